@@ -1,0 +1,116 @@
+//! A resource of any kind: what the store and the command line handle without caring which it is.
+
+use crate::kinds::*;
+use crate::object::{DecodeError, Object};
+use crate::{API_VERSION, Kind, ObjectMeta, ValidationError};
+use serde_json::Value;
+
+macro_rules! resource {
+    ($($kind:ident)*) => {
+        /// Boxed, since specs range from a few bytes to a few kilobytes.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Resource { $($kind(Box<$kind>),)* }
+
+        impl Resource {
+            /// An empty object of a kind.
+            pub fn new(kind: Kind) -> Resource {
+                match kind { $(Kind::$kind => Resource::$kind(Box::default()),)* }
+            }
+
+            pub fn kind(&self) -> Kind {
+                match self { $(Resource::$kind(_) => Kind::$kind,)* }
+            }
+
+            pub fn metadata(&self) -> &ObjectMeta {
+                match self { $(Resource::$kind(object) => &object.metadata,)* }
+            }
+
+            pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                match self { $(Resource::$kind(object) => &mut object.metadata,)* }
+            }
+
+            /// The object as JSON, fields in the order in which the reference writes them.
+            pub fn to_value(&self) -> Value {
+                match self { $(Resource::$kind(object) => object.to_value(),)* }
+            }
+
+            /// Fills in what is stored when the user leaves it out.
+            pub fn set_defaults(&mut self) {
+                match self { $(Resource::$kind(object) => object.set_defaults(),)* }
+            }
+
+            /// Every rule of the kind; all failures together.
+            pub fn validate(&self) -> Result<(), ValidationError> {
+                match self { $(Resource::$kind(object) => object.validate(),)* }
+            }
+
+            /// Reads user input: a field we do not know is an error.
+            pub fn from_user(value: Value) -> Result<Resource, DecodeError> {
+                match kind_of(&value)? { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_user(value)?))),)* }
+            }
+
+            /// Reads what a store holds, perhaps written by a newer version: fields we do not know are kept aside.
+            pub fn from_store(kind: Kind, value: Value) -> Result<Resource, DecodeError> {
+                match kind { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_store(value)?))),)* }
+            }
+        }
+
+        $(
+            impl From<$kind> for Resource {
+                fn from(object: $kind) -> Resource { Resource::$kind(Box::new(object)) }
+            }
+
+            impl TryFrom<Resource> for $kind {
+                type Error = Resource;
+                fn try_from(resource: Resource) -> Result<$kind, Resource> {
+                    match resource {
+                        Resource::$kind(object) => Ok(*object),
+                        other => Err(other),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+resource! {
+    IPPool IPReservation BGPConfiguration BGPPeer BGPFilter FelixConfiguration GlobalNetworkPolicy NetworkPolicy
+    StagedGlobalNetworkPolicy StagedNetworkPolicy StagedKubernetesNetworkPolicy GlobalNetworkSet NetworkSet
+    HostEndpoint WorkloadEndpoint Profile Node Tier ClusterInformation KubeControllersConfiguration
+    CalicoNodeStatus IPAMConfiguration BlockAffinity IPAMBlock IPAMHandle LiveMigration
+}
+
+impl Resource {
+    /// `Kind(name)` or `Kind(namespace/name)`: how errors name an object.
+    pub fn identify(&self) -> String {
+        let meta = self.metadata();
+        self.kind().identify(&meta.namespace, &meta.name)
+    }
+}
+
+/// A list as the command line prints it: `kind: IPPoolList`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResourceList {
+    pub kind: Kind,
+    pub resource_version: String,
+    pub items: Vec<Resource>,
+}
+
+impl ResourceList {
+    pub fn to_value(&self) -> Value {
+        serde_json::json!({
+            "kind": self.kind.list_name(),
+            "apiVersion": API_VERSION,
+            "metadata": {"resourceVersion": self.resource_version},
+            "items": self.items.iter().map(Resource::to_value).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn kind_of(value: &Value) -> Result<Kind, DecodeError> {
+    let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (kind, version) = (field("kind"), field("apiVersion"));
+    Kind::from_name(kind)
+        .filter(|_| version == API_VERSION)
+        .ok_or_else(|| DecodeError::UnknownKind { kind: kind.to_owned(), version: version.to_owned() })
+}

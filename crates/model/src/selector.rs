@@ -1,0 +1,1 @@
+//! The selector language: parse, print canonically, evaluate, identify.

@@ -1,0 +1,32 @@
+//! What can go wrong between us and the store, in the words the reference uses.
+
+use tortie_model::{Resource, ValidationError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("resource already exists: {id} with error: {reason}")]
+    AlreadyExists { id: String, reason: String, current: Option<Box<Resource>> },
+    #[error("resource does not exist: {id} with error: {reason}")]
+    DoesNotExist { id: String, reason: String },
+    #[error("update conflict: {id}")]
+    Conflict { id: String, current: Option<Box<Resource>> },
+    #[error(transparent)]
+    Validation(#[from] ValidationError),
+    #[error("operation {operation} is not supported on {id}{}", suffix(.reason))]
+    NotSupported { operation: &'static str, id: String, reason: String },
+    #[error("connection is unauthorized: {0}")]
+    Unauthorized(String),
+    #[error("insufficient identifiers, missing '{0}'")]
+    InsufficientIdentifiers(String),
+    #[error("failed to parse value for key={key}; value={value}: {reason}")]
+    Parse { key: String, value: String, reason: String },
+    /// The endpoint is down, slow, or answers what we cannot understand; says which and what to look at.
+    #[error("{0}")]
+    Datastore(String),
+    #[error("{0}")]
+    Config(String),
+}
+
+fn suffix(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}

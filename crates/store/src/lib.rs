@@ -1,0 +1,17 @@
+//! The store: one typed, versioned client over the backends, and the embedded server.
+//!
+//! `client` moves keys and values; `resources` adds what projectcalico.org/v3 promises about each kind on top of
+//! it; `embedded` is the server for a single machine. This is the only crate that knows etcd.
+
+pub mod client;
+pub mod config;
+pub mod embedded;
+pub mod error;
+pub mod resources;
+
+pub use client::{Change, Client, Entry, Event, Listing, Revision, Watch};
+pub use config::Config;
+pub use error::Error;
+pub use resources::Resources;
+
+pub type Result<T> = std::result::Result<T, Error>;
