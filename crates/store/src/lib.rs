@@ -7,6 +7,7 @@ pub mod client;
 pub mod config;
 pub mod embedded;
 pub mod error;
+pub mod proto;
 pub mod resources;
 
 pub use client::{Change, Client, Entry, Event, Listing, Revision, Watch};

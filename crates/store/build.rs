@@ -1,0 +1,9 @@
+//! Compiles the etcd protocol without a system protoc.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let files = protox::compile(["proto/rpc.proto"], ["proto"])?;
+    // Keys and values are shared, not copied, between the socket buffer, the store and the watchers.
+    tonic_prost_build::configure().bytes(".").compile_fds(files)?;
+    Ok(())
+}
