@@ -7,6 +7,7 @@ pub mod key;
 pub mod kind;
 pub mod kinds;
 pub mod meta;
+pub mod names;
 pub mod object;
 pub mod resource;
 pub mod selector;
