@@ -72,3 +72,6 @@ untyped! {
     IPAMHandle IPAMHandleSpec,
     LiveMigration LiveMigrationSpec,
 }
+
+#[cfg(test)]
+mod tests;
