@@ -1,0 +1,7 @@
+//! The model's hot paths: parsing and evaluating selectors, decoding policies.
+
+mod selectors;
+
+pub fn run() -> crate::Outcome {
+    selectors::run()
+}
