@@ -159,10 +159,9 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
         return Ok(Err(Refusal::NO_SPACE));
     }
     let outcome = match write {
-        Write::Put(request) => match batch.check_put(request)? {
-            Ok(()) => Ok(Answer::Put(batch.put(request)?)),
-            Err(refusal) => Err(refusal),
-        },
+        Write::Put(request) if !batch.has_lease(request)? => Err(Refusal::LEASE_NOT_FOUND),
+        Write::Put(request) if !batch.has_kept(request)? => Err(Refusal::KEY_NOT_FOUND),
+        Write::Put(request) => Ok(Answer::Put(batch.put(request)?)),
         Write::Delete(request) => Ok(Answer::Delete(batch.delete(request)?)),
         Write::Txn(request) => txn::write(batch, request)?.map(Answer::Txn),
         Write::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)).ok_or(Refusal::LEASE_EXISTS),
