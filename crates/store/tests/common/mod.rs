@@ -3,7 +3,10 @@
 
 use serde_json::{Value as Json, json};
 use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
 use tortie_model::{API_VERSION, Kind, Resource};
+use tortie_store::proto::etcdserverpb::kv_client::KvClient;
+use tortie_store::proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_store::{Client, Config, Event, Limits, Resources, Watch};
 use tortie_testkit::Etcd;
 
@@ -44,4 +47,93 @@ pub fn object(kind: Kind, namespace: &str, name: &str, spec: Json) -> Resource {
 
 pub async fn next(watch: &mut Watch) -> Event {
     within("the watch", watch.next()).await.expect("an event")
+}
+
+/// A store that can be taken away and brought back.
+pub struct Store {
+    etcd: Etcd,
+}
+
+impl Store {
+    pub async fn etcd() -> Store {
+        Store { etcd: Etcd::start().expect("etcd") }
+    }
+
+    pub fn endpoint(&self) -> String {
+        self.etcd.endpoint()
+    }
+
+    pub async fn kill(&mut self) {
+        self.etcd.kill();
+    }
+
+    pub async fn restart(&mut self) {
+        self.etcd.restart().expect("etcd again");
+    }
+
+    /// The same data where clients of the old place do not find it.
+    pub async fn restart_elsewhere(&mut self) {
+        self.etcd.restart_elsewhere().expect("etcd elsewhere");
+    }
+
+    pub async fn restart_at_home(&mut self) {
+        self.etcd.restart_at_home().expect("etcd at home");
+    }
+
+    pub async fn client(&self) -> Client {
+        client(&self.endpoint()).await
+    }
+
+    pub async fn resources(&self) -> Resources {
+        Resources::new(self.client().await)
+    }
+
+    async fn kv(&self) -> KvClient<Channel> {
+        let endpoint = self.endpoint();
+        let channel = match endpoint.strip_prefix("unix://") {
+            Some(path) => Endpoint::try_from(format!("unix:{path}")).unwrap().connect().await.unwrap(),
+            None => Endpoint::try_from(endpoint).unwrap().connect().await.unwrap(),
+        };
+        KvClient::new(channel)
+    }
+
+    /// What lies under a key, to the byte.
+    pub async fn raw(&self, key: &str) -> Option<String> {
+        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+        let kvs = self.kv().await.range(request).await.unwrap().into_inner().kvs;
+        kvs.into_iter().next().map(|kv| String::from_utf8(kv.value.to_vec()).unwrap())
+    }
+
+    /// Puts bytes under a key as another program would.
+    pub async fn put_raw(&self, key: &str, value: &str) {
+        let request =
+            PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() };
+        self.kv().await.put(request).await.unwrap();
+    }
+
+    pub async fn delete_raw(&self, key: &str) {
+        let request = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
+        self.kv().await.delete_range(request).await.unwrap();
+    }
+
+    /// Forgets all history.
+    pub async fn compact(&self) {
+        let mut kv = self.kv().await;
+        let range = RangeRequest { key: "/".into(), ..Default::default() };
+        let revision = kv.range(range).await.unwrap().into_inner().header.unwrap().revision;
+        kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+    }
+}
+
+/// Writes a test once and runs it on every store.
+#[macro_export]
+macro_rules! on_each_store {
+    ($($name:ident)*) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_etcd() {
+                super::$name($crate::common::Store::etcd().await).await;
+            }
+        }
+    )*};
 }
