@@ -2,9 +2,13 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::{Value as Json, json};
+use std::path::PathBuf;
 use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tortie_model::{API_VERSION, Kind, Resource};
+use tortie_store::embedded::{Listen, Options, Server};
 use tortie_store::proto::etcdserverpb::kv_client::KvClient;
 use tortie_store::proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_store::{Client, Config, Event, Limits, Resources, Watch};
@@ -50,34 +54,64 @@ pub async fn next(watch: &mut Watch) -> Event {
 }
 
 /// A store that can be taken away and brought back.
-pub struct Store {
-    etcd: Etcd,
+pub enum Store {
+    Etcd(Etcd),
+    Embedded(Embedded),
 }
 
 impl Store {
     pub async fn etcd() -> Store {
-        Store { etcd: Etcd::start().expect("etcd") }
+        Store::Etcd(Etcd::start().expect("etcd"))
+    }
+
+    pub async fn embedded() -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("home");
+        let mut store = Embedded { dir, socket, running: None };
+        store.start().await;
+        Store::Embedded(store)
     }
 
     pub fn endpoint(&self) -> String {
-        self.etcd.endpoint()
+        match self {
+            Store::Etcd(etcd) => etcd.endpoint(),
+            Store::Embedded(store) => format!("unix://{}", store.socket.display()),
+        }
     }
 
     pub async fn kill(&mut self) {
-        self.etcd.kill();
+        match self {
+            Store::Etcd(etcd) => etcd.kill(),
+            Store::Embedded(store) => store.stop().await,
+        }
     }
 
     pub async fn restart(&mut self) {
-        self.etcd.restart().expect("etcd again");
+        match self {
+            Store::Etcd(etcd) => etcd.restart().expect("etcd again"),
+            Store::Embedded(store) => store.start().await,
+        }
     }
 
     /// The same data where clients of the old place do not find it.
     pub async fn restart_elsewhere(&mut self) {
-        self.etcd.restart_elsewhere().expect("etcd elsewhere");
+        match self {
+            Store::Etcd(etcd) => etcd.restart_elsewhere().expect("etcd elsewhere"),
+            Store::Embedded(store) => {
+                store.socket = store.dir.path().join("elsewhere");
+                store.start().await;
+            }
+        }
     }
 
     pub async fn restart_at_home(&mut self) {
-        self.etcd.restart_at_home().expect("etcd at home");
+        match self {
+            Store::Etcd(etcd) => etcd.restart_at_home().expect("etcd at home"),
+            Store::Embedded(store) => {
+                store.socket = store.dir.path().join("home");
+                store.start().await;
+            }
+        }
     }
 
     pub async fn client(&self) -> Client {
@@ -125,6 +159,36 @@ impl Store {
     }
 }
 
+/// The embedded store in this process.
+pub struct Embedded {
+    dir: tempfile::TempDir,
+    socket: PathBuf,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Embedded {
+    async fn start(&mut self) {
+        self.stop().await;
+        let options = Options::new(self.dir.path().join("data"), vec![Listen::Unix(self.socket.clone())]);
+        let server = Server::open(&options).expect("the embedded store");
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            server.serve(stopped).await.expect("the embedded store");
+        });
+        self.running = Some((stop, serving));
+    }
+
+    async fn stop(&mut self) {
+        if let Some((stop, serving)) = self.running.take() {
+            let _ = stop.send(());
+            serving.await.expect("the embedded store");
+        }
+    }
+}
+
 /// Writes a test once and runs it on every store.
 #[macro_export]
 macro_rules! on_each_store {
@@ -133,6 +197,11 @@ macro_rules! on_each_store {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_etcd() {
                 super::$name($crate::common::Store::etcd().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_the_embedded_store() {
+                super::$name($crate::common::Store::embedded().await).await;
             }
         }
     )*};
