@@ -1,17 +1,19 @@
 //! The kinds: one module each, holding its types, its defaults and its rules.
 
-use crate::{Kind, Object, Spec};
+use crate::{Kind, Object, Spec, StatusForm};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 macro_rules! untyped {
     ($($name:ident $spec:ident),* $(,)?) => {$(
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(transparent)]
         pub struct $spec(pub Map<String, Value>);
         impl Spec for $spec {
             const KIND: Kind = Kind::$name;
             type Status = Map<String, Value>;
+            const STATUS: StatusForm = StatusForm::WhenSet;
         }
         pub type $name = Object<$spec>;
     )*};
