@@ -67,7 +67,10 @@ fn of_bytes(bytes: Vec<u8>, name: &str, skip_empty: bool) -> Result<Vec<Resource
 /// The resources in the text of a file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
-    documents.into_iter().map(|document| decode(document).map_err(|e| InputError::Document(e.to_string()))).collect()
+    documents
+        .into_iter()
+        .map(|document| decode(document).map_err(|e| InputError::Document(e.to_string())))
+        .collect()
 }
 
 fn decode(document: Value) -> Result<Resource, DecodeError> {
@@ -98,13 +101,13 @@ fn read_stdin() -> Result<Vec<u8>, InputError> {
 
 /// The files of a directory that may hold resources, by name; sub-directories in their place when `recursive`.
 fn walk(directory: &Path, recursive: bool) -> Result<Vec<PathBuf>, InputError> {
-    let unreadable =
-        |path: &Path, error| InputError::Unreadable { path: path.display().to_string(), error };
+    let unreadable = |path: &Path, error| InputError::Unreadable { path: path.display().to_string(), error };
     let mut files = Vec::new();
     let mut pending = vec![directory.to_owned()];
     while let Some(path) = pending.pop() {
         // Symbolic links to directories are not followed: they could lead round in circles.
-        let is_dir = fs::symlink_metadata(&path).map_err(|e| unreadable(&path, e))?.is_dir() || path == directory;
+        let is_dir =
+            fs::symlink_metadata(&path).map_err(|e| unreadable(&path, e))?.is_dir() || path == directory;
         if !is_dir {
             let extension = path.extension().and_then(|e| e.to_str());
             if matches!(extension, Some("yaml" | "yml" | "json")) && path.is_file() {
@@ -112,8 +115,10 @@ fn walk(directory: &Path, recursive: bool) -> Result<Vec<PathBuf>, InputError> {
             }
         } else if recursive || path == directory {
             let entries = fs::read_dir(&path).map_err(|e| unreadable(&path, e))?;
-            let mut children =
-                entries.map(|e| e.map(|e| e.path())).collect::<io::Result<Vec<_>>>().map_err(|e| unreadable(&path, e))?;
+            let mut children = entries
+                .map(|e| e.map(|e| e.path()))
+                .collect::<io::Result<Vec<_>>>()
+                .map_err(|e| unreadable(&path, e))?;
             // A stack: the last pushed comes first.
             children.sort();
             pending.extend(children.into_iter().rev());
@@ -153,11 +158,23 @@ mod tests {
         let dir = tree();
         let error = |path: &Path| resources(path, false, false).unwrap_err().to_string();
         let at = |name: &str| dir.path().join(name);
-        assert_eq!(error(&at("nosuch")), format!("open {}: no such file or directory", at("nosuch").display()));
-        assert_eq!(error(&at("b.yaml")), format!("no resources specified in file {}", at("b.yaml").display()));
-        assert_eq!(error(&at("a/sub")), format!("no resources specified in file {}", at("a/sub/y.yaml").display()));
+        assert_eq!(
+            error(&at("nosuch")),
+            format!("open {}: no such file or directory", at("nosuch").display())
+        );
+        assert_eq!(
+            error(&at("b.yaml")),
+            format!("no resources specified in file {}", at("b.yaml").display())
+        );
+        assert_eq!(
+            error(&at("a/sub")),
+            format!("no resources specified in file {}", at("a/sub/y.yaml").display())
+        );
         fs::remove_file(at("a/sub/y.yaml")).unwrap();
-        assert_eq!(error(&at("a/sub")), format!("no resources specified in directory {}", at("a/sub").display()));
+        assert_eq!(
+            error(&at("a/sub")),
+            format!("no resources specified in directory {}", at("a/sub").display())
+        );
         assert!(resources(&at("a/sub"), true, true).unwrap().is_empty());
     }
 }

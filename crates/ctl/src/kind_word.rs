@@ -48,10 +48,11 @@ impl TypedValueParser for KindWord {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(KINDS.iter().map(|kind| {
-            let singular = kind.name().to_lowercase();
-            PossibleValue::new(singular).aliases(kind.aliases().iter().copied()).alias(kind.plural())
-        })))
+        Some(Box::new(
+            KINDS
+                .iter()
+                .map(|kind| PossibleValue::new(kind.plural()).aliases(kind.aliases().iter().copied())),
+        ))
     }
 }
 

@@ -78,7 +78,10 @@ impl Outcome {
                 1 => format!("{}resource", self.quoted()),
                 _ => format!("any {}resources", self.quoted()),
             };
-            return Report { out: String::new(), error: Some(format!("failed to {infinitive} {what}: {errors}")) };
+            return Report {
+                out: String::new(),
+                error: Some(format!("failed to {infinitive} {what}: {errors}")),
+            };
         }
         let out = if self.handled > self.errors.len() || !carries_on {
             let (n, total) = (self.handled, self.total);
@@ -90,9 +93,13 @@ impl Outcome {
     }
 
     pub fn report_deletion(&self) -> Report {
-        let out = if self.handled > 0 || self.errors.is_empty() { self.success("deleted") } else { String::new() };
-        let lines: Vec<_> =
-            self.errors.iter().map(|(kind, error)| format!("Failed to delete '{kind}' resource: {error}")).collect();
+        let out =
+            if self.handled > 0 || self.errors.is_empty() { self.success("deleted") } else { String::new() };
+        let lines: Vec<_> = self
+            .errors
+            .iter()
+            .map(|(kind, error)| format!("Failed to delete '{kind}' resource: {error}"))
+            .collect();
         Report { out, error: (!lines.is_empty()).then(|| lines.join("\n")) }
     }
 }
@@ -127,7 +134,13 @@ mod tests {
             (&[POOL], &[Ok(())], VALIDATE, "Successfully validated 1 'IPPool' resource(s)\n", ""),
             (&[POOL], &[Err("bad")], CREATE, "", "failed to create 'IPPool' resource: [bad]"),
             (&[POOL], &[Err("bad")], REPLACE, "", "failed to replace 'IPPool' resource: bad"),
-            (&[POOL, POOL], &[Err("a"), Err("b")], APPLY, "", "failed to apply any 'IPPool' resources: [a b]"),
+            (
+                &[POOL, POOL],
+                &[Err("a"), Err("b")],
+                APPLY,
+                "",
+                "failed to apply any 'IPPool' resources: [a b]",
+            ),
             (&[POOL, TIER], &[Err("a"), Err("b")], VALIDATE, "", "failed to validate any resources: [a b]"),
             (
                 &[POOL, POOL, POOL],

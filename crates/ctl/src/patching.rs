@@ -123,7 +123,10 @@ fn replacement(items: Vec<Value>) -> Result<Value> {
             None => kept.push(item),
             Some(directive) if directive == "replace" => {}
             Some(directive) => {
-                return Err(PatchError::Unsupported(format!("$patch: {}", crate::output::go::value(directive))));
+                return Err(PatchError::Unsupported(format!(
+                    "$patch: {}",
+                    crate::output::go::value(directive)
+                )));
             }
         }
     }
@@ -162,9 +165,17 @@ mod tests {
     #[test]
     fn strategic_directives() {
         let cases = [
-            (json!({"metadata": {"labels": {"$patch": "replace", "z": "9"}}}), "/metadata/labels", json!({"z": "9"})),
+            (
+                json!({"metadata": {"labels": {"$patch": "replace", "z": "9"}}}),
+                "/metadata/labels",
+                json!({"z": "9"}),
+            ),
             (json!({"metadata": {"labels": {"$patch": "delete"}}}), "/metadata", json!({"name": "p"})),
-            (json!({"metadata": {"labels": {"$retainKeys": ["b"], "b": "3"}}}), "/metadata/labels", json!({"b": "3"})),
+            (
+                json!({"metadata": {"labels": {"$retainKeys": ["b"], "b": "3"}}}),
+                "/metadata/labels",
+                json!({"b": "3"}),
+            ),
             (json!({"spec": {"$deleteFromPrimitiveList/types": ["Ingress"]}}), "/spec/types", json!([])),
             (
                 json!({"spec": {"egress": [{"$patch": "replace"}, {"action": "Deny"}]}}),
@@ -189,7 +200,10 @@ mod tests {
                 json!({"spec": {"$setElementOrder/egress": []}}),
                 "directive $setElementOrder/egress is not supported: lists have no merge key here, give the whole list instead",
             ),
-            (json!({"spec": {"$retainKeys": ["order"], "types": []}}), "types is in the patch but not in its $retainKeys list"),
+            (
+                json!({"spec": {"$retainKeys": ["order"], "types": []}}),
+                "types is in the patch but not in its $retainKeys list",
+            ),
             (json!(["x"]), "a strategic merge patch must be an object"),
         ] {
             assert_eq!(apply(&object(), patch, PatchType::Strategic).unwrap_err().to_string(), message);
@@ -198,7 +212,8 @@ mod tests {
 
     #[test]
     fn merge_is_rfc_7386() {
-        let result = patched(PatchType::Merge, json!({"spec": {"order": null, "new": {"more": 2}, "types": []}}));
+        let result =
+            patched(PatchType::Merge, json!({"spec": {"order": null, "new": {"more": 2}, "types": []}}));
         assert_eq!(
             result["spec"],
             json!({"types": [], "egress": [{"action": "Allow"}], "new": {"field": 1, "more": 2}})
@@ -224,7 +239,10 @@ mod tests {
     fn a_failed_operation_says_which() {
         let patch = json!([{"op": "test", "path": "/spec/order", "value": 11}]);
         let error = apply(&object(), patch, PatchType::Json).unwrap_err().to_string();
-        assert!(error.starts_with("the patch cannot be applied: ") && error.contains("/spec/order"), "{error}");
+        assert!(
+            error.starts_with("the patch cannot be applied: ") && error.contains("/spec/order"),
+            "{error}"
+        );
         let patch = json!([{"op": "fly", "path": "/spec/order"}]);
         let error = apply(&object(), patch, PatchType::Json).unwrap_err().to_string();
         assert!(error.starts_with("invalid JSON patch: "), "{error}");

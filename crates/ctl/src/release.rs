@@ -20,8 +20,10 @@ fn parts(version: &str) -> Vec<String> {
     let version = version.trim();
     let version = version.strip_prefix('v').unwrap_or(version);
     let version = version.split_once('-').map_or(version, |(release, _)| release);
-    let mut parts: Vec<String> =
-        version.split('.').map(|part| part.parse::<u64>().map_or(part.to_owned(), |n| n.to_string())).collect();
+    let mut parts: Vec<String> = version
+        .split('.')
+        .map(|part| part.parse::<u64>().map_or(part.to_owned(), |n| n.to_string()))
+        .collect();
     while parts.last().is_some_and(|last| last == "0") {
         parts.pop();
     }

@@ -6,17 +6,22 @@ use crate::release;
 use serde_json::Value;
 use std::io::Write;
 use tortie_model::{Kind, Resource};
-use tortie_store::{Client, Config, Resources};
+use tortie_store::{Client, Config, Error, Resources};
 
-/// Connects, and says so on standard error when the cluster is of another version.
+/// Connects, and says so on standard error when the cluster is of another version. A store that does not answer
+/// ends the command here, once, instead of once for each thing the command would ask.
 pub async fn connect(connection: &Connection, global: &Global) -> Result<Resources> {
     let store = connect_quietly(connection).await?;
-    if !global.allow_version_mismatch
-        && let Ok(cluster) = cluster_information(&store).await
-        && let Some(warning) = mismatch(release::CLIENT_VERSION, text(&cluster, "/spec/calicoVersion"))
-    {
-        // Nobody to tell is no reason to stop.
-        let _ = writeln!(std::io::stderr(), "{warning}");
+    match cluster_information(&store).await {
+        Ok(cluster) if !global.allow_version_mismatch => {
+            if let Some(warning) = mismatch(release::CLIENT_VERSION, text(&cluster, "/spec/calicoVersion")) {
+                // Nobody to tell is no reason to stop.
+                let _ = writeln!(std::io::stderr(), "{warning}");
+            }
+        }
+        Err(error @ Error::Datastore(_)) => return Err(Failure::NoClient(error)),
+        // Not there, not allowed or not readable: the command itself may still succeed.
+        _ => {}
     }
     Ok(store)
 }
@@ -55,6 +60,8 @@ mod tests {
         assert_eq!(mismatch("v3.32.0-tortie.0.1.0", "3.32.0"), None);
         assert_eq!(mismatch("v3.32.0", ""), None);
         let warning = mismatch("v3.32.0", "v3.29.1").unwrap();
-        assert!(warning.contains("version mismatch.\nClient Version:   v3.32.0\nCluster Version:  v3.29.1\n"));
+        assert!(
+            warning.contains("version mismatch.\nClient Version:   v3.32.0\nCluster Version:  v3.29.1\n")
+        );
     }
 }

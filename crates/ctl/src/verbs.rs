@@ -170,7 +170,10 @@ mod tests {
     #[test]
     fn creation_takes_five_fields_of_the_metadata() {
         let kept = metadata_for_create(&meta("a", "uid", "l"));
-        assert_eq!(kept, ObjectMeta { uid: String::new(), generation: 0, finalizers: vec![], ..meta("a", "uid", "l") });
+        assert_eq!(
+            kept,
+            ObjectMeta { uid: String::new(), generation: 0, finalizers: vec![], ..meta("a", "uid", "l") }
+        );
     }
 
     #[test]

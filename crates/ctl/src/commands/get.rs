@@ -23,8 +23,7 @@ pub async fn get(args: &Get, global: &Global, out: &mut dyn Write) -> Result<()>
     if wanted.is_empty() {
         return nothing(out);
     }
-    let asked =
-        Asked { namespace: args.selection.namespace.namespace.as_deref(), all: args.all_namespaces };
+    let asked = Asked { namespace: args.selection.namespace.namespace.as_deref(), all: args.all_namespaces };
     let with_namespace = asked.all || asked.namespace.is_some_and(|n| !n.is_empty());
     let store = session::connect(&args.selection.connection, global).await?;
     if args.watch {
@@ -67,7 +66,9 @@ async fn find(store: &Resources, wanted: &Resource, asked: Asked<'_>) -> std::re
 /// Tiers are listed in the order in which they apply.
 fn sort(list: &mut ResourceList) {
     if list.kind == Kind::Tier {
-        let order = |r: &Resource| r.to_value().pointer("/spec/order").and_then(|o| o.as_f64()).unwrap_or(f64::INFINITY);
+        let order = |r: &Resource| {
+            r.to_value().pointer("/spec/order").and_then(|o| o.as_f64()).unwrap_or(f64::INFINITY)
+        };
         list.items.sort_by(|a, b| {
             order(a).total_cmp(&order(b)).then_with(|| a.metadata().name.cmp(&b.metadata().name))
         });
@@ -92,7 +93,11 @@ async fn facts(store: &Resources, found: &[Found], format: &Format) -> Facts {
     let template = matches!(format, Format::Template(_) | Format::TemplateFile(_));
     let nodes = found.iter().any(|f| f.kind() == Kind::Node);
     let tables = !matches!(format, Format::Yaml | Format::Json);
-    if template || (nodes && tables) { cluster_facts(store).await } else { Facts { global_as_number: DEFAULT_AS_NUMBER } }
+    if template || (nodes && tables) {
+        cluster_facts(store).await
+    } else {
+        Facts { global_as_number: DEFAULT_AS_NUMBER }
+    }
 }
 
 pub async fn cluster_facts(store: &Resources) -> Facts {

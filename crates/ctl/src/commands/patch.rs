@@ -31,7 +31,8 @@ pub async fn patch(args: &Patch, global: &Global, out: &mut dyn Write) -> Result
 
 /// The patch as typed: one object, or a list of operations.
 fn read(text: &str, patch_type: PatchType) -> std::result::Result<Value, String> {
-    let documents = codec::documents(text.as_bytes()).map_err(|error| format!("the patch is not readable: {error}"))?;
+    let documents =
+        codec::documents(text.as_bytes()).map_err(|error| format!("the patch is not readable: {error}"))?;
     if patch_type == PatchType::Json {
         return Ok(Value::Array(documents));
     }
@@ -83,9 +84,9 @@ fn find<'a>(value: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     path.split('.').try_fold(value, |value, step| {
         let (key, indexes) = step.split_once('[').map_or((step, ""), |(key, rest)| (key, rest));
         let value = value.get_mut(key)?;
-        indexes
-            .split_terminator(']')
-            .try_fold(value, |value, index| value.get_mut(index.trim_start_matches('[').parse::<usize>().ok()?))
+        indexes.split_terminator(']').try_fold(value, |value, index| {
+            value.get_mut(index.trim_start_matches('[').parse::<usize>().ok()?)
+        })
     })
 }
 
@@ -96,7 +97,8 @@ mod tests {
 
     #[test]
     fn paths_lead_to_fields() {
-        let mut value = json!({"spec": {"ingress": [{}, {"sauce": 1, "action": "Allow"}], "deep": [[{"x": 2}]]}, "y": 3});
+        let mut value =
+            json!({"spec": {"ingress": [{}, {"sauce": 1, "action": "Allow"}], "deep": [[{"x": 2}]]}, "y": 3});
         assert_eq!(take(&mut value, "spec.ingress[1].sauce"), Some(json!(1)));
         assert_eq!(take(&mut value, "spec.deep[0][0].x"), Some(json!(2)));
         assert_eq!(take(&mut value, "y"), Some(json!(3)));
@@ -126,7 +128,8 @@ mod tests {
 
     #[test]
     fn a_patch_does_not_make_another_object() {
-        for patch in [json!({"metadata": {"name": "m"}}), json!({"kind": "Tier"}), json!({"metadata": null})] {
+        for patch in [json!({"metadata": {"name": "m"}}), json!({"kind": "Tier"}), json!({"metadata": null})]
+        {
             let error = patched(node(json!({})), &patch, PatchType::Merge).unwrap_err();
             assert!(error.starts_with("a patch may not change "), "{error}");
         }

@@ -27,7 +27,11 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
         let result = match cluster_information(&store).await {
             Ok(cluster) => {
                 let or_unknown = |at| Some(text(&cluster, at)).filter(|t| !t.is_empty()).unwrap_or("unknown");
-                out.write_all(shown.changes(or_unknown("/spec/calicoVersion"), or_unknown("/spec/clusterType")).as_bytes())?;
+                out.write_all(
+                    shown
+                        .changes(or_unknown("/spec/calicoVersion"), or_unknown("/spec/clusterType"))
+                        .as_bytes(),
+                )?;
                 out.flush()?;
                 Ok(())
             }
@@ -102,17 +106,16 @@ mod tests {
     #[test]
     fn only_changes_are_printed_again() {
         let mut shown = Shown::default();
-        assert_eq!(
-            shown.changes("v3.32.0", "k8s"),
-            "Cluster Version:   v3.32.0\nCluster Type:      k8s\n"
-        );
+        assert_eq!(shown.changes("v3.32.0", "k8s"), "Cluster Version:   v3.32.0\nCluster Type:      k8s\n");
         assert_eq!(shown.changes("v3.32.0", "k8s"), "");
         assert_eq!(shown.changes("v3.32.1", "k8s"), "Cluster Version:   v3.32.1\n");
     }
 
     #[test]
     fn durations_are_gos() {
-        for (text, seconds) in [("10s", 10.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("300ms", 0.3), ("0", 0.0), ("2µs", 2e-6)] {
+        for (text, seconds) in
+            [("10s", 10.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("300ms", 0.3), ("0", 0.0), ("2µs", 2e-6)]
+        {
             assert_eq!(parse_duration(text), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["", "5", "s", "1x", "-1s", "1e9s", "99999999999999999999h", "."] {

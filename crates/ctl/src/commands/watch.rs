@@ -9,7 +9,7 @@ use crate::output::{Format, Layout};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
-use tortie_model::{Key, Kind, Resource, codec};
+use tortie_model::{Key, Kind, Resource, Value, codec};
 use tortie_store::{Event, Resources};
 
 pub async fn watch(
@@ -22,8 +22,10 @@ pub async fn watch(
     let Some(kind) = wanted.first().map(Resource::kind) else { return Ok(()) };
     let namespace = resolve(kind, "", asked).map_err(|error| Failure::message(error.to_string()))?;
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
-    let names: Vec<&str> = wanted.iter().map(|r| r.metadata().name.as_str()).filter(|n| !n.is_empty()).collect();
-    let mut printer = Printer::new(kind, format, asked, cluster_facts(store).await).map_err(Failure::Message)?;
+    let names: Vec<&str> =
+        wanted.iter().map(|r| r.metadata().name.as_str()).filter(|n| !n.is_empty()).collect();
+    let mut printer =
+        Printer::new(kind, format, asked, cluster_facts(store).await).map_err(Failure::Message)?;
     let mut known = Known::default();
     let mut changes = store.watch(kind, within);
     while let Some(event) = changes.next().await {
@@ -53,7 +55,7 @@ impl Known {
     fn note(&mut self, event: Event) -> Option<(&'static str, Resource)> {
         match event {
             Event::Put(entry) => {
-                let tortie_store::Value::Resource(resource) = entry.value else { return None };
+                let Value::Resource(resource) = entry.value else { return None };
                 let before = self.0.insert(entry.key, resource.clone());
                 Some((if before.is_some() { "MODIFIED" } else { "ADDED" }, resource))
             }
@@ -78,13 +80,20 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(kind: Kind, format: &Format, asked: Asked<'_>, facts: Facts) -> std::result::Result<Printer, String> {
+    fn new(
+        kind: Kind,
+        format: &Format,
+        asked: Asked<'_>,
+        facts: Facts,
+    ) -> std::result::Result<Printer, String> {
         let with_namespace = asked.all || asked.namespace.is_some();
         let shape = match format {
             Format::Yaml => Shape::Yaml,
             Format::Json => Shape::Json,
             Format::Template(_) | Format::TemplateFile(_) => {
-                return Err("--watch prints tables, yaml or json; a go-template needs the whole result".to_owned());
+                return Err(
+                    "--watch prints tables, yaml or json; a go-template needs the whole result".to_owned()
+                );
             }
             table => Shape::Table(Layout::new(kind, table, with_namespace)?),
         };
@@ -144,7 +153,7 @@ mod tests {
     }
 
     fn put(name: &str) -> Event {
-        Event::Put(Entry { key: key(name), value: tortie_store::Value::Resource(tier(name)), revision: 1 })
+        Event::Put(Entry { key: key(name), value: Value::Resource(tier(name)), revision: 1 })
     }
 
     #[test]

@@ -46,7 +46,13 @@ pub fn validate(args: &FromFile, out: &mut dyn Write) -> Result<()> {
     tell(outcome.report(outcome::VALIDATE), out)
 }
 
-async fn run(args: &FromFile, global: &Global, verb: Verb, telling: Telling, out: &mut dyn Write) -> Result<()> {
+async fn run(
+    args: &FromFile,
+    global: &Global,
+    verb: Verb,
+    telling: Telling,
+    out: &mut dyn Write,
+) -> Result<()> {
     let resources = read(args)?;
     if resources.is_empty() {
         return nothing(out);

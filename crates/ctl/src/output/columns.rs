@@ -61,7 +61,11 @@ const JUST_NAME: &[&str] = &["NAME"];
 const POLICY: &[&str] = &["NAME", "TIER"];
 const POLICY_WIDE: &[&str] = &["NAME", "TIER", "ORDER", "SELECTOR"];
 
-const fn columns(all: &'static [Column], ps: &'static [&'static str], wide: &'static [&'static str]) -> Columns {
+const fn columns(
+    all: &'static [Column],
+    ps: &'static [&'static str],
+    wide: &'static [&'static str],
+) -> Columns {
     Columns { all, ps, wide }
 }
 
@@ -191,42 +195,51 @@ const WORKLOAD_ENDPOINT: Columns = columns(
     &["NAME", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES", "NATS"],
 );
 
+const NODE_STATUS: Columns = columns(
+    &[NAME, NODE, column("CLASSES", "/spec/classes", Format::Joined)],
+    &["NAME", "NODE"],
+    &["NAME", "NODE", "CLASSES"],
+);
+
+const KUBERNETES_POLICY: Columns = columns(
+    &[NAME, NAMESPACE, column("PODSELECTOR", "/spec/podSelector", Format::Whole(label_selector))],
+    JUST_NAME,
+    &["NAME", "PODSELECTOR"],
+);
+
+const IP_RESERVATION: Columns = columns(
+    &[NAME, column("CIDRS", "/spec/reservedCIDRs", Format::Truncated)],
+    JUST_NAME,
+    &["NAME", "CIDRS"],
+);
+
+const PROFILE: Columns =
+    columns(&[NAME, column("LABELS", "/spec/labelsToApply", Format::Joined)], JUST_NAME, &["NAME", "LABELS"]);
+
+const GLOBAL_NETWORK_SET: Columns = columns(&[NAME, NETS], JUST_NAME, &["NAME", "NETS"]);
+const NETWORK_SET: Columns = columns(&[NAME, NAMESPACE, NETS], JUST_NAME, &["NAME", "NETS"]);
+const TIER_COLUMNS: Columns = columns(&[NAME, ORDER], &["NAME", "ORDER"], &["NAME", "ORDER"]);
+
 impl Columns {
     pub fn of(kind: Kind) -> Columns {
         match kind {
             Kind::BGPConfiguration => BGP_CONFIGURATION,
             Kind::BGPFilter => BGP_FILTER,
             Kind::BGPPeer => BGP_PEER,
-            Kind::CalicoNodeStatus => columns(
-                &[NAME, NODE, column("CLASSES", "/spec/classes", Format::Joined)],
-                &["NAME", "NODE"],
-                &["NAME", "NODE", "CLASSES"],
-            ),
+            Kind::CalicoNodeStatus => NODE_STATUS,
             Kind::ClusterInformation => CLUSTER_INFORMATION,
             Kind::GlobalNetworkPolicy | Kind::StagedGlobalNetworkPolicy => GLOBAL_POLICY,
             Kind::NetworkPolicy | Kind::StagedNetworkPolicy => NAMESPACED_POLICY,
-            Kind::StagedKubernetesNetworkPolicy => columns(
-                &[NAME, NAMESPACE, column("PODSELECTOR", "/spec/podSelector", Format::Whole(label_selector))],
-                JUST_NAME,
-                &["NAME", "PODSELECTOR"],
-            ),
-            Kind::GlobalNetworkSet => columns(&[NAME, NETS], JUST_NAME, &["NAME", "NETS"]),
-            Kind::NetworkSet => columns(&[NAME, NAMESPACE, NETS], JUST_NAME, &["NAME", "NETS"]),
+            Kind::StagedKubernetesNetworkPolicy => KUBERNETES_POLICY,
+            Kind::GlobalNetworkSet => GLOBAL_NETWORK_SET,
+            Kind::NetworkSet => NETWORK_SET,
             Kind::HostEndpoint => HOST_ENDPOINT,
             Kind::IPAMConfiguration => IPAM_CONFIGURATION,
             Kind::IPPool => IP_POOL,
-            Kind::IPReservation => columns(
-                &[NAME, column("CIDRS", "/spec/reservedCIDRs", Format::Truncated)],
-                JUST_NAME,
-                &["NAME", "CIDRS"],
-            ),
+            Kind::IPReservation => IP_RESERVATION,
             Kind::Node => NODE_COLUMNS,
-            Kind::Profile => columns(
-                &[NAME, column("LABELS", "/spec/labelsToApply", Format::Joined)],
-                JUST_NAME,
-                &["NAME", "LABELS"],
-            ),
-            Kind::Tier => columns(&[NAME, ORDER], &["NAME", "ORDER"], &["NAME", "ORDER"]),
+            Kind::Profile => PROFILE,
+            Kind::Tier => TIER_COLUMNS,
             Kind::WorkloadEndpoint => WORKLOAD_ENDPOINT,
             Kind::FelixConfiguration
             | Kind::KubeControllersConfiguration
@@ -312,15 +325,18 @@ fn workload(spec: &Value, _: &Facts) -> String {
 
 fn nats(nats: &Value, _: &Facts) -> String {
     let nats = nats.as_array().map(Vec::as_slice).unwrap_or_default();
-    let pairs: Vec<_> =
-        nats.iter().map(|nat| format!("{{{} {}}}", text(nat, "internalIP"), text(nat, "externalIP"))).collect();
+    let pairs: Vec<_> = nats
+        .iter()
+        .map(|nat| format!("{{{} {}}}", text(nat, "internalIP"), text(nat, "externalIP")))
+        .collect();
     pairs.join(",")
 }
 
 /// A Kubernetes label selector as the struct it is in Go: `{map[app:db] [{tier In [a b]}]}`.
 fn label_selector(selector: &Value, _: &Facts) -> String {
     let labels = selector.get("matchLabels").filter(|v| !v.is_null()).map_or("map[]".to_owned(), go::value);
-    let expressions = selector.get("matchExpressions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let expressions =
+        selector.get("matchExpressions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let expressions = go::list(expressions.iter().map(|e| {
         let values = e.get("values").filter(|v| v.is_array()).map_or("[]".to_owned(), go::value);
         format!("{{{} {} {values}}}", text(e, "key"), text(e, "operator"))
@@ -355,7 +371,11 @@ mod tests {
     #[test]
     fn cells_of_each_kind() {
         let cases = [
-            (Kind::Tier, json!({"metadata": {"name": "default"}, "spec": {"order": 1000000.0}}), vec!["default", "1e+06"]),
+            (
+                Kind::Tier,
+                json!({"metadata": {"name": "default"}, "spec": {"order": 1000000.0}}),
+                vec!["default", "1e+06"],
+            ),
             (Kind::Tier, json!({"metadata": {"name": "last"}, "spec": {}}), vec!["last", "<nil>"]),
             (
                 Kind::GlobalNetworkPolicy,
@@ -398,7 +418,11 @@ mod tests {
                 json!({"metadata": {"name": "n"}, "spec": {"bgp": {"ipv4Address": "10.0.0.1/24"}}}),
                 vec!["n", "(64512)", "10.0.0.1/24", ""],
             ),
-            (Kind::Node, json!({"metadata": {"name": "n"}, "spec": {"bgp": {"asNumber": 7}}}), vec!["n", "7", "", ""]),
+            (
+                Kind::Node,
+                json!({"metadata": {"name": "n"}, "spec": {"bgp": {"asNumber": 7}}}),
+                vec!["n", "7", "", ""],
+            ),
             (Kind::Node, json!({"metadata": {"name": "n"}, "spec": {}}), vec!["n", "", "", ""]),
             (
                 Kind::Profile,

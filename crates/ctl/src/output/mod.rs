@@ -108,7 +108,12 @@ impl Layout {
 }
 
 /// Everything found, as text.
-pub fn render(found: &[Found], format: &Format, with_namespace: bool, facts: &Facts) -> Result<String, String> {
+pub fn render(
+    found: &[Found],
+    format: &Format,
+    with_namespace: bool,
+    facts: &Facts,
+) -> Result<String, String> {
     match format {
         Format::Yaml => Ok(one_or_all(found).map(|value| codec::to_yaml(&value)).unwrap_or_default()),
         Format::Json => Ok(one_or_all(found).map(|value| codec::to_json(&value)).unwrap_or_default()),
@@ -151,7 +156,10 @@ mod tests {
     #[test]
     fn formats_parse() {
         assert_eq!(Format::parse("yml"), Ok(Format::Yaml));
-        assert_eq!(Format::parse("custom-columns=A,B"), Ok(Format::CustomColumns(vec!["A".into(), "B".into()])));
+        assert_eq!(
+            Format::parse("custom-columns=A,B"),
+            Ok(Format::CustomColumns(vec!["A".into(), "B".into()]))
+        );
         assert_eq!(Format::parse("go-template={{.x=1}}"), Ok(Format::Template("{{.x=1}}".into())));
         for (text, message) in [
             ("xml", "unrecognized output format 'xml'"),
@@ -199,7 +207,9 @@ mod tests {
     #[test]
     fn one_result_stands_alone_and_several_are_an_array() {
         let one = [Found::One(Box::new(set("shop", "a")))];
-        assert!(render(&one, &Format::Json, false, &FACTS).unwrap().starts_with("{\n  \"kind\": \"NetworkSet\""));
+        assert!(
+            render(&one, &Format::Json, false, &FACTS).unwrap().starts_with("{\n  \"kind\": \"NetworkSet\"")
+        );
         let two = [one[0].clone(), one[0].clone()];
         assert!(render(&two, &Format::Json, false, &FACTS).unwrap().starts_with("[\n  {\n    \"kind\""));
         assert_eq!(render(&[], &Format::Yaml, false, &FACTS).unwrap(), "");
