@@ -172,7 +172,10 @@ impl<S: Spec> Object<S> {
 
     /// Every rule of the kind; all failures together.
     pub fn validate(&self) -> Result<(), ValidationError> {
-        Checker::run(|at| S::check(self, at))
+        Checker::run(|at| {
+            self.metadata.check(S::KIND, &at.field("metadata"));
+            S::check(self, at);
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Checker;
 use crate::scalar::{Port, Protocol, StringEnum};
+use crate::selector::Selector;
 use ipnet::IpNet;
 use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
 
@@ -52,26 +53,27 @@ impl Checker<'_> {
 
     /// A selector expression of bounded length in which `global()` has no meaning. Empty means not written.
     pub fn selector(&self, text: &str) {
-        self.selector_syntax(text);
-        self.ensure(
-            !mentions_global(text),
-            text,
-            "global() can only be used in an EntityRule namespaceSelector",
-        );
+        if let Some(selector) = self.any_selector(text) {
+            let meaningless = selector.uses_global();
+            self.ensure(!meaningless, text, "global() can only be used in an EntityRule namespaceSelector");
+        }
     }
 
     /// The same, for the field of a rule where `global()` may stand alone.
     pub fn rule_namespace_selector(&self, text: &str) {
-        self.selector_syntax(text);
-        let alone = text.trim_matches([' ', '\t']) == "global()";
-        self.ensure(alone || !mentions_global(text), text, "global() cannot be combined with other terms");
+        if let Some(selector) = self.any_selector(text) {
+            let alone = selector.is_global() && text.trim_matches([' ', '\t']).starts_with("global(");
+            self.ensure(
+                alone || !selector.uses_global(),
+                text,
+                "global() cannot be combined with other terms",
+            );
+        }
     }
 
-    fn selector_syntax(&self, text: &str) {
+    fn any_selector(&self, text: &str) -> Option<Selector> {
         self.max_chars(text, MAX_SELECTOR);
-        if let Err(reason) = crate::selector::parse_error(text) {
-            self.fail(text, format!("invalid selector: {reason}"));
-        }
+        Selector::parse(text).map_err(|error| self.fail(text, format!("invalid selector: {error}"))).ok()
     }
 
     pub fn max_chars(&self, text: &str, limit: usize) {
@@ -181,10 +183,6 @@ impl Checker<'_> {
             _ => self.fail(protocol, reason()),
         }
     }
-}
-
-fn mentions_global(selector: &str) -> bool {
-    crate::selector::mentions_global(selector)
 }
 
 /// Only with a mask, and without leading zeros anywhere: some readers take those for octal.
