@@ -27,7 +27,7 @@ pub async fn watch(
     let mut printer =
         Printer::new(kind, format, asked, cluster_facts(store).await).map_err(Failure::Message)?;
     let mut known = Known::default();
-    let mut changes = store.watch(kind, within);
+    let mut changes = store.watch(kind, within)?;
     while let Some(event) = changes.next().await {
         match event {
             Event::InSync(_) => printer.in_sync(out)?,
@@ -60,7 +60,7 @@ impl Known {
                 Some((if before.is_some() { "MODIFIED" } else { "ADDED" }, resource))
             }
             Event::Delete { key, .. } => self.0.remove(&key).map(|resource| ("DELETED", resource)),
-            Event::InSync(_) | Event::Unreadable { .. } => None,
+            Event::InSync(_) | Event::Unreadable { .. } | Event::Reset => None,
         }
     }
 }
