@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub fn render(text: &str, found: &[Found], facts: &Facts) -> Result<String, String> {
+    check_balanced(text)?;
     let results = Arg::List(found.iter().map(|f| object(&f.to_value())).collect());
     let as_number = facts.global_as_number;
     Template::new("get")
@@ -33,6 +34,52 @@ pub fn render(text: &str, found: &[Found], facts: &Facts) -> Result<String, Stri
         .parse(text)
         .and_then(|template| template.execute_to_string(&results))
         .map_err(|error| error.to_string())
+}
+
+/// Blocks must be closed, and nothing closed that is not open. The template library takes the rest of a template
+/// that breaks this rule for granted, or drops it.
+fn check_balanced(text: &str) -> Result<(), String> {
+    let mut open = 0usize;
+    let mut rest = text;
+    while let Some((_, action)) = rest.split_once("{{") {
+        let (body, tail) = split_action(action);
+        rest = tail;
+        match body.trim_start_matches('-').split_whitespace().next() {
+            Some("if" | "range" | "with" | "define" | "block") => open += 1,
+            Some("end") => open = open.checked_sub(1).ok_or("template: get: unexpected {{end}}")?,
+            _ => {}
+        }
+    }
+    if open == 0 {
+        Ok(())
+    } else {
+        Err(format!("template: get: unexpected EOF, {{{{end}}}} missing {open} time(s)"))
+    }
+}
+
+/// An action up to its `}}`, which does not count inside quotes and comments, and what follows it.
+fn split_action(action: &str) -> (&str, &str) {
+    let comment = action.trim_start_matches('-').trim_start().starts_with("/*");
+    let mut quote = None;
+    let mut escaped = false;
+    let mut previous = ' ';
+    let mut in_comment = comment;
+    for (at, c) in action.char_indices() {
+        if in_comment {
+            in_comment = !(previous == '*' && c == '/');
+        } else if let Some(q) = quote {
+            if !escaped && c == q {
+                quote = None;
+            }
+            escaped = !escaped && c == '\\' && q != '`';
+        } else if matches!(c, '"' | '`' | '\'') {
+            quote = Some(c);
+        } else if c == '}' && previous == '}' {
+            return (&action[..at - 1], &action[at + 1..]);
+        }
+        previous = c;
+    }
+    (action, "")
 }
 
 fn usage(text: &str) -> TemplateError {
@@ -176,8 +223,22 @@ mod tests {
 
     #[test]
     fn bad_templates_say_where() {
-        let error = render("{{range .}}", &listed(), &FACTS).unwrap_err();
-        assert!(error.contains("get:1"), "{error}");
+        for (template, message) in [
+            ("{{nosuch}}", "undefined function: nosuch"),
+            ("{{.x", "template: get:1:5: unclosed action"),
+            ("a{{end}}b", "template: get: unexpected {{end}}"),
+            ("{{range .}}{{if true}}x{{end}}", "template: get: unexpected EOF, {{end}} missing 1 time(s)"),
+        ] {
+            assert_eq!(render(template, &listed(), &FACTS).unwrap_err(), message);
+        }
+        for template in [
+            "{{/* {{ if */}}",
+            "{{\"}}{{end}}\"}}",
+            "{{- if true -}} x {{- else if false}}{{- end -}}",
+            "{{`}}`}}",
+        ] {
+            assert!(render(template, &listed(), &FACTS).is_ok(), "{template}");
+        }
         assert!(render("{{config \"colour\"}}", &[], &FACTS).unwrap_err().contains("usage: config"));
     }
 
