@@ -55,6 +55,11 @@ macro_rules! resource {
             }
         }
 
+        /// The schema of an object of a kind, and whether it has a status.
+        pub(crate) fn schema_of(kind: Kind) -> (Value, bool) {
+            match kind { $(Kind::$kind => crate::schema::object::<_>(std::marker::PhantomData::<$kind>),)* }
+        }
+
         $(
             impl From<$kind> for Resource {
                 fn from(object: $kind) -> Resource { Resource::$kind(Box::new(object)) }
