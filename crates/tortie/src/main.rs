@@ -1,6 +1,9 @@
 //! The one binary. Called as `calicoctl` or `kubectl-calico` it is that; called by its own name the first word says
 //! which part of it is meant.
 
+mod crds;
+mod datastore;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -8,6 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_ctl::{Cli, Failure, release};
+use tracing_subscriber::EnvFilter;
 
 /// Calico networking, rebuilt: the same API, datastore and command line in one binary.
 #[derive(Debug, Parser)]
@@ -21,6 +25,9 @@ struct Tortie {
 enum Part {
     /// calicoctl: manage resources in the store
     Ctl(Box<Cli>),
+    Datastore(datastore::DatastoreArgs),
+    /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
+    Crds(crds::Crds),
     /// Print a completion script for a shell
     Completion {
         #[arg(value_name = "SHELL")]
@@ -34,7 +41,7 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let result = match called_as(&args) {
         Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli)),
-        Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(&tortie.command)),
+        Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,11 +83,17 @@ fn parse<T: FromArgMatches>(
     }
 }
 
-fn run(part: &Part) -> Result<(), Failure> {
+fn run(part: Part) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     match part {
-        Part::Ctl(cli) => run_ctl(cli),
-        Part::Completion { shell } => tortie_ctl::completion(*shell, Tortie::command(), "tortie", &mut out),
+        Part::Ctl(cli) => run_ctl(&cli),
+        Part::Datastore(args) => {
+            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+            datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Crds(args) => crds::print(&args, &mut out),
+        Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {
             writeln!(out, "tortie {}", env!("CARGO_PKG_VERSION"))?;
             writeln!(out, "Calico API:        {}", release::API_LEVEL)?;
