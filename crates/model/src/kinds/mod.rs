@@ -1,5 +1,45 @@
 //! The kinds: one module each, holding its types, its defaults and its rules.
 
+mod bgp_configuration;
+mod bgp_filter;
+mod bgp_peer;
+mod block_affinity;
+mod calico_node_status;
+mod cluster_information;
+mod condition;
+mod felix_configuration;
+mod host_endpoint;
+mod ip_pool;
+mod ip_reservation;
+mod ipam_block;
+mod ipam_configuration;
+mod ipam_handle;
+mod kube_controllers_configuration;
+mod live_migration;
+mod node;
+mod shared;
+mod workload_endpoint;
+
+pub use bgp_configuration::*;
+pub use bgp_filter::*;
+pub use bgp_peer::*;
+pub use block_affinity::*;
+pub use calico_node_status::*;
+pub use cluster_information::*;
+pub use condition::*;
+pub use felix_configuration::*;
+pub use host_endpoint::*;
+pub use ip_pool::*;
+pub use ip_reservation::*;
+pub use ipam_block::*;
+pub use ipam_configuration::*;
+pub use ipam_handle::*;
+pub use kube_controllers_configuration::*;
+pub use live_migration::*;
+pub use node::*;
+pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
+pub use workload_endpoint::*;
+
 use crate::{Kind, Object, Spec, StatusForm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,13 +60,8 @@ macro_rules! untyped {
 }
 
 untyped! {
-    IPPool IPPoolSpec, IPReservation IPReservationSpec, BGPConfiguration BGPConfigurationSpec, BGPPeer BGPPeerSpec,
-    BGPFilter BGPFilterSpec, FelixConfiguration FelixConfigurationSpec, GlobalNetworkPolicy GlobalNetworkPolicySpec,
-    NetworkPolicy NetworkPolicySpec, StagedGlobalNetworkPolicy StagedGlobalNetworkPolicySpec,
-    StagedNetworkPolicy StagedNetworkPolicySpec, StagedKubernetesNetworkPolicy StagedKubernetesNetworkPolicySpec,
-    GlobalNetworkSet GlobalNetworkSetSpec, NetworkSet NetworkSetSpec, HostEndpoint HostEndpointSpec,
-    WorkloadEndpoint WorkloadEndpointSpec, Profile ProfileSpec, Node NodeSpec, Tier TierSpec,
-    ClusterInformation ClusterInformationSpec, KubeControllersConfiguration KubeControllersConfigurationSpec,
-    CalicoNodeStatus CalicoNodeStatusSpec, IPAMConfiguration IPAMConfigurationSpec, BlockAffinity BlockAffinitySpec,
-    IPAMBlock IPAMBlockSpec, IPAMHandle IPAMHandleSpec, LiveMigration LiveMigrationSpec,
-}
+    GlobalNetworkPolicy GlobalNetworkPolicySpec,
+NetworkPolicy NetworkPolicySpec, StagedGlobalNetworkPolicy StagedGlobalNetworkPolicySpec,
+StagedNetworkPolicy StagedNetworkPolicySpec, StagedKubernetesNetworkPolicy StagedKubernetesNetworkPolicySpec,
+GlobalNetworkSet GlobalNetworkSetSpec, NetworkSet NetworkSetSpec,     Profile ProfileSpec, Tier TierSpec,
+        }
