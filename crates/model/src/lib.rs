@@ -13,6 +13,7 @@ pub mod names;
 pub mod object;
 pub mod resource;
 pub mod scalar;
+pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod validation;

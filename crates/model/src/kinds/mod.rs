@@ -5,6 +5,7 @@ mod bgp_filter;
 mod bgp_peer;
 mod block_affinity;
 mod calico_node_status;
+mod cel;
 mod cluster_information;
 mod condition;
 mod felix_configuration;
@@ -15,9 +16,18 @@ mod ipam_block;
 mod ipam_configuration;
 mod ipam_handle;
 mod kube_controllers_configuration;
+mod kubernetes_policy;
 mod live_migration;
+mod network_set;
 mod node;
+mod policy;
+mod profile;
+mod rule;
+mod rule_check;
 mod shared;
+mod staged_kubernetes_policy;
+mod staged_policy;
+mod tier;
 mod workload_endpoint;
 
 pub use bgp_configuration::*;
@@ -26,7 +36,6 @@ pub use bgp_peer::*;
 pub use block_affinity::*;
 pub use calico_node_status::*;
 pub use cluster_information::*;
-pub use condition::*;
 pub use felix_configuration::*;
 pub use host_endpoint::*;
 pub use ip_pool::*;
@@ -40,28 +49,27 @@ pub use node::*;
 pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
 pub use workload_endpoint::*;
 
-use crate::{Kind, Object, Spec, StatusForm};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+pub use condition::Condition;
+pub use kubernetes_policy::{
+    IPBlock, KubernetesEgressRule, KubernetesIngressRule, KubernetesPeer, KubernetesPort, KubernetesProtocol,
+    LabelOperator, LabelRequirement, LabelSelector,
+};
+pub use network_set::{GlobalNetworkSet, GlobalNetworkSetSpec, NetworkSet, NetworkSetSpec};
+pub use policy::{
+    DEFAULT_TIER, GlobalNetworkPolicy, GlobalNetworkPolicySpec, NetworkPolicy, NetworkPolicySpec,
+    PerformanceHint, PolicyType, TIER_LABEL,
+};
+pub use profile::{Profile, ProfileSpec};
+pub use rule::{
+    Action, EntityRule, HTTPMatch, HTTPPath, ICMPFields, Rule, RuleMetadata, ServiceAccountMatch,
+    ServiceMatch,
+};
+pub use staged_kubernetes_policy::{StagedKubernetesNetworkPolicy, StagedKubernetesNetworkPolicySpec};
+pub use staged_policy::{
+    StagedAction, StagedGlobalNetworkPolicy, StagedGlobalNetworkPolicySpec, StagedNetworkPolicy,
+    StagedNetworkPolicySpec,
+};
+pub use tier::{BUILT_IN_TIERS, BuiltInTier, Tier, TierAction, TierSpec, TierStatus};
 
-macro_rules! untyped {
-    ($($name:ident $spec:ident),* $(,)?) => {$(
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(transparent)]
-        pub struct $spec(pub Map<String, Value>);
-        impl Spec for $spec {
-            const KIND: Kind = Kind::$name;
-            type Status = Map<String, Value>;
-            const STATUS: StatusForm = StatusForm::WhenSet;
-        }
-        pub type $name = Object<$spec>;
-    )*};
-}
-
-untyped! {
-    GlobalNetworkPolicy GlobalNetworkPolicySpec,
-NetworkPolicy NetworkPolicySpec, StagedGlobalNetworkPolicy StagedGlobalNetworkPolicySpec,
-StagedNetworkPolicy StagedNetworkPolicySpec, StagedKubernetesNetworkPolicy StagedKubernetesNetworkPolicySpec,
-GlobalNetworkSet GlobalNetworkSetSpec, NetworkSet NetworkSetSpec,     Profile ProfileSpec, Tier TierSpec,
-        }
+#[cfg(test)]
+mod tests;
