@@ -125,7 +125,9 @@ mod tests {
     #[test]
     fn every_word_names_one_kind() {
         for kind in Kind::ALL.iter().copied() {
-            for word in [&kind.name().to_uppercase(), kind.plural()].into_iter().chain(kind.aliases().iter().copied()) {
+            for word in
+                [&kind.name().to_uppercase(), kind.plural()].into_iter().chain(kind.aliases().iter().copied())
+            {
                 assert_eq!(Kind::from_word(word), Some(kind), "{word}");
             }
         }

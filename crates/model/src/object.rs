@@ -6,7 +6,9 @@ use serde_json::Value;
 use std::fmt::Debug;
 
 /// What makes a spec type a kind.
-pub trait Spec: Serialize + DeserializeOwned + Clone + Debug + Default + PartialEq + Send + Sync + 'static {
+pub trait Spec:
+    Serialize + DeserializeOwned + Clone + Debug + Default + PartialEq + Send + Sync + 'static
+{
     const KIND: Kind;
     type Status: Serialize + DeserializeOwned + Clone + Debug + Default + PartialEq + Send + Sync + 'static;
 
