@@ -1,7 +1,21 @@
 //! Where things are kept: the store's keys, as types, and their text to the byte.
+//!
+//! A key's text is a contract with every other client of the same store, so parsing accepts a text only if
+//! writing the parsed key gives that text back.
 
 use crate::Kind;
 use ipnet::IpNet;
+use std::fmt;
+use std::str::FromStr;
+
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
+const IPAM: &str = "/calico/ipam/v2/";
+const BLOCKS: &str = "/calico/ipam/v2/assignment/";
+const HANDLES: &str = "/calico/ipam/v2/handle/";
+const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
+const FELIX_BY_REGION: &str = "/calico/felix/v2/";
+const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
+const COMPACT_REVISION: &str = "compact_rev_key";
 
 /// Whether an address block belongs to a host or to something that is not one (a load balancer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,7 +45,11 @@ pub enum Key {
         id: String,
     },
     IpamConfig,
-    /// Felix heartbeat, leased.
+    /// Left behind by old versions; only ever looked for and deleted.
+    IpamHost {
+        host: String,
+    },
+    /// Felix heartbeat, leased. The region is OpenStack's and empty outside it, here and below.
     FelixStatus {
         region: String,
         host: String,
@@ -52,6 +70,8 @@ pub enum Key {
         host: String,
         endpoint: String,
     },
+    /// What the compactor of kube-controllers remembers; shared with Kubernetes' own compactor.
+    CompactRevision,
 }
 
 /// A set of keys that can be listed and watched together.
@@ -74,6 +94,7 @@ pub enum KeyRange {
     },
     Handles,
     IpamConfig,
+    /// Heartbeats, live and last.
     FelixStatuses,
     WorkloadEndpointStatuses {
         region: Option<String>,
@@ -82,4 +103,562 @@ pub enum KeyRange {
     HostEndpointStatuses {
         host: Option<String>,
     },
+}
+
+impl AffinityType {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            AffinityType::Host => "host",
+            AffinityType::Virtual => "virtual",
+        }
+    }
+}
+
+impl FromStr for AffinityType {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [AffinityType::Host, AffinityType::Virtual].into_iter().find(|t| t.as_str() == text).ok_or(())
+    }
+}
+
+impl fmt::Display for AffinityType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Key {
+    /// The key of a resource; a namespace given for a cluster-scoped kind is dropped.
+    pub fn resource(kind: Kind, namespace: &str, name: &str) -> Key {
+        let namespace = if kind.is_namespaced() { namespace } else { "" };
+        Key::Resource { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The text under which the store keeps it.
+    pub fn path(&self) -> String {
+        match self {
+            Key::Resource { kind, namespace, name } if kind.is_namespaced() => {
+                format!("{RESOURCES}{}/{namespace}/{name}", kind.plural())
+            }
+            Key::Resource { kind, name, .. } => format!("{RESOURCES}{}/{name}", kind.plural()),
+            Key::Block { cidr } => format!("{BLOCKS}{}", block_part(cidr)),
+            Key::BlockAffinity { affinity, owner, cidr } => {
+                format!("{IPAM}{affinity}/{owner}/{}", block_part(cidr))
+            }
+            Key::Handle { id } => format!("{HANDLES}{id}"),
+            Key::IpamConfig => IPAM_CONFIG.to_owned(),
+            Key::IpamHost { host } => format!("{IPAM}host/{host}"),
+            Key::FelixStatus { region, host } => {
+                format!("{FELIX_BY_REGION}{}/host/{host}/status", region_part(region))
+            }
+            Key::FelixLastStatus { region, host } => {
+                format!("{FELIX_BY_REGION}{}/host/{host}/last_reported_status", region_part(region))
+            }
+            Key::WorkloadEndpointStatus { region, host, orchestrator, workload, endpoint } => format!(
+                "{FELIX_BY_REGION}{}/host/{host}/workload/{}/{}/endpoint/{}",
+                region_part(region),
+                escape(orchestrator),
+                escape(workload),
+                escape(endpoint)
+            ),
+            Key::HostEndpointStatus { host, endpoint } => {
+                format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
+            }
+            Key::CompactRevision => COMPACT_REVISION.to_owned(),
+        }
+    }
+
+    /// The key whose text this is; `None` for anything else that may live in the same store.
+    pub fn parse(path: &str) -> Option<Key> {
+        let key = if let Some(rest) = path.strip_prefix(RESOURCES) {
+            parse_resource(rest)
+        } else if let Some(rest) = path.strip_prefix(BLOCKS) {
+            parse_block(rest).map(|cidr| Key::Block { cidr })
+        } else if let Some(rest) = path.strip_prefix(HANDLES) {
+            (!rest.is_empty()).then(|| Key::Handle { id: rest.to_owned() })
+        } else if path == IPAM_CONFIG {
+            Some(Key::IpamConfig)
+        } else if let Some(rest) = path.strip_prefix(IPAM) {
+            parse_affinity(rest)
+        } else if let Some(rest) = path.strip_prefix(FELIX_BY_REGION) {
+            parse_felix(rest)
+        } else if let Some(rest) = path.strip_prefix(FELIX_BY_HOST) {
+            match segments(rest)?[..] {
+                [host, "endpoint", endpoint] => {
+                    Some(Key::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
+                }
+                _ => None,
+            }
+        } else {
+            (path == COMPACT_REVISION).then_some(Key::CompactRevision)
+        };
+        key.filter(|key| key.path() == path)
+    }
+}
+
+/// How errors name it.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Resource { kind, namespace, name } => f.write_str(&kind.identify(namespace, name)),
+            Key::Block { cidr } => write!(f, "BlockKey(cidr={cidr})"),
+            Key::BlockAffinity { affinity, owner, cidr } => {
+                write!(f, "BlockAffinityKey(cidr={cidr}, host={owner}, affinityType={affinity})")
+            }
+            Key::Handle { id } => write!(f, "IPAMHandleKey(id={id})"),
+            Key::IpamConfig => f.write_str("IPAMConfigKey()"),
+            Key::IpamHost { host } => write!(f, "IPAMHostKey(host={host})"),
+            Key::FelixStatus { host, .. } => write!(f, "StatusReport(hostname={host})"),
+            Key::FelixLastStatus { host, .. } => write!(f, "LastStatusReport(hostname={host})"),
+            Key::WorkloadEndpointStatus { host, orchestrator, workload, endpoint, .. } => write!(
+                f,
+                "WorkloadEndpointStatus(hostname={host}, orchestrator={orchestrator}, workload={workload}, \
+                 name={endpoint})"
+            ),
+            Key::HostEndpointStatus { host, endpoint } => {
+                write!(f, "HostEndpointStatus(hostname={host}, name={endpoint})")
+            }
+            Key::CompactRevision => f.write_str(COMPACT_REVISION),
+        }
+    }
+}
+
+impl KeyRange {
+    /// All resources of a kind, in every namespace.
+    pub fn all(kind: Kind) -> KeyRange {
+        KeyRange::Resources { kind, namespace: None, name_prefix: String::new() }
+    }
+
+    /// The text every key of the range begins with. Keys outside the range may begin with it too: what is
+    /// found there must still be asked for with [`KeyRange::contains`].
+    pub fn prefix(&self) -> String {
+        match self {
+            KeyRange::Resources { kind, namespace, name_prefix } => {
+                let plural = kind.plural();
+                match (kind.is_namespaced(), namespace) {
+                    (false, _) => format!("{RESOURCES}{plural}/{name_prefix}"),
+                    (true, Some(namespace)) => format!("{RESOURCES}{plural}/{namespace}/{name_prefix}"),
+                    (true, None) => format!("{RESOURCES}{plural}/"),
+                }
+            }
+            KeyRange::Blocks { ip_version: None } => BLOCKS.to_owned(),
+            KeyRange::Blocks { ip_version: Some(version) } => format!("{BLOCKS}ipv{version}/"),
+            KeyRange::BlockAffinities { affinity, owner, ip_version } => match (owner, ip_version) {
+                (None, _) => format!("{IPAM}{affinity}/"),
+                (Some(owner), None) => format!("{IPAM}{affinity}/{owner}/"),
+                (Some(owner), Some(version)) => format!("{IPAM}{affinity}/{owner}/ipv{version}/block/"),
+            },
+            KeyRange::Handles => HANDLES.to_owned(),
+            KeyRange::IpamConfig => IPAM_CONFIG.to_owned(),
+            KeyRange::FelixStatuses => FELIX_BY_REGION.to_owned(),
+            KeyRange::WorkloadEndpointStatuses { region, host } => match (region, host) {
+                (None, _) => FELIX_BY_REGION.to_owned(),
+                (Some(region), None) => format!("{FELIX_BY_REGION}{}/host/", region_part(region)),
+                (Some(region), Some(host)) => {
+                    format!("{FELIX_BY_REGION}{}/host/{host}/workload/", region_part(region))
+                }
+            },
+            KeyRange::HostEndpointStatuses { host: None } => FELIX_BY_HOST.to_owned(),
+            KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_BY_HOST}{host}/endpoint/"),
+        }
+    }
+
+    /// Whether the key belongs to the range.
+    pub fn contains(&self, key: &Key) -> bool {
+        match (self, key) {
+            (
+                KeyRange::Resources { kind, namespace, name_prefix },
+                Key::Resource { kind: its_kind, namespace: its_namespace, name },
+            ) => {
+                kind == its_kind
+                    && (!kind.is_namespaced() || wanted(namespace, its_namespace))
+                    && name.starts_with(name_prefix)
+            }
+            (KeyRange::Blocks { ip_version }, Key::Block { cidr }) => wanted(ip_version, &version_of(cidr)),
+            (
+                KeyRange::BlockAffinities { affinity, owner, ip_version },
+                Key::BlockAffinity { affinity: its_affinity, owner: its_owner, cidr },
+            ) => {
+                affinity == its_affinity && wanted(owner, its_owner) && wanted(ip_version, &version_of(cidr))
+            }
+            (KeyRange::Handles, Key::Handle { .. }) | (KeyRange::IpamConfig, Key::IpamConfig) => true,
+            (KeyRange::FelixStatuses, Key::FelixStatus { .. } | Key::FelixLastStatus { .. }) => true,
+            (
+                KeyRange::WorkloadEndpointStatuses { region, host },
+                Key::WorkloadEndpointStatus { region: its_region, host: its_host, .. },
+            ) => wanted(region, its_region) && wanted(host, its_host),
+            (KeyRange::HostEndpointStatuses { host }, Key::HostEndpointStatus { host: its_host, .. }) => {
+                wanted(host, its_host)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn wanted<T: PartialEq>(filter: &Option<T>, value: &T) -> bool {
+    filter.as_ref().is_none_or(|wanted| wanted == value)
+}
+
+fn version_of(cidr: &IpNet) -> u8 {
+    match cidr {
+        IpNet::V4(_) => 4,
+        IpNet::V6(_) => 6,
+    }
+}
+
+/// `ipv4/block/10.65.3.0-26`.
+fn block_part(cidr: &IpNet) -> String {
+    format!("ipv{}/block/{}-{}", version_of(cidr), cidr.network(), cidr.prefix_len())
+}
+
+fn region_part(region: &str) -> String {
+    if region.is_empty() { "no-region".to_owned() } else { format!("region-{region}") }
+}
+
+fn escape(part: &str) -> String {
+    part.replace('%', "%25").replace('/', "%2f")
+}
+
+fn unescape(part: &str) -> String {
+    part.replace("%2f", "/").replace("%25", "%")
+}
+
+/// The parts of a path; `None` if one of them is empty.
+fn segments(rest: &str) -> Option<Vec<&str>> {
+    let parts: Vec<&str> = rest.split('/').collect();
+    parts.iter().all(|part| !part.is_empty()).then_some(parts)
+}
+
+fn parse_resource(rest: &str) -> Option<Key> {
+    let parts = segments(rest)?;
+    let kind = Kind::from_plural(parts.first()?)?;
+    match (kind.is_namespaced(), &parts[1..]) {
+        (true, [namespace, name]) => Some(Key::resource(kind, namespace, name)),
+        (false, [name]) => Some(Key::resource(kind, "", name)),
+        _ => None,
+    }
+}
+
+fn parse_block(rest: &str) -> Option<IpNet> {
+    let (_version, cidr) = rest.split_once("/block/")?;
+    cidr.replacen('-', "/", 1).parse().ok()
+}
+
+fn parse_affinity(rest: &str) -> Option<Key> {
+    let (affinity, rest) = rest.split_once('/')?;
+    let affinity: AffinityType = affinity.parse().ok()?;
+    match rest.split_once('/') {
+        None if affinity == AffinityType::Host && !rest.is_empty() => {
+            Some(Key::IpamHost { host: rest.to_owned() })
+        }
+        Some((owner, block)) if !owner.is_empty() => {
+            Some(Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: parse_block(block)? })
+        }
+        _ => None,
+    }
+}
+
+fn parse_felix(rest: &str) -> Option<Key> {
+    let parts = segments(rest)?;
+    let (region, parts) = parts.split_first()?;
+    let region = match *region {
+        "no-region" => String::new(),
+        other => other.strip_prefix("region-").filter(|name| !name.is_empty())?.to_owned(),
+    };
+    match *parts {
+        ["host", host, "status"] => Some(Key::FelixStatus { region, host: host.to_owned() }),
+        ["host", host, "last_reported_status"] => {
+            Some(Key::FelixLastStatus { region, host: host.to_owned() })
+        }
+        ["host", host, "workload", orchestrator, workload, "endpoint", endpoint] => {
+            Some(Key::WorkloadEndpointStatus {
+                region,
+                host: host.to_owned(),
+                orchestrator: unescape(orchestrator),
+                workload: unescape(workload),
+                endpoint: unescape(endpoint),
+            })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn affinity(affinity: AffinityType, owner: &str, cidr: &str) -> Key {
+        Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: net(cidr) }
+    }
+
+    fn status(region: &str, workload: &str) -> Key {
+        Key::WorkloadEndpointStatus {
+            region: region.to_owned(),
+            host: "rack1-n7".to_owned(),
+            orchestrator: "k8s".to_owned(),
+            workload: workload.to_owned(),
+            endpoint: "eth0".to_owned(),
+        }
+    }
+
+    #[test]
+    fn keys_have_the_text_other_clients_use() {
+        let host = || "rack1-n7".to_owned();
+        let no_region = String::new;
+        let table: &[(Key, &str, &str)] = &[
+            (
+                Key::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata"),
+                "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/deny-metadata",
+                "GlobalNetworkPolicy(deny-metadata)",
+            ),
+            (
+                Key::resource(Kind::NetworkPolicy, "prod", "allow-dns"),
+                "/calico/resources/v3/projectcalico.org/networkpolicies/prod/allow-dns",
+                "NetworkPolicy(prod/allow-dns)",
+            ),
+            (
+                Key::resource(Kind::IPPool, "dropped", "pool-a"),
+                "/calico/resources/v3/projectcalico.org/ippools/pool-a",
+                "IPPool(pool-a)",
+            ),
+            (
+                Key::Block { cidr: net("10.65.3.0/26") },
+                "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26",
+                "BlockKey(cidr=10.65.3.0/26)",
+            ),
+            (
+                Key::Block { cidr: net("fd00:65::40/122") },
+                "/calico/ipam/v2/assignment/ipv6/block/fd00:65::40-122",
+                "BlockKey(cidr=fd00:65::40/122)",
+            ),
+            (
+                affinity(AffinityType::Host, "rack1-n7", "10.65.3.0/26"),
+                "/calico/ipam/v2/host/rack1-n7/ipv4/block/10.65.3.0-26",
+                "BlockAffinityKey(cidr=10.65.3.0/26, host=rack1-n7, affinityType=host)",
+            ),
+            (
+                affinity(AffinityType::Virtual, "load-balancer", "fd00:65::40/122"),
+                "/calico/ipam/v2/virtual/load-balancer/ipv6/block/fd00:65::40-122",
+                "BlockAffinityKey(cidr=fd00:65::40/122, host=load-balancer, affinityType=virtual)",
+            ),
+            (
+                Key::Handle { id: "k8s-pod-network.6F1d0a".to_owned() },
+                "/calico/ipam/v2/handle/k8s-pod-network.6F1d0a",
+                "IPAMHandleKey(id=k8s-pod-network.6F1d0a)",
+            ),
+            (Key::IpamConfig, "/calico/ipam/v2/config", "IPAMConfigKey()"),
+            (Key::IpamHost { host: host() }, "/calico/ipam/v2/host/rack1-n7", "IPAMHostKey(host=rack1-n7)"),
+            (
+                Key::FelixStatus { region: no_region(), host: host() },
+                "/calico/felix/v2/no-region/host/rack1-n7/status",
+                "StatusReport(hostname=rack1-n7)",
+            ),
+            (
+                Key::FelixLastStatus { region: "north".to_owned(), host: host() },
+                "/calico/felix/v2/region-north/host/rack1-n7/last_reported_status",
+                "LastStatusReport(hostname=rack1-n7)",
+            ),
+            (
+                status("", "prod/web-0"),
+                "/calico/felix/v2/no-region/host/rack1-n7/workload/k8s/prod%2fweb-0/endpoint/eth0",
+                "WorkloadEndpointStatus(hostname=rack1-n7, orchestrator=k8s, workload=prod/web-0, name=eth0)",
+            ),
+            (
+                status("", "50%2f/x"),
+                "/calico/felix/v2/no-region/host/rack1-n7/workload/k8s/50%252f%2fx/endpoint/eth0",
+                "WorkloadEndpointStatus(hostname=rack1-n7, orchestrator=k8s, workload=50%2f/x, name=eth0)",
+            ),
+            (
+                Key::HostEndpointStatus { host: host(), endpoint: "eth0".to_owned() },
+                "/calico/felix/v1/host/rack1-n7/endpoint/eth0",
+                "HostEndpointStatus(hostname=rack1-n7, name=eth0)",
+            ),
+            (Key::CompactRevision, "compact_rev_key", "compact_rev_key"),
+        ];
+        for (key, path, shown) in table {
+            assert_eq!(key.path(), *path);
+            assert_eq!(Key::parse(path).as_ref(), Some(key), "{path}");
+            assert_eq!(key.to_string(), *shown);
+        }
+    }
+
+    #[test]
+    fn block_keys_are_masked() {
+        assert_eq!(
+            Key::Block { cidr: net("10.65.3.9/26") }.path(),
+            "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-26"
+        );
+    }
+
+    #[test]
+    fn foreign_keys_are_not_ours() {
+        for path in [
+            "",
+            "/",
+            "/registry/pods/default/web",
+            "/calico/resources/v3/projectcalico.org/",
+            "/calico/resources/v3/projectcalico.org/ippools",
+            "/calico/resources/v3/projectcalico.org/ippools/",
+            "/calico/resources/v3/projectcalico.org/ippools/a/b",
+            "/calico/resources/v3/projectcalico.org/networkpolicies/only-name",
+            "/calico/resources/v3/projectcalico.org/networkpolicies//name",
+            "/calico/resources/v3/projectcalico.org/nosuch/a",
+            "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0",
+            "/calico/ipam/v2/assignment/ipv4/block/10.65.3.1-26",
+            "/calico/ipam/v2/assignment/ipv6/block/10.65.3.0-26",
+            "/calico/ipam/v2/assignment/ipv6/block/fd00:65:0::40-122",
+            "/calico/ipam/v2/handle/",
+            "/calico/ipam/v2/config/x",
+            "/calico/ipam/v2/virtual/load-balancer",
+            "/calico/ipam/v2/neither/x/ipv4/block/10.65.3.0-26",
+            "/calico/felix/v2/nowhere/host/n/status",
+            "/calico/felix/v2/region-/host/n/status",
+            "/calico/felix/v2/no-region/host/n/workload/k8s/a%2Fb/endpoint/eth0",
+            "/calico/felix/v1/host/n/endpoint/",
+            "/calico/compaction/v1/trigger",
+        ] {
+            assert_eq!(Key::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn ranges_begin_where_other_clients_list() {
+        let resources = |kind, namespace: Option<&str>, name_prefix: &str| KeyRange::Resources {
+            kind,
+            namespace: namespace.map(str::to_owned),
+            name_prefix: name_prefix.to_owned(),
+        };
+        let affinities = |owner: Option<&str>, ip_version| KeyRange::BlockAffinities {
+            affinity: AffinityType::Host,
+            owner: owner.map(str::to_owned),
+            ip_version,
+        };
+        let statuses = |region: Option<&str>, host: Option<&str>| KeyRange::WorkloadEndpointStatuses {
+            region: region.map(str::to_owned),
+            host: host.map(str::to_owned),
+        };
+        for (range, prefix) in [
+            (KeyRange::all(Kind::IPPool), "/calico/resources/v3/projectcalico.org/ippools/"),
+            (resources(Kind::IPPool, None, "a-"), "/calico/resources/v3/projectcalico.org/ippools/a-"),
+            (KeyRange::all(Kind::NetworkSet), "/calico/resources/v3/projectcalico.org/networksets/"),
+            (
+                resources(Kind::NetworkSet, Some("prod"), ""),
+                "/calico/resources/v3/projectcalico.org/networksets/prod/",
+            ),
+            (
+                resources(Kind::WorkloadEndpoint, Some("prod"), "n1-"),
+                "/calico/resources/v3/projectcalico.org/workloadendpoints/prod/n1-",
+            ),
+            (
+                resources(Kind::WorkloadEndpoint, None, "n1-"),
+                "/calico/resources/v3/projectcalico.org/workloadendpoints/",
+            ),
+            (KeyRange::Blocks { ip_version: None }, "/calico/ipam/v2/assignment/"),
+            (KeyRange::Blocks { ip_version: Some(6) }, "/calico/ipam/v2/assignment/ipv6/"),
+            (affinities(None, Some(4)), "/calico/ipam/v2/host/"),
+            (affinities(Some("n1"), None), "/calico/ipam/v2/host/n1/"),
+            (affinities(Some("n1"), Some(4)), "/calico/ipam/v2/host/n1/ipv4/block/"),
+            (KeyRange::Handles, "/calico/ipam/v2/handle/"),
+            (KeyRange::IpamConfig, "/calico/ipam/v2/config"),
+            (KeyRange::FelixStatuses, "/calico/felix/v2/"),
+            (statuses(None, Some("n1")), "/calico/felix/v2/"),
+            (statuses(Some(""), None), "/calico/felix/v2/no-region/host/"),
+            (statuses(Some("north"), Some("n1")), "/calico/felix/v2/region-north/host/n1/workload/"),
+            (KeyRange::HostEndpointStatuses { host: None }, "/calico/felix/v1/host/"),
+            (
+                KeyRange::HostEndpointStatuses { host: Some("n1".to_owned()) },
+                "/calico/felix/v1/host/n1/endpoint/",
+            ),
+        ] {
+            assert_eq!(range.prefix(), prefix);
+        }
+    }
+
+    #[test]
+    fn ranges_tell_their_keys_from_neighbours() {
+        let in_prod = KeyRange::Resources {
+            kind: Kind::NetworkSet,
+            namespace: Some("prod".into()),
+            name_prefix: "a".into(),
+        };
+        assert!(in_prod.contains(&Key::resource(Kind::NetworkSet, "prod", "ab")));
+        assert!(!in_prod.contains(&Key::resource(Kind::NetworkSet, "prod", "b")));
+        assert!(!in_prod.contains(&Key::resource(Kind::NetworkSet, "production", "ab")));
+        assert!(!in_prod.contains(&Key::resource(Kind::NetworkPolicy, "prod", "ab")));
+        assert!(KeyRange::all(Kind::NetworkSet).contains(&Key::resource(Kind::NetworkSet, "any", "ab")));
+
+        let hosts =
+            KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: Some(4) };
+        assert!(hosts.contains(&affinity(AffinityType::Host, "n1", "10.65.3.0/26")));
+        assert!(!hosts.contains(&affinity(AffinityType::Host, "n1", "fd00:65::40/122")));
+        assert!(!hosts.contains(&affinity(AffinityType::Virtual, "n1", "10.65.3.0/26")));
+        assert!(!hosts.contains(&Key::IpamHost { host: "n1".into() }));
+
+        let statuses = KeyRange::WorkloadEndpointStatuses { region: None, host: Some("rack1-n7".into()) };
+        assert!(statuses.contains(&status("north", "prod/web-0")));
+        assert!(!statuses.contains(&Key::FelixStatus { region: String::new(), host: "rack1-n7".into() }));
+    }
+
+    fn part() -> impl Strategy<Value = String> {
+        "[a-zA-Z0-9._%-]{1,12}"
+    }
+
+    fn any_net() -> impl Strategy<Value = IpNet> {
+        prop_oneof![
+            (any::<[u8; 4]>(), 0u8..=32).prop_map(|(a, len)| IpNet::new(a.into(), len).unwrap().trunc()),
+            (any::<[u8; 16]>(), 0u8..=128).prop_map(|(a, len)| IpNet::new(a.into(), len).unwrap().trunc()),
+        ]
+    }
+
+    fn any_key() -> impl Strategy<Value = Key> {
+        let kind = proptest::sample::select(Kind::ALL);
+        let affinity_type = prop_oneof![Just(AffinityType::Host), Just(AffinityType::Virtual)];
+        let slashed = "[a-z/%2f5-]{1,12}";
+        prop_oneof![
+            (kind, part(), part()).prop_map(|(kind, namespace, name)| Key::resource(kind, &namespace, &name)),
+            any_net().prop_map(|cidr| Key::Block { cidr }),
+            (affinity_type, part(), any_net()).prop_map(|(affinity, owner, cidr)| Key::BlockAffinity {
+                affinity,
+                owner,
+                cidr
+            }),
+            "[^\u{0}]{1,20}".prop_map(|id| Key::Handle { id }),
+            part().prop_map(|host| Key::IpamHost { host }),
+            ("[a-z]{0,5}", part()).prop_map(|(region, host)| Key::FelixStatus { region, host }),
+            ("[a-z]{0,5}", part()).prop_map(|(region, host)| Key::FelixLastStatus { region, host }),
+            ("[a-z]{0,5}", part(), slashed, slashed, slashed).prop_map(
+                |(region, host, orchestrator, workload, endpoint)| Key::WorkloadEndpointStatus {
+                    region,
+                    host,
+                    orchestrator,
+                    workload,
+                    endpoint
+                }
+            ),
+            (part(), slashed).prop_map(|(host, endpoint)| Key::HostEndpointStatus { host, endpoint }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_reads_back_from_its_text(key in any_key()) {
+            let path = key.path();
+            prop_assert_eq!(Key::parse(&path), Some(key));
+        }
+
+        #[test]
+        fn any_text_is_a_key_or_not(path in ".{0,60}", tail in "[a-z0-9/.%-]{0,40}") {
+            for text in [path, format!("/calico/{tail}"), format!("{RESOURCES}{tail}"), format!("{IPAM}{tail}")] {
+                if let Some(key) = Key::parse(&text) {
+                    prop_assert_eq!(key.path(), text);
+                }
+            }
+        }
+    }
 }

@@ -1,0 +1,44 @@
+# Every target does its own set-up; each can be run alone on a fresh Debian machine as root.
+
+PREFIX  ?= /usr/local
+CARGO   ?= cargo
+TORTIE  := target/release/tortie
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint deny bench fuzz install clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## Install the Debian packages that building and testing need (nothing to do the second time)
+	@scripts/setup
+
+build: setup ## Build the release binary
+	$(CARGO) build --release --locked -p tortie
+
+demo: build ## Bring everything up on this machine, show it working, clean up
+	scripts/demo $(TORTIE)
+
+test: setup lint deny ## Format, lints, licences and every test
+	$(CARGO) test --workspace --locked
+
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+deny: setup ## Check licences, bans and sources of all dependencies
+	scripts/deny
+
+bench: setup ## Measure us and our peers side by side
+	$(CARGO) build --release --locked -p tortie -p tortie-bench
+	target/release/tortie-bench
+
+fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60)
+	fuzz/run
+
+install: build ## Install tortie and calicoctl under PREFIX (/usr/local)
+	install -D -m 0755 $(TORTIE) $(DESTDIR)$(PREFIX)/bin/tortie
+	ln -sf tortie $(DESTDIR)$(PREFIX)/bin/calicoctl
+
+clean: ## Remove what was built
+	$(CARGO) clean

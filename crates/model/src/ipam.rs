@@ -1,0 +1,293 @@
+//! What address management keeps besides resources: blocks, affinities, handles and its settings.
+//!
+//! Read leniently, since older and newer versions write the same keys: lists may be missing or `null`, and what
+//! is not known here is kept and written back.
+
+use crate::key::AffinityType;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// A block of addresses and who has them: the unit of compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    pub cidr: IpNet,
+    /// `host:<node>` or `virtual:<name>`; see [`Block::owner`].
+    #[serde(default)]
+    pub affinity: Option<String>,
+    /// Absent on blocks that are old or have no affinity.
+    #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    pub affinity_claim_time: Option<Timestamp>,
+    /// One entry per address: an index into `attributes`, or nothing if the address is free.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub allocations: Vec<Option<u32>>,
+    /// Free addresses by their offset, first to be used first.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub unallocated: Vec<u32>,
+    #[serde(default, deserialize_with = "null_is_empty", serialize_with = "empty_is_null")]
+    pub attributes: Vec<AllocationAttribute>,
+    /// Begins as the time of creation in nanoseconds and grows by one with each write.
+    #[serde(default, rename = "sequenceNumber")]
+    pub sequence_number: u64,
+    /// By offset: the sequence number of the block when the address was taken.
+    #[serde(default, rename = "sequenceNumberForAllocation", with = "by_ordinal")]
+    pub sequence_number_for_allocation: BTreeMap<u32, u64>,
+    #[serde(default)]
+    pub deleted: bool,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// Who holds an address, or when it was given back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocationAttribute {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle_id: Option<String>,
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    pub secondary: BTreeMap<String, String>,
+    /// The second owner while a virtual machine moves.
+    #[serde(
+        default,
+        rename = "alternateOwnerAttrs",
+        deserialize_with = "null_is_empty",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub alternate_owner: BTreeMap<String, String>,
+    /// Set while the address cools down.
+    #[serde(default, rename = "releasedAt", with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// How far a claim on a block has come. Only a confirmed one proves ownership.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AffinityState {
+    /// Old writers left the state empty.
+    #[default]
+    #[serde(alias = "")]
+    Confirmed,
+    Pending,
+    PendingDeletion,
+}
+
+/// A claim on a block; whose claim and which block stand in the key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockAffinity {
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub state: AffinityState,
+    #[serde(default)]
+    pub deleted: bool,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// In which blocks a handle has how many addresses. The counts may be too high, never too low.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Handle {
+    /// By the block's CIDR.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub block: BTreeMap<String, i64>,
+    #[serde(default)]
+    pub deleted: bool,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// The allocator's settings. [`IpamConfig::default`] is what a missing object means, which is not what a stored
+/// object with nothing in it means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IpamConfig {
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub strict_affinity: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub auto_allocate_blocks: bool,
+    /// 0 is no limit of its own.
+    #[serde(default, rename = "maxBlocksPerHost", skip_serializing_if = "is_default")]
+    pub max_blocks_per_host: u32,
+    /// `Enabled` unless it says `Disabled`.
+    #[serde(default, rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
+    pub kubevirt_vm_address_persistence: Option<String>,
+    #[serde(default, rename = "ipCooldownSeconds", skip_serializing_if = "is_default")]
+    pub ip_cooldown_seconds: u32,
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Block {
+    /// Whom the block belongs to, if anyone.
+    pub fn owner(&self) -> Option<(AffinityType, &str)> {
+        let (affinity, owner) = self.affinity.as_deref()?.split_once(':')?;
+        Some((affinity.parse().ok()?, owner))
+    }
+}
+
+impl AllocationAttribute {
+    /// The handle without what some Windows writers appended to it: everything from a carriage return on.
+    pub fn handle(&self) -> Option<&str> {
+        self.handle_id.as_deref().and_then(|id| id.split('\r').next())
+    }
+}
+
+impl Default for IpamConfig {
+    fn default() -> Self {
+        IpamConfig {
+            strict_affinity: false,
+            auto_allocate_blocks: true,
+            max_blocks_per_host: 0,
+            kubevirt_vm_address_persistence: None,
+            ip_cooldown_seconds: 0,
+            other: Map::new(),
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn null_is_empty<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn empty_is_null<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    if list.is_empty() { serializer.serialize_none() } else { list.serialize(serializer) }
+}
+
+mod whole_seconds {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+        time.map(|time| format!("{time:.0}")).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+        text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
+/// The reference orders ordinals as text: 0, 1, 10, 2.
+mod by_ordinal {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(map: &BTreeMap<u32, u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        let sorted: BTreeMap<String, u64> =
+            map.iter().map(|(ordinal, n)| (ordinal.to_string(), *n)).collect();
+        sorted.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, u64>, D::Error> {
+        let map: Option<BTreeMap<String, u64>> = Option::deserialize(deserializer)?;
+        let parse = |(ordinal, n): (String, u64)| Ok((ordinal.parse().map_err(serde::de::Error::custom)?, n));
+        map.unwrap_or_default().into_iter().map(parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: &str = concat!(
+        r#"{"cidr":"10.65.3.8/29","affinity":"host:rack1-n7","affinity_claim_time":"2026-03-01T10:20:30Z","#,
+        r#""allocations":[0,null,1,2,null,null,null,null],"unallocated":[4,5,6,7,1],"attributes":["#,
+        r#"{"handle_id":"k8s-pod-network.6f1d0a","secondary":{"namespace":"prod","node":"rack1-n7","pod":"web-0","#,
+        r#""timestamp":"2026-03-01 10:20:31.123456789 +0000 UTC"}},"#,
+        r#"{"handle_id":"vxlan-tunnel-addr-rack1-n7","secondary":{"node":"rack1-n7","type":"vxlanTunnelAddress"}},"#,
+        r#"{"releasedAt":"2026-03-01T11:00:00Z"}],"sequenceNumber":1772360430123456793,"#,
+        r#""sequenceNumberForAllocation":{"0":1772360430123456789,"2":1772360430123456790,"3":1772360430123456792},"#,
+        r#""deleted":false}"#
+    );
+
+    fn read<'a, T: Deserialize<'a>>(text: &'a str) -> T {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn round_trips<T: Serialize + for<'a> Deserialize<'a>>(text: &str) {
+        assert_eq!(serde_json::to_string(&read::<T>(text)).unwrap(), text);
+    }
+
+    #[test]
+    fn what_is_written_is_the_same_to_the_byte() {
+        round_trips::<Block>(BLOCK);
+        round_trips::<BlockAffinity>(r#"{"state":"confirmed","deleted":false}"#);
+        round_trips::<BlockAffinity>(r#"{"state":"pendingDeletion","deleted":false}"#);
+        round_trips::<Handle>(r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
+        round_trips::<IpamConfig>(concat!(
+            r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"#,
+            r#""kubeVirtVMAddressPersistence":"Enabled","ipCooldownSeconds":30}"#
+        ));
+    }
+
+    #[test]
+    fn a_block_reads_as_what_it_says() {
+        let block: Block = read(BLOCK);
+        assert_eq!(block.owner(), Some((AffinityType::Host, "rack1-n7")));
+        assert_eq!(block.sequence_number, 1772360430123456793);
+        assert_eq!(block.sequence_number_for_allocation[&3], 1772360430123456792);
+        assert_eq!(block.attributes[0].handle(), Some("k8s-pod-network.6f1d0a"));
+        assert_eq!(block.attributes[2].released_at, Some("2026-03-01T11:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_fresh_block_has_null_attributes() {
+        let mut block: Block = read(r#"{"cidr":"10.65.3.0/31"}"#);
+        block.allocations = vec![None; 2];
+        block.unallocated = vec![0, 1];
+        assert_eq!(
+            serde_json::to_string(&block).unwrap(),
+            concat!(
+                r#"{"cidr":"10.65.3.0/31","affinity":null,"allocations":[null,null],"unallocated":[0,1],"#,
+                r#""attributes":null,"sequenceNumber":0,"sequenceNumberForAllocation":{},"deleted":false}"#
+            )
+        );
+    }
+
+    #[test]
+    fn old_and_odd_values_are_accepted() {
+        let sparse: Block = read(concat!(
+            r#"{"cidr":"10.65.3.0/31","affinity":null,"affinity_claim_time":null,"allocations":null,"#,
+            r#""unallocated":null,"attributes":null,"sequenceNumberForAllocation":null}"#
+        ));
+        assert_eq!(sparse, read(r#"{"cidr":"10.65.3.0/31"}"#));
+        let attribute: AllocationAttribute = read(r#"{"handle_id":"h\r\n","secondary":null}"#);
+        assert_eq!(attribute.handle(), Some("h"));
+        assert_eq!(read::<BlockAffinity>(r#"{"state":""}"#).state, AffinityState::Confirmed);
+        assert_eq!(read::<BlockAffinity>("{}").state, AffinityState::Confirmed);
+        assert_eq!(read::<BlockAffinity>(r#"{"state":null}"#).state, AffinityState::Confirmed);
+        assert!(read::<Handle>(r#"{"block":null}"#).block.is_empty());
+    }
+
+    #[test]
+    fn unknown_fields_are_kept() {
+        round_trips::<Handle>(r#"{"block":{},"deleted":false,"newer":{"n":18446744073709551615}}"#);
+        round_trips::<BlockAffinity>(r#"{"state":"pending","deleted":false,"newer":[1]}"#);
+    }
+
+    #[test]
+    fn an_empty_config_is_not_a_missing_one() {
+        assert!(IpamConfig::default().auto_allocate_blocks);
+        assert!(!read::<IpamConfig>("{}").auto_allocate_blocks);
+    }
+
+    #[test]
+    fn ordinals_are_in_the_order_of_their_text() {
+        let mut block: Block = read(BLOCK);
+        block.sequence_number_for_allocation = BTreeMap::from([(2, 1), (10, 2), (0, 3)]);
+        let text = serde_json::to_string(&block).unwrap();
+        assert!(text.contains(r#""sequenceNumberForAllocation":{"0":3,"10":2,"2":1}"#), "{text}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["[]", "{}", r#"{"cidr":"x"}"#, r#"{"cidr":"10.0.0.0/26","allocations":[-1]}"#] {
+            assert!(serde_json::from_str::<Block>(text).is_err(), "{text}");
+        }
+        assert!(serde_json::from_str::<BlockAffinity>(r#"{"state":"perhaps"}"#).is_err());
+    }
+}

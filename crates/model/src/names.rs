@@ -1,0 +1,375 @@
+//! What things may be called: names, labels, annotations, and the composed names of workload endpoints.
+
+use crate::Kind;
+use std::collections::BTreeMap;
+
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+const MAX_ANNOTATION_BYTES: usize = 262_144;
+
+/// The name of the object of which there is only one, or which holds the settings of the whole cluster.
+pub const DEFAULT: &str = "default";
+
+const LABEL_RULE: &str =
+    "must consist of lower case letters, digits and '-', and begin and end with a letter or digit";
+
+/// Whether `text` is lower-case letters, digits and inner dashes.
+pub fn is_label(text: &str) -> bool {
+    is_enclosed(text, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == b'-')
+}
+
+/// A non-empty text of `core` characters, with `inner` ones allowed except at both ends.
+fn is_enclosed(text: &str, core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
+    match text.as_bytes() {
+        [] => false,
+        [only] => core(*only),
+        [first, middle @ .., last] => {
+            core(*first) && core(*last) && middle.iter().all(|c| core(*c) || inner(*c))
+        }
+    }
+}
+
+/// The rule for any name: labels joined by dots.
+pub fn check_dotted(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    check_length(name, MAX_NAME)?;
+    if name.split('.').all(is_label) { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
+}
+
+/// The rule for a name without dots.
+pub fn check_label_form(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    check_length(name, MAX_LABEL)?;
+    if is_label(name) { Ok(()) } else { Err(LABEL_RULE.to_owned()) }
+}
+
+fn check_length(text: &str, max: usize) -> Result<(), String> {
+    if text.len() <= max { Ok(()) } else { Err(format!("must be no more than {max} characters")) }
+}
+
+/// Whether an object of the kind may have this name.
+pub fn check_name(kind: Kind, name: &str) -> Result<(), String> {
+    match kind {
+        Kind::Tier => check_label_form(name),
+        Kind::GlobalNetworkPolicy | Kind::StagedGlobalNetworkPolicy => check_policy_name(name),
+        Kind::NetworkPolicy | Kind::StagedNetworkPolicy => {
+            let generated =
+                ["knp.default.", "ossg.default."].iter().find_map(|prefix| name.strip_prefix(prefix));
+            match generated {
+                Some(rest) => check_length(name, MAX_NAME).and_then(|()| check_dotted(rest)),
+                None => check_policy_name(name),
+            }
+        }
+        Kind::ClusterInformation | Kind::KubeControllersConfiguration | Kind::IPAMConfiguration
+            if name != DEFAULT =>
+        {
+            Err(format!("must be \"{DEFAULT}\": there is only one {kind}"))
+        }
+        _ => check_dotted(name),
+    }
+}
+
+fn check_policy_name(name: &str) -> Result<(), String> {
+    check_dotted(name)?;
+    if name.matches('.').count() > 1 { Err("must have at most one dot".to_owned()) } else { Ok(()) }
+}
+
+/// Kubernetes' qualified name: an optional DNS prefix and a slash, then up to 63 characters.
+pub fn check_qualified(key: &str) -> Result<(), String> {
+    let name = match key.split_once('/') {
+        Some((prefix, name)) => {
+            check_dotted(prefix).map_err(|reason| format!("prefix part {reason}"))?;
+            name
+        }
+        None => key,
+    };
+    if name.is_empty() {
+        return Err("name part must not be empty".to_owned());
+    }
+    check_length(name, MAX_LABEL).map_err(|reason| format!("name part {reason}"))?;
+    if is_label_text(name) {
+        Ok(())
+    } else {
+        Err("name part must consist of letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
+            .to_owned())
+    }
+}
+
+/// Kubernetes' label value: empty, or up to 63 characters.
+pub fn check_label_value(value: &str) -> Result<(), String> {
+    check_length(value, MAX_LABEL)?;
+    if value.is_empty() || is_label_text(value) {
+        Ok(())
+    } else {
+        Err("must consist of letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
+            .to_owned())
+    }
+}
+
+fn is_label_text(text: &str) -> bool {
+    is_enclosed(text, |c| c.is_ascii_alphanumeric(), |c| matches!(c, b'-' | b'_' | b'.'))
+}
+
+/// The key of an annotation: a qualified name, but in any case.
+pub fn check_annotation_key(key: &str) -> Result<(), String> {
+    check_qualified(&key.to_lowercase())
+}
+
+/// The size of all annotations together.
+pub fn check_annotations_size(annotations: &BTreeMap<String, String>) -> Result<(), String> {
+    let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes <= MAX_ANNOTATION_BYTES {
+        Ok(())
+    } else {
+        Err(format!("must be no more than {MAX_ANNOTATION_BYTES} bytes together, but are {bytes}"))
+    }
+}
+
+/// What a workload endpoint's name is made from. Which of them count depends on the orchestrator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadEndpointParts<'a> {
+    pub node: &'a str,
+    pub orchestrator: &'a str,
+    pub pod: &'a str,
+    pub container_id: &'a str,
+    pub workload: &'a str,
+    pub endpoint: &'a str,
+}
+
+/// A part that keeps a workload endpoint from having a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPart {
+    /// The field of the spec, by its JSON key.
+    pub field: &'static str,
+    pub value: String,
+    pub reason: &'static str,
+}
+
+impl<'a> WorkloadEndpointParts<'a> {
+    /// The segments in the order in which they stand in the name, each with the field it comes from.
+    fn segments(&self) -> [(&'static str, &'a str); 4] {
+        let workload = match self.orchestrator {
+            "k8s" => ("pod", self.pod),
+            "cni" => ("containerID", self.container_id),
+            "libnetwork" => ("orchestrator", "libnetwork"),
+            _ => ("workload", self.workload),
+        };
+        [("node", self.node), ("orchestrator", self.orchestrator), workload, ("endpoint", self.endpoint)]
+    }
+
+    /// The one name an endpoint with these parts can have, or all that is missing for it.
+    pub fn name(&self) -> Result<String, Vec<BadPart>> {
+        let segments = self.segments();
+        let bad: Vec<BadPart> = segments
+            .iter()
+            .filter_map(|(field, value)| {
+                let reason = if value.is_empty() {
+                    "field should be assigned"
+                } else if value.starts_with('-') || value.ends_with('-') {
+                    "field must not begin or end with a '-'"
+                } else {
+                    return None;
+                };
+                Some(BadPart { field, value: (*value).to_owned(), reason })
+            })
+            .collect();
+        if bad.is_empty() { Ok(segments.map(|(_, value)| double(value)).join("-")) } else { Err(bad) }
+    }
+
+    /// What the names of all endpoints with the known leading parts begin with. Names of other endpoints may
+    /// begin with it too: the prefix of node `a` is also one of node `a-b`.
+    pub fn prefix(&self) -> String {
+        let segments = self.segments();
+        let known: Vec<String> =
+            segments.iter().map_while(|(_, value)| (!value.is_empty()).then(|| double(value))).collect();
+        match known.len() {
+            0 => String::new(),
+            len if len == segments.len() => known.join("-"),
+            _ => known.join("-") + "-",
+        }
+    }
+}
+
+fn double(segment: &str) -> String {
+    segment.replace('-', "--")
+}
+
+/// The segments of a workload endpoint's name: node, orchestrator, workload, endpoint.
+pub fn split_workload_endpoint_name(name: &str) -> Option<[String; 4]> {
+    let mut segments = vec![String::new()];
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        let segment = segments.last_mut()?;
+        if c != '-' || segment.is_empty() {
+            segment.push(c);
+        } else if chars.next_if_eq(&'-').is_some() {
+            segment.push('-');
+        } else {
+            segments.push(String::new());
+        }
+    }
+    let segments: [String; 4] = segments.try_into().ok()?;
+    segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_kind_has_its_rule_for_names() {
+        let long = |n: usize| "a".repeat(n);
+        let table: &[(Kind, &str, bool)] = &[
+            (Kind::IPPool, "pool-1", true),
+            (Kind::IPPool, "a.b-c.d0", true),
+            (Kind::IPPool, "0", true),
+            (Kind::IPPool, "", false),
+            (Kind::IPPool, "Pool", false),
+            (Kind::IPPool, "pool_1", false),
+            (Kind::IPPool, "-a", false),
+            (Kind::IPPool, "a-", false),
+            (Kind::IPPool, "a..b", false),
+            (Kind::IPPool, "a.-b", false),
+            (Kind::IPPool, "a/b", false),
+            (Kind::IPPool, "pöol", false),
+            (Kind::IPPool, &long(253), true),
+            (Kind::IPPool, &long(254), false),
+            (Kind::Tier, "platform", true),
+            (Kind::Tier, "plat.form", false),
+            (Kind::Tier, &long(63), true),
+            (Kind::Tier, &long(64), false),
+            (Kind::GlobalNetworkPolicy, "web", true),
+            (Kind::GlobalNetworkPolicy, "tier.web", true),
+            (Kind::GlobalNetworkPolicy, "a.b.c", false),
+            (Kind::GlobalNetworkPolicy, "knp.default.web", false),
+            (Kind::StagedGlobalNetworkPolicy, "a.b.c", false),
+            (Kind::NetworkPolicy, "tier.web", true),
+            (Kind::NetworkPolicy, "a.b.c", false),
+            (Kind::NetworkPolicy, "knp.default.web", true),
+            (Kind::NetworkPolicy, "knp.default.a.b.c", true),
+            (Kind::NetworkPolicy, "ossg.default.4b0c6f3e", true),
+            (Kind::NetworkPolicy, "knp.default.", false),
+            (Kind::NetworkPolicy, "knp.default.Web", false),
+            (Kind::StagedNetworkPolicy, "knp.default.a.b", true),
+            (Kind::StagedKubernetesNetworkPolicy, "a.b.c", true),
+            (Kind::ClusterInformation, "default", true),
+            (Kind::ClusterInformation, "other", false),
+            (Kind::KubeControllersConfiguration, "other", false),
+            (Kind::IPAMConfiguration, "other", false),
+            (Kind::FelixConfiguration, "node.rack1-n7", true),
+            (Kind::FelixConfiguration, "gpu-nodes", true),
+        ];
+        for (kind, name, accepted) in table {
+            assert_eq!(check_name(*kind, name).is_ok(), *accepted, "{kind} {name:?}");
+        }
+    }
+
+    #[test]
+    fn labels_and_annotations_follow_kubernetes() {
+        for (key, accepted) in [
+            ("role", true),
+            ("Role_1.x", true),
+            ("projectcalico.org/tier", true),
+            ("", false),
+            ("/x", false),
+            ("a/", false),
+            ("a/b/c", false),
+            ("-x", false),
+            ("Example.com/x", false),
+            ("a b", false),
+        ] {
+            assert_eq!(check_qualified(key).is_ok(), accepted, "{key:?}");
+        }
+        assert!(check_qualified(&format!("a.b/{}", "x".repeat(63))).is_ok());
+        assert!(check_qualified(&format!("a.b/{}", "x".repeat(64))).is_err());
+        assert!(check_annotation_key("Example.com/X").is_ok());
+        for (value, accepted) in [("", true), ("Web_1.0", true), ("a b", false), ("x-", false)] {
+            assert_eq!(check_label_value(value).is_ok(), accepted, "{value:?}");
+        }
+        assert!(check_label_value(&"x".repeat(63)).is_ok());
+        assert!(check_label_value(&"x".repeat(64)).is_err());
+
+        let annotations = |size| BTreeMap::from([("k".to_owned(), "v".repeat(size))]);
+        assert!(check_annotations_size(&annotations(MAX_ANNOTATION_BYTES - 1)).is_ok());
+        assert!(check_annotations_size(&annotations(MAX_ANNOTATION_BYTES)).is_err());
+    }
+
+    fn pod() -> WorkloadEndpointParts<'static> {
+        WorkloadEndpointParts {
+            node: "rack1-n7",
+            orchestrator: "k8s",
+            pod: "web-0",
+            container_id: "6f1d0a",
+            workload: "w1",
+            endpoint: "eth0",
+        }
+    }
+
+    #[test]
+    fn endpoint_names_are_composed_by_orchestrator() {
+        for (orchestrator, name) in [
+            ("k8s", "rack1--n7-k8s-web--0-eth0"),
+            ("cni", "rack1--n7-cni-6f1d0a-eth0"),
+            ("libnetwork", "rack1--n7-libnetwork-libnetwork-eth0"),
+            ("openstack", "rack1--n7-openstack-w1-eth0"),
+        ] {
+            assert_eq!(WorkloadEndpointParts { orchestrator, ..pod() }.name().as_deref(), Ok(name));
+        }
+    }
+
+    #[test]
+    fn all_missing_parts_are_told() {
+        let parts = WorkloadEndpointParts { node: "", pod: "web-", endpoint: "", ..pod() };
+        let fields: Vec<_> =
+            parts.name().unwrap_err().into_iter().map(|bad| (bad.field, bad.reason)).collect();
+        assert_eq!(
+            fields,
+            [
+                ("node", "field should be assigned"),
+                ("pod", "field must not begin or end with a '-'"),
+                ("endpoint", "field should be assigned")
+            ]
+        );
+    }
+
+    #[test]
+    fn prefixes_hold_the_known_leading_parts() {
+        assert_eq!(WorkloadEndpointParts::default().prefix(), "");
+        assert_eq!(WorkloadEndpointParts { orchestrator: "", ..pod() }.prefix(), "rack1--n7-");
+        assert_eq!(WorkloadEndpointParts { pod: "", ..pod() }.prefix(), "rack1--n7-k8s-");
+        assert_eq!(WorkloadEndpointParts { endpoint: "", ..pod() }.prefix(), "rack1--n7-k8s-web--0-");
+        assert_eq!(pod().prefix(), "rack1--n7-k8s-web--0-eth0");
+    }
+
+    #[test]
+    fn endpoint_names_split_into_their_parts() {
+        assert_eq!(
+            split_workload_endpoint_name("rack1--n7-k8s-web--0-eth0"),
+            Some(["rack1-n7", "k8s", "web-0", "eth0"].map(str::to_owned))
+        );
+        for name in ["", "a", "a-b-c", "a-b-c-", "a-b-c-d-e", "-a"] {
+            assert_eq!(split_workload_endpoint_name(name), None, "{name:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn endpoint_names_read_back(segments in proptest::array::uniform4("[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?")) {
+            let [node, orchestrator, workload, endpoint] = &segments;
+            prop_assume!(!["k8s", "cni", "libnetwork"].contains(&orchestrator.as_str()));
+            let parts = WorkloadEndpointParts { node, orchestrator, workload, endpoint, ..Default::default() };
+            prop_assert_eq!(split_workload_endpoint_name(&parts.name().unwrap()), Some(segments.clone()));
+        }
+
+        #[test]
+        fn any_text_splits_or_not(text in ".{0,40}", dashes in "[a-]{0,20}") {
+            split_workload_endpoint_name(&text);
+            split_workload_endpoint_name(&dashes);
+        }
+    }
+}

@@ -1,1 +1,0 @@
-//! The selector language: parse, print canonically, evaluate, identify.

@@ -1,0 +1,129 @@
+//! The words of the selector language, read on demand: what a word means depends on what stands before it.
+
+use super::parser::ParseError;
+
+pub(super) const MAX_KEY_LEN: usize = 512;
+const SNIPPET_CHARS: usize = 20;
+
+/// A place in the text of a selector.
+pub(super) struct Lexer<'a> {
+    text: &'a str,
+    offset: usize,
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn new(text: &'a str) -> Lexer<'a> {
+        Lexer { text, offset: 0 }
+    }
+
+    /// What is left, starting at a word. Only space and tab separate words; a newline is an error.
+    fn rest(&mut self) -> &'a str {
+        let rest = self.text.get(self.offset..).unwrap_or_default();
+        let trimmed = rest.trim_start_matches(is_blank);
+        self.offset += rest.len() - trimmed.len();
+        trimmed
+    }
+
+    pub(super) fn at_end(&mut self) -> bool {
+        self.rest().is_empty()
+    }
+
+    /// Takes a symbol such as `&&` if it comes next.
+    pub(super) fn symbol(&mut self, symbol: &str) -> bool {
+        let found = self.rest().starts_with(symbol);
+        if found {
+            self.offset += symbol.len();
+        }
+        found
+    }
+
+    /// Takes a word operator such as `in`, which must not run on into a longer word. The words of an operator may
+    /// stand together: `notin`.
+    pub(super) fn operator(&mut self, words: &[&str]) -> bool {
+        let mut rest = self.rest();
+        for word in words {
+            match rest.trim_start_matches(is_blank).strip_prefix(word) {
+                Some(after) => rest = after,
+                None => return false,
+            }
+        }
+        let found = !rest.starts_with(is_key_char);
+        if found {
+            self.offset = self.text.len() - rest.len();
+        }
+        found
+    }
+
+    /// Takes `name()`. The parenthesis follows the name directly, otherwise the name is a label key.
+    pub(super) fn call(&mut self, name: &str) -> bool {
+        let start = self.offset;
+        if self.open_call(name) && self.symbol(")") {
+            return true;
+        }
+        self.offset = start;
+        false
+    }
+
+    /// Takes `name(`.
+    pub(super) fn open_call(&mut self, name: &str) -> bool {
+        let found = self.rest().strip_prefix(name).is_some_and(|after| after.starts_with('('));
+        if found {
+            self.offset += name.len() + 1;
+        }
+        found
+    }
+
+    /// Takes a label key; `expected` says what else could stand here.
+    pub(super) fn key(&mut self, expected: &str) -> Result<&'a str, ParseError> {
+        let rest = self.rest();
+        let len = rest.find(|c| !is_key_char(c)).unwrap_or(rest.len());
+        match rest.get(..len) {
+            None | Some("") => Err(self.unexpected(expected)),
+            Some(key) if len <= MAX_KEY_LEN => {
+                self.offset += len;
+                Ok(key)
+            }
+            Some(_) => {
+                Err(self.unexpected(&format!("a label key of at most {MAX_KEY_LEN} bytes (it has {len})")))
+            }
+        }
+    }
+
+    /// Takes a quoted string. There are no escapes: it ends at the next quote of the kind that opened it.
+    pub(super) fn literal(&mut self, expected: &str) -> Result<&'a str, ParseError> {
+        let rest = self.rest();
+        let mut chars = rest.chars();
+        let Some(quote @ ('"' | '\'')) = chars.next() else { return Err(self.unexpected(expected)) };
+        match chars.as_str().split_once(quote) {
+            Some((value, _)) => {
+                self.offset += value.len() + 2;
+                Ok(value)
+            }
+            None => {
+                let start = self.offset;
+                self.offset = self.text.len();
+                Err(self.unexpected(&format!("a closing {quote} for the string that starts at byte {start}")))
+            }
+        }
+    }
+
+    /// The error that something else should stand here.
+    pub(super) fn unexpected(&mut self, expected: &str) -> ParseError {
+        let rest = self.rest();
+        let snippet: String = rest.chars().take(SNIPPET_CHARS).collect();
+        let cut = snippet.len() < rest.len();
+        let found = match snippet.as_str() {
+            "" => "the end".to_owned(),
+            _ => format!("`{}{}`", snippet.escape_debug(), if cut { "..." } else { "" }),
+        };
+        ParseError { offset: self.offset, expected: expected.to_owned(), found }
+    }
+}
+
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t')
+}
+
+fn is_key_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-')
+}

@@ -1,0 +1,190 @@
+//! From text to nodes: `||` binds loosest, then `&&`, then `!`.
+//!
+//! The parser keeps its own stack, so that a hostile selector cannot exhaust the thread's.
+
+use super::lexer::Lexer;
+use super::{Comparison, Node};
+
+/// Deeper nesting is refused, of parentheses in the text as well as in the canonical text, which may have more of
+/// them. A selector of the 1024 characters that the API admits cannot reach it.
+const MAX_DEPTH: usize = 1000;
+
+const ATOM: &str = "a label key, has(), all(), global(), ! or (";
+
+/// Why a text is not a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected} at byte {offset}, found {found}")]
+pub struct ParseError {
+    /// Where in the text, in bytes.
+    pub offset: usize,
+    /// What should stand there.
+    pub expected: String,
+    /// What stands there instead: the first few characters.
+    pub found: String,
+}
+
+/// A parenthesis that is still open, or the whole selector.
+struct Group {
+    /// Whether an odd number of `!` stands before it.
+    negated: bool,
+    /// Where its alternatives begin among the operands.
+    first: usize,
+    /// Where the conjunction being read begins among the operands.
+    conjunction: usize,
+}
+
+/// A finished node and how many `And` and `Or` lie above each other in it.
+struct Operand {
+    node: Node,
+    depth: usize,
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    /// What waits for its `&&` or `||`; operands of an outer group come before those of an inner one.
+    operands: Vec<Operand>,
+    open: Vec<Group>,
+}
+
+pub(super) fn parse(text: &str) -> Result<Node, ParseError> {
+    let mut parser = Parser { lexer: Lexer::new(text), operands: Vec::new(), open: Vec::new() };
+    if parser.lexer.at_end() {
+        return Ok(Node::All);
+    }
+    let mut group = Group { negated: false, first: 0, conjunction: 0 };
+    loop {
+        let negated = parser.negations();
+        if parser.lexer.symbol("(") {
+            if parser.open.len() == MAX_DEPTH {
+                return Err(parser.too_deep());
+            }
+            parser.open.push(group);
+            let start = parser.operands.len();
+            group = Group { negated, first: start, conjunction: start };
+            continue;
+        }
+        let atom = Operand { node: parser.atom()?, depth: 0 };
+        parser.operand(atom, negated);
+        while !parser.open.is_empty() && parser.lexer.symbol(")") {
+            let inner = parser.close(&group)?;
+            parser.operand(inner, group.negated);
+            if let Some(outer) = parser.open.pop() {
+                group = outer;
+            }
+        }
+        if parser.lexer.symbol("&&") {
+            continue;
+        }
+        if parser.lexer.symbol("||") {
+            parser.join(group.conjunction, Node::And)?;
+            group.conjunction = parser.operands.len();
+            continue;
+        }
+        return match parser.open.is_empty() {
+            true if parser.lexer.at_end() => parser.close(&group).map(|whole| whole.node),
+            true => Err(parser.lexer.unexpected("&&, || or the end")),
+            false => Err(parser.lexer.unexpected("&&, || or )")),
+        };
+    }
+}
+
+impl Parser<'_> {
+    fn negations(&mut self) -> bool {
+        let mut negated = false;
+        while self.lexer.symbol("!") {
+            negated = !negated;
+        }
+        negated
+    }
+
+    fn operand(&mut self, Operand { node, depth }: Operand, negated: bool) {
+        let node = if negated { node.negate() } else { node };
+        self.operands.push(Operand { node, depth });
+    }
+
+    /// Replaces the operands from `start` on by one.
+    fn join(&mut self, start: usize, node: fn(Box<[Node]>) -> Node) -> Result<(), ParseError> {
+        if self.operands.len() < start + 2 {
+            return Ok(());
+        }
+        let mut depth = 0;
+        let nodes = self.operands.drain(start..).map(|operand| {
+            depth = depth.max(operand.depth);
+            operand.node
+        });
+        let node = node(nodes.collect());
+        if depth == MAX_DEPTH {
+            return Err(self.too_deep());
+        }
+        self.operands.push(Operand { node, depth: depth + 1 });
+        Ok(())
+    }
+
+    /// Takes what the group has gathered as one operand.
+    fn close(&mut self, group: &Group) -> Result<Operand, ParseError> {
+        self.join(group.conjunction, Node::And)?;
+        self.join(group.first, Node::Or)?;
+        Ok(self.operands.pop().unwrap_or(Operand { node: Node::All, depth: 0 }))
+    }
+
+    fn too_deep(&mut self) -> ParseError {
+        self.lexer.unexpected(&format!("at most {MAX_DEPTH} levels of nesting"))
+    }
+
+    fn atom(&mut self) -> Result<Node, ParseError> {
+        let lexer = &mut self.lexer;
+        if lexer.open_call("has") {
+            let key = lexer.key("a label key")?;
+            return match lexer.symbol(")") {
+                true => Ok(Node::Has(key.into())),
+                false => Err(lexer.unexpected(")")),
+            };
+        }
+        if lexer.call("all") {
+            return Ok(Node::All);
+        }
+        if lexer.call("global") {
+            return Ok(Node::Global);
+        }
+        let key = lexer.key(ATOM)?;
+        if lexer.symbol("==") {
+            self.compare(key, Comparison::Equal)
+        } else if lexer.symbol("!=") {
+            self.compare(key, Comparison::NotEqual)
+        } else if lexer.operator(&["contains"]) {
+            self.compare(key, Comparison::Contains)
+        } else if lexer.operator(&["starts", "with"]) {
+            self.compare(key, Comparison::StartsWith)
+        } else if lexer.operator(&["ends", "with"]) {
+            self.compare(key, Comparison::EndsWith)
+        } else if lexer.operator(&["not", "in"]) {
+            self.member(key, true)
+        } else if lexer.operator(&["in"]) {
+            self.member(key, false)
+        } else {
+            Err(lexer.unexpected("an operator (==, !=, in, not in, contains, starts with, ends with)"))
+        }
+    }
+
+    fn compare(&mut self, key: &str, comparison: Comparison) -> Result<Node, ParseError> {
+        let value = self.lexer.literal("a quoted string")?;
+        Ok(Node::Compare { key: key.into(), comparison, value: value.into() })
+    }
+
+    fn member(&mut self, key: &str, negated: bool) -> Result<Node, ParseError> {
+        if !self.lexer.symbol("{") {
+            return Err(self.lexer.unexpected("a set such as {\"a\", \"b\"}"));
+        }
+        let mut values = Vec::new();
+        while !self.lexer.symbol("}") {
+            values.push(self.lexer.literal("a quoted string or }")?.into());
+            if !self.lexer.symbol(",") {
+                match self.lexer.symbol("}") {
+                    true => break,
+                    false => return Err(self.lexer.unexpected(", or }")),
+                }
+            }
+        }
+        Ok(Node::member(key, negated, values))
+    }
+}

@@ -1,0 +1,65 @@
+//! What a node reports about itself and its endpoints.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// RFC 3339, UTC, whole seconds.
+    pub time: String,
+    /// In seconds.
+    #[serde(default, serialize_with = "shortest")]
+    pub uptime: f64,
+    /// Whether this is the first since the node's daemon started.
+    #[serde(default)]
+    pub first_update: bool,
+}
+
+/// Whether an endpoint works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointStatus {
+    pub status: EndpointState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EndpointState {
+    Up,
+    Down,
+    Error,
+}
+
+/// The reference writes a whole number without a fraction.
+fn shortest<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if number.fract() == 0.0 && number.abs() < EXACT {
+        serializer.serialize_i64(*number as i64)
+    } else {
+        serializer.serialize_f64(*number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_the_same_to_the_byte() {
+        for text in [
+            r#"{"time":"2026-03-01T10:20:30Z","uptime":12.5,"first_update":true}"#,
+            r#"{"time":"2026-03-01T10:20:30Z","uptime":90,"first_update":false}"#,
+        ] {
+            let heartbeat: Heartbeat = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&heartbeat).unwrap(), text);
+        }
+        for (text, state) in [
+            (r#"{"status":"up"}"#, EndpointState::Up),
+            (r#"{"status":"down"}"#, EndpointState::Down),
+            (r#"{"status":"error"}"#, EndpointState::Error),
+        ] {
+            assert_eq!(serde_json::to_string(&EndpointStatus { status: state }).unwrap(), text);
+            assert_eq!(serde_json::from_str::<EndpointStatus>(text).unwrap().status, state);
+        }
+        assert!(serde_json::from_str::<EndpointStatus>(r#"{"status":"sideways"}"#).is_err());
+    }
+}

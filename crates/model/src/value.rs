@@ -1,0 +1,320 @@
+//! What the store holds under a key, and its bytes.
+//!
+//! This is where an object as people see it and as it lies in the store differ: revision and self link are never
+//! stored, policies carry their name in an annotation, and older objects lack what is always there today.
+
+use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
+use crate::object::DecodeError;
+use crate::status::{EndpointStatus, Heartbeat};
+use crate::{Key, Kind, Resource};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value as Json, json};
+
+/// Keeps a policy's true name: its key may have another.
+const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
+const TIER_LABEL: &str = "projectcalico.org/tier";
+const DEFAULT_TIER: &str = "default";
+
+/// Anything that can be stored.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Resource(Resource),
+    Block(Block),
+    BlockAffinity(BlockAffinity),
+    Handle(Handle),
+    IpamConfig(IpamConfig),
+    Heartbeat(Heartbeat),
+    EndpointStatus(EndpointStatus),
+    /// Under keys that are looked at but have no meaning here.
+    Raw(Vec<u8>),
+}
+
+/// Why bytes are not the value of their key.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ValueError {
+    #[error("not the JSON expected here: {0}")]
+    Json(String),
+    #[error(transparent)]
+    Resource(#[from] DecodeError),
+}
+
+impl Value {
+    /// Reads what is stored under a key.
+    pub fn decode(key: &Key, bytes: &[u8]) -> Result<Value, ValueError> {
+        Ok(match key {
+            Key::Resource { kind, namespace, name } => {
+                Value::Resource(decode_resource(*kind, namespace, name, read(bytes)?)?)
+            }
+            Key::Block { .. } => Value::Block(read(bytes)?),
+            Key::BlockAffinity { .. } if bytes.is_empty() => Value::BlockAffinity(BlockAffinity::default()),
+            Key::BlockAffinity { .. } => Value::BlockAffinity(read(bytes)?),
+            Key::Handle { .. } => Value::Handle(read(bytes)?),
+            Key::IpamConfig => Value::IpamConfig(read(bytes)?),
+            Key::FelixStatus { .. } | Key::FelixLastStatus { .. } => Value::Heartbeat(read(bytes)?),
+            Key::WorkloadEndpointStatus { .. } | Key::HostEndpointStatus { .. } => {
+                Value::EndpointStatus(read(bytes)?)
+            }
+            Key::IpamHost { .. } | Key::CompactRevision => Value::Raw(bytes.to_vec()),
+        })
+    }
+
+    /// The bytes to store.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Value::Resource(resource) => write(&encode_resource(resource)),
+            Value::Block(block) => write(block),
+            Value::BlockAffinity(affinity) => write(affinity),
+            Value::Handle(handle) => write(handle),
+            Value::IpamConfig(config) => write(config),
+            Value::Heartbeat(heartbeat) => write(heartbeat),
+            Value::EndpointStatus(status) => write(status),
+            Value::Raw(bytes) => bytes.clone(),
+        }
+    }
+}
+
+impl From<Resource> for Value {
+    fn from(resource: Resource) -> Value {
+        Value::Resource(resource)
+    }
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
+    serde_json::from_slice(bytes).map_err(|error| ValueError::Json(error.to_string()))
+}
+
+/// JSON with the escapes of the reference, which writes these characters so that a web page may hold them.
+fn write(value: &impl Serialize) -> Vec<u8> {
+    let plain = serde_json::to_string(value).unwrap_or_default();
+    let mut escaped = String::with_capacity(plain.len());
+    for c in plain.chars() {
+        match c {
+            '<' => escaped.push_str("\\u003c"),
+            '>' => escaped.push_str("\\u003e"),
+            '&' => escaped.push_str("\\u0026"),
+            '\u{2028}' => escaped.push_str("\\u2028"),
+            '\u{2029}' => escaped.push_str("\\u2029"),
+            _ => escaped.push(c),
+        }
+    }
+    escaped.into_bytes()
+}
+
+/// Kinds whose stored name may not be the name people gave.
+fn is_renamed(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::NetworkPolicy
+            | Kind::GlobalNetworkPolicy
+            | Kind::StagedNetworkPolicy
+            | Kind::StagedGlobalNetworkPolicy
+    )
+}
+
+fn encode_resource(resource: &Resource) -> Json {
+    let mut resource = resource.clone();
+    let kind = resource.kind();
+    let meta = resource.metadata_mut();
+    meta.resource_version.clear();
+    meta.self_link.clear();
+    if is_renamed(kind) {
+        meta.annotations.insert(NAME_ANNOTATION.to_owned(), json!({ "name": meta.name }).to_string());
+    }
+    let mut stored = resource.to_value();
+    if kind == Kind::BlockAffinity
+        && let Some(deleted) = stored.pointer_mut("/spec/deleted")
+        && let Json::Bool(flag) = deleted
+    {
+        *deleted = Json::String(flag.to_string());
+    }
+    stored
+}
+
+fn decode_resource(
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    mut stored: Json,
+) -> Result<Resource, ValueError> {
+    if kind == Kind::BlockAffinity
+        && let Some(deleted) = stored.pointer_mut("/spec/deleted")
+        && let Json::String(text) = deleted
+    {
+        *deleted = Json::Bool(text == "true");
+    }
+    check_shape(&stored)?;
+    let tier = stored.pointer("/spec/tier").and_then(Json::as_str).filter(|tier| !tier.is_empty());
+    let tier = tier.unwrap_or(DEFAULT_TIER).to_owned();
+    let mut resource = Resource::from_store(kind, stored)?;
+    let meta = resource.metadata_mut();
+    meta.resource_version.clear();
+    meta.self_link.clear();
+    if meta.name.is_empty() {
+        meta.name = name.to_owned();
+    }
+    if meta.namespace.is_empty() {
+        meta.namespace = namespace.to_owned();
+    }
+    if is_renamed(kind) {
+        let true_name = meta.annotations.remove(NAME_ANNOTATION).as_deref().and_then(annotated_name);
+        match true_name {
+            Some(true_name) => meta.name = true_name,
+            None if tier == DEFAULT_TIER => {
+                if let Some(short) = meta.name.strip_prefix("default.").filter(|short| !short.is_empty()) {
+                    meta.name = short.to_owned();
+                }
+            }
+            None => {}
+        }
+        meta.labels.entry(TIER_LABEL.to_owned()).or_insert(tier);
+    }
+    if matches!(kind, Kind::IPPool | Kind::Tier) {
+        resource.set_defaults();
+    }
+    Ok(resource)
+}
+
+/// Derived decoders take a list for a struct; a stored object has none in these places.
+fn check_shape(stored: &Json) -> Result<(), ValueError> {
+    let parts = ["", "metadata", "spec", "status"];
+    let misshapen = parts.iter().find(|part| {
+        let value = if part.is_empty() { Some(stored) } else { stored.get(**part) };
+        value.is_some_and(|value| !value.is_object() && (part.is_empty() || !value.is_null()))
+    });
+    match misshapen {
+        None => Ok(()),
+        Some(&"") => Err(ValueError::Json("not an object".to_owned())),
+        Some(part) => Err(ValueError::Json(format!("{part} is not an object"))),
+    }
+}
+
+fn annotated_name(annotation: &str) -> Option<String> {
+    let meta: Json = serde_json::from_str(annotation).ok()?;
+    meta.get("name")?.as_str().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::AffinityType;
+
+    const POLICY: &str = concat!(
+        r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"deny-metadata","#,
+        r#""uid":"4b0c6f3e-6d0e-4a39-9a2e-0f6c1a2b3c4d","creationTimestamp":"2026-03-01T10:20:30Z","#,
+        r#""labels":{"projectcalico.org/tier":"default"},"#,
+        r#""annotations":{"projectcalico.org/metadata":"{\"name\":\"deny-metadata\"}"}},"#,
+        r#""spec":{"tier":"default","order":50,"egress":[{"action":"Deny","protocol":"TCP","#,
+        r#""destination":{"nets":["169.254.169.254/32"],"ports":[80]}}],"selector":"all()","types":["Egress"]}}"#
+    );
+
+    fn decode(kind: Kind, namespace: &str, name: &str, stored: Json) -> Resource {
+        let key = Key::resource(kind, namespace, name);
+        match Value::decode(&key, stored.to_string().as_bytes()) {
+            Ok(Value::Resource(resource)) => resource,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_policy_is_stored_the_same_to_the_byte() {
+        let key = Key::resource(Kind::GlobalNetworkPolicy, "", "deny-metadata");
+        let value = Value::decode(&key, POLICY.as_bytes()).unwrap();
+        let Value::Resource(resource) = &value else { panic!("{value:?}") };
+        assert!(resource.metadata().annotations.is_empty());
+        assert_eq!(resource.metadata().name, "deny-metadata");
+        assert_eq!(String::from_utf8(value.encode()).unwrap(), POLICY);
+    }
+
+    #[test]
+    fn revision_and_self_link_are_never_stored() {
+        let mut pool = Resource::new(Kind::IPPool);
+        pool.metadata_mut().name = "p".to_owned();
+        pool.metadata_mut().resource_version = "17".to_owned();
+        pool.metadata_mut().self_link = "/x".to_owned();
+        let text = String::from_utf8(Value::from(pool).encode()).unwrap();
+        assert!(!text.contains("resourceVersion") && !text.contains("selfLink"), "{text}");
+    }
+
+    #[test]
+    fn names_of_policies_come_from_their_annotation() {
+        let meta =
+            json!({"name": "default.web", "annotations": {NAME_ANNOTATION: r#"{"name":"web"}"#, "x": "y"}});
+        let policy = decode(Kind::NetworkPolicy, "prod", "default.web", json!({"metadata": meta}));
+        assert_eq!(policy.metadata().name, "web");
+        assert_eq!(policy.metadata().namespace, "prod");
+        assert_eq!(policy.metadata().annotations.len(), 1);
+    }
+
+    #[test]
+    fn older_policies_lose_the_prefix_of_the_default_tier() {
+        for (kind, tier, stored, shown) in [
+            (Kind::GlobalNetworkPolicy, None, "default.web", "web"),
+            (Kind::NetworkPolicy, Some("default"), "default.web", "web"),
+            (Kind::StagedNetworkPolicy, Some(""), "default.web", "web"),
+            (Kind::StagedGlobalNetworkPolicy, Some("platform"), "default.web", "default.web"),
+            (Kind::GlobalNetworkPolicy, Some("platform"), "platform.web", "platform.web"),
+            (Kind::NetworkPolicy, None, "knp.default.web", "knp.default.web"),
+            (Kind::StagedKubernetesNetworkPolicy, None, "default.web", "default.web"),
+            (Kind::GlobalNetworkSet, None, "default.web", "default.web"),
+        ] {
+            let mut object = json!({"metadata": {"name": stored}, "spec": {}});
+            if let Some(tier) = tier {
+                object["spec"]["tier"] = json!(tier);
+            }
+            let namespace = if kind.is_namespaced() { "prod" } else { "" };
+            assert_eq!(
+                decode(kind, namespace, stored, object).metadata().name,
+                shown,
+                "{kind} {tier:?} {stored}"
+            );
+        }
+    }
+
+    #[test]
+    fn policies_without_the_tier_label_get_it() {
+        let policy = decode(Kind::GlobalNetworkPolicy, "", "web", json!({"metadata": {"name": "web"}}));
+        assert_eq!(policy.metadata().labels[TIER_LABEL], "default");
+        let set = decode(Kind::GlobalNetworkSet, "", "web", json!({"metadata": {"name": "web"}}));
+        assert!(set.metadata().labels.is_empty());
+    }
+
+    #[test]
+    fn ampersands_are_escaped_like_the_reference_does() {
+        let mut policy = Resource::new(Kind::GlobalNetworkPolicy);
+        policy.metadata_mut().annotations.insert("note".to_owned(), "<a> && 'b'".to_owned());
+        let text = String::from_utf8(Value::from(policy).encode()).unwrap();
+        assert!(text.contains(r#""note":"\u003ca\u003e \u0026\u0026 'b'""#), "{text}");
+    }
+
+    #[test]
+    fn each_key_has_its_type_of_value() {
+        let cidr = "10.65.3.0/26".parse().unwrap();
+        let affinity = Key::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
+        let status = Key::FelixStatus { region: String::new(), host: "n1".to_owned() };
+        let endpoint = Key::HostEndpointStatus { host: "n1".to_owned(), endpoint: "eth0".to_owned() };
+        for (key, text) in [
+            (Key::Handle { id: "h".to_owned() }, r#"{"block":{"10.65.3.0/26":1},"deleted":false}"#),
+            (affinity.clone(), r#"{"state":"pending","deleted":false}"#),
+            (Key::IpamConfig, r#"{"auto_allocate_blocks":true}"#),
+            (status, r#"{"time":"2026-03-01T10:20:30Z","uptime":12.5,"first_update":true}"#),
+            (endpoint, r#"{"status":"up"}"#),
+            (Key::CompactRevision, "1234"),
+        ] {
+            let value = Value::decode(&key, text.as_bytes()).unwrap_or_else(|error| panic!("{key}: {error}"));
+            assert_eq!(String::from_utf8(value.encode()).unwrap(), text, "{key}");
+        }
+        assert_eq!(Value::decode(&affinity, b"").unwrap(), Value::BlockAffinity(BlockAffinity::default()));
+    }
+
+    #[test]
+    fn garbage_is_an_error_with_a_reason() {
+        let pool = Key::resource(Kind::IPPool, "", "p");
+        for bytes in [&b""[..], b"nonsense", b"[]", b"\xff\xfe", br#"{"metadata":[]}"#, br#"{"spec":"x"}"#] {
+            let error = Value::decode(&pool, bytes).unwrap_err();
+            assert!(!error.to_string().is_empty());
+            assert!(Value::decode(&Key::Block { cidr: "10.0.0.0/26".parse().unwrap() }, bytes).is_err());
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Value::decode(&pool, deep.as_bytes()).is_err());
+    }
+}
