@@ -114,15 +114,15 @@ impl<'t> Batch<'t> {
         range::range(&self.view(), request)
     }
 
-    /// What a put needs to find before it may change anything.
-    pub fn check_put(&self, request: &PutRequest) -> Result<Result<(), Refusal>, Fault> {
-        if (request.ignore_value || request.ignore_lease) && self.newest(&request.key)?.live.is_none() {
-            return Ok(Err(Refusal::KEY_NOT_FOUND));
-        }
-        if request.lease != 0 && self.leases.get(request.lease)?.is_none() {
-            return Ok(Err(Refusal::LEASE_NOT_FOUND));
-        }
-        Ok(Ok(()))
+    /// Whether the lease a put names, if any, is there.
+    pub fn has_lease(&self, request: &PutRequest) -> Result<bool, Fault> {
+        Ok(request.lease == 0 || self.leases.get(request.lease)?.is_some())
+    }
+
+    /// Whether what a put leaves as it is, if anything, is there.
+    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
+        let keeps = request.ignore_value || request.ignore_lease;
+        Ok(!keeps || self.newest(&request.key)?.live.is_some())
     }
 
     pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {
@@ -158,7 +158,8 @@ impl<'t> Batch<'t> {
         };
         self.write(&Entry { key: &kv.key, previous, version })?;
         let answer = if request.prev_kv { live.clone() } else { None };
-        self.open.push(Arc::new(Change::put(kv, live)));
+        let before = self.before(live);
+        self.open.push(Arc::new(Change::put(kv, before)));
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
@@ -272,8 +273,19 @@ impl<'t> Batch<'t> {
         if kv.lease != 0 {
             self.lease_keys.remove((kv.lease, kv.key.as_ref()))?;
         }
-        self.open.push(Arc::new(Change::delete(kv.key.clone(), at.main, Some(kv))));
+        let key = kv.key.clone();
+        let before = self.before(Some(kv));
+        self.open.push(Arc::new(Change::delete(key, at.main, before)));
         Ok(())
+    }
+
+    /// What watchers are told stood there before: the state before the whole transaction, not before this change.
+    fn before(&self, newest: Option<KeyValue>) -> Option<KeyValue> {
+        let newest = newest?;
+        if newest.mod_revision <= self.state.revision {
+            return Some(newest);
+        }
+        self.open.iter().find(|change| change.kv.key == newest.key)?.previous.clone()
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), Fault> {

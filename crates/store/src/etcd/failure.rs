@@ -1,0 +1,155 @@
+//! Why a call failed, in words that say where to look next.
+
+use super::auth::Auth;
+use super::channel::TLS_FAILED;
+use crate::Error;
+use crate::config::Endpoint;
+use std::error::Error as _;
+use std::time::Duration;
+use tonic::{Code, ConnectError, Status};
+
+/// What became of one attempt.
+#[derive(Debug)]
+pub enum Failure {
+    /// Never reached the server: safe to try elsewhere.
+    NotSent(String),
+    /// The connection was found dead before anything was sent.
+    Stale(String),
+    /// The connection broke or the answer makes no sense: may or may not have been carried out.
+    Lost(String),
+    /// No answer in time: may or may not have been carried out.
+    Silent(String),
+    /// The server understood and refused.
+    Refused(Status),
+}
+
+impl Failure {
+    pub fn of(endpoint: &Endpoint, status: Status) -> Failure {
+        if let Some(reason) = connect_error(&status) {
+            return Failure::NotSent(unreachable(endpoint, &reason));
+        }
+        if status.source().is_some() {
+            let text = broken(endpoint, &chain(&status));
+            return if was_unsent(&status) { Failure::Stale(text) } else { Failure::Lost(text) };
+        }
+        match status.code() {
+            // These come from the server, but another one may do better.
+            Code::Unavailable => {
+                Failure::Lost(format!("etcd at {endpoint} cannot serve now: {}", status.message()))
+            }
+            Code::Unimplemented | Code::Internal => Failure::Lost(foreign(endpoint, status.message())),
+            _ if status.message().contains("grpc-status header missing") => {
+                Failure::Lost(foreign(endpoint, status.message()))
+            }
+            _ => Failure::Refused(status),
+        }
+    }
+
+    pub fn silent(endpoint: &Endpoint, waited: Duration) -> Failure {
+        Failure::Silent(format!(
+            "no answer from {endpoint} within {}: something accepts connections there but does not answer; \
+             check that it is the datastore's client port and that the datastore is healthy",
+            seconds(waited)
+        ))
+    }
+
+    pub fn into_error(self, endpoint: &Endpoint) -> Error {
+        match self {
+            Failure::NotSent(text) | Failure::Stale(text) | Failure::Lost(text) | Failure::Silent(text) => {
+                Error::Datastore(text)
+            }
+            Failure::Refused(status) => explain(endpoint, &status),
+        }
+    }
+}
+
+/// The server's refusal as our error.
+fn explain(endpoint: &Endpoint, status: &Status) -> Error {
+    let message = status.message();
+    if message.contains("invalid user ID or password") {
+        return Error::Unauthorized(format!(
+            "{endpoint} refused the user or the password (ETCD_USERNAME, ETCD_PASSWORD)"
+        ));
+    }
+    if message.contains("user name is empty") {
+        return Error::Unauthorized(format!(
+            "{endpoint} wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"
+        ));
+    }
+    if matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || Auth::is_stale(status) {
+        return Error::Unauthorized(format!("{endpoint}: {message}"));
+    }
+    Error::Datastore(format!("{endpoint}: {message}"))
+}
+
+fn unreachable(endpoint: &Endpoint, reason: &str) -> String {
+    let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
+        "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
+         certificate"
+    } else if reason.contains("alert") {
+        "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+    } else if reason.contains(TLS_FAILED) {
+        "the endpoint does not speak TLS: check whether it should be http instead of https"
+    } else {
+        "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
+    };
+    format!("cannot connect to {endpoint}: {reason}; {hint}")
+}
+
+fn broken(endpoint: &Endpoint, reason: &str) -> String {
+    if reason.contains("alert") {
+        return format!(
+            "{endpoint} refused our TLS: {reason}; check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+        );
+    }
+    if reason.contains("frame") || reason.contains("protocol error") || reason.contains("PROTOCOL_ERROR") {
+        return foreign(endpoint, reason);
+    }
+    let hint = match endpoint {
+        Endpoint::Tcp { tls: true, .. } => {
+            "and, if it wants client certificates, etcdCertFile and etcdKeyFile"
+        }
+        Endpoint::Tcp { .. } => "(https if the server wants TLS)",
+        Endpoint::Unix { .. } => "and not another program's",
+    };
+    format!(
+        "the connection to {endpoint} broke before the answer came: {reason}; check that the datastore is healthy and \
+         that the endpoint is its client port {hint}"
+    )
+}
+
+fn foreign(endpoint: &Endpoint, reason: &str) -> String {
+    format!(
+        "{endpoint} does not answer in the etcd v3 protocol: {reason}; check that the endpoint is the datastore's client \
+         port and whether it wants http or https"
+    )
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(status.source(), |error| (*error).source())
+}
+
+fn connect_error(status: &Status) -> Option<String> {
+    let connect = causes(status).find_map(|error| error.downcast_ref::<ConnectError>())?;
+    Some(connect.0.to_string())
+}
+
+/// hyper hands back requests it did not get to send.
+fn was_unsent(status: &Status) -> bool {
+    causes(status).filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
+}
+
+/// The causes, outermost first, without repetitions.
+fn chain(status: &Status) -> String {
+    let mut parts = vec![status.message().to_owned()];
+    for text in causes(status).map(ToString::to_string) {
+        if !text.is_empty() && !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
