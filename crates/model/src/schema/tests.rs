@@ -41,16 +41,13 @@ fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
     }
     let preserves = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
     let int_or_string = fields.get("x-kubernetes-int-or-string") == Some(&json!(true));
+    let has_content = preserves
+        || path == ".metadata"
+        || fields.contains_key("properties")
+        || fields.contains_key("additionalProperties");
     match fields.get("type").map(|name| name.as_str()) {
-        Some(Some("object")) => {
-            if !(preserves
-                || path == ".metadata"
-                || fields.contains_key("properties")
-                || fields.contains_key("additionalProperties"))
-            {
-                problems.push(format!("{path}: object of nothing"));
-            }
-        }
+        Some(Some("object")) if !has_content => problems.push(format!("{path}: object of nothing")),
+        Some(Some("object")) => (),
         Some(Some("array")) if !fields.contains_key("items") => {
             problems.push(format!("{path}: array of nothing"))
         }
