@@ -30,7 +30,7 @@ fn mapping(out: &mut String, fields: &Map<String, Value>, depth: usize) {
         if position > 0 {
             indent(out, depth);
         }
-        key_text(out, key);
+        key_text(out, key, depth);
         match value {
             Value::Object(fields) if !fields.is_empty() => {
                 out.push('\n');
@@ -71,7 +71,7 @@ fn sequence(out: &mut String, items: &[Value], depth: usize) {
 /// Longer keys than this must be announced by `?`.
 const MAX_SIMPLE_KEY: usize = 128;
 
-fn key_text(out: &mut String, key: &str) {
+fn key_text(out: &mut String, key: &str, depth: usize) {
     let mut text = String::new();
     if key.contains('\n') || needs_escapes(key) {
         double_quoted(&mut text, key)
@@ -79,11 +79,12 @@ fn key_text(out: &mut String, key: &str) {
         one_line(&mut text, key)
     };
     if text.len() > MAX_SIMPLE_KEY {
-        let _ = write!(out, "? {text}\n: ");
+        let _ = writeln!(out, "? {text}");
+        indent(out, depth);
     } else {
         out.push_str(&text);
-        out.push(':');
     }
+    out.push(':');
 }
 
 /// A scalar or an empty collection; `depth` is where the lines of a block begin.

@@ -247,3 +247,10 @@ fn tree() -> impl proptest::strategy::Strategy<Value = Value> {
         ]
     })
 }
+
+#[test]
+fn long_keys_are_read_back_wherever_they_stand() {
+    let long = "k".repeat(200);
+    let value = json!({"a": {long.as_str(): 1, "b": [{long.as_str(): {"c": [1]}}]}, long.as_str(): ["x"]});
+    assert_eq!(one(&to_yaml(&value)), value);
+}

@@ -114,15 +114,15 @@ impl<'t> Batch<'t> {
         range::range(&self.view(), request)
     }
 
-    /// What a put needs to find before it may change anything.
-    pub fn check_put(&self, request: &PutRequest) -> Result<Result<(), Refusal>, Fault> {
-        if (request.ignore_value || request.ignore_lease) && self.newest(&request.key)?.live.is_none() {
-            return Ok(Err(Refusal::KEY_NOT_FOUND));
-        }
-        if request.lease != 0 && self.leases.get(request.lease)?.is_none() {
-            return Ok(Err(Refusal::LEASE_NOT_FOUND));
-        }
-        Ok(Ok(()))
+    /// Whether the lease a put names, if any, is there.
+    pub fn has_lease(&self, request: &PutRequest) -> Result<bool, Fault> {
+        Ok(request.lease == 0 || self.leases.get(request.lease)?.is_some())
+    }
+
+    /// Whether what a put leaves as it is, if anything, is there.
+    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
+        let keeps = request.ignore_value || request.ignore_lease;
+        Ok(!keeps || self.newest(&request.key)?.live.is_some())
     }
 
     pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {

@@ -3,7 +3,7 @@
 use super::batch::{Batch, LeaseChange, State};
 use super::change::Commit;
 use super::check;
-use super::directory::{self, Identity, Opened, OpenError};
+use super::directory::{self, Identity, OpenError, Opened};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::refusal::Refusal;
@@ -35,8 +35,13 @@ pub enum Answer {
     Delete(DeleteRangeResponse),
     Txn(TxnResponse),
     /// Done, at this revision.
-    Done { revision: i64 },
-    Alarm { revision: i64, changed: bool },
+    Done {
+        revision: i64,
+    },
+    Alarm {
+        revision: i64,
+        changed: bool,
+    },
 }
 
 /// What a group of writes came to, all of it durable.
@@ -159,13 +164,14 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
         return Ok(Err(Refusal::NO_SPACE));
     }
     let outcome = match write {
-        Write::Put(request) => match batch.check_put(request)? {
-            Ok(()) => Ok(Answer::Put(batch.put(request)?)),
-            Err(refusal) => Err(refusal),
-        },
+        Write::Put(request) if !batch.has_lease(request)? => Err(Refusal::LEASE_NOT_FOUND),
+        Write::Put(request) if !batch.has_kept(request)? => Err(Refusal::KEY_NOT_FOUND),
+        Write::Put(request) => Ok(Answer::Put(batch.put(request)?)),
         Write::Delete(request) => Ok(Answer::Delete(batch.delete(request)?)),
         Write::Txn(request) => txn::write(batch, request)?.map(Answer::Txn),
-        Write::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)).ok_or(Refusal::LEASE_EXISTS),
+        Write::Grant { id, ttl } => {
+            batch.grant(*id, *ttl)?.map(|()| done(batch)).ok_or(Refusal::LEASE_EXISTS)
+        }
         Write::Revoke { id } => batch.revoke(*id)?.map(|()| done(batch)).ok_or(Refusal::LEASE_NOT_FOUND),
         Write::Compact { revision } => compact(batch, *revision),
         Write::Alarm { no_space } => {

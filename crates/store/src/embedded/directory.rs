@@ -34,7 +34,9 @@ pub enum OpenError {
     Foreign { dir: PathBuf },
     #[error("{dir} holds a corrupt database ({reason}); move {FILE_NAME} away and restore a snapshot")]
     Corrupt { dir: PathBuf, reason: String },
-    #[error("{dir} was written by a newer version (format {format}, this one knows {FORMAT}); use that version")]
+    #[error(
+        "{dir} was written by a newer version (format {format}, this one knows {FORMAT}); use that version"
+    )]
     NewerFormat { dir: PathBuf, format: u32 },
     #[error("cannot listen on {url}: {source}")]
     Listen { url: String, source: io::Error },
@@ -93,8 +95,7 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     let temporary = dir.join(format!("{FILE_NAME}{TEMPORARY}"));
-    fs::copy(snapshot, &temporary)
-        .map_err(|source| OpenError::Io { dir: snapshot.to_owned(), source })?;
+    fs::copy(snapshot, &temporary).map_err(|source| OpenError::Io { dir: snapshot.to_owned(), source })?;
     let verdict = || -> Result<(), OpenError> {
         let file = OpenOptions::new().read(true).write(true).open(&temporary).map_err(io_error)?;
         let len = database_len(dir, &file)?;

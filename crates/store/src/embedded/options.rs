@@ -53,9 +53,13 @@ pub enum Listen {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    #[error("{0:?} is no address to listen on: use http://127.0.0.1:2379 or unix:///run/tortie/datastore.sock")]
+    #[error(
+        "{0:?} is no address to listen on: use http://127.0.0.1:2379 or unix:///run/tortie/datastore.sock"
+    )]
     Malformed(String),
-    #[error("{0} is not a loopback address: the embedded store serves this machine only; use 127.0.0.1 or [::1]")]
+    #[error(
+        "{0} is not a loopback address: the embedded store serves this machine only; use 127.0.0.1 or [::1]"
+    )]
     NotLoopback(IpAddr),
 }
 
@@ -108,7 +112,14 @@ mod tests {
             let error = text.parse::<Listen>().unwrap_err();
             assert!(error.to_string().contains("is not a loopback address"), "{error}");
         }
-        for text in ["", "127.0.0.1:2379", "https://127.0.0.1:2379", "http://x", "unix://relative", "http://127.0.0.1"] {
+        for text in [
+            "",
+            "127.0.0.1:2379",
+            "https://127.0.0.1:2379",
+            "http://x",
+            "unix://relative",
+            "http://127.0.0.1",
+        ] {
             assert_eq!(text.parse::<Listen>(), Err(ListenError::Malformed(text.to_owned())));
         }
     }

@@ -85,14 +85,7 @@ impl Server {
             client_urls: listeners.iter().map(|listener| listener.url().to_string()).collect(),
             stop: stopped,
         };
-        Ok(Server {
-            service,
-            writer,
-            writer_loop,
-            listeners,
-            auto_compaction: options.auto_compaction,
-            stop,
-        })
+        Ok(Server { service, writer, writer_loop, listeners, auto_compaction: options.auto_compaction, stop })
     }
 
     /// Where it listens, with the ports that were chosen.
@@ -104,9 +97,8 @@ impl Server {
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Server { service, writer, writer_loop, listeners, auto_compaction, stop } = self;
         let (ended, mut has_ended) = watch::channel(false);
-        let writing: JoinHandle<Result<(), Fault>> = std::thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || {
+        let writing: JoinHandle<Result<(), Fault>> =
+            std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 let result = writer_loop.run();
                 let _ = ended.send(true);
                 result
@@ -257,7 +249,9 @@ async fn compact_in_time(service: Service, how: AutoCompaction) {
         if seen.len() <= steps {
             continue;
         }
-        let Some(revision) = seen.pop_front().filter(|revision| *revision > state.compacted.max(1)) else { continue };
+        let Some(revision) = seen.pop_front().filter(|revision| *revision > state.compacted.max(1)) else {
+            continue;
+        };
         match service.writer.write(Write::Compact { revision }).await {
             Ok(_) => tracing::debug!("compacted revisions before {revision}"),
             Err(refusal) => tracing::debug!("revision {revision} was not compacted: {refusal}"),

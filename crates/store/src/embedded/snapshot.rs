@@ -9,7 +9,9 @@ use super::refusal::Refusal;
 use super::txn;
 use super::view::{CURRENT, HISTORY, LEASE_KEYS, View};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
-use redb::{Database, Durability, Key, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, Value};
+use redb::{
+    Database, Durability, Key, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, Value,
+};
 use std::fs::File;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -58,7 +60,10 @@ impl Snapshot {
     }
 
     pub fn leases(&self) -> Result<Vec<(i64, i64)>, Fault> {
-        self.leases.range::<i64>(..)?.map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into)).collect()
+        self.leases
+            .range::<i64>(..)?
+            .map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into))
+            .collect()
     }
 
     pub fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Fault> {

@@ -115,10 +115,13 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
 
 fn check_puts(batch: &Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
     for op in path.ops {
-        if let Some(Request::RequestPut(put)) = &op.request
-            && let Err(refusal) = batch.check_put(put)?
-        {
-            return Ok(Err(refusal));
+        let Some(Request::RequestPut(put)) = &op.request else { continue };
+        // The other way round than for a put on its own; clients see the difference.
+        if !batch.has_kept(put)? {
+            return Ok(Err(Refusal::KEY_NOT_FOUND));
+        }
+        if !batch.has_lease(put)? {
+            return Ok(Err(Refusal::LEASE_NOT_FOUND));
         }
     }
     for nested in &path.nested {

@@ -18,11 +18,21 @@ const GROUP: usize = 1024;
 type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 enum Task {
-    Write { write: Write, reply: Reply<Answer> },
+    Write {
+        write: Write,
+        reply: Reply<Answer>,
+    },
     /// Compacts, and answers when the old versions are gone from the tables.
-    CompactPhysically { revision: i64, reply: Reply<Answer> },
-    Defragment { reply: Reply<()> },
-    Size { reply: Reply<u64> },
+    CompactPhysically {
+        revision: i64,
+        reply: Reply<Answer>,
+    },
+    Defragment {
+        reply: Reply<()>,
+    },
+    Size {
+        reply: Reply<u64>,
+    },
 }
 
 /// Hands requests to the writer.

@@ -55,7 +55,9 @@ impl Failure {
 
     pub fn into_error(self, endpoint: &Endpoint) -> Error {
         match self {
-            Failure::NotSent(text) | Failure::Stale(text) | Failure::Lost(text) | Failure::Silent(text) => Error::Datastore(text),
+            Failure::NotSent(text) | Failure::Stale(text) | Failure::Lost(text) | Failure::Silent(text) => {
+                Error::Datastore(text)
+            }
             Failure::Refused(status) => explain(endpoint, &status),
         }
     }
@@ -104,7 +106,9 @@ fn broken(endpoint: &Endpoint, reason: &str) -> String {
         return foreign(endpoint, reason);
     }
     let hint = match endpoint {
-        Endpoint::Tcp { tls: true, .. } => "and, if it wants client certificates, etcdCertFile and etcdKeyFile",
+        Endpoint::Tcp { tls: true, .. } => {
+            "and, if it wants client certificates, etcdCertFile and etcdKeyFile"
+        }
         Endpoint::Tcp { .. } => "(https if the server wants TLS)",
         Endpoint::Unix { .. } => "and not another program's",
     };

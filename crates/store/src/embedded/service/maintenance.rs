@@ -121,7 +121,9 @@ impl Maintenance for Service {
         let total = copy.len + directory::CHECKSUM_BYTES;
         let pieces = futures::stream::try_unfold(copy, move |copy| async move {
             let read = tokio::task::spawn_blocking(move || copy.next()).await;
-            let Some((blob, copy)) = read.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?.map_err(failed)? else {
+            let Some((blob, copy)) =
+                read.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?.map_err(failed)?
+            else {
                 return Ok(None);
             };
             let remaining_bytes = total - copy.sent;

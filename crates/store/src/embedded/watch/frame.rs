@@ -65,13 +65,12 @@ impl Frame {
     }
 
     pub fn encode(&self, identity: Identity, out: &mut impl BufMut) {
-        let header = [
-            (1, identity.cluster),
-            (2, identity.member),
-            (3, self.revision as u64),
-            (4, TERM),
-        ];
-        let header_len = header.iter().filter(|(_, value)| *value != 0).map(|(_, v)| 1 + encoded_len_varint(*v)).sum::<usize>();
+        let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
+        let header_len = header
+            .iter()
+            .filter(|(_, value)| *value != 0)
+            .map(|(_, v)| 1 + encoded_len_varint(*v))
+            .sum::<usize>();
         encode_key(field::HEADER, WireType::LengthDelimited, out);
         encode_varint(header_len as u64, out);
         for (tag, value) in header {

@@ -187,10 +187,8 @@ impl Watches {
     fn note(&mut self, revision: i64, change: &Arc<Change>, touched: &mut Vec<Ticket>) {
         let key = &change.kv.key;
         let by_key = self.keys.get(key).into_iter();
-        let by_prefix = self
-            .prefixes
-            .range(..=key.len())
-            .filter_map(|(len, prefixes)| prefixes.get(key.get(..*len)?));
+        let by_prefix =
+            self.prefixes.range(..=key.len()).filter_map(|(len, prefixes)| prefixes.get(key.get(..*len)?));
         for ticket in by_key.chain(by_prefix).flatten().chain(&self.others) {
             let Some(live) = self.live.get_mut(ticket) else { continue };
             if revision < live.next || !live.interest.span.contains(key) || !live.interest.wants(change) {

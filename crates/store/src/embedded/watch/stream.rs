@@ -175,10 +175,18 @@ impl Watches {
         };
         let serial = table.next_serial;
         let interest = Interest::new(id, serial, request);
-        let refusal = if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
+        let refusal =
+            if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
         if let Some(cancel_reason) = refusal {
             let revision = self.hub.latest().get().state.revision;
-            let frame = Frame { revision, watch_id: NO_WATCH, created: true, canceled: true, cancel_reason, ..Frame::default() };
+            let frame = Frame {
+                revision,
+                watch_id: NO_WATCH,
+                created: true,
+                canceled: true,
+                cancel_reason,
+                ..Frame::default()
+            };
             permit.send(frame);
             return Ok(());
         }
@@ -247,7 +255,12 @@ impl Watches {
         let snapshot = self.hub.latest().get();
         let compacted = snapshot.state.compacted;
         if next < compacted {
-            let frame = Frame { watch_id: interest.id, canceled: true, compact_revision: compacted, ..Frame::default() };
+            let frame = Frame {
+                watch_id: interest.id,
+                canceled: true,
+                compact_revision: compacted,
+                ..Frame::default()
+            };
             if self.send(interest, frame).await? {
                 self.table().by_id.remove(&interest.id);
             }
