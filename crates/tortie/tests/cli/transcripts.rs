@@ -5,26 +5,24 @@
 //! standard error with `! ` before each line, then `[exit N]` unless it succeeded. A line that ends in spaces is shown
 //! with a bar behind them. Identifiers, times, revisions and places differ from run to run and are shown as names.
 //!
-//! TRANSCRIPTS=write cargo test -p tortie --test transcripts writes what happened into the files, to be read and
+//! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
 //! committed.
 
-mod support;
-
+use crate::lab::{Backend, Lab};
 use regex::Regex;
 use std::fmt::Write;
 use std::path::Path;
-use support::{Backend, Lab};
 
 macro_rules! transcripts {
     ($($module:ident($folder:literal) { $($name:ident)* })*) => {
         mod etcd {
             $(mod $module { $(#[test] fn $name() {
-                crate::replay($folder, stringify!($name), crate::Backend::Etcd);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Etcd);
             })* })*
         }
         mod embedded {
             $(mod $module { $(#[test] fn $name() {
-                crate::replay($folder, stringify!($name), crate::Backend::Embedded);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Embedded);
             })* })*
         }
         const TOLD: &[(&str, &str)] = &[$($(($folder, stringify!($name)),)*)*];
@@ -160,7 +158,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
 fn difference(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<_>, Vec<_>) = (expected.lines().collect(), actual.lines().collect());
     let same = expected.iter().zip(&actual).take_while(|(a, b)| a == b).count();
-    let tail = expected[same..].iter().rev().zip(actual[same..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let tail =
+        expected[same..].iter().rev().zip(actual[same..].iter().rev()).take_while(|(a, b)| a == b).count();
     let mut text = format!("from line {}:\n", same + 1);
     for line in &expected[same..expected.len() - tail] {
         writeln!(text, "- {line}").unwrap();
