@@ -90,11 +90,11 @@ fn replay(sub: &str, name: &str, backend: Backend) {
                     writeln!(actual, "{} {line}", if first == 0 { "$" } else { ">" }).unwrap();
                 }
                 let ran = lab.shell(&lines.join("\n"));
-                for line in ran.out.lines() {
+                for line in normalise(&ran.out, &lab).lines() {
                     writeln!(actual, "{}", visible(line)).unwrap();
                 }
-                for line in ran.err.lines() {
-                    writeln!(actual, "! {}", visible(line)).unwrap();
+                for line in normalise(&ran.err, &lab).lines() {
+                    writeln!(actual, "{}", visible(&format!("! {line}"))).unwrap();
                 }
                 if ran.code != Some(0) {
                     writeln!(actual, "[exit {}]", ran.code.unwrap_or(-1)).unwrap();
@@ -103,7 +103,6 @@ fn replay(sub: &str, name: &str, backend: Backend) {
             }
         }
     }
-    let actual = normalise(&actual, &lab);
     if std::env::var("TRANSCRIPTS").is_ok_and(|v| v == "write") {
         std::fs::write(&file, actual).unwrap();
     } else if actual != expected {
@@ -146,7 +145,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
         (r#"(resourceVersion"?: )"\d+""#, "${1}\"REVISION\""),
-        (r"\b[0-9a-f]{32}\b", "GUID"),
+        // As wide as what it stands for, so that tables stay in shape.
+        (r"\b[0-9a-f]{32}\b", "GUID----------------------------"),
         (r"(Git commit: +)\S+", "${1}COMMIT"),
     ] {
         text = Regex::new(pattern).unwrap().replace_all(&text, name).into_owned();
