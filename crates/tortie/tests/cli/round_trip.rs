@@ -17,7 +17,12 @@ fn examples() -> Vec<PathBuf> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    files.retain(|file| file.extension().is_some_and(|e| e == "yaml"));
+    // Kinds that are internal to the store are not for calicoctl.
+    let internal = ["blockaffinities", "ipamblocks", "ipamhandles", "livemigrations"];
+    files.retain(|file| {
+        file.extension().is_some_and(|e| e == "yaml")
+            && file.file_stem().and_then(|s| s.to_str()).is_some_and(|s| !internal.contains(&s))
+    });
     files.sort();
     files
 }
