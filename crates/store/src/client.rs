@@ -41,11 +41,17 @@ pub enum Change {
 #[derive(Debug)]
 pub enum Event {
     Put(Entry),
-    Delete { key: Key, revision: Revision },
+    Delete {
+        key: Key,
+        revision: Revision,
+    },
     /// The snapshot is complete up to this revision.
     InSync(Revision),
     /// One entry could not be read; the watch goes on.
-    Unreadable { key: String, error: Error },
+    Unreadable {
+        key: String,
+        error: Error,
+    },
 }
 
 /// A stream of events that survives reconnects and compaction.
