@@ -5,14 +5,19 @@
 
 pub mod client;
 pub mod config;
+mod discovery;
 pub mod embedded;
 pub mod error;
+mod etcd;
 pub mod proto;
 pub mod resources;
+mod watch;
 
-pub use client::{Change, Client, Entry, Event, Listing, Revision, Watch};
+pub use client::{Change, Client, Entry, Event, Listing, Revision};
 pub use config::Config;
 pub use error::Error;
+pub use etcd::Limits;
 pub use resources::Resources;
+pub use watch::Watch;
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,103 @@
+//! The address of one store server.
+
+use std::fmt;
+use std::path::PathBuf;
+use tonic::transport::Uri;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix { path: PathBuf },
+}
+
+impl Endpoint {
+    /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; the reason when it is none of them.
+    pub fn parse(text: &str) -> Result<Endpoint, String> {
+        if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
+            if !path.starts_with('/') {
+                return Err(
+                    "a unix endpoint needs an absolute path, as in unix:///run/tortie/datastore.sock".into(),
+                );
+            }
+            return Ok(Endpoint::Unix { path: path.into() });
+        }
+        let uri: Uri = text.parse().map_err(|error| format!("not a URL: {error}"))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            Some(other) => return Err(format!("scheme {other} is not one of http, https, unix")),
+            None => return Err("a URL needs its scheme, as in https://HOST:PORT".into()),
+        };
+        let Some(host) = uri.host().filter(|host| !host.is_empty()) else {
+            return Err("a URL needs a host, as in https://HOST:PORT".into());
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = match uri.port_u16() {
+            Some(port) => port,
+            // The parser drops a port out of range instead of refusing it.
+            None if text
+                .rsplit(':')
+                .next()
+                .is_some_and(|end| end.starts_with(|c: char| c.is_ascii_digit())) =>
+            {
+                return Err("the port is not between 0 and 65535".into());
+            }
+            None if tls => 443,
+            None => 80,
+        };
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err("a store's URL has no path".into());
+        }
+        Ok(Endpoint::Tcp { host, port, tls })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp { host, port, tls } => {
+                let scheme = if *tls { "https" } else { "http" };
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")
+                }
+            }
+            Endpoint::Unix { path } => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_prints_urls() {
+        for text in
+            ["http://10.9.0.11:2379", "https://etcd.example:2379", "https://[fd00::1]:2379", "unix:///run/s"]
+        {
+            assert_eq!(Endpoint::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Endpoint::parse("http://host/").unwrap().to_string(), "http://host:80");
+        assert_eq!(Endpoint::parse("unix:/run/s").unwrap().to_string(), "unix:///run/s");
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_a_url() {
+        for (text, part) in [
+            ("10.9.0.11:2379", "scheme"),
+            ("etcd.example", "scheme"),
+            ("ftp://host:1", "ftp"),
+            ("unix://run/s", "absolute"),
+            ("http://host:2379/v3", "path"),
+            ("http://host:99999", "port"),
+            ("http://", ""),
+            ("http://ho st", "URL"),
+            ("", ""),
+        ] {
+            let reason = Endpoint::parse(text).unwrap_err();
+            assert!(reason.contains(part), "{text}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The CalicoAPIConfig file: YAML or JSON, read strictly.
+
+use super::Config;
+use crate::{Error, Result};
+use serde::Deserialize;
+use std::path::Path;
+use tortie_model::API_VERSION;
+
+const KIND: &str = "CalicoAPIConfig";
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct File {
+    api_version: String,
+    kind: String,
+    /// Carried by every Kubernetes-style document; means nothing here.
+    metadata: serde_json::Value,
+    spec: Config,
+}
+
+pub(super) fn parse(text: &str, path: &Path) -> Result<Config> {
+    let invalid = |reason: String| Error::Config(format!("invalid config file {}: {reason}", path.display()));
+    let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    let file = file.unwrap_or_default();
+    if file.api_version != API_VERSION {
+        return Err(invalid(format!("expected APIVersion '{API_VERSION}', got '{}'", file.api_version)));
+    }
+    if file.kind != KIND {
+        return Err(invalid(format!("expected kind '{KIND}', got '{}'", file.kind)));
+    }
+    let _ = file.metadata;
+    Ok(file.spec)
+}

@@ -1,0 +1,128 @@
+//! Where the store is: a CalicoAPIConfig file or the environment, and what those settings mean.
+
+mod endpoint;
+mod env;
+mod file;
+mod target;
+
+pub use endpoint::Endpoint;
+pub use target::{Credentials, EndpointSource, EtcdTarget, TlsSettings};
+
+use crate::{Error, Result};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// `spec` of a CalicoAPIConfig; every field but the inline ones has its environment variable.
+/// Empty means not given.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Config {
+    pub datastore_type: String,
+    pub etcd_endpoints: String,
+    pub etcd_discovery_srv: String,
+    pub etcd_username: String,
+    pub etcd_password: String,
+    pub etcd_key_file: String,
+    pub etcd_cert_file: String,
+    #[serde(rename = "etcdCACertFile")]
+    pub etcd_ca_cert_file: String,
+    pub etcd_key: String,
+    pub etcd_cert: String,
+    #[serde(rename = "etcdCACert")]
+    pub etcd_ca_cert: String,
+    pub kubeconfig: String,
+    pub kubeconfig_inline: String,
+    #[serde(rename = "k8sAPIEndpoint")]
+    pub k8s_api_endpoint: String,
+    #[serde(rename = "k8sKeyFile")]
+    pub k8s_key_file: String,
+    #[serde(rename = "k8sCertFile")]
+    pub k8s_cert_file: String,
+    #[serde(rename = "k8sCAFile")]
+    pub k8s_ca_file: String,
+    #[serde(rename = "k8sAPIToken")]
+    pub k8s_api_token: String,
+    #[serde(rename = "k8sInsecureSkipTLSVerify")]
+    pub k8s_insecure_skip_tls_verify: bool,
+    #[serde(rename = "k8sDisableNodePoll")]
+    pub k8s_disable_node_poll: bool,
+    #[serde(rename = "usePodCIDR", alias = "k8sUsePodCIDR")]
+    pub use_pod_cidr: bool,
+    #[serde(rename = "k8sClientQPS")]
+    pub k8s_client_qps: f32,
+    #[serde(rename = "k8sClientBurst")]
+    pub k8s_client_burst: u32,
+    #[serde(rename = "k8sCurrentContext")]
+    pub k8s_current_context: String,
+    #[serde(rename = "calicoAPIGroup")]
+    pub calico_api_group: String,
+}
+
+impl Config {
+    /// The default configuration file.
+    pub const DEFAULT_FILE: &'static str = "/etc/calico/calicoctl.cfg";
+    /// The embedded store's default socket.
+    pub const DEFAULT_SOCKET: &'static str = "/run/tortie/datastore.sock";
+    /// Names another default socket.
+    pub const SOCKET_VARIABLE: &'static str = "TORTIE_DATASTORE_SOCKET";
+
+    /// Reads `file`; when it is the default path and cannot be read, the environment; when nothing is configured
+    /// at all and the embedded store's default socket exists, that.
+    pub fn load(file: &Path) -> Result<Config> {
+        Config::load_with(file, &|name| std::env::var(name).ok())
+    }
+
+    fn load_with(file: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+        let config = match std::fs::read_to_string(file) {
+            Ok(text) => file::parse(&text, file)?,
+            Err(_) if file == Path::new(Config::DEFAULT_FILE) => env::read(variable)?,
+            Err(_) => return Err(Error::Config(format!("Error reading config file: {}", file.display()))),
+        };
+        Ok(config.or_socket(variable))
+    }
+
+    /// The environment alone, with the embedded store's socket where nothing is configured.
+    pub fn from_env() -> Result<Config> {
+        let variable = |name: &str| std::env::var(name).ok();
+        Ok(env::read(&variable)?.or_socket(&variable))
+    }
+
+    /// A store at this URL (or comma separated URLs) without credentials.
+    pub fn at(endpoints: impl Into<String>) -> Config {
+        Config { etcd_endpoints: endpoints.into(), ..Config::default() }
+    }
+
+    fn or_socket(mut self, variable: &dyn Fn(&str) -> Option<String>) -> Config {
+        let places = [
+            &self.datastore_type,
+            &self.etcd_endpoints,
+            &self.etcd_discovery_srv,
+            &self.kubeconfig,
+            &self.kubeconfig_inline,
+            &self.k8s_api_endpoint,
+        ];
+        if places.iter().all(|place| place.is_empty()) {
+            let socket = variable(Config::SOCKET_VARIABLE).filter(|path| !path.is_empty());
+            let socket = PathBuf::from(socket.as_deref().unwrap_or(Config::DEFAULT_SOCKET));
+            if socket.exists() {
+                self.etcd_endpoints = format!("unix://{}", socket.display());
+            }
+        }
+        self
+    }
+}
+
+/// Never shows a secret.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("datastore_type", &self.datastore_type)
+            .field("etcd_endpoints", &self.etcd_endpoints)
+            .field("etcd_discovery_srv", &self.etcd_discovery_srv)
+            .field("etcd_username", &self.etcd_username)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

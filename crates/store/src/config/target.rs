@@ -1,0 +1,143 @@
+//! What the settings come to: an etcd (or embedded) store, where it is and how to prove who we are.
+
+use super::{Config, Endpoint};
+use crate::{Error, Result};
+
+/// Everything needed to open a connection; consistent by construction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdTarget {
+    pub endpoints: EndpointSource,
+    pub credentials: Option<Credentials>,
+    pub tls: TlsSettings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointSource {
+    Given(Vec<Endpoint>),
+    /// The domain whose SRV records name the servers.
+    Srv(String),
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub username: String,
+    pub password: String,
+}
+
+/// PEM, as read from files or given inline.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    pub ca: Option<Vec<u8>>,
+    /// Certificate chain and key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Config {
+    /// Checks the settings against each other and reads the certificate files.
+    pub fn target(&self) -> Result<EtcdTarget> {
+        self.check_type()?;
+        Ok(EtcdTarget {
+            endpoints: self.endpoint_source()?,
+            credentials: self.credentials(),
+            tls: self.tls()?,
+        })
+    }
+
+    fn check_type(&self) -> Result<()> {
+        let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
+        match self.datastore_type.as_str() {
+            "etcdv3" => Ok(()),
+            "" if etcd => Ok(()),
+            "" => Err(Error::Config(format!(
+                "no datastore is configured: set ETCD_ENDPOINTS (etcdEndpoints in {}), or start the embedded \
+                 datastore, whose socket is {}; the Kubernetes API datastore is not supported by this build yet",
+                Config::DEFAULT_FILE,
+                Config::DEFAULT_SOCKET
+            ))),
+            "kubernetes" => Err(Error::Config(
+                "datastoreType kubernetes is not supported by this build yet: use etcdv3 with etcdEndpoints"
+                    .into(),
+            )),
+            other => Err(Error::Config(format!(
+                "unknown datastore type '{other}' (datastoreType, DATASTORE_TYPE): expected etcdv3 or kubernetes"
+            ))),
+        }
+    }
+
+    fn endpoint_source(&self) -> Result<EndpointSource> {
+        match (self.etcd_endpoints.is_empty(), self.etcd_discovery_srv.is_empty()) {
+            (false, false) => Err(Error::Config(
+                "etcdEndpoints (ETCD_ENDPOINTS) and etcdDiscoverySrv (ETCD_DISCOVERY_SRV) exclude each other"
+                    .into(),
+            )),
+            (true, true) => Err(Error::Config(
+                "no etcd endpoints specified: set etcdEndpoints (ETCD_ENDPOINTS) or etcdDiscoverySrv \
+                 (ETCD_DISCOVERY_SRV)"
+                    .into(),
+            )),
+            (true, false) => Ok(EndpointSource::Srv(self.etcd_discovery_srv.clone())),
+            (false, true) => {
+                let parse = |text: &str| {
+                    Endpoint::parse(text).map_err(|reason| {
+                        Error::Config(format!("invalid etcdEndpoints (ETCD_ENDPOINTS) '{text}': {reason}"))
+                    })
+                };
+                let endpoints: Result<Vec<Endpoint>> =
+                    self.etcd_endpoints.split(',').map(|e| parse(e.trim())).collect();
+                Ok(EndpointSource::Given(endpoints?))
+            }
+        }
+    }
+
+    /// Only when both are given, as the reference does.
+    fn credentials(&self) -> Option<Credentials> {
+        (!self.etcd_username.is_empty() && !self.etcd_password.is_empty()).then(|| Credentials {
+            username: self.etcd_username.clone(),
+            password: self.etcd_password.clone(),
+        })
+    }
+
+    fn tls(&self) -> Result<TlsSettings> {
+        let files = [&self.etcd_key_file, &self.etcd_cert_file, &self.etcd_ca_cert_file];
+        let inline = [&self.etcd_key, &self.etcd_cert, &self.etcd_ca_cert];
+        let any = |settings: [&String; 3]| settings.iter().any(|setting| !setting.is_empty());
+        if any(files) && any(inline) {
+            return Err(Error::Config(
+                "etcdKeyFile, etcdCertFile, etcdCACertFile cannot be mixed with inline etcdKey, etcdCert, etcdCACert"
+                    .into(),
+            ));
+        }
+        let from_file = any(files);
+        let [key, cert, ca] = if from_file { files } else { inline };
+        if key.is_empty() != cert.is_empty() {
+            let names = if from_file { "etcdKeyFile and etcdCertFile" } else { "etcdKey and etcdCert" };
+            return Err(Error::Config(format!("{names} must be given together")));
+        }
+        let load = |setting: &str, value: &String| match (value.is_empty(), from_file) {
+            (true, _) => Ok(None),
+            (false, false) => Ok(Some(value.clone().into_bytes())),
+            (false, true) => std::fs::read(value)
+                .map(Some)
+                .map_err(|error| Error::Config(format!("cannot read {setting} '{value}': {error}"))),
+        };
+        let (key, cert) = (load("etcdKeyFile", key)?, load("etcdCertFile", cert)?);
+        Ok(TlsSettings { ca: load("etcdCACertFile", ca)?, identity: cert.zip(key) })
+    }
+}
+
+/// Never shows the password.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// Never shows the key.
+impl std::fmt::Debug for TlsSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsSettings")
+            .field("ca", &self.ca.is_some())
+            .field("identity", &self.identity.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,147 @@
+//! Precedence, strictness and the checks between settings.
+
+use super::*;
+use std::collections::HashMap;
+
+fn load(file: &Path, variables: &[(&str, &str)]) -> Result<Config> {
+    let variables: HashMap<_, _> = variables.iter().copied().collect();
+    Config::load_with(file, &|name| variables.get(name).map(|value| (*value).to_owned()))
+}
+
+/// No test machine has it, and the socket of a running store must not leak in.
+const NO_SOCKET: (&str, &str) = (Config::SOCKET_VARIABLE, "/nonexistent/socket");
+
+fn written(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn prefixed_variables_win() {
+    let default = Path::new(Config::DEFAULT_FILE);
+    let config = load(
+        default,
+        &[
+            ("ETCD_ENDPOINTS", "http://a:1"),
+            ("CALICO_ETCD_ENDPOINTS", "http://b:1"),
+            ("ETCD_USERNAME", "u"),
+            NO_SOCKET,
+        ],
+    )
+    .unwrap();
+    assert_eq!(config, Config { etcd_username: "u".into(), ..Config::at("http://b:1") });
+}
+
+#[test]
+fn a_file_replaces_the_environment() {
+    let file = written(
+        "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata: {}\nspec:\n  datastoreType: etcdv3\n  \
+         etcdEndpoints: https://10.9.0.11:2379,https://10.9.0.12:2379\n  k8sClientQPS: 2.5\n",
+    );
+    let config = load(file.path(), &[("ETCD_USERNAME", "u"), ("ETCD_ENDPOINTS", "http://a:1")]).unwrap();
+    assert_eq!(config.etcd_endpoints, "https://10.9.0.11:2379,https://10.9.0.12:2379");
+    assert_eq!((config.etcd_username.as_str(), config.k8s_client_qps), ("", 2.5));
+    let json = written(
+        r#"{"apiVersion":"projectcalico.org/v3","kind":"CalicoAPIConfig","spec":{"etcdCACert":"x"}}"#,
+    );
+    assert_eq!(load(json.path(), &[NO_SOCKET]).unwrap().etcd_ca_cert, "x");
+}
+
+#[test]
+fn a_missing_explicit_file_is_an_error() {
+    let path = Path::new("/nonexistent/calicoctl.cfg");
+    assert_eq!(message(load(path, &[])), "Error reading config file: /nonexistent/calicoctl.cfg");
+}
+
+#[test]
+fn a_file_is_read_strictly() {
+    let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\n";
+    for (text, part) in [
+        (format!("{head}spec:\n  etcdEndpoint: http://a:1\n"), "etcdEndpoint"),
+        (format!("{head}extra: 1\n"), "extra"),
+        (format!("{head}spec:\n  etcdEndpoints: a\n  etcdEndpoints: b\n"), "duplicate"),
+        (
+            "apiVersion: v1\nkind: CalicoAPIConfig\n".into(),
+            "expected APIVersion 'projectcalico.org/v3', got 'v1'",
+        ),
+        (
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\n".into(),
+            "expected kind 'CalicoAPIConfig', got 'IPPool'",
+        ),
+        (String::new(), "expected APIVersion"),
+        ("{".into(), "invalid config file"),
+        (format!("{head}spec: [1]\n"), "invalid config file"),
+    ] {
+        let text_of_error = message(load(written(&text).path(), &[]));
+        assert!(text_of_error.contains(part), "{text}: {text_of_error}");
+    }
+}
+
+#[test]
+fn the_default_socket_serves_when_nothing_is_configured() {
+    let socket = tempfile::NamedTempFile::new().unwrap();
+    let path = socket.path().to_str().unwrap();
+    let default = Path::new(Config::DEFAULT_FILE);
+    let config = load(default, &[(Config::SOCKET_VARIABLE, path)]).unwrap();
+    assert_eq!(config.etcd_endpoints, format!("unix://{path}"));
+    let config = load(default, &[(Config::SOCKET_VARIABLE, path), ("ETCD_ENDPOINTS", "http://a:1")]).unwrap();
+    assert_eq!(config.etcd_endpoints, "http://a:1");
+    assert!(message(load(default, &[NO_SOCKET]).unwrap().target()).starts_with("no datastore is configured"));
+}
+
+#[test]
+fn bad_values_name_the_field_and_the_value() {
+    let file = Path::new(Config::DEFAULT_FILE);
+    assert_eq!(
+        message(load(file, &[("K8S_CLIENT_BURST", "many")])),
+        "environment variable K8S_CLIENT_BURST = 'many' is not a number"
+    );
+    assert_eq!(
+        message(load(file, &[("CALICO_USE_POD_CIDR", "si")])),
+        "environment variable USE_POD_CIDR = 'si' is not true or false"
+    );
+    let error = message(Config::at("http://a:1,gopher://b:2").target());
+    assert!(error.contains("ETCD_ENDPOINTS") && error.contains("'gopher://b:2'"), "{error}");
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_refused() {
+    let base = Config::at("https://a:1");
+    let cases = [
+        (Config { etcd_discovery_srv: "example".into(), ..base.clone() }, "exclude each other"),
+        (
+            Config { etcd_key_file: "/k".into(), ..base.clone() },
+            "etcdKeyFile and etcdCertFile must be given together",
+        ),
+        (Config { etcd_cert: "pem".into(), ..base.clone() }, "etcdKey and etcdCert must be given together"),
+        (
+            Config { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/c".into(), ..base.clone() },
+            "cannot be mixed",
+        ),
+        (
+            Config { etcd_ca_cert_file: "/nonexistent/ca".into(), ..base.clone() },
+            "etcdCACertFile '/nonexistent/ca'",
+        ),
+        (Config { datastore_type: "kubernetes".into(), ..base.clone() }, "kubernetes is not supported"),
+        (Config { datastore_type: "consul".into(), ..base.clone() }, "unknown datastore type 'consul'"),
+        (Config { datastore_type: "etcdv3".into(), ..Config::default() }, "no etcd endpoints specified"),
+    ];
+    for (config, part) in cases {
+        let text = message(config.target());
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn credentials_count_only_in_pairs() {
+    let base = Config::at("http://a:1");
+    assert_eq!(Config { etcd_username: "u".into(), ..base.clone() }.target().unwrap().credentials, None);
+    let both = Config { etcd_username: "u".into(), etcd_password: "secret".into(), ..base };
+    assert!(!format!("{both:?}{:?}", both.target().unwrap()).contains("secret"));
+    assert!(both.target().unwrap().credentials.is_some());
+}

@@ -1,0 +1,72 @@
+//! One HTTP/2 connection to one endpoint, opened when first used and again when lost.
+
+use super::Limits;
+use crate::config::Endpoint;
+use crate::{Error, Result};
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::transport::{Channel, Uri};
+
+/// Enough for a full page of the largest values on one stream without waiting for window updates.
+const WINDOW: u32 = 4 << 20;
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+pub fn channel(
+    endpoint: &Endpoint,
+    tls: &Arc<ClientConfig>,
+    dial: Duration,
+    limits: &Limits,
+) -> Result<Channel> {
+    let unusable =
+        |e: &dyn std::fmt::Display| Error::Config(format!("endpoint {endpoint} cannot be used: {e}"));
+    // We do TLS ourselves; tonic sees a plain connection but must name the real origin.
+    let (dialled, origin) = match endpoint {
+        Endpoint::Tcp { .. } => {
+            (endpoint.to_string().replacen("https://", "http://", 1), endpoint.to_string())
+        }
+        Endpoint::Unix { .. } => ("http://localhost".to_owned(), "http://localhost".to_owned()),
+    };
+    let origin: Uri = origin.parse().map_err(|e| unusable(&e))?;
+    let settings = tonic::transport::Endpoint::from_shared(dialled)
+        .map_err(|e| unusable(&e))?
+        .origin(origin)
+        .http2_keep_alive_interval(limits.keepalive)
+        .keep_alive_timeout(limits.keepalive_answer)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
+    let (endpoint, tls) = (endpoint.clone(), tls.clone());
+    Ok(settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let (endpoint, tls) = (endpoint.clone(), tls.clone());
+        async move {
+            let opened = tokio::time::timeout(dial, open(&endpoint, tls)).await;
+            let timed_out =
+                || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {dial:?}"));
+            opened.unwrap_or_else(|_| Err(timed_out())).map(TokioIo::new)
+        }
+    })))
+}
+
+async fn open(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> io::Result<Box<dyn Stream>> {
+    match endpoint {
+        Endpoint::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),
+        Endpoint::Tcp { host, port, tls: secure } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            if !secure {
+                return Ok(Box::new(stream));
+            }
+            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+            Ok(Box::new(TlsConnector::from(tls).connect(name, stream).await?))
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The servers of one store and the rule by which a call finds one that answers.
+//!
+//! Calls go to one server until it fails, then to the next. A call that may already have been carried out is not
+//! repeated; a read is.
+
+use super::auth::Auth;
+use super::channel::channel;
+use super::failure::Failure;
+use super::limits::Limits;
+use super::tls::{TlsPolicy, client_config};
+use crate::config::{Endpoint, EtcdTarget};
+use crate::{Error, Result};
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+/// Whether a call may be sent again when it is not known what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    Always,
+    IfUnsent,
+}
+
+pub(crate) struct Member {
+    pub endpoint: Endpoint,
+    pub channel: Channel,
+}
+
+pub(crate) struct Cluster {
+    members: Vec<Member>,
+    /// The member that answered last.
+    current: AtomicUsize,
+    auth: Option<Auth>,
+    pub limits: Limits,
+}
+
+impl Cluster {
+    pub fn new(target: &EtcdTarget, endpoints: &[Endpoint], limits: Limits) -> Result<Cluster> {
+        let tls = client_config(&target.tls, &TlsPolicy::from_env())?;
+        let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
+        let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
+        let member = |endpoint: &Endpoint| {
+            Ok(Member { endpoint: endpoint.clone(), channel: channel(endpoint, &tls, dial, &limits)? })
+        };
+        Ok(Cluster {
+            members: endpoints.iter().map(member).collect::<Result<_>>()?,
+            current: AtomicUsize::new(0),
+            auth: target.credentials.clone().map(Auth::new),
+            limits,
+        })
+    }
+
+    /// Sends `message` to a server that answers, within the limit for one request.
+    pub async fn call<M, R, F, S>(&self, retry: Retry, message: M, send: S) -> Result<R>
+    where
+        M: Clone,
+        S: Fn(Channel, Request<M>) -> F,
+        F: Future<Output = std::result::Result<Response<R>, Status>>,
+    {
+        let deadline = Instant::now() + self.limits.request;
+        let first = self.current.load(Ordering::Relaxed);
+        let count = self.members.len();
+        let mut tried = Vec::new();
+        for step in 0..count {
+            let index = (first + step) % count;
+            let Some(member) = self.members.get(index) else { break };
+            let left = deadline.saturating_duration_since(Instant::now());
+            // The others must still get their turn when this one is silent.
+            let share = left / u32::try_from(count - step).unwrap_or(1).max(1);
+            let attempt = self.attempt(member, &message, &send);
+            let failure = match tokio::time::timeout(share, attempt).await {
+                Ok(Ok(answer)) => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::silent(&member.endpoint, share),
+            };
+            let settled = match &failure {
+                Failure::Refused(_) => true,
+                Failure::Lost(_) => retry == Retry::IfUnsent,
+                Failure::NotSent(_) => false,
+            };
+            if !matches!(failure, Failure::Refused(_)) {
+                self.current.store((index + 1) % count, Ordering::Relaxed);
+            }
+            let error = failure.into_error(&member.endpoint);
+            if settled {
+                return Err(error);
+            }
+            tried.push(error);
+        }
+        Err(all_failed(tried))
+    }
+
+    async fn attempt<M, R, F, S>(
+        &self,
+        member: &Member,
+        message: &M,
+        send: &S,
+    ) -> std::result::Result<R, Failure>
+    where
+        M: Clone,
+        S: Fn(Channel, Request<M>) -> F,
+        F: Future<Output = std::result::Result<Response<R>, Status>>,
+    {
+        let mut renewed = false;
+        loop {
+            let mut request = Request::new(message.clone());
+            let token = self.authorise(member, &mut request).await?;
+            match send(member.channel.clone(), request).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => match (&self.auth, token) {
+                    (Some(auth), Some(token)) if !renewed && Auth::is_stale(&status) => {
+                        auth.refused(&token).await;
+                        renewed = true;
+                    }
+                    _ => return Err(Failure::of(&member.endpoint, status)),
+                },
+            }
+        }
+    }
+
+    /// Adds the token, when there is a user, and returns it.
+    pub async fn authorise<M>(
+        &self,
+        member: &Member,
+        request: &mut Request<M>,
+    ) -> std::result::Result<Option<String>, Failure> {
+        let Some(auth) = &self.auth else { return Ok(None) };
+        let token =
+            auth.token(&member.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+        if !token.is_empty()
+            && let Ok(value) = MetadataValue::try_from(token.as_str())
+        {
+            request.metadata_mut().insert("token", value);
+        }
+        Ok(Some(token))
+    }
+
+    /// The member calls go to at present.
+    pub fn current(&self) -> Option<&Member> {
+        self.members.get(self.current.load(Ordering::Relaxed) % self.members.len().max(1))
+    }
+
+    /// Moves on from a member that failed outside of a call.
+    pub fn leave(&self, member: &Member) {
+        if let Some(index) = self.members.iter().position(|other| std::ptr::eq(other, member)) {
+            let next = (index + 1) % self.members.len().max(1);
+            let _ = self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    pub async fn forget_token(&self, token: &str) {
+        if let Some(auth) = &self.auth {
+            auth.refused(token).await;
+        }
+    }
+}
+
+fn all_failed(mut errors: Vec<Error>) -> Error {
+    match errors.len() {
+        0 => Error::Config("no etcd endpoints specified".into()),
+        1 => errors.swap_remove(0),
+        count => {
+            let lines: Vec<String> = errors.iter().map(|error| format!("\n-  {error}")).collect();
+            Error::Datastore(format!("none of the {count} endpoints answers:{}", lines.concat()))
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.members.iter().map(|member| member.endpoint.to_string())).finish()
+    }
+}

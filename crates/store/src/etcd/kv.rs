@@ -1,0 +1,209 @@
+//! The key-value calls: ranges in pages, transactions, leases.
+
+use super::{Cluster, Retry};
+use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::lease_client::LeaseClient;
+use crate::proto::etcdserverpb::{
+    Compare, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
+    ResponseOp, TxnRequest,
+};
+use crate::proto::mvccpb::KeyValue;
+use crate::{Error, Result};
+use bytes::Bytes;
+use prost::Message;
+use std::time::Duration;
+use tonic::transport::Channel;
+
+/// A page of the largest values etcd takes stays well below this.
+const MESSAGE_LIMIT: usize = 1 << 30;
+/// The size a page should have; keeps single messages small and the server responsive.
+const PAGE_BYTES: usize = 2 << 20;
+const PAGE_KEYS: i64 = 10_000;
+/// How often a list is begun again because its revision was compacted away under it.
+const LIST_ATTEMPTS: u32 = 5;
+
+/// All entries of a range at one revision.
+#[derive(Debug)]
+pub(crate) struct Listed<T> {
+    pub items: Vec<T>,
+    pub revision: i64,
+    pub cluster_id: u64,
+}
+
+/// The outcome of a transaction.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    pub succeeded: bool,
+    pub revision: i64,
+    pub responses: Vec<ResponseOp>,
+}
+
+fn kv(channel: Channel) -> KvClient<Channel> {
+    KvClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT)
+}
+
+fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader> {
+    header.ok_or_else(|| {
+        Error::Datastore(
+            "the datastore's answer has no header: check that the endpoint is an etcd v3 client port".into(),
+        )
+    })
+}
+
+/// The first key after all keys with this prefix.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end.into();
+        }
+    }
+    // No such key: the range has no end.
+    Bytes::from_static(&[0])
+}
+
+impl Cluster {
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
+        self.call(Retry::Always, request, |channel, request| async move { kv(channel).range(request).await })
+            .await
+    }
+
+    pub async fn get(&self, key: &str) -> Result<Option<KeyValue>> {
+        let request = RangeRequest { key: Bytes::copy_from_slice(key.as_bytes()), ..Default::default() };
+        let answer = self.range(request).await?;
+        header(answer.header)?;
+        Ok(answer.kvs.into_iter().next())
+    }
+
+    /// Every key with the prefix, each through `read`, all at one revision: the given one or the present.
+    pub async fn list<T>(
+        &self,
+        prefix: &str,
+        revision: Option<i64>,
+        keys_only: bool,
+        mut read: impl FnMut(KeyValue) -> Option<T>,
+    ) -> Result<Listed<T>> {
+        let mut attempt = 1;
+        loop {
+            match self.list_once(prefix, revision, keys_only, &mut read).await {
+                Err(error) if revision.is_none() && is_compacted(&error) && attempt < LIST_ATTEMPTS => {
+                    attempt += 1
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn list_once<T>(
+        &self,
+        prefix: &str,
+        revision: Option<i64>,
+        keys_only: bool,
+        read: &mut impl FnMut(KeyValue) -> Option<T>,
+    ) -> Result<Listed<T>> {
+        let mut request = RangeRequest {
+            key: Bytes::copy_from_slice(prefix.as_bytes()),
+            range_end: prefix_end(prefix.as_bytes()),
+            limit: self.limits.first_page,
+            revision: revision.unwrap_or_default(),
+            keys_only,
+            ..Default::default()
+        };
+        let mut items = Vec::new();
+        loop {
+            let answer = self.range(request.clone()).await?;
+            let size = answer.encoded_len();
+            let ResponseHeader { revision: current, cluster_id, .. } = header(answer.header)?;
+            // Later pages must show the same moment as the first.
+            if request.revision == 0 {
+                request.revision = current;
+            }
+            let next = answer.kvs.last().map(|kv| after(&kv.key));
+            request.limit = next_page(request.limit, answer.kvs.len(), size);
+            items.extend(answer.kvs.into_iter().filter_map(&mut *read));
+            match next.filter(|_| answer.more) {
+                Some(key) => request.key = key,
+                None => return Ok(Listed { items, revision: request.revision, cluster_id }),
+            }
+        }
+    }
+
+    pub async fn put(&self, request: PutRequest) -> Result<i64> {
+        // An unconditional write gives the same result when it happens twice.
+        let answer = self
+            .call(Retry::Always, request, |channel, request| async move { kv(channel).put(request).await })
+            .await?;
+        Ok(header(answer.header)?.revision)
+    }
+
+    pub async fn transact(
+        &self,
+        compare: Vec<Compare>,
+        success: Vec<RequestOp>,
+        failure: Vec<RequestOp>,
+    ) -> Result<Committed> {
+        let request = TxnRequest { compare, success, failure };
+        let answer = self
+            .call(Retry::IfUnsent, request, |channel, request| async move { kv(channel).txn(request).await })
+            .await?;
+        Ok(Committed {
+            succeeded: answer.succeeded,
+            revision: header(answer.header)?.revision,
+            responses: answer.responses,
+        })
+    }
+
+    /// A lease of whole seconds, as the reference grants it.
+    pub async fn lease(&self, ttl: Duration) -> Result<i64> {
+        let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
+        let request = LeaseGrantRequest { ttl, id: 0 };
+        let answer = self
+            .call(Retry::Always, request, |channel, request| async move {
+                LeaseClient::new(channel).lease_grant(request).await
+            })
+            .await?;
+        if answer.error.is_empty() { Ok(answer.id) } else { Err(Error::Datastore(answer.error)) }
+    }
+}
+
+pub(crate) fn is_compacted(error: &Error) -> bool {
+    matches!(error, Error::Datastore(text) if text.contains("has been compacted"))
+}
+
+/// The smallest key greater than this one.
+fn after(key: &[u8]) -> Bytes {
+    let mut next = key.to_vec();
+    next.push(0);
+    next.into()
+}
+
+/// As many entries as make a page of the wished size, growing slowly, shrinking at once.
+fn next_page(limit: i64, entries: usize, size: usize) -> i64 {
+    let average = size.checked_div(entries).unwrap_or(0).max(1);
+    let fitting = i64::try_from(PAGE_BYTES / average).unwrap_or(PAGE_KEYS);
+    fitting.min(limit.saturating_mul(4)).clamp(1, PAGE_KEYS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(prefix_end(b"/calico/"), Bytes::from_static(b"/calico0"));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bytes::from_static(b"b"));
+        assert_eq!(prefix_end(b"\xff"), Bytes::from_static(&[0]));
+        assert_eq!(prefix_end(b""), Bytes::from_static(&[0]));
+    }
+
+    #[test]
+    fn pages_follow_the_size_of_entries() {
+        assert_eq!(next_page(500, 500, 500 * 100), 2000);
+        assert_eq!(next_page(2000, 2000, 2000 * 100), 8000);
+        assert_eq!(next_page(8000, 8000, 8000 * 100), PAGE_KEYS);
+        assert_eq!(next_page(500, 500, 500 << 20), 2);
+        assert_eq!(next_page(2, 1, 1 << 29), 1);
+        assert_eq!(next_page(500, 0, 20), 2000);
+    }
+}

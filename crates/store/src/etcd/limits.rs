@@ -1,0 +1,33 @@
+//! How long things may take, and how much may be asked for at once.
+
+use std::time::Duration;
+
+/// Every wait on the network ends within one of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// To open a connection, TLS included; shared out among the endpoints.
+    pub dial: Duration,
+    /// For one request, whatever has to be tried for it.
+    pub request: Duration,
+    /// Between HTTP/2 pings.
+    pub keepalive: Duration,
+    /// For the answer to a ping.
+    pub keepalive_answer: Duration,
+    /// Silence on a watch after which the server is asked for a sign of life.
+    pub watch_silence: Duration,
+    /// Entries asked for in the first page of a list; later pages follow the size of the entries.
+    pub first_page: i64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            dial: Duration::from_secs(10),
+            request: Duration::from_secs(15),
+            keepalive: Duration::from_secs(30),
+            keepalive_answer: Duration::from_secs(10),
+            watch_silence: Duration::from_secs(60),
+            first_page: 500,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! TLS towards the store: rustls on aws-lc-rs, versions 1.2 and 1.3.
+
+use crate::config::TlsSettings;
+use crate::{Error, Result};
+use std::sync::Arc;
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
+
+const ALPN_H2: &[u8] = b"h2";
+
+/// What the process-wide variables `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsPolicy {
+    pub min_version: String,
+    pub cipher_suites: String,
+}
+
+impl TlsPolicy {
+    pub fn from_env() -> TlsPolicy {
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        TlsPolicy { min_version: variable("TLS_MIN_VERSION"), cipher_suites: variable("TLS_CIPHER_SUITES") }
+    }
+
+    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>> {
+        match self.min_version.as_str() {
+            "" | "VersionTLS12" | "1.2" => Ok(vec![&version::TLS13, &version::TLS12]),
+            "VersionTLS13" | "1.3" => Ok(vec![&version::TLS13]),
+            other => Err(Error::Config(format!("TLS_MIN_VERSION = '{other}' is not one of 1.2, 1.3"))),
+        }
+    }
+
+    /// The named suites, in the names of the standard; versions 1.3's own suites always stay.
+    fn provider(&self) -> Result<CryptoProvider> {
+        let mut provider = aws_lc_rs::default_provider();
+        if self.cipher_suites.is_empty() {
+            return Ok(provider);
+        }
+        let mut wanted = Vec::new();
+        for name in self.cipher_suites.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let known = provider.cipher_suites.iter().find(|suite| standard_name(suite.suite()) == name);
+            wanted.push(*known.ok_or_else(|| {
+                Error::Config(format!("TLS_CIPHER_SUITES names '{name}', which is unknown or not safe"))
+            })?);
+        }
+        provider.cipher_suites.retain(|suite| suite.tls13().is_some() || wanted.contains(suite));
+        Ok(provider)
+    }
+}
+
+/// `TLS13_AES_128_GCM_SHA256` is rustls' spelling of the standard's `TLS_AES_128_GCM_SHA256`.
+fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
+    suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_")
+}
+
+pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    match &settings.ca {
+        Some(pem) => {
+            for certificate in certificates("etcdCACert", pem)? {
+                roots
+                    .add(certificate)
+                    .map_err(|e| Error::Config(format!("etcdCACert cannot be used: {e}")))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(policy.provider()?))
+        .with_protocol_versions(&policy.versions()?)
+        .map_err(|e| Error::Config(format!("TLS settings: {e}")))?
+        .with_root_certificates(roots);
+    let mut config = match &settings.identity {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|e| Error::Config(format!("etcdKey holds no PEM private key: {e}")))?;
+            builder
+                .with_client_auth_cert(certificates("etcdCert", cert)?, key)
+                .map_err(|e| Error::Config(format!("etcdCert and etcdKey do not go together: {e}")))?
+        }
+    };
+    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(setting: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(Error::Config(format!("{setting} holds no PEM certificate"))),
+        Err(error) => Err(Error::Config(format!("{setting} is not PEM: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_is_checked() {
+        let policy =
+            |min: &str, suites: &str| TlsPolicy { min_version: min.into(), cipher_suites: suites.into() };
+        let build = |policy: &TlsPolicy| client_config(&TlsSettings::default(), policy);
+        assert!(build(&policy("1.3", "TLS_AES_128_GCM_SHA256")).is_ok());
+        assert!(build(&policy("", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")).is_ok());
+        assert!(build(&policy("1.0", "")).unwrap_err().to_string().contains("TLS_MIN_VERSION = '1.0'"));
+        assert!(build(&policy("", "TLS_RSA_WITH_RC4_128_SHA")).unwrap_err().to_string().contains("RC4"));
+    }
+
+    #[test]
+    fn bad_pem_names_the_setting() {
+        let ca = TlsSettings { ca: Some(b"nonsense".to_vec()), identity: None };
+        let error = client_config(&ca, &TlsPolicy::default()).unwrap_err();
+        assert_eq!(error.to_string(), "etcdCACert holds no PEM certificate");
+        let pair = TlsSettings { ca: None, identity: Some((b"x".to_vec(), b"y".to_vec())) };
+        let error = client_config(&pair, &TlsPolicy::default()).unwrap_err();
+        assert!(error.to_string().starts_with("etcdKey holds no PEM private key"), "{error}");
+    }
+}

@@ -1,0 +1,98 @@
+//! One watch stream on one server. It ends at the first trouble; going on after that is `crate::watch`'s business.
+
+use super::Cluster;
+use super::cluster::Member;
+use super::failure::Failure;
+use super::kv::prefix_end;
+use crate::proto::etcdserverpb::watch_client::WatchClient;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
+use crate::{Error, Result};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Streaming};
+
+const MESSAGE_LIMIT: usize = 1 << 30;
+
+pub(crate) struct WatchStream<'a> {
+    cluster: &'a Cluster,
+    member: &'a Member,
+    token: Option<String>,
+    requests: mpsc::Sender<WatchRequest>,
+    responses: Streaming<WatchResponse>,
+}
+
+/// Asks for every change of keys with the prefix from a revision on.
+pub(crate) async fn open_watch<'a>(cluster: &'a Cluster, prefix: &str, from: i64) -> Result<WatchStream<'a>> {
+    let Some(member) = cluster.current() else {
+        return Err(Error::Config("no etcd endpoints specified".into()));
+    };
+    let opened = tokio::time::timeout(cluster.limits.request, open(cluster, member, prefix, from)).await;
+    opened.unwrap_or_else(|_| Err(Failure::silent(&member.endpoint, cluster.limits.request))).map_err(
+        |failure| {
+            cluster.leave(member);
+            failure.into_error(&member.endpoint)
+        },
+    )
+}
+
+async fn open<'a>(
+    cluster: &'a Cluster,
+    member: &'a Member,
+    prefix: &str,
+    from: i64,
+) -> std::result::Result<WatchStream<'a>, Failure> {
+    let (requests, queue) = mpsc::channel(4);
+    let create = WatchCreateRequest {
+        key: Bytes::copy_from_slice(prefix.as_bytes()),
+        range_end: prefix_end(prefix.as_bytes()),
+        start_revision: from,
+        progress_notify: true,
+        ..Default::default()
+    };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    // The queue was just made and holds more than one.
+    let _ = requests.try_send(create);
+    let mut request = Request::new(ReceiverStream::new(queue));
+    let token = cluster.authorise(member, &mut request).await?;
+    // A server cut off from the others ends the stream instead of falling silent.
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    let mut client = WatchClient::new(member.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
+    let answer = client.watch(request).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+    Ok(WatchStream { cluster, member, token, requests, responses: answer.into_inner() })
+}
+
+impl WatchStream<'_> {
+    /// The next response. A silent server is asked for a sign of life and given up when it gives none.
+    pub async fn next(&mut self) -> Result<WatchResponse> {
+        let silence = self.cluster.limits.watch_silence;
+        let mut asked = false;
+        loop {
+            match tokio::time::timeout(silence, self.responses.message()).await {
+                Ok(Ok(Some(response))) => return Ok(response),
+                Ok(Ok(None)) => return Err(self.fail(Failure::Lost("the server ended the watch".into()))),
+                Ok(Err(status)) => return Err(self.fail(Failure::of(&self.member.endpoint, status))),
+                Err(_) if asked => return Err(self.fail(Failure::silent(&self.member.endpoint, silence))),
+                Err(_) => {
+                    asked = true;
+                    let progress = RequestUnion::ProgressRequest(WatchProgressRequest {});
+                    let _ = self.requests.try_send(WatchRequest { request_union: Some(progress) });
+                }
+            }
+        }
+    }
+
+    fn fail(&self, failure: Failure) -> Error {
+        self.cluster.leave(self.member);
+        failure.into_error(&self.member.endpoint)
+    }
+
+    /// The server closed the watch of its own accord; perhaps our token is no longer good.
+    pub async fn refused(&self) {
+        if let Some(token) = &self.token {
+            self.cluster.forget_token(token).await;
+        }
+    }
+}

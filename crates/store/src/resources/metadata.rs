@@ -1,0 +1,136 @@
+//! What every kind's metadata must and must not say when it is written.
+
+use crate::{Error, Result, Revision};
+use tortie_model::{FieldError, Kind, ObjectMeta, Resource, ValidationError};
+use uuid::Uuid;
+
+/// Collects what is wrong, so that all of it is reported at once.
+#[derive(Default)]
+struct Findings(Vec<FieldError>);
+
+impl Findings {
+    fn add(&mut self, name: &str, value: &str, reason: &str) {
+        self.0.push(FieldError { name: name.to_owned(), value: value.to_owned(), reason: reason.to_owned() });
+    }
+
+    fn into_result(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(ValidationError { errors: self.0 }.into()) }
+    }
+}
+
+/// A name, and a namespace where the kind has one.
+pub fn check_identity(kind: Kind, namespace: &str, name: &str) -> Result<()> {
+    let mut findings = Findings::default();
+    identity(kind, namespace, name, &mut findings);
+    findings.into_result()
+}
+
+fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut Findings) {
+    if name.is_empty() {
+        findings.add("Metadata.Name", name, "name must be specified");
+    }
+    if kind.is_namespaced() && namespace.is_empty() {
+        findings.add("Metadata.Namespace", namespace, "namespace is not specified on namespaced resource");
+    }
+    if !kind.is_namespaced() && !namespace.is_empty() {
+        findings.add(
+            "Metadata.Namespace",
+            namespace,
+            "namespace is not supported for a cluster scoped resource",
+        );
+    }
+}
+
+pub fn check_create(resource: &Resource) -> Result<()> {
+    let meta = resource.metadata();
+    let mut findings = Findings::default();
+    if meta.generate_name.is_empty() {
+        identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
+    } else {
+        findings.add("Metadata.GenerateName", &meta.generate_name, "generateName is not supported");
+    }
+    if !meta.resource_version.is_empty() {
+        findings.add(
+            "Metadata.ResourceVersion",
+            &meta.resource_version,
+            "field must not be set for a Create request",
+        );
+    }
+    findings.into_result()
+}
+
+pub fn check_update(resource: &Resource) -> Result<()> {
+    let meta = resource.metadata();
+    let mut findings = Findings::default();
+    identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
+    let needed = [
+        ("Metadata.ResourceVersion", meta.resource_version.as_str()),
+        ("Metadata.CreationTimestamp", meta.creation_timestamp.as_deref().unwrap_or_default()),
+        ("Metadata.UID", meta.uid.as_str()),
+    ];
+    for (field, value) in needed {
+        if value.is_empty() {
+            findings.add(field, value, "field must be set for an Update request");
+        }
+    }
+    findings.into_result()
+}
+
+/// Gives a new object its identity; one brought along (by an import) is kept.
+pub fn stamp(meta: &mut ObjectMeta) {
+    if meta.uid.is_empty() {
+        meta.uid = Uuid::new_v4().to_string();
+    }
+    if meta.creation_timestamp.as_deref().unwrap_or_default().is_empty() {
+        meta.creation_timestamp = Some(format!("{:.0}", jiff::Timestamp::now()));
+    }
+}
+
+/// etcd's revision in the text of a resourceVersion.
+pub fn revision(text: &str) -> Result<Revision> {
+    text.parse().map_err(|_| {
+        Error::Validation(ValidationError::one(
+            "ResourceVersion",
+            text,
+            "invalid resource version: not a number",
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_missing_for_an_update_is_named() {
+        let mut policy = Resource::new(Kind::NetworkPolicy);
+        policy.metadata_mut().name = "web".into();
+        let text = check_update(&policy).unwrap_err().to_string();
+        for field in ["Namespace", "ResourceVersion", "CreationTimestamp", "UID"] {
+            assert!(text.contains(&format!("Metadata.{field} = ''")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_new_object_brings_no_revision_and_no_generated_name() {
+        let mut pool = Resource::new(Kind::IPPool);
+        assert!(check_create(&pool).unwrap_err().to_string().contains("Metadata.Name"));
+        pool.metadata_mut().generate_name = "pool-".into();
+        pool.metadata_mut().resource_version = "3".into();
+        let text = check_create(&pool).unwrap_err().to_string();
+        assert!(text.contains("GenerateName = 'pool-'") && text.contains("ResourceVersion = '3'"), "{text}");
+    }
+
+    #[test]
+    fn what_an_import_brings_is_kept() {
+        let mut meta =
+            ObjectMeta { uid: "u".into(), creation_timestamp: Some("t".into()), ..Default::default() };
+        stamp(&mut meta);
+        assert_eq!((meta.uid.as_str(), meta.creation_timestamp.as_deref()), ("u", Some("t")));
+        let mut meta = ObjectMeta::default();
+        stamp(&mut meta);
+        assert_eq!(meta.uid.len(), 36);
+        let time = meta.creation_timestamp.unwrap();
+        assert!(time.len() == 20 && time.ends_with('Z'), "{time}");
+    }
+}

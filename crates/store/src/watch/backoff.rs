@@ -1,0 +1,39 @@
+//! How long to wait before trying again: longer each time, never the same for two clients.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    pub fn next(&mut self) -> Duration {
+        let full = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        full.mul_f64(rand::random_range(0.5..=1.0))
+    }
+
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_to_a_limit_and_starts_again() {
+        let mut backoff = Backoff::default();
+        assert!(backoff.next() <= FIRST);
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        assert!(waits.iter().all(|wait| *wait <= LONGEST));
+        assert!(waits.last().is_some_and(|wait| *wait >= LONGEST / 2));
+        backoff.reset();
+        assert!(backoff.next() <= FIRST);
+    }
+}

@@ -1,0 +1,258 @@
+//! Servers that are down, silent, foreign, behind TLS or behind a password.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{client, etcd, hasty, within};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tortie_model::ipam::Handle;
+use tortie_model::{Key, KeyRange, Value};
+use tortie_store::{Client, Config, Error};
+use tortie_testkit::{Etcd, EtcdOptions, EtcdTls, free_port};
+
+fn handle(id: &str) -> Key {
+    Key::Handle { id: id.into() }
+}
+
+async fn works(client: &Client) {
+    let value = Value::Handle(Handle::default());
+    within("apply", client.apply(&handle("h"), &value, None)).await.unwrap();
+    assert_eq!(within("get", client.get(&handle("h"))).await.unwrap().value, value);
+}
+
+async fn failure(client: &Client) -> String {
+    let error = within("get", client.get(&handle("h"))).await.unwrap_err();
+    assert!(matches!(error, Error::Datastore(_) | Error::Unauthorized(_)), "{error:?}");
+    error.to_string()
+}
+
+/// A server that does what the test says with every connection; gone on drop.
+struct Impostor {
+    endpoint: String,
+    task: JoinHandle<()>,
+}
+
+impl Impostor {
+    /// Answers whatever comes with `answer`, or never if it is empty.
+    async fn start(answer: &'static [u8]) -> Impostor {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut buffer = [0; 1024];
+                let _ = stream.read(&mut buffer).await;
+                let _ = stream.write_all(answer).await;
+                if answer.is_empty() {
+                    open.push(stream);
+                }
+            }
+        });
+        Impostor { endpoint, task }
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_down() {
+    let endpoint = format!("http://127.0.0.1:{}", free_port().unwrap());
+    let text = failure(&hasty(&Config::at(&endpoint)).await).await;
+    assert!(text.starts_with(&format!("cannot connect to {endpoint}: Connection refused")), "{text}");
+    assert!(text.contains("ETCD_ENDPOINTS"), "{text}");
+}
+
+#[tokio::test]
+async fn a_socket_that_is_not_there() {
+    let text = failure(&hasty(&Config::at("unix:///nonexistent/socket")).await).await;
+    assert!(text.starts_with("cannot connect to unix:///nonexistent/socket: No such file"), "{text}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_never_answers() {
+    let impostor = Impostor::start(b"").await;
+    let text = failure(&hasty(&Config::at(&impostor.endpoint)).await).await;
+    assert!(text.starts_with(&format!("no answer from {} within", impostor.endpoint)), "{text}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_answers_garbage() {
+    for answer in [
+        &b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..],
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        &[0xff; 200],
+        // An HTTP/2 server whose answer is nobody's: SETTINGS, then headers that do not decode.
+        b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x04\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff",
+    ] {
+        let impostor = Impostor::start(answer).await;
+        let text = failure(&hasty(&Config::at(&impostor.endpoint)).await).await;
+        assert!(text.contains(&impostor.endpoint), "{text}");
+        assert!(text.contains("check that"), "{answer:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn one_of_three_endpoints_is_down() {
+    let etcd = etcd();
+    let dead = format!("http://127.0.0.1:{}", free_port().unwrap());
+    let silent = Impostor::start(b"").await;
+    // A write goes past an endpoint it cannot connect to; a read also past one that does not answer.
+    works(&hasty(&Config::at(format!("{dead},{},{}", etcd.endpoint(), silent.endpoint))).await).await;
+    let client = hasty(&Config::at(format!("{},{dead},{}", silent.endpoint, etcd.endpoint()))).await;
+    within("list", client.list(&KeyRange::Handles)).await.unwrap();
+    works(&client).await;
+}
+
+#[tokio::test]
+async fn all_of_three_endpoints_are_down() {
+    let ports = [free_port().unwrap(), free_port().unwrap(), free_port().unwrap()];
+    let endpoints = ports.map(|port| format!("http://127.0.0.1:{port}"));
+    let text = failure(&hasty(&Config::at(endpoints.join(","))).await).await;
+    assert!(text.starts_with("none of the 3 endpoints answers:"), "{text}");
+    assert!(endpoints.iter().all(|endpoint| text.contains(endpoint)), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_comes_back() {
+    let mut etcd = etcd();
+    let client = hasty(&Config::at(etcd.endpoint())).await;
+    works(&client).await;
+    etcd.kill();
+    failure(&client).await;
+    etcd.restart().unwrap();
+    works(&client).await;
+}
+
+struct Certificates {
+    dir: tempfile::TempDir,
+}
+
+impl Certificates {
+    /// A CA, and a certificate for 127.0.0.1 that serves both sides.
+    fn new() -> Certificates {
+        use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+        let dir = tempfile::tempdir().unwrap();
+        let ca_key = KeyPair::generate().unwrap();
+        let mut ca = CertificateParams::new(Vec::new()).unwrap();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_cert = ca.self_signed(&ca_key).unwrap();
+        let issuer = Issuer::new(ca, ca_key);
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+        let certificates = Certificates { dir };
+        for (name, text) in [("ca", ca_cert.pem()), ("cert", cert.pem()), ("key", key.serialize_pem())] {
+            std::fs::File::create(certificates.path(name)).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        certificates
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn etcd(&self, client_cert_auth: bool) -> Etcd {
+        let tls = EtcdTls {
+            ca_file: self.path("ca"),
+            cert_file: self.path("cert"),
+            key_file: self.path("key"),
+            client_cert_auth,
+        };
+        Etcd::start_with(EtcdOptions { tls: Some(tls), ..Default::default() }).unwrap()
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[tokio::test]
+async fn tls_with_client_certificates() {
+    let certificates = Certificates::new();
+    let etcd = certificates.etcd(true);
+    let files = Config {
+        etcd_ca_cert_file: name(&certificates.path("ca")),
+        etcd_cert_file: name(&certificates.path("cert")),
+        etcd_key_file: name(&certificates.path("key")),
+        ..Config::at(etcd.endpoint())
+    };
+    works(&hasty(&files).await).await;
+    let inline = Config {
+        etcd_ca_cert: certificates.text("ca"),
+        etcd_cert: certificates.text("cert"),
+        etcd_key: certificates.text("key"),
+        ..Config::at(etcd.endpoint())
+    };
+    works(&hasty(&inline).await).await;
+
+    let anonymous = Config { etcd_ca_cert: certificates.text("ca"), ..Config::at(etcd.endpoint()) };
+    let text = failure(&hasty(&anonymous).await).await;
+    assert!(text.contains("etcdCertFile"), "{text}");
+    let stranger = Config { etcd_ca_cert: Certificates::new().text("ca"), ..Config::at(etcd.endpoint()) };
+    let text = failure(&hasty(&stranger).await).await;
+    assert!(text.contains("certificate is not trusted") && text.contains("etcdCACertFile"), "{text}");
+}
+
+#[tokio::test]
+async fn the_wrong_scheme_is_explained() {
+    let certificates = Certificates::new();
+    let secure = certificates.etcd(false);
+    let plain = etcd();
+    let text = failure(&hasty(&Config::at(secure.endpoint().replace("https", "http"))).await).await;
+    assert!(text.contains("https"), "{text}");
+    let config = Config {
+        etcd_ca_cert: certificates.text("ca"),
+        ..Config::at(plain.endpoint().replace("http", "https"))
+    };
+    let text = failure(&hasty(&config).await).await;
+    assert!(text.contains("does not speak TLS"), "{text}");
+}
+
+#[tokio::test]
+async fn users_and_passwords() {
+    let mut etcd =
+        Etcd::start_with(EtcdOptions { args: vec!["--auth-token-ttl=1".into()], ..Default::default() })
+            .or_else(|_| Etcd::start())
+            .unwrap();
+    let with = |user: &str, password: &str| Config {
+        etcd_username: user.into(),
+        etcd_password: password.into(),
+        ..Config::at(etcd.endpoint())
+    };
+    let (good, wrong) = (with("root", "secret"), with("root", "guess"));
+
+    // Credentials do no harm while the server does not ask for them.
+    let early = hasty(&good).await;
+    works(&early).await;
+
+    etcd.ctl(&["user", "add", "root:secret"]).unwrap();
+    etcd.ctl(&["user", "grant-role", "root", "root"]).unwrap();
+    etcd.ctl(&["auth", "enable"]).unwrap();
+
+    let client_with_user = hasty(&good).await;
+    works(&client_with_user).await;
+    works(&early).await;
+    let text = failure(&hasty(&wrong).await).await;
+    assert!(text.starts_with("connection is unauthorized") && text.contains("ETCD_PASSWORD"), "{text}");
+    assert!(!text.contains("guess"), "{text}");
+    let text = failure(&client(&etcd.endpoint()).await).await;
+    assert!(text.starts_with("connection is unauthorized") && text.contains("ETCD_USERNAME"), "{text}");
+
+    // A restarted server has forgotten its tokens.
+    etcd.restart().unwrap();
+    works(&client_with_user).await;
+    let mut watch = client_with_user.watch(KeyRange::Handles, None);
+    assert!(matches!(common::next(&mut watch).await, tortie_store::Event::Put(_)));
+}
