@@ -46,8 +46,8 @@ pub enum Error {
     DoesNotExist { id: String, reason: String },
     #[error("{0}")]
     BadConfig(String),
-    #[error("{what} of {name} cannot be read: {reason}")]
-    Unreadable { what: &'static str, name: String, reason: String },
+    #[error("{reason}")]
+    Exhausted { reason: String },
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
