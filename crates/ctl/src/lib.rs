@@ -1,1 +1,86 @@
+//! calicoctl: the command line a Calico user has in their fingers, on our store client.
+//!
+//! `cli` is the tree of commands, `commands` has one module for each, and between them and the store stand small
+//! pure parts: where input comes from (`input`), which namespace is meant (`namespace`), what a patch does
+//! (`patching`), how results are printed (`output`) and told (`outcome`).
 
+pub mod cli;
+mod commands;
+mod failure;
+mod input;
+mod kind_word;
+mod migrate;
+mod namespace;
+mod outcome;
+mod output;
+mod patching;
+pub mod release;
+mod session;
+mod verbs;
+
+pub use cli::Cli;
+pub use commands::completion::completion;
+pub use failure::Failure;
+
+use clap::CommandFactory;
+use cli::{Command, DatastoreCommand, MigrateCommand};
+use failure::Result;
+use std::io::Write;
+use tracing::level_filters::LevelFilter;
+
+/// Runs one command; what it prints goes to `out`, what goes wrong is returned.
+pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Create(args) => commands::write::create(args, global, out).await,
+        Command::Apply(args) => commands::write::apply(args, global, out).await,
+        Command::Replace(args) => commands::write::replace(args, global, out).await,
+        Command::Validate(args) => commands::write::validate(args, out),
+        Command::Delete(args) => commands::delete::delete(args, global, out).await,
+        Command::Get(args) => commands::get::get(args, global, out).await,
+        Command::Patch(args) => commands::patch::patch(args, global, out).await,
+        Command::Label(args) => commands::label::label(args, global, out).await,
+        Command::Version(args) => commands::version::version(args, out).await,
+        Command::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
+        Command::Datastore(args) => match &args.command {
+            DatastoreCommand::MigratePolicyNames(connection) => {
+                migrate::policy_names::migrate(connection, global, out).await
+            }
+            DatastoreCommand::Migrate(migration) => match &migration.command {
+                MigrateCommand::Export(connection) => migrate::export::export(connection, global, out).await,
+                MigrateCommand::Import(args) => migrate::import::import(args, out).await,
+                MigrateCommand::Lock(connection) => migrate::lock::lock(connection, global, out).await,
+                MigrateCommand::Unlock(connection) => migrate::lock::unlock(connection, global, out).await,
+            },
+        },
+    }
+}
+
+/// What a `--log-level` lets through.
+pub fn log_filter(level: &str) -> std::result::Result<LevelFilter, String> {
+    match level {
+        "panic" | "fatal" => Ok(LevelFilter::OFF),
+        "error" => Ok(LevelFilter::ERROR),
+        "warn" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        other => Err(format!(
+            "unknown log level: {other}, expected one of: panic, fatal, error, warn, info, debug"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_levels() {
+        assert_eq!(log_filter("panic"), Ok(LevelFilter::OFF));
+        assert_eq!(log_filter("debug"), Ok(LevelFilter::DEBUG));
+        assert_eq!(
+            log_filter("loud").unwrap_err(),
+            "unknown log level: loud, expected one of: panic, fatal, error, warn, info, debug"
+        );
+    }
+}

@@ -3,6 +3,7 @@
 //! Everything here is a function of its arguments: no I/O, no clock, no async. The store, the command line
 //! and the node all speak in these types, so this is where a name, a default or a rule is decided once.
 
+pub mod codec;
 pub mod ipam;
 pub mod key;
 pub mod kind;
@@ -11,6 +12,8 @@ pub mod meta;
 pub mod names;
 pub mod object;
 pub mod resource;
+pub mod scalar;
+pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod validation;
@@ -19,9 +22,9 @@ pub mod value;
 pub use key::{Key, KeyRange};
 pub use kind::{Kind, Scope};
 pub use meta::ObjectMeta;
-pub use object::{Object, Spec};
+pub use object::{DecodeError, NoStatus, Object, Spec, StatusForm};
 pub use resource::{Resource, ResourceList};
-pub use validation::{FieldError, ValidationError};
+pub use validation::{Checker, FieldError, ValidationError};
 pub use value::Value;
 
 /// The group and version of every kind.

@@ -1,5 +1,6 @@
 //! Object metadata: the part every resource has in common.
 
+use crate::{Checker, Kind, names};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -37,6 +38,9 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
+    /// Kubernetes' record of who set which field; carried along, never looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub managed_fields: Vec<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +58,51 @@ pub struct OwnerReference {
     pub controller: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_owner_deletion: Option<bool>,
+}
+
+impl ObjectMeta {
+    /// The rules for names, labels and annotations. Whether a namespace is needed depends on the operation.
+    pub(crate) fn check(&self, kind: Kind, at: &Checker<'_>) {
+        let report = |at: Checker<'_>, value: &str, result: Result<(), String>| {
+            if let Err(reason) = result {
+                at.fail(value, reason);
+            }
+        };
+        report(at.field("name"), &self.name, names::check_name(kind, &self.name));
+        if !self.namespace.is_empty() {
+            let fits = if kind.is_namespaced() {
+                names::check_label_form(&self.namespace)
+            } else {
+                Err(format!("{kind} is not namespaced"))
+            };
+            report(at.field("namespace"), &self.namespace, fits);
+        }
+        check_labels(&at.field("labels"), &self.labels);
+        check_annotations(&at.field("annotations"), &self.annotations);
+    }
+}
+
+/// Keys and values by the rules of Kubernetes.
+pub(crate) fn check_labels(at: &Checker<'_>, labels: &BTreeMap<String, String>) {
+    for (key, value) in labels {
+        let failures = [
+            names::check_qualified(key).err().map(|reason| format!("label key {reason}")),
+            names::check_label_value(value).err().map(|reason| format!("label value {reason}")),
+        ];
+        failures.into_iter().flatten().for_each(|reason| at.fail(format_args!("{key}={value}"), reason));
+    }
+}
+
+/// Keys and the total size by the rules of Kubernetes.
+pub(crate) fn check_annotations(at: &Checker<'_>, annotations: &BTreeMap<String, String>) {
+    for key in annotations.keys() {
+        if let Err(reason) = names::check_annotation_key(key) {
+            at.fail(key, format!("annotation key {reason}"));
+        }
+    }
+    if let Err(reason) = names::check_annotations_size(annotations) {
+        at.fail(format_args!("{} annotations", annotations.len()), reason);
+    }
 }
 
 fn is_zero(n: &i64) -> bool {

@@ -55,6 +55,11 @@ macro_rules! resource {
             }
         }
 
+        /// The schema of an object of a kind, and whether it has a status.
+        pub(crate) fn schema_of(kind: Kind) -> (Value, bool) {
+            match kind { $(Kind::$kind => crate::schema::object::<_>(std::marker::PhantomData::<$kind>),)* }
+        }
+
         $(
             impl From<$kind> for Resource {
                 fn from(object: $kind) -> Resource { Resource::$kind(Box::new(object)) }
@@ -107,7 +112,8 @@ impl ResourceList {
     }
 }
 
-fn kind_of(value: &Value) -> Result<Kind, DecodeError> {
+/// The kind that an object says it is, if it is one of ours in our version.
+pub fn kind_of(value: &Value) -> Result<Kind, DecodeError> {
     let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (field("kind"), field("apiVersion"));
     Kind::from_name(kind)

@@ -32,6 +32,7 @@ pub struct EtcdOptions {
 #[derive(Debug)]
 pub struct Etcd {
     options: EtcdOptions,
+    home_port: u16,
     client_port: u16,
     peer_port: u16,
     child: Option<Child>,
@@ -47,9 +48,11 @@ impl Etcd {
         let mut last = io::Error::other("etcd did not start");
         // A port can be lost between choosing it and etcd binding it.
         for _ in 0..5 {
+            let home_port = free_port()?;
             let mut etcd = Etcd {
                 options: options.clone(),
-                client_port: free_port()?,
+                home_port,
+                client_port: home_port,
                 peer_port: free_port()?,
                 child: None,
                 dir: tempfile::Builder::new().prefix("tortie-etcd-").tempdir()?,
@@ -106,6 +109,20 @@ impl Etcd {
             .map_err(|e| io::Error::new(e.kind(), format!("cannot run etcd (package etcd-server): {e}")))?;
         self.child = Some(child);
         self.wait_until_serving()
+    }
+
+    /// Starts again with the same data on another client port, where nobody looks yet.
+    pub fn restart_elsewhere(&mut self) -> io::Result<()> {
+        self.kill();
+        self.client_port = free_port()?;
+        self.restart()
+    }
+
+    /// Undoes [`Etcd::restart_elsewhere`].
+    pub fn restart_at_home(&mut self) -> io::Result<()> {
+        self.kill();
+        self.client_port = self.home_port;
+        self.restart()
     }
 
     /// Runs etcdctl against this server and returns its standard output.

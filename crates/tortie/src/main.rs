@@ -1,1 +1,134 @@
-fn main() {}
+//! The one binary. Called as `calicoctl` or `kubectl-calico` it is that; called by its own name the first word says
+//! which part of it is meant.
+
+mod crds;
+mod datastore;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use tortie_ctl::{Cli, Failure, release};
+use tracing_subscriber::EnvFilter;
+
+/// Calico networking, rebuilt: the same API, datastore and command line in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "tortie", disable_version_flag = true)]
+struct Tortie {
+    #[command(subcommand)]
+    command: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// calicoctl: manage resources in the store
+    Ctl(Box<Cli>),
+    Datastore(datastore::DatastoreArgs),
+    /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
+    Crds(crds::Crds),
+    /// Print a completion script for a shell
+    Completion {
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Show the version
+    Version,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let result = match called_as(&args) {
+        Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli)),
+        Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            // With nobody to tell, the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Name {
+    Ctl(&'static str),
+    Tortie,
+}
+
+/// Which front end the name of the program stands for.
+fn called_as(args: &[OsString]) -> Name {
+    let name = args.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
+    match name {
+        Some("calicoctl") => Name::Ctl("calicoctl"),
+        Some("kubectl-calico") => Name::Ctl("kubectl-calico"),
+        _ => Name::Tortie,
+    }
+}
+
+/// Runs what was asked for. Help goes to standard output and is a success; anything else wrong with the arguments is
+/// a failure like others.
+fn parse<T: FromArgMatches>(
+    mut command: clap::Command,
+    args: &[OsString],
+    run: impl FnOnce(T) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match command.try_get_matches_from_mut(args).and_then(|matches| T::from_arg_matches(&matches)) {
+        Ok(parsed) => run(parsed),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(error.print()?),
+        Err(error) => Err(Failure::Message(error.to_string().trim_end().to_owned())),
+    }
+}
+
+fn run(part: Part) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    match part {
+        Part::Ctl(cli) => run_ctl(&cli),
+        Part::Datastore(args) => {
+            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+            datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Crds(args) => crds::print(&args, &mut out),
+        Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
+        Part::Version => {
+            writeln!(out, "tortie {}", env!("CARGO_PKG_VERSION"))?;
+            writeln!(out, "Calico API:        {}", release::API_LEVEL)?;
+            writeln!(out, "Git commit:        {}", release::GIT_COMMIT)?;
+            Ok(())
+        }
+    }
+}
+
+fn run_ctl(cli: &Cli) -> Result<(), Failure> {
+    let filter = tortie_ctl::log_filter(&cli.global.log_level).map_err(Failure::Message)?;
+    tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).init();
+    // One thread does: a command waits for one answer at a time.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(tortie_ctl::run(cli, &mut std::io::stdout()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_well_formed() {
+        Tortie::command().debug_assert();
+    }
+
+    #[test]
+    fn the_name_picks_the_front_end() {
+        let name = |path: &str| match called_as(&[OsString::from(path)]) {
+            Name::Ctl(name) => name,
+            Name::Tortie => "tortie",
+        };
+        assert_eq!(name("/usr/local/bin/calicoctl"), "calicoctl");
+        assert_eq!(name("kubectl-calico"), "kubectl-calico");
+        assert_eq!(name("./target/debug/tortie"), "tortie");
+        assert_eq!(name(""), "tortie");
+    }
+}

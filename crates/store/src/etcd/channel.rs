@@ -17,6 +17,9 @@ use tonic::transport::{Channel, Uri};
 /// Enough for a full page of the largest values on one stream without waiting for window updates.
 const WINDOW: u32 = 4 << 20;
 
+/// Marks failures that came after the connection was open, for those who explain them.
+pub const TLS_FAILED: &str = "TLS handshake failed";
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -66,7 +69,9 @@ async fn open(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> io::Result<Box<dyn
                 return Ok(Box::new(stream));
             }
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-            Ok(Box::new(TlsConnector::from(tls).connect(name, stream).await?))
+            let secured = TlsConnector::from(tls).connect(name, stream).await;
+            let stream = secured.map_err(|e| io::Error::new(e.kind(), format!("{TLS_FAILED}: {e}")))?;
+            Ok(Box::new(stream))
         }
     }
 }

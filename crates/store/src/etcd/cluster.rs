@@ -66,7 +66,9 @@ impl Cluster {
         let first = self.current.load(Ordering::Relaxed);
         let count = self.members.len();
         let mut tried = Vec::new();
-        for step in 0..count {
+        let mut step = 0;
+        let mut reopened = false;
+        while step < count {
             let index = (first + step) % count;
             let Some(member) = self.members.get(index) else { break };
             let left = deadline.saturating_duration_since(Instant::now());
@@ -81,19 +83,27 @@ impl Cluster {
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::silent(&member.endpoint, share),
             };
-            let settled = match &failure {
-                Failure::Refused(_) => true,
-                Failure::Lost(_) => retry == Retry::IfUnsent,
-                Failure::NotSent(_) => false,
-            };
-            if !matches!(failure, Failure::Refused(_)) {
-                self.current.store((index + 1) % count, Ordering::Relaxed);
+            match &failure {
+                Failure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
+                // Most often a connection that died while it was idle; a new one may do.
+                Failure::Stale(_) if !reopened => {
+                    reopened = true;
+                    continue;
+                }
+                Failure::Lost(_) if retry == Retry::Always && !reopened => {
+                    reopened = true;
+                    continue;
+                }
+                _ => self.current.store((index + 1) % count, Ordering::Relaxed),
             }
+            let unsent = matches!(failure, Failure::NotSent(_) | Failure::Stale(_));
+            let settled = retry == Retry::IfUnsent && !unsent;
             let error = failure.into_error(&member.endpoint);
             if settled {
                 return Err(error);
             }
             tried.push(error);
+            step += 1;
         }
         Err(all_failed(tried))
     }

@@ -1,6 +1,7 @@
 //! Why a call failed, in words that say where to look next.
 
 use super::auth::Auth;
+use super::channel::TLS_FAILED;
 use crate::Error;
 use crate::config::Endpoint;
 use std::error::Error as _;
@@ -12,8 +13,12 @@ use tonic::{Code, ConnectError, Status};
 pub enum Failure {
     /// Never reached the server: safe to try elsewhere.
     NotSent(String),
-    /// May or may not have been carried out.
+    /// The connection was found dead before anything was sent.
+    Stale(String),
+    /// The connection broke or the answer makes no sense: may or may not have been carried out.
     Lost(String),
+    /// No answer in time: may or may not have been carried out.
+    Silent(String),
     /// The server understood and refused.
     Refused(Status),
 }
@@ -24,7 +29,8 @@ impl Failure {
             return Failure::NotSent(unreachable(endpoint, &reason));
         }
         if status.source().is_some() {
-            return Failure::Lost(broken(endpoint, &chain(&status)));
+            let text = broken(endpoint, &chain(&status));
+            return if was_unsent(&status) { Failure::Stale(text) } else { Failure::Lost(text) };
         }
         match status.code() {
             // These come from the server, but another one may do better.
@@ -40,7 +46,7 @@ impl Failure {
     }
 
     pub fn silent(endpoint: &Endpoint, waited: Duration) -> Failure {
-        Failure::Lost(format!(
+        Failure::Silent(format!(
             "no answer from {endpoint} within {}: something accepts connections there but does not answer; \
              check that it is the datastore's client port and that the datastore is healthy",
             seconds(waited)
@@ -49,7 +55,9 @@ impl Failure {
 
     pub fn into_error(self, endpoint: &Endpoint) -> Error {
         match self {
-            Failure::NotSent(text) | Failure::Lost(text) => Error::Datastore(text),
+            Failure::NotSent(text) | Failure::Stale(text) | Failure::Lost(text) | Failure::Silent(text) => {
+                Error::Datastore(text)
+            }
             Failure::Refused(status) => explain(endpoint, &status),
         }
     }
@@ -78,10 +86,10 @@ fn unreachable(endpoint: &Endpoint, reason: &str) -> String {
     let hint = if reason.contains("UnknownIssuer") || reason.contains("invalid peer certificate") {
         "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \
          certificate"
-    } else if reason.contains("InvalidContentType") || reason.contains("corrupt message") {
-        "the endpoint does not speak TLS: check whether it should be http instead of https"
     } else if reason.contains("alert") {
         "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+    } else if reason.contains(TLS_FAILED) {
+        "the endpoint does not speak TLS: check whether it should be http instead of https"
     } else {
         "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
     };
@@ -97,9 +105,16 @@ fn broken(endpoint: &Endpoint, reason: &str) -> String {
     if reason.contains("frame") || reason.contains("protocol error") || reason.contains("PROTOCOL_ERROR") {
         return foreign(endpoint, reason);
     }
+    let hint = match endpoint {
+        Endpoint::Tcp { tls: true, .. } => {
+            "and, if it wants client certificates, etcdCertFile and etcdKeyFile"
+        }
+        Endpoint::Tcp { .. } => "(https if the server wants TLS)",
+        Endpoint::Unix { .. } => "and not another program's",
+    };
     format!(
-        "the connection to {endpoint} broke before the answer came: {reason}; check that it is the datastore's client \
-         port (https if the server wants TLS) and that the datastore is healthy"
+        "the connection to {endpoint} broke before the answer came: {reason}; check that the datastore is healthy and \
+         that the endpoint is its client port {hint}"
     )
 }
 
@@ -110,27 +125,27 @@ fn foreign(endpoint: &Endpoint, reason: &str) -> String {
     )
 }
 
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(status.source(), |error| (*error).source())
+}
+
 fn connect_error(status: &Status) -> Option<String> {
-    let mut source = status.source();
-    while let Some(error) = source {
-        if let Some(ConnectError(inner)) = error.downcast_ref::<ConnectError>() {
-            return Some(inner.to_string());
-        }
-        source = error.source();
-    }
-    None
+    let connect = causes(status).find_map(|error| error.downcast_ref::<ConnectError>())?;
+    Some(connect.0.to_string())
+}
+
+/// hyper hands back requests it did not get to send.
+fn was_unsent(status: &Status) -> bool {
+    causes(status).filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
 }
 
 /// The causes, outermost first, without repetitions.
 fn chain(status: &Status) -> String {
     let mut parts = vec![status.message().to_owned()];
-    let mut source = status.source();
-    while let Some(error) = source {
-        let text = error.to_string();
+    for text in causes(status).map(ToString::to_string) {
         if !text.is_empty() && !parts.iter().any(|part| part.contains(&text)) {
             parts.push(text);
         }
-        source = error.source();
     }
     parts.join(": ")
 }

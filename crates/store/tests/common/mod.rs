@@ -2,8 +2,15 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::{Value as Json, json};
+use std::path::PathBuf;
 use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
 use tortie_model::{API_VERSION, Kind, Resource};
+use tortie_store::embedded::{Listen, Options, Server};
+use tortie_store::proto::etcdserverpb::kv_client::KvClient;
+use tortie_store::proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_store::{Client, Config, Event, Limits, Resources, Watch};
 use tortie_testkit::Etcd;
 
@@ -44,4 +51,158 @@ pub fn object(kind: Kind, namespace: &str, name: &str, spec: Json) -> Resource {
 
 pub async fn next(watch: &mut Watch) -> Event {
     within("the watch", watch.next()).await.expect("an event")
+}
+
+/// A store that can be taken away and brought back.
+pub enum Store {
+    Etcd(Etcd),
+    Embedded(Embedded),
+}
+
+impl Store {
+    pub async fn etcd() -> Store {
+        Store::Etcd(Etcd::start().expect("etcd"))
+    }
+
+    pub async fn embedded() -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("home");
+        let mut store = Embedded { dir, socket, running: None };
+        store.start().await;
+        Store::Embedded(store)
+    }
+
+    pub fn endpoint(&self) -> String {
+        match self {
+            Store::Etcd(etcd) => etcd.endpoint(),
+            Store::Embedded(store) => format!("unix://{}", store.socket.display()),
+        }
+    }
+
+    pub async fn kill(&mut self) {
+        match self {
+            Store::Etcd(etcd) => etcd.kill(),
+            Store::Embedded(store) => store.stop().await,
+        }
+    }
+
+    pub async fn restart(&mut self) {
+        match self {
+            Store::Etcd(etcd) => etcd.restart().expect("etcd again"),
+            Store::Embedded(store) => store.start().await,
+        }
+    }
+
+    /// The same data where clients of the old place do not find it.
+    pub async fn restart_elsewhere(&mut self) {
+        match self {
+            Store::Etcd(etcd) => etcd.restart_elsewhere().expect("etcd elsewhere"),
+            Store::Embedded(store) => {
+                store.socket = store.dir.path().join("elsewhere");
+                store.start().await;
+            }
+        }
+    }
+
+    pub async fn restart_at_home(&mut self) {
+        match self {
+            Store::Etcd(etcd) => etcd.restart_at_home().expect("etcd at home"),
+            Store::Embedded(store) => {
+                store.socket = store.dir.path().join("home");
+                store.start().await;
+            }
+        }
+    }
+
+    pub async fn client(&self) -> Client {
+        client(&self.endpoint()).await
+    }
+
+    pub async fn resources(&self) -> Resources {
+        Resources::new(self.client().await)
+    }
+
+    async fn kv(&self) -> KvClient<Channel> {
+        let endpoint = self.endpoint();
+        let channel = match endpoint.strip_prefix("unix://") {
+            Some(path) => Endpoint::try_from(format!("unix:{path}")).unwrap().connect().await.unwrap(),
+            None => Endpoint::try_from(endpoint).unwrap().connect().await.unwrap(),
+        };
+        KvClient::new(channel)
+    }
+
+    /// What lies under a key, to the byte.
+    pub async fn raw(&self, key: &str) -> Option<String> {
+        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+        let kvs = self.kv().await.range(request).await.unwrap().into_inner().kvs;
+        kvs.into_iter().next().map(|kv| String::from_utf8(kv.value.to_vec()).unwrap())
+    }
+
+    /// Puts bytes under a key as another program would.
+    pub async fn put_raw(&self, key: &str, value: &str) {
+        let request =
+            PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() };
+        self.kv().await.put(request).await.unwrap();
+    }
+
+    pub async fn delete_raw(&self, key: &str) {
+        let request = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
+        self.kv().await.delete_range(request).await.unwrap();
+    }
+
+    /// Forgets all history.
+    pub async fn compact(&self) {
+        let mut kv = self.kv().await;
+        let range = RangeRequest { key: "/".into(), ..Default::default() };
+        let revision = kv.range(range).await.unwrap().into_inner().header.unwrap().revision;
+        kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+    }
+}
+
+/// The embedded store in this process.
+pub struct Embedded {
+    dir: tempfile::TempDir,
+    socket: PathBuf,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Embedded {
+    async fn start(&mut self) {
+        self.stop().await;
+        let options = Options::new(self.dir.path().join("data"), vec![Listen::Unix(self.socket.clone())]);
+        let server = Server::open(&options).expect("the embedded store");
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            server.serve(stopped).await.expect("the embedded store");
+        });
+        self.running = Some((stop, serving));
+    }
+
+    async fn stop(&mut self) {
+        if let Some((stop, serving)) = self.running.take() {
+            let _ = stop.send(());
+            serving.await.expect("the embedded store");
+        }
+    }
+}
+
+/// Writes a test once and runs it on every store.
+#[macro_export]
+macro_rules! on_each_store {
+    ($($name:ident)*) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_etcd() {
+                super::$name($crate::common::Store::etcd().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_the_embedded_store() {
+                super::$name($crate::common::Store::embedded().await).await;
+            }
+        }
+    )*};
 }

@@ -1,5 +1,12 @@
 //! What is wrong with an object: every failure, each with the field's path, its value and the reason.
 
+mod checker;
+mod checks;
+mod path;
+
+pub use checker::Checker;
+pub use checks::{Family, Interval};
+
 use std::fmt;
 
 /// One thing wrong with one field.

@@ -1,0 +1,34 @@
+//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
+
+mod measure;
+mod model;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+struct Suite {
+    name: &'static str,
+    run: fn() -> Outcome,
+}
+
+const SUITES: [Suite; 1] = [Suite { name: "model", run: model::run }];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|name| SUITES.iter().all(|suite| suite.name != name.as_str())) {
+        let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+        eprintln!("tortie-bench: no suite {unknown}; there are: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    for suite in
+        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
+    {
+        if let Err(error) = (suite.run)() {
+            eprintln!("tortie-bench {}: {error}", suite.name);
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,68 @@
+//! Times of short operations, taken side by side, and tables of them.
+
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(60);
+
+/// Nanoseconds per call of each candidate: the median of several rounds. The candidates take turns, so that what
+/// disturbs the machine disturbs all of them.
+pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f64; N] {
+    let batches: Vec<u32> = candidates.iter_mut().map(|candidate| batch(candidate)).collect();
+    let mut times = [const { Vec::new() }; N];
+    for _ in 0..ROUNDS {
+        for ((candidate, calls), times) in candidates.iter_mut().zip(&batches).zip(&mut times) {
+            let start = Instant::now();
+            (0..*calls).for_each(|_| candidate());
+            times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(*calls));
+        }
+    }
+    times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times.get(ROUNDS / 2).copied().unwrap_or_default()
+    })
+}
+
+/// How many calls fill a round.
+fn batch(candidate: &mut dyn FnMut()) -> u32 {
+    let start = Instant::now();
+    let mut calls = 0u32;
+    while start.elapsed() < ROUND {
+        candidate();
+        calls += 1;
+    }
+    calls.max(1)
+}
+
+/// `1.23 us`
+pub fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        ns if ns < 1e3 => format!("{ns:.1} ns"),
+        ns if ns < 1e6 => format!("{:.2} us", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// `4.5x`
+pub fn times(factor: f64) -> String {
+    if factor < 10.0 { format!("{factor:.2}x") } else { format!("{factor:.0}x") }
+}
+
+/// Prints rows under a header in aligned columns, as Markdown.
+pub fn table(title: &str, header: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(String::len);
+        cells.chain(header.get(column).map(|cell| cell.len())).max().unwrap_or(0)
+    };
+    let line = |cells: Vec<&str>| {
+        let padded: Vec<_> =
+            cells.iter().enumerate().map(|(i, cell)| format!("{cell:<w$}", w = width(i))).collect();
+        println!("| {} |", padded.join(" | "));
+    };
+    println!("\n{title}\n");
+    line(header.to_vec());
+    let rules: Vec<String> = (0..header.len()).map(|column| "-".repeat(width(column))).collect();
+    line(rules.iter().map(String::as_str).collect());
+    rows.iter().for_each(|row| line(row.iter().map(String::as_str).collect()));
+}

@@ -1,0 +1,9 @@
+//! The model's hot paths: parsing and evaluating selectors, decoding policies.
+
+mod decode;
+mod selectors;
+
+pub fn run() -> crate::Outcome {
+    selectors::run()?;
+    decode::run()
+}

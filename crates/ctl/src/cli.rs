@@ -1,0 +1,331 @@
+//! The command tree: what can be typed, and the help for it.
+
+use crate::kind_word::KindWord;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tortie_store::Config;
+
+/// Manage Calico resources in the store: policies, pools, peers, endpoints and the rest.
+///
+/// The store is found in the file given by --config, else in the environment (ETCD_ENDPOINTS and its
+/// siblings, each also with the prefix CALICO_), else, when nothing is configured, on the embedded store's
+/// socket /run/tortie/datastore.sock if that exists.
+#[derive(Debug, Parser)]
+#[command(name = "calicoctl", disable_version_flag = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// What to log on stderr: panic, fatal, error, warn, info or debug
+    #[arg(short = 'l', long, global = true, value_name = "LEVEL", default_value = "panic")]
+    pub log_level: String,
+    /// The kubeconfig context; read only where the store is Kubernetes
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Say nothing when the cluster runs another version than this client
+    #[arg(long, global = true)]
+    pub allow_version_mismatch: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Create resources from a file; an existing one is an error
+    Create(Create),
+    /// Create resources from a file, or update those that exist
+    Apply(FromFile),
+    /// Update resources from a file; a missing one is an error
+    Replace(FromFile),
+    /// Delete resources, named in a file or by kind and name
+    Delete(Delete),
+    /// Show resources as a table, as YAML or as JSON
+    Get(Get),
+    /// Change part of a resource
+    Patch(Patch),
+    /// Set, change or remove a label of a resource
+    Label(Label),
+    /// Check resources in a file against the schema and the rules, without a store
+    Validate(FromFile),
+    /// Move a whole datastore
+    Datastore(Datastore),
+    /// Show the version of this client and of the cluster
+    Version(Version),
+    /// Print a completion script for a shell
+    Completion(Completion),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Connection {
+    /// Where the store is: a CalicoAPIConfig file, YAML or JSON
+    #[arg(short = 'c', long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    pub config: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Namespace {
+    /// The namespace of namespaced resources; "default" when neither this nor the object names one
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub namespace: Option<String>,
+}
+
+/// How a file or directory is read.
+#[derive(Clone, Debug, Args)]
+pub struct Reading {
+    /// Go down into sub-directories too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// A file or directory that holds no resources is not an error
+    #[arg(long)]
+    pub skip_empty: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FromFile {
+    /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: PathBuf,
+    #[command(flatten)]
+    pub reading: Reading,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+pub struct Create {
+    #[command(flatten)]
+    pub input: FromFile,
+    /// Leave existing resources as they are and count them as done
+    #[arg(long)]
+    pub skip_exists: bool,
+}
+
+/// Resources by file, or by kind and name.
+#[derive(Debug, Args)]
+pub struct Selection {
+    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
+    #[arg(value_name = "KIND", value_parser = KindWord, conflicts_with = "filename", hide_possible_values = true)]
+    pub kind: Option<String>,
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: Option<PathBuf>,
+    #[command(flatten)]
+    pub reading: Reading,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+pub struct Delete {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Count resources that do not exist as deleted
+    #[arg(short = 's', long)]
+    pub skip_not_exists: bool,
+}
+
+/// Show resources as a table, as YAML or as JSON.
+///
+/// By kind alone every resource of that kind in the namespace is listed; by kind and names, or by file, just those.
+#[derive(Debug, Args)]
+#[command(after_help = GET_FORMATS)]
+pub struct Get {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// ps, wide, yaml, json, custom-columns=A,B, go-template=TEXT or go-template-file=FILE
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "ps")]
+    pub output: String,
+    /// List namespaced resources of every namespace
+    #[arg(short = 'A', long, short_alias = 'a')]
+    pub all_namespaces: bool,
+    /// Leave out what belongs to this cluster: namespace, uid, resourceVersion and times (only with NAME)
+    #[arg(long)]
+    pub export: bool,
+    /// Go on printing changes as they happen, until interrupted (an addition to calicoctl; by kind only)
+    #[arg(short = 'w', long, conflicts_with_all = ["filename", "export"])]
+    pub watch: bool,
+}
+
+const GET_FORMATS: &str = "\
+Output formats:
+  ps                     a table (the default)
+  wide                   the table with more columns
+  custom-columns=A,B     the table with just these columns
+  yaml, json             the resources, fit to be given to apply again
+  go-template=TEXT       a Go template over the list of results; fields by their Go name (.ObjectMeta.Name,
+                         .Spec.CIDR) or their JSON name (.metadata.name, .spec.cidr); functions join,
+                         joinAndTruncate and config besides Go's own
+  go-template-file=FILE  the same, from a file
+
+With --watch, tables gain a first column EVENT (ADDED, MODIFIED or DELETED); yaml and json print one
+{type, object} per change.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PatchType {
+    /// Kubernetes strategic merge: maps are merged, lists replaced; $patch, $retainKeys and
+    /// $deleteFromPrimitiveList are understood
+    Strategic,
+    /// A list of JSON patch operations (RFC 6902)
+    Json,
+    /// JSON merge patch (RFC 7386)
+    Merge,
+}
+
+#[derive(Debug, Args)]
+pub struct Patch {
+    #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
+    pub kind: String,
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The patch, as JSON or YAML
+    #[arg(short = 'p', long, value_name = "PATCH")]
+    pub patch: String,
+    /// How the patch is read
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "strategic")]
+    pub patch_type: PatchType,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+pub struct Label {
+    #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
+    pub kind: String,
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// KEY=VALUE to set a label, KEY to remove it
+    #[arg(value_name = "LABEL")]
+    pub label: String,
+    /// Change the value if the label is there already
+    #[arg(long, conflicts_with = "remove")]
+    pub overwrite: bool,
+    /// Remove the label
+    #[arg(long)]
+    pub remove: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+pub struct Datastore {
+    #[command(subcommand)]
+    pub command: DatastoreCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DatastoreCommand {
+    /// Move a datastore: lock it, export it, import it elsewhere, unlock
+    Migrate(Migrate),
+    /// Store default-tier policies kept under their old names (default.NAME) under NAME
+    MigratePolicyNames(Connection),
+}
+
+#[derive(Debug, Args)]
+pub struct Migrate {
+    #[command(subcommand)]
+    pub command: MigrateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MigrateCommand {
+    /// Print the contents of a locked etcd or embedded datastore for import elsewhere
+    ///
+    /// WorkloadEndpoints and Profiles are not exported; the orchestrator makes them anew. A node that has a
+    /// reference to a Kubernetes node takes that node's name, in its node.NAME configuration and in the
+    /// address records too; a node without one keeps its own name.
+    Export(Connection),
+    /// Load an exported file into an empty etcd or embedded datastore, and leave that locked
+    ///
+    /// Moves data from etcd to the embedded store and back; importing into Kubernetes is not possible with
+    /// this build. The target may hold nothing but ClusterInformation and the built-in tiers.
+    Import(Import),
+    /// Lock the datastore: nodes stop changing it
+    Lock(Connection),
+    /// Unlock the datastore
+    Unlock(Connection),
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// The exported file, "-" for standard input
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: PathBuf,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct Version {
+    /// Only this client's version; no store is asked
+    #[arg(long)]
+    pub client: bool,
+    /// Ask again at this interval (30s, 5m, ...) and print what changed
+    #[arg(long, value_name = "DURATION")]
+    pub poll: Option<String>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct Completion {
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Cli {
+        Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"))
+    }
+
+    #[test]
+    fn the_tree_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere_in_both_spellings() {
+        for line in [
+            "calicoctl get -n shop wep -o wide",
+            "calicoctl get wep --namespace=shop --output=wide",
+            "calicoctl get wep -o=wide -nshop",
+            "calicoctl --log-level=info get wep --output wide --namespace shop --allow-version-mismatch",
+            "calicoctl get wep --output wide --namespace shop -l debug --context staging",
+        ] {
+            let Command::Get(get) = parse(line).command else { panic!("{line}") };
+            assert_eq!(get.output, "wide");
+            assert_eq!(get.selection.kind.as_deref(), Some("wep"));
+            assert_eq!(get.selection.namespace.namespace.as_deref(), Some("shop"));
+        }
+    }
+
+    #[test]
+    fn all_namespaces_has_its_old_spelling() {
+        for flag in ["-A", "-a", "--all-namespaces"] {
+            let Command::Get(get) = parse(&format!("calicoctl get np {flag}")).command else { panic!() };
+            assert!(get.all_namespaces);
+        }
+    }
+
+    #[test]
+    fn a_kind_and_a_file_exclude_each_other() {
+        assert!(Cli::try_parse_from(["calicoctl", "get", "np", "-f", "x.yaml"]).is_err());
+        assert!(Cli::try_parse_from(["calicoctl", "create"]).is_err());
+    }
+}

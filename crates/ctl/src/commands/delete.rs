@@ -1,0 +1,38 @@
+//! delete: by file, or by kind and names; goes on past failures.
+
+use super::{selected, write::nothing};
+use crate::cli::{Delete, Global};
+use crate::failure::{Failure, Result, tell};
+use crate::namespace::Asked;
+use crate::outcome::Outcome;
+use crate::session;
+use crate::verbs::{self, VerbError};
+use std::io::Write;
+use tortie_model::Resource;
+use tortie_store::Error;
+
+pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Result<()> {
+    let resources = selected(&args.selection)?;
+    if resources.is_empty() {
+        return nothing(out);
+    }
+    if resources.iter().any(|r| r.metadata().name.is_empty()) {
+        return Err(Failure::message("resource name may not be empty"));
+    }
+    let asked = Asked { namespace: args.selection.namespace.namespace.as_deref(), all: false };
+    let store = session::connect(&args.selection.connection, global).await?;
+    let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
+    for mut resource in resources {
+        let kind = resource.kind();
+        let result = match verbs::place(&mut resource, asked) {
+            Err(error) => Err(error),
+            Ok(()) => verbs::delete(&store, &resource).await.map(drop),
+        };
+        let result = match result {
+            Err(VerbError::Store(Error::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),
+            other => other,
+        };
+        outcome.note(kind, result);
+    }
+    tell(outcome.report_deletion(), out)
+}

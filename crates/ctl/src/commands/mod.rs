@@ -1,0 +1,44 @@
+//! The commands, one module each.
+
+pub mod completion;
+pub mod delete;
+pub mod get;
+pub mod label;
+pub mod patch;
+pub mod version;
+pub mod watch;
+pub mod write;
+
+use crate::cli::Selection;
+use crate::failure::{Failure, Result};
+use crate::input::{self, InputError};
+use crate::kind_word::kind_of;
+use tortie_model::{Kind, Resource};
+
+/// The kind a word names, or calicoctl's words for that it names none.
+pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
+    kind_of(word).ok_or_else(|| format!("resource type '{word}' is not supported"))
+}
+
+/// What a command was pointed at: objects that need have no more than a kind and a name. A kind without names
+/// is one object without a name.
+pub fn selected(selection: &Selection) -> Result<Vec<Resource>> {
+    if let Some(file) = &selection.filename {
+        let reading = &selection.reading;
+        return Ok(input::resources(file, reading.recursive, reading.skip_empty)?);
+    }
+    let Some(word) = &selection.kind else { return Err(InputError::Nothing.into()) };
+    let kind = parse_kind(word).map_err(Failure::Message)?;
+    let named = |name: &str| {
+        let mut resource = Resource::new(kind);
+        resource.metadata_mut().name = name.to_owned();
+        resource
+    };
+    if selection.names.is_empty() {
+        return Ok(vec![named("")]);
+    }
+    if selection.names.iter().any(String::is_empty) {
+        return Err(Failure::message("resource name may not be empty"));
+    }
+    Ok(selection.names.iter().map(|name| named(name)).collect())
+}

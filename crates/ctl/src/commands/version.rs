@@ -1,0 +1,125 @@
+//! version: ours, and the cluster's.
+
+use crate::cli::Version;
+use crate::failure::{Failure, Result};
+use crate::release::{CLIENT_VERSION, GIT_COMMIT};
+use crate::session::{cluster_information, connect_quietly, text};
+use std::io::Write;
+use std::time::Duration;
+
+pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
+    let poll = match &args.poll {
+        None => Duration::ZERO,
+        Some(text) => parse_duration(text)
+            .ok_or_else(|| Failure::message(format!("invalid poll duration specified: {text}")))?,
+    };
+    writeln!(out, "Client Version:    {CLIENT_VERSION}")?;
+    writeln!(out, "Git commit:        {GIT_COMMIT}")?;
+    if args.client {
+        return Ok(());
+    }
+    let Ok(store) = connect_quietly(&args.connection).await else {
+        writeln!(out, "Unable to detect installed Calico version")?;
+        return Ok(());
+    };
+    let mut shown = Shown::default();
+    loop {
+        let result = match cluster_information(&store).await {
+            Ok(cluster) => {
+                let or_unknown = |at| Some(text(&cluster, at)).filter(|t| !t.is_empty()).unwrap_or("unknown");
+                out.write_all(
+                    shown
+                        .changes(or_unknown("/spec/calicoVersion"), or_unknown("/spec/clusterType"))
+                        .as_bytes(),
+                )?;
+                out.flush()?;
+                Ok(())
+            }
+            Err(error) => {
+                // Said again in full once the store answers again.
+                shown = Shown::default();
+                Err(Failure::message(format!("unable to retrieve Cluster Version or Type: {error}")))
+            }
+        };
+        if poll.is_zero() {
+            return result;
+        }
+        if let Err(failure) = result {
+            let _ = writeln!(std::io::stderr(), "{failure}");
+        }
+        tokio::time::sleep(poll).await;
+    }
+}
+
+/// What was printed last, so that only changes are printed again.
+#[derive(Default)]
+struct Shown {
+    version: String,
+    cluster_type: String,
+}
+
+impl Shown {
+    fn changes(&mut self, version: &str, cluster_type: &str) -> String {
+        let mut text = String::new();
+        if self.version != version {
+            text.push_str(&format!("Cluster Version:   {version}\n"));
+            self.version = version.to_owned();
+        }
+        if self.cluster_type != cluster_type {
+            text.push_str(&format!("Cluster Type:      {cluster_type}\n"));
+            self.cluster_type = cluster_type.to_owned();
+        }
+        text
+    }
+}
+
+/// A Go duration: `1h30m`, `1.5s`, `300ms`, or `0`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut total) = (text, 0.0);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&at| at > 0)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit);
+        let scale = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * scale;
+        rest = tail;
+    }
+    (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_are_printed_again() {
+        let mut shown = Shown::default();
+        assert_eq!(shown.changes("v3.32.0", "k8s"), "Cluster Version:   v3.32.0\nCluster Type:      k8s\n");
+        assert_eq!(shown.changes("v3.32.0", "k8s"), "");
+        assert_eq!(shown.changes("v3.32.1", "k8s"), "Cluster Version:   v3.32.1\n");
+    }
+
+    #[test]
+    fn durations_are_gos() {
+        for (text, seconds) in
+            [("10s", 10.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("300ms", 0.3), ("0", 0.0), ("2µs", 2e-6)]
+        {
+            assert_eq!(parse_duration(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "5", "s", "1x", "-1s", "1e9s", "99999999999999999999h", "."] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}

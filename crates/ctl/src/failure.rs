@@ -1,0 +1,48 @@
+//! Why a command failed, in the words it says so on standard error.
+
+use crate::input::InputError;
+use crate::outcome::Report;
+use std::io::{self, Write};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{0}")]
+    Message(String),
+    #[error("failed to execute command: {0}")]
+    Input(InputError),
+    /// Nothing to work on.
+    #[error("{0}")]
+    Empty(InputError),
+    #[error("Failed to create Calico API client: {0}")]
+    NoClient(tortie_store::Error),
+    #[error(transparent)]
+    Store(#[from] tortie_store::Error),
+    #[error(transparent)]
+    Output(#[from] io::Error),
+}
+
+impl Failure {
+    pub fn message(text: impl Into<String>) -> Failure {
+        Failure::Message(text.into())
+    }
+
+    /// The reader of our output went away; that is no failure worth a message.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Failure {
+        if error.is_empty() { Failure::Empty(error) } else { Failure::Input(error) }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Prints a report; its error, if any, becomes the command's.
+pub fn tell(report: Report, out: &mut dyn Write) -> Result<()> {
+    out.write_all(report.out.as_bytes())?;
+    out.flush()?;
+    report.error.map_or(Ok(()), |error| Err(Failure::Message(error)))
+}

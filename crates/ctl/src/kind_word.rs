@@ -1,0 +1,97 @@
+//! The KIND argument: any word parses, so that an unknown one gets calicoctl's own message, while completion
+//! still knows the kinds.
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command, Error};
+use std::ffi::OsStr;
+use tortie_model::Kind;
+
+/// The kinds the command line handles; the others are internal to the store.
+pub const KINDS: &[Kind] = &[
+    Kind::BGPConfiguration,
+    Kind::BGPFilter,
+    Kind::BGPPeer,
+    Kind::CalicoNodeStatus,
+    Kind::ClusterInformation,
+    Kind::FelixConfiguration,
+    Kind::GlobalNetworkPolicy,
+    Kind::GlobalNetworkSet,
+    Kind::HostEndpoint,
+    Kind::IPAMConfiguration,
+    Kind::IPPool,
+    Kind::IPReservation,
+    Kind::KubeControllersConfiguration,
+    Kind::NetworkPolicy,
+    Kind::NetworkSet,
+    Kind::Node,
+    Kind::Profile,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedKubernetesNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::Tier,
+    Kind::WorkloadEndpoint,
+];
+
+/// The kind a word on the command line names.
+pub fn kind_of(word: &str) -> Option<Kind> {
+    Kind::from_word(word).filter(|kind| KINDS.contains(kind))
+}
+
+#[derive(Clone)]
+pub struct KindWord;
+
+impl TypedValueParser for KindWord {
+    type Value = String;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, Error> {
+        StringValueParser::new().parse_ref(cmd, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(
+            KINDS
+                .iter()
+                .map(|kind| PossibleValue::new(kind.plural()).aliases(kind.aliases().iter().copied())),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_table_in_any_case() {
+        for (word, kind) in [
+            ("IPPool", Kind::IPPool),
+            ("pools", Kind::IPPool),
+            ("GNP", Kind::GlobalNetworkPolicy),
+            ("pol", Kind::NetworkPolicy),
+            ("skpols", Kind::StagedKubernetesNetworkPolicy),
+            ("stagedpolicies", Kind::StagedNetworkPolicy),
+            ("gnetsets", Kind::GlobalNetworkSet),
+            ("netsets", Kind::NetworkSet),
+            ("no", Kind::Node),
+            ("pros", Kind::Profile),
+            ("nodestatuses", Kind::CalicoNodeStatus),
+            ("reservation", Kind::IPReservation),
+            ("kubecontrollersconfig", Kind::KubeControllersConfiguration),
+            ("clusterinfos", Kind::ClusterInformation),
+            ("bfs", Kind::BGPFilter),
+            ("bp", Kind::BGPPeer),
+            ("tiers", Kind::Tier),
+            ("weps", Kind::WorkloadEndpoint),
+            ("ipamconfigs", Kind::IPAMConfiguration),
+            ("heps", Kind::HostEndpoint),
+        ] {
+            assert_eq!(kind_of(word), Some(kind), "{word}");
+        }
+    }
+
+    #[test]
+    fn internal_kinds_are_not_for_the_command_line() {
+        for word in ["blockaffinity", "ipamblocks", "ipamhandle", "livemigration", "pod", ""] {
+            assert_eq!(kind_of(word), None, "{word}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! export: everything a cluster would miss, in one file.
+
+use super::ipam::{Addresses, NodeNames};
+use super::lock::is_locked;
+use super::{EXPORTED, PART};
+use crate::cli::{Connection, Global};
+use crate::failure::{Failure, Result};
+use crate::session::{cluster_information, connect};
+use serde_json::Value;
+use std::io::Write;
+use tortie_model::{Kind, Resource, codec};
+
+pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+    let store = connect(connection, global).await?;
+    if !is_locked(&store).await? {
+        return Err(Failure::message(
+            "datastore is not locked. Run the `calicoctl datastore migrate lock` command in order to begin migration",
+        ));
+    }
+    let mut names = NodeNames::new();
+    for kind in EXPORTED.iter().copied() {
+        let mut list = store.list(kind, None).await?;
+        list.items.retain(|resource| !is_from_kubernetes(resource));
+        for resource in &mut list.items {
+            clean(resource);
+            rename(resource, &mut names);
+        }
+        write!(out, "{}---\n", codec::to_yaml(&list.to_value()))?;
+    }
+    write!(out, "{PART}{}\n", codec::to_json(&cluster_information(&store).await?))?;
+    let addresses = Addresses::pull(store.client(), &names).await.map_err(Failure::Message)?;
+    let addresses = serde_json::to_value(&addresses).unwrap_or_default();
+    write!(out, "{PART}{}\n", codec::to_json(&addresses))?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Policies Kubernetes has anyway.
+pub fn is_from_kubernetes(resource: &Resource) -> bool {
+    resource.kind() == Kind::NetworkPolicy && resource.metadata().name.starts_with("knp.default.")
+}
+
+/// What the other store will give anew.
+fn clean(resource: &mut Resource) {
+    let meta = resource.metadata_mut();
+    meta.uid.clear();
+    meta.resource_version.clear();
+    meta.creation_timestamp = None;
+    meta.deletion_timestamp = None;
+    meta.deletion_grace_period_seconds = None;
+}
+
+/// Nodes take the name Kubernetes has for them, and their own configuration follows.
+fn rename(resource: &mut Resource, names: &mut NodeNames) {
+    let name = resource.metadata().name.clone();
+    let new = match resource.kind() {
+        Kind::Node => kubernetes_name(resource).inspect(|new| {
+            names.insert(name, new.clone());
+        }),
+        Kind::FelixConfiguration | Kind::BGPConfiguration => {
+            name.strip_prefix("node.").and_then(|node| names.get(node)).map(|new| format!("node.{new}"))
+        }
+        _ => None,
+    };
+    if let Some(new) = new {
+        resource.metadata_mut().name = new;
+    }
+}
+
+fn kubernetes_name(node: &Resource) -> Option<String> {
+    let node = node.to_value();
+    let references = node.pointer("/spec/orchRefs").and_then(Value::as_array)?;
+    let reference = references.iter().rfind(|r| r.get("orchestrator").is_some_and(|o| o == "k8s"))?;
+    reference.get("nodeName").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(kind: Kind, name: &str, spec: Value) -> Resource {
+        let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3",
+            "metadata": {"name": name, "uid": "u", "resourceVersion": "7"}, "spec": spec});
+        Resource::from_store(kind, object).unwrap()
+    }
+
+    #[test]
+    fn nodes_and_their_configuration_are_renamed_together() {
+        let mut names = NodeNames::new();
+        let mut name = |mut resource: Resource| {
+            rename(&mut resource, &mut names);
+            resource.metadata().name.clone()
+        };
+        let references = json!({"orchRefs": [{"orchestrator": "k8s", "nodeName": "new"}]});
+        assert_eq!(name(object(Kind::Node, "old", references)), "new");
+        assert_eq!(name(object(Kind::Node, "plain", json!({}))), "plain");
+        assert_eq!(name(object(Kind::FelixConfiguration, "node.old", json!({}))), "node.new");
+        assert_eq!(name(object(Kind::BGPConfiguration, "node.plain", json!({}))), "node.plain");
+        assert_eq!(name(object(Kind::FelixConfiguration, "default", json!({}))), "default");
+    }
+
+    #[test]
+    fn exported_objects_carry_nothing_of_their_cluster() {
+        let mut resource = object(Kind::Tier, "t", json!({}));
+        clean(&mut resource);
+        assert_eq!(resource.to_value()["metadata"], json!({"name": "t"}));
+    }
+}

@@ -1,0 +1,156 @@
+//! import: an exported file into an empty datastore, which stays locked.
+
+use super::export::is_from_kubernetes;
+use super::ipam::{Addresses, NodeNames};
+use super::lock::{change_cluster_information, set_locked};
+use super::{EXPORTED, PART};
+use crate::cli::Import;
+use crate::commands::write::apply_all;
+use crate::failure::{Failure, Result};
+use crate::input;
+use crate::outcome::APPLY;
+use crate::output::go;
+use crate::session::{connect_quietly, text};
+use serde_json::{Value as Json, json};
+use std::io::Write;
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::Resources;
+
+pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
+    // The whole file is understood before anything is written.
+    let bytes = input::bytes(&args.filename)?;
+    let contents = Contents::parse(&bytes).map_err(|error| {
+        Failure::message(format!("error while reading migration file: {}: {error}", args.filename.display()))
+    })?;
+    let store = connect_quietly(&args.connection).await?;
+    check_empty(&store).await?;
+    store.ensure_initialized("", "").await?;
+    set_locked(&store, true, out).await?;
+    let outcome = apply_all(&store, contents.resources).await;
+    let report = outcome.report(APPLY);
+    out.write_all(report.out.as_bytes())?;
+    if let Some(error) = report.error {
+        return Err(Failure::message(format!("failed to import v3 resources: {error}")));
+    }
+    change_cluster_information(&store, &contents.cluster).await?;
+    writeln!(out, "Importing IPAM resources")?;
+    let total = contents.addresses.len();
+    let mut errors = Vec::new();
+    for (key, value) in &contents.addresses {
+        if let Err(error) = store.client().create(key, value).await {
+            errors.push(format!("error trying to create {key}: {error}"));
+        }
+    }
+    if !errors.is_empty() {
+        let done = total - errors.len();
+        writeln!(out, "Partial success: applied {done} out of {total} IPAM resources:")?;
+        return Err(Failure::message(format!("hit error(s): {}", go::list(errors))));
+    }
+    writeln!(out, "Successfully applied {total} IPAM resource(s)")?;
+    writeln!(
+        out,
+        "Datastore information successfully imported. The datastore is locked; check it, then run `calicoctl \
+         datastore migrate unlock`."
+    )?;
+    Ok(())
+}
+
+/// An exported file, taken apart.
+struct Contents {
+    resources: Vec<Resource>,
+    cluster: Vec<(&'static str, Json)>,
+    addresses: Vec<(Key, Value)>,
+}
+
+impl Contents {
+    fn parse(bytes: &[u8]) -> std::result::Result<Contents, String> {
+        let whole = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let parts: Vec<&str> = whole.split(PART).collect();
+        let [resources, cluster, addresses] = parts.as_slice() else {
+            return Err(
+                "improperly formatted. Try recreating with 'calicoctl datastore migrate export'".to_owned()
+            );
+        };
+        let mut resources = input::parse(resources.as_bytes()).map_err(|error| error.to_string())?;
+        // Peers name filters, which must be there first; otherwise the order of the file is right.
+        resources.sort_by_key(|resource| resource.kind() != Kind::BGPFilter);
+        let cluster: Json =
+            serde_json::from_str(cluster).map_err(|error| format!("cluster information: {error}"))?;
+        let addresses: Addresses =
+            serde_json::from_str(addresses).map_err(|error| format!("IPAM resources: {error}"))?;
+        let field = |name| (name, json!(text(&cluster, &format!("/spec/{name}"))));
+        Ok(Contents {
+            resources,
+            cluster: vec![field("clusterGUID"), field("clusterType"), field("calicoVersion")],
+            addresses: addresses.entries()?,
+        })
+    }
+}
+
+/// Refuses a store that is in use already.
+async fn check_empty(store: &Resources) -> Result<()> {
+    let taken = |what: String| Failure::message(format!("datastore already has Calico resources: {what}"));
+    for kind in EXPORTED.iter().copied().chain([Kind::WorkloadEndpoint, Kind::Profile]) {
+        let list = store.list(kind, None).await?;
+        if list.items.iter().any(|resource| !is_default(resource)) {
+            return Err(taken(format!("found existing Calico {kind} resource")));
+        }
+    }
+    let addresses = Addresses::pull(store.client(), &NodeNames::new()).await.map_err(Failure::Message)?;
+    if addresses.is_empty() { Ok(()) } else { Err(taken("found existing IPAM resources".to_owned())) }
+}
+
+/// What is there without anyone having put it there.
+fn is_default(resource: &Resource) -> bool {
+    let name = resource.metadata().name.as_str();
+    match resource.kind() {
+        Kind::Tier => matches!(name, "default" | "kube-admin" | "kube-baseline"),
+        Kind::Profile => name == "projectcalico-default-allow",
+        _ => is_from_kubernetes(resource),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+apiVersion: projectcalico.org/v3
+items:
+- apiVersion: projectcalico.org/v3
+  kind: Tier
+  metadata: {name: platform}
+  spec: {order: 10}
+kind: TierList
+metadata: {resourceVersion: "4"}
+---
+apiVersion: projectcalico.org/v3
+items: []
+kind: BGPPeerList
+metadata: {}
+---
+===
+{"kind": "ClusterInformation", "spec": {"clusterGUID": "f00", "calicoVersion": "v3.31.0", "datastoreReady": false}}
+===
+{"config": {"Key": "/calico/ipam/v2/config", "Value": {"strict_affinity": true}, "TTL": 0}}
+"#;
+
+    #[test]
+    fn a_file_has_three_parts() {
+        let contents = Contents::parse(FILE.as_bytes()).unwrap();
+        assert_eq!(contents.resources.len(), 1);
+        assert_eq!(
+            contents.cluster,
+            [("clusterGUID", json!("f00")), ("clusterType", json!("")), ("calicoVersion", json!("v3.31.0"))]
+        );
+        assert_eq!(contents.addresses[0].0, Key::IpamConfig);
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let error = |text: &str| Contents::parse(text.as_bytes()).err().unwrap();
+        assert!(error("kind: Tier").starts_with("improperly formatted."));
+        assert!(error("===\nnonsense\n===\n{}").starts_with("cluster information: "));
+        assert!(error("===\n{}\n===\nnonsense").starts_with("IPAM resources: "));
+    }
+}

@@ -1,0 +1,194 @@
+//! The address records of a datastore, as the third part of an exported file has them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use tortie_model::key::AffinityType;
+use tortie_model::{Key, KeyRange, Value};
+use tortie_store::{Client, Entry, Error};
+
+/// Names of nodes before and after.
+pub type NodeNames = BTreeMap<String, String>;
+
+/// Handles of addresses that belong to a node are named after it.
+const TUNNEL_HANDLES: &[&str] = &["ipip-tunnel-addr-", "vxlan-tunnel-addr-", "wireguard-tunnel-addr-"];
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Addresses {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub block_affinities: Vec<Record>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Record>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handles: Vec<Record>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Record>,
+}
+
+/// One entry of the store as it stands there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Record {
+    pub key: String,
+    pub value: Json,
+    #[serde(default, rename = "TTL")]
+    pub ttl: i64,
+}
+
+impl Record {
+    fn new(key: &Key, value: &Value) -> Result<Record, String> {
+        let path = key.path();
+        let value = serde_json::from_slice(&value.encode()).map_err(|error| format!("{path}: {error}"))?;
+        Ok(Record { key: path, value, ttl: 0 })
+    }
+
+    fn read(&self) -> Result<(Key, Value), String> {
+        let key = Key::parse(&self.key)
+            .ok_or_else(|| format!("{} is not the key of an address record", self.key))?;
+        let bytes = self.value.to_string();
+        let value =
+            Value::decode(&key, bytes.as_bytes()).map_err(|error| format!("{}: {error}", self.key))?;
+        Ok((key, value))
+    }
+}
+
+impl Addresses {
+    /// All there is in a store.
+    pub async fn pull(client: &Client, names: &NodeNames) -> Result<Addresses, String> {
+        let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
+        let mut block_affinities = list(client, affinities(AffinityType::Host), names).await?;
+        block_affinities.extend(list(client, affinities(AffinityType::Virtual), names).await?);
+        Ok(Addresses {
+            block_affinities,
+            blocks: list(client, KeyRange::Blocks { ip_version: None }, names).await?,
+            handles: list(client, KeyRange::Handles, names).await?,
+            config: list(client, KeyRange::IpamConfig, names).await?.pop(),
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records().next().is_none()
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.block_affinities.iter().chain(&self.blocks).chain(&self.handles).chain(&self.config)
+    }
+
+    /// Every record as it will be stored; fails on the first that makes no sense, before anything is written.
+    pub fn entries(&self) -> Result<Vec<(Key, Value)>, String> {
+        self.records().map(Record::read).collect()
+    }
+}
+
+async fn list(client: &Client, range: KeyRange, names: &NodeNames) -> Result<Vec<Record>, String> {
+    let listing = client.list(&range).await.map_err(|error: Error| error.to_string())?;
+    // Moving on without a record would lose addresses.
+    if let Some(error) = listing.unreadable.first() {
+        return Err(error.to_string());
+    }
+    let renamed = |Entry { key, value, .. }: Entry| {
+        let (key, value) = rename(key, value, names);
+        Record::new(&key, &value)
+    };
+    listing.entries.into_iter().map(renamed).collect()
+}
+
+/// The record with nodes under their new names.
+fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
+    let node = |name: &str| names.get(name).cloned();
+    let handle = |id: &str| {
+        TUNNEL_HANDLES.iter().find_map(|prefix| Some(format!("{prefix}{}", node(id.strip_prefix(prefix)?)?)))
+    };
+    let key = match key {
+        Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
+            Key::BlockAffinity { affinity: AffinityType::Host, owner: node(&owner).unwrap_or(owner), cidr }
+        }
+        Key::Handle { id } => Key::Handle { id: handle(&id).unwrap_or(id) },
+        other => other,
+    };
+    let value = match value {
+        Value::Block(mut block) => {
+            if let Some((AffinityType::Host, owner)) = block.owner()
+                && let Some(new) = node(owner)
+            {
+                block.affinity = Some(format!("host:{new}"));
+            }
+            for attribute in &mut block.attributes {
+                if let Some(new) = attribute.secondary.get("node").and_then(|name| node(name)) {
+                    attribute.secondary.insert("node".to_owned(), new);
+                }
+                if let Some(new) = attribute.handle_id.as_deref().and_then(handle) {
+                    attribute.handle_id = Some(new);
+                }
+            }
+            Value::Block(block)
+        }
+        other => other,
+    };
+    (key, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn record(key: &str, value: Json) -> Record {
+        Record { key: key.to_owned(), value, ttl: 0 }
+    }
+
+    fn renamed(record: &Record, names: &NodeNames) -> Record {
+        let (key, value) = record.read().unwrap();
+        let (key, value) = rename(key, value, names);
+        Record::new(&key, &value).unwrap()
+    }
+
+    #[test]
+    fn nodes_are_renamed_wherever_they_stand() {
+        let names: NodeNames = [("old".to_owned(), "new".to_owned())].into();
+        let affinity = record(
+            "/calico/ipam/v2/host/old/ipv4/block/10.0.0.0-26",
+            json!({"state": "confirmed", "deleted": false}),
+        );
+        assert_eq!(renamed(&affinity, &names).key, "/calico/ipam/v2/host/new/ipv4/block/10.0.0.0-26");
+        let handle =
+            record("/calico/ipam/v2/handle/vxlan-tunnel-addr-old", json!({"block": {"10.0.0.0/26": 1}}));
+        assert_eq!(renamed(&handle, &names).key, "/calico/ipam/v2/handle/vxlan-tunnel-addr-new");
+        let block = record(
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30",
+            json!({"cidr": "10.0.0.0/30", "affinity": "host:old", "allocations": [0, null, null, null],
+                "unallocated": [1, 2, 3], "sequenceNumber": 1_800_000_000_000_000_001u64,
+                "attributes": [{"handle_id": "ipip-tunnel-addr-old", "secondary": {"node": "old", "type": "ipip"}}]}),
+        );
+        let after = renamed(&block, &names).value;
+        assert_eq!(after["affinity"], "host:new");
+        assert_eq!(after["attributes"][0]["handle_id"], "ipip-tunnel-addr-new");
+        assert_eq!(after["attributes"][0]["secondary"], json!({"node": "new", "type": "ipip"}));
+        assert_eq!(after["sequenceNumber"], json!(1_800_000_000_000_000_001u64));
+    }
+
+    #[test]
+    fn records_that_are_none_are_refused() {
+        let addresses = Addresses { handles: vec![record("/elsewhere", json!({}))], ..Addresses::default() };
+        assert_eq!(addresses.entries().unwrap_err(), "/elsewhere is not the key of an address record");
+        let addresses = Addresses {
+            blocks: vec![record("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26", json!(7))],
+            ..Addresses::default()
+        };
+        assert!(
+            addresses
+                .entries()
+                .unwrap_err()
+                .starts_with("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26: ")
+        );
+    }
+
+    #[test]
+    fn the_file_spells_records_as_the_reference_does() {
+        let addresses =
+            Addresses { config: Some(record("/calico/ipam/v2/config", json!({}))), ..Addresses::default() };
+        let text = serde_json::to_value(&addresses).unwrap();
+        assert_eq!(text, json!({"config": {"Key": "/calico/ipam/v2/config", "Value": {}, "TTL": 0}}));
+        assert!(!addresses.is_empty() && Addresses::default().is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! Policies of the default tier used to be stored as `default.NAME`; this moves them to `NAME`.
+
+use crate::cli::{Connection, Global};
+use crate::failure::{Failure, Result};
+use crate::session::connect;
+use std::io::Write;
+use tortie_model::{Key, KeyRange, Kind, Value};
+use tortie_store::{Change, Entry};
+
+const POLICIES: &[Kind] = &[
+    Kind::GlobalNetworkPolicy,
+    Kind::NetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+];
+
+pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
+    let store = connect(connection, global).await?;
+    let (mut migrated, mut errors) = (0, Vec::new());
+    for kind in POLICIES.iter().copied() {
+        let listing = store.client().list(&KeyRange::all(kind)).await?;
+        errors.extend(listing.unreadable.iter().map(ToString::to_string));
+        for entry in listing.entries {
+            let Some(changes) = moved(entry) else { continue };
+            // Both or neither: at no moment are there two policies, or none.
+            match store.client().transact(&changes).await {
+                Ok(_) => migrated += 1,
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+    }
+    if !errors.is_empty() {
+        let failed = errors.len();
+        writeln!(out, "Migrated {migrated} policies, {failed} failed.")?;
+        return Err(Failure::Message(errors.join("\n")));
+    }
+    writeln!(out, "Policy name migration complete, migrated {migrated} policies.")?;
+    Ok(())
+}
+
+/// The steps that bring a policy from its old key to the one of its name; none if it is there already.
+fn moved(entry: Entry) -> Option<Vec<Change>> {
+    let Key::Resource { kind, namespace, name } = &entry.key else { return None };
+    let Value::Resource(resource) = &entry.value else { return None };
+    let new = &resource.metadata().name;
+    if name.strip_prefix("default.") != Some(new.as_str()) {
+        return None;
+    }
+    let create = Change::Create { key: Key::resource(*kind, namespace, new), value: entry.value.clone() };
+    Some(vec![create, Change::Delete { key: entry.key, revision: entry.revision }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(key: &str, json: &str) -> Entry {
+        let key = Key::resource(Kind::GlobalNetworkPolicy, "", key);
+        let value = Value::decode(&key, json.as_bytes()).unwrap();
+        Entry { key, value, revision: 5 }
+    }
+
+    const OLD: &str = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.web"},"spec":{"tier":"default"}}"#;
+    const NAMED: &str = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.web","annotations":{"projectcalico.org/metadata":"{\"name\":\"default.web\"}"}},"spec":{"tier":"default"}}"#;
+    const TIERED: &str = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"platform.web"},"spec":{"tier":"platform"}}"#;
+
+    #[test]
+    fn only_policies_under_an_old_key_are_moved() {
+        let changes = moved(stored("default.web", OLD)).unwrap();
+        let [Change::Create { key: new, .. }, Change::Delete { key: old, revision: 5 }] = changes.as_slice()
+        else {
+            panic!("{changes:?}")
+        };
+        assert!(new.path().ends_with("/globalnetworkpolicies/web"));
+        assert!(old.path().ends_with("/globalnetworkpolicies/default.web"));
+        // Its name truly begins with "default.": the annotation says so.
+        assert!(moved(stored("default.web", NAMED)).is_none());
+        assert!(moved(stored("platform.web", TIERED)).is_none());
+    }
+}

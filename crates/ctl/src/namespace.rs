@@ -1,0 +1,91 @@
+//! Which namespace an object is in: its own, the one asked for, or `default`.
+
+use tortie_model::Kind;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    pub namespace: Option<&'a str>,
+    pub all: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    #[error("cannot use both --namespace and --all-namespaces flags at the same time")]
+    Both,
+    #[error("resource namespace does not match client namespace. {0} != {1}")]
+    Mismatch(String, String),
+    #[error(
+        "namespace should not be specified for a non-namespaced resource. {0} is not a namespaced resource"
+    )]
+    NotForKind(Kind),
+    #[error("{0} is not namespaced")]
+    NotNamespaced(Kind),
+}
+
+/// The namespace to use for an object of `kind` that itself says `own`. Empty for cluster-scoped kinds, and for
+/// namespaced ones when every namespace is meant.
+pub fn resolve(kind: Kind, own: &str, asked: Asked) -> Result<String, NamespaceError> {
+    let given = asked.namespace.unwrap_or_default();
+    if !kind.is_namespaced() {
+        return if !own.is_empty() {
+            Err(NamespaceError::NotNamespaced(kind))
+        } else if !given.is_empty() || asked.all {
+            Err(NamespaceError::NotForKind(kind))
+        } else {
+            Ok(String::new())
+        };
+    }
+    match (asked.all, own, given) {
+        (true, _, given) if !given.is_empty() => Err(NamespaceError::Both),
+        (true, _, _) => Ok(String::new()),
+        (false, "", "") => Ok("default".to_owned()),
+        (false, "", given) => Ok(given.to_owned()),
+        (false, own, given) if given.is_empty() || own == given => Ok(own.to_owned()),
+        (false, own, given) => Err(NamespaceError::Mismatch(own.to_owned(), given.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules() {
+        use Kind::{IPPool, NetworkPolicy};
+        let cases: &[(Kind, &str, Option<&str>, bool, &str)] = &[
+            (NetworkPolicy, "", None, false, "default"),
+            (NetworkPolicy, "", Some("shop"), false, "shop"),
+            (NetworkPolicy, "shop", None, false, "shop"),
+            (NetworkPolicy, "shop", Some("shop"), false, "shop"),
+            (NetworkPolicy, "", None, true, ""),
+            (NetworkPolicy, "shop", None, true, ""),
+            (
+                NetworkPolicy,
+                "a",
+                Some("b"),
+                false,
+                "resource namespace does not match client namespace. a != b",
+            ),
+            (
+                NetworkPolicy,
+                "",
+                Some("b"),
+                true,
+                "cannot use both --namespace and --all-namespaces flags at the same time",
+            ),
+            (IPPool, "", None, false, ""),
+            (
+                IPPool,
+                "",
+                Some("b"),
+                false,
+                "namespace should not be specified for a non-namespaced resource. IPPool is not a namespaced resource",
+            ),
+            (IPPool, "a", None, false, "IPPool is not namespaced"),
+        ];
+        for &(kind, own, namespace, all, expected) in cases {
+            let got = resolve(kind, own, Asked { namespace, all });
+            assert_eq!(got.unwrap_or_else(|e| e.to_string()), expected, "{kind} {own} {namespace:?} {all}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What became of a batch of objects, and the words calicoctl has for it.
+
+use crate::output::go;
+use std::fmt::Display;
+use tortie_model::Kind;
+
+/// How a verb's results are told.
+#[derive(Clone, Copy, Debug)]
+pub struct Telling {
+    pub infinitive: &'static str,
+    pub past: &'static str,
+    /// The verb goes on after an object fails, so that there can be several errors.
+    pub carries_on: bool,
+}
+
+pub const CREATE: Telling = Telling { infinitive: "create", past: "created", carries_on: true };
+pub const APPLY: Telling = Telling { infinitive: "apply", past: "applied", carries_on: true };
+pub const VALIDATE: Telling = Telling { infinitive: "validate", past: "validated", carries_on: true };
+pub const REPLACE: Telling = Telling { infinitive: "replace", past: "replaced", carries_on: false };
+
+/// The objects of one command, counted.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The kind all objects share.
+    pub kind: Option<Kind>,
+    pub total: usize,
+    pub handled: usize,
+    pub errors: Vec<(Kind, String)>,
+}
+
+/// What goes to standard output, and what to standard error, in which case the command failed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub out: String,
+    pub error: Option<String>,
+}
+
+impl Outcome {
+    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut mixed = false;
+        for kind in kinds {
+            mixed |= outcome.kind.is_some_and(|k| k != kind);
+            outcome.kind = Some(kind);
+            outcome.total += 1;
+        }
+        if mixed {
+            outcome.kind = None;
+        }
+        outcome
+    }
+
+    pub fn note<T>(&mut self, kind: Kind, result: Result<T, impl Display>) {
+        match result {
+            Ok(_) => self.handled += 1,
+            Err(error) => self.errors.push((kind, error.to_string())),
+        }
+    }
+
+    /// ` 'K'`, or nothing for a mix of kinds.
+    fn quoted(&self) -> String {
+        self.kind.map(|kind| format!("'{kind}' ")).unwrap_or_default()
+    }
+
+    fn success(&self, past: &str) -> String {
+        format!("Successfully {past} {} {}resource(s)\n", self.handled, self.quoted())
+    }
+
+    pub fn report(&self, telling: Telling) -> Report {
+        if self.errors.is_empty() {
+            return Report { out: self.success(telling.past), error: None };
+        }
+        let errors = self.errors.iter().map(|(_, error)| error.clone());
+        let errors = if telling.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
+        let Telling { infinitive, past, carries_on } = telling;
+        if self.handled == 0 {
+            let what = match self.total {
+                1 => format!("{}resource", self.quoted()),
+                _ => format!("any {}resources", self.quoted()),
+            };
+            return Report {
+                out: String::new(),
+                error: Some(format!("failed to {infinitive} {what}: {errors}")),
+            };
+        }
+        let out = if self.handled > self.errors.len() || !carries_on {
+            let (n, total) = (self.handled, self.total);
+            format!("Partial success: {past} the first {n} out of {total} {}resources:\n", self.quoted())
+        } else {
+            String::new()
+        };
+        Report { out, error: Some(format!("hit error: {errors}")) }
+    }
+
+    pub fn report_deletion(&self) -> Report {
+        let out =
+            if self.handled > 0 || self.errors.is_empty() { self.success("deleted") } else { String::new() };
+        let lines: Vec<_> = self
+            .errors
+            .iter()
+            .map(|(kind, error)| format!("Failed to delete '{kind}' resource: {error}"))
+            .collect();
+        Report { out, error: (!lines.is_empty()).then(|| lines.join("\n")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(kinds: &[Kind], results: &[Result<(), &str>]) -> Outcome {
+        let mut outcome = Outcome::of(kinds.iter().copied());
+        for (kind, result) in kinds.iter().zip(results) {
+            outcome.note(*kind, *result);
+        }
+        outcome
+    }
+
+    fn told(outcome: &Outcome, telling: Telling) -> (String, String) {
+        let report = outcome.report(telling);
+        (report.out, report.error.unwrap_or_default())
+    }
+
+    const POOL: Kind = Kind::IPPool;
+    const TIER: Kind = Kind::Tier;
+
+    #[test]
+    fn each_row_of_the_table_of_messages() {
+        type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], Telling, &'a str, &'a str);
+        let rows: &[Row] = &[
+            (&[POOL], &[Ok(())], CREATE, "Successfully created 1 'IPPool' resource(s)\n", ""),
+            (&[POOL, POOL], &[Ok(()), Ok(())], APPLY, "Successfully applied 2 'IPPool' resource(s)\n", ""),
+            (&[POOL, TIER], &[Ok(()), Ok(())], REPLACE, "Successfully replaced 2 resource(s)\n", ""),
+            (&[POOL], &[Ok(())], VALIDATE, "Successfully validated 1 'IPPool' resource(s)\n", ""),
+            (&[POOL], &[Err("bad")], CREATE, "", "failed to create 'IPPool' resource: [bad]"),
+            (&[POOL], &[Err("bad")], REPLACE, "", "failed to replace 'IPPool' resource: bad"),
+            (
+                &[POOL, POOL],
+                &[Err("a"), Err("b")],
+                APPLY,
+                "",
+                "failed to apply any 'IPPool' resources: [a b]",
+            ),
+            (&[POOL, TIER], &[Err("a"), Err("b")], VALIDATE, "", "failed to validate any resources: [a b]"),
+            (
+                &[POOL, POOL, POOL],
+                &[Ok(()), Ok(()), Err("a")],
+                APPLY,
+                "Partial success: applied the first 2 out of 3 'IPPool' resources:\n",
+                "hit error: [a]",
+            ),
+            (&[POOL, POOL], &[Ok(()), Err("a")], APPLY, "", "hit error: [a]"),
+            (
+                &[POOL, TIER],
+                &[Ok(()), Err("a")],
+                REPLACE,
+                "Partial success: replaced the first 1 out of 2 resources:\n",
+                "hit error: a",
+            ),
+        ];
+        for (kinds, results, telling, out, error) in rows {
+            let outcome = outcome(kinds, results);
+            assert_eq!(told(&outcome, *telling), ((*out).to_owned(), (*error).to_owned()));
+        }
+    }
+
+    #[test]
+    fn deletions_tell_each_failure() {
+        let some = outcome(&[POOL, TIER, POOL], &[Ok(()), Err("x"), Err("y")]).report_deletion();
+        assert_eq!(some.out, "Successfully deleted 1 resource(s)\n");
+        assert_eq!(
+            some.error.unwrap(),
+            "Failed to delete 'Tier' resource: x\nFailed to delete 'IPPool' resource: y"
+        );
+        let none = outcome(&[POOL], &[Err("x")]).report_deletion();
+        assert_eq!(none.out, "");
+        let all = outcome(&[POOL], &[Ok(())]).report_deletion();
+        assert_eq!((all.out.as_str(), all.error), ("Successfully deleted 1 'IPPool' resource(s)\n", None));
+    }
+}

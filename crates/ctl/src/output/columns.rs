@@ -1,0 +1,468 @@
+//! The columns of each kind: a heading, where its value is in the object, and how it is written.
+
+use super::go;
+use serde_json::Value;
+use tortie_model::Kind;
+
+/// How a value becomes a cell.
+#[derive(Clone, Copy)]
+pub enum Format {
+    /// As Go prints it; absent prints as an empty string.
+    Text,
+    /// Absent prints as this: the zero value of a field that is always there in Go.
+    Or(&'static str),
+    /// A float behind a pointer; absent prints as `<nil>`.
+    Float,
+    /// Length of a list.
+    Count,
+    /// Comma-joined list, or map as sorted `k=v`.
+    Joined,
+    /// Comma-joined and cut to 80 characters.
+    Truncated,
+    /// From the whole object.
+    Whole(fn(&Value, &Facts) -> String),
+}
+
+pub struct Column {
+    pub heading: &'static str,
+    /// JSON pointer into the object.
+    pub at: &'static str,
+    pub format: Format,
+}
+
+/// What cells may need from beyond their object.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The AS number of nodes that have none of their own.
+    pub global_as_number: u32,
+}
+
+/// The columns of a kind and which of them each table shows.
+pub struct Columns {
+    pub all: &'static [Column],
+    pub ps: &'static [&'static str],
+    pub wide: &'static [&'static str],
+}
+
+const fn column(heading: &'static str, at: &'static str, format: Format) -> Column {
+    Column { heading, at, format }
+}
+
+const NAME: Column = column("NAME", "/metadata/name", Format::Text);
+const NAMESPACE: Column = column("NAMESPACE", "/metadata/namespace", Format::Text);
+const TIER: Column = column("TIER", "/spec/tier", Format::Text);
+const ORDER: Column = column("ORDER", "/spec/order", Format::Float);
+const SELECTOR: Column = column("SELECTOR", "/spec/selector", Format::Text);
+const NODE: Column = column("NODE", "/spec/node", Format::Text);
+const NETS: Column = column("NETS", "/spec/nets", Format::Truncated);
+const PROFILES: Column = column("PROFILES", "/spec/profiles", Format::Joined);
+
+const JUST_NAME: &[&str] = &["NAME"];
+const POLICY: &[&str] = &["NAME", "TIER"];
+const POLICY_WIDE: &[&str] = &["NAME", "TIER", "ORDER", "SELECTOR"];
+
+const fn columns(
+    all: &'static [Column],
+    ps: &'static [&'static str],
+    wide: &'static [&'static str],
+) -> Columns {
+    Columns { all, ps, wide }
+}
+
+const ONLY_NAME: Columns = columns(&[NAME], JUST_NAME, JUST_NAME);
+const GLOBAL_POLICY: Columns = columns(&[NAME, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
+const NAMESPACED_POLICY: Columns = columns(&[NAME, NAMESPACE, TIER, ORDER, SELECTOR], POLICY, POLICY_WIDE);
+
+const BGP_CONFIGURATION: Columns = columns(
+    &[
+        NAME,
+        column("LOGSEVERITY", "/spec/logSeverityScreen", Format::Text),
+        column("MESHENABLED", "/spec/nodeToNodeMeshEnabled", Format::Or("-")),
+        column("ASNUMBER", "/spec/asNumber", Format::Or("-")),
+    ],
+    &["NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"],
+    &["NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"],
+);
+
+const BGP_FILTER: Columns = columns(
+    &[
+        NAME,
+        column("NUMEXPORTV4", "/spec/exportV4", Format::Count),
+        column("NUMIMPORTV4", "/spec/importV4", Format::Count),
+        column("NUMEXPORTV6", "/spec/exportV6", Format::Count),
+        column("NUMIMPORTV6", "/spec/importV6", Format::Count),
+    ],
+    &["NAME", "NUMEXPORTV4", "NUMIMPORTV4", "NUMEXPORTV6", "NUMIMPORTV6"],
+    &["NAME", "NUMEXPORTV4", "NUMIMPORTV4", "NUMEXPORTV6", "NUMIMPORTV6"],
+);
+
+const BGP_PEER: Columns = columns(
+    &[
+        NAME,
+        column("PEERIP", "/spec/peerIP", Format::Text),
+        column("NODE", "/spec", Format::Whole(peer_scope)),
+        column("ASN", "/spec/asNumber", Format::Or("0")),
+    ],
+    &["NAME", "PEERIP", "NODE", "ASN"],
+    &["NAME", "PEERIP", "NODE", "ASN"],
+);
+
+const CLUSTER_INFORMATION: Columns = columns(
+    &[
+        NAME,
+        column("CLUSTERGUID", "/spec/clusterGUID", Format::Text),
+        column("CLUSTERTYPE", "/spec/clusterType", Format::Text),
+        column("CALICOVERSION", "/spec/calicoVersion", Format::Text),
+        column("DATASTOREREADY", "/spec/datastoreReady", Format::Or("<nil>")),
+    ],
+    &["NAME", "CLUSTERGUID", "CLUSTERTYPE", "CALICOVERSION", "DATASTOREREADY"],
+    &["NAME", "CLUSTERGUID", "CLUSTERTYPE", "CALICOVERSION", "DATASTOREREADY"],
+);
+
+const HOST_ENDPOINT: Columns = columns(
+    &[
+        NAME,
+        NODE,
+        column("INTERFACE", "/spec/interfaceName", Format::Text),
+        column("IPS", "/spec/expectedIPs", Format::Joined),
+        PROFILES,
+    ],
+    &["NAME", "NODE"],
+    &["NAME", "NODE", "INTERFACE", "IPS", "PROFILES"],
+);
+
+const IPAM_CONFIGURATION: Columns = columns(
+    &[
+        NAME,
+        column("STRICTAFFINITY", "/spec/strictAffinity", Format::Or("false")),
+        column("AUTOALLOCATEBLOCKS", "/spec/autoAllocateBlocks", Format::Or("false")),
+        column("MAXBLOCKSPERHOST", "/spec/maxBlocksPerHost", Format::Or("0")),
+    ],
+    &["NAME", "STRICTAFFINITY", "AUTOALLOCATEBLOCKS"],
+    &["NAME", "STRICTAFFINITY", "AUTOALLOCATEBLOCKS", "MAXBLOCKSPERHOST"],
+);
+
+const IP_POOL: Columns = columns(
+    &[
+        NAME,
+        column("CIDR", "/spec/cidr", Format::Text),
+        column("NAT", "/spec/natOutgoing", Format::Or("false")),
+        column("IPIPMODE", "/spec/ipipMode", Format::Or("Never")),
+        column("VXLANMODE", "/spec/vxlanMode", Format::Or("Never")),
+        column("DISABLED", "/spec/disabled", Format::Or("false")),
+        column("DISABLEBGPEXPORT", "/spec/disableBGPExport", Format::Or("false")),
+        column("SELECTOR", "/spec/nodeSelector", Format::Text),
+        column("ASSIGNMENTMODE", "/spec/assignmentMode", Format::Or("<nil>")),
+    ],
+    &["NAME", "CIDR", "SELECTOR"],
+    &[
+        "NAME",
+        "CIDR",
+        "NAT",
+        "IPIPMODE",
+        "VXLANMODE",
+        "DISABLED",
+        "DISABLEBGPEXPORT",
+        "SELECTOR",
+        "ASSIGNMENTMODE",
+    ],
+);
+
+const NODE_COLUMNS: Columns = columns(
+    &[
+        NAME,
+        column("ASN", "/spec/bgp", Format::Whole(node_as_number)),
+        column("IPV4", "/spec/bgp/ipv4Address", Format::Text),
+        column("IPV6", "/spec/bgp/ipv6Address", Format::Text),
+    ],
+    JUST_NAME,
+    &["NAME", "ASN", "IPV4", "IPV6"],
+);
+
+const WORKLOAD_ENDPOINT: Columns = columns(
+    &[
+        NAME,
+        NAMESPACE,
+        column("WORKLOAD", "/spec", Format::Whole(workload)),
+        NODE,
+        column("NETWORKS", "/spec/ipNetworks", Format::Joined),
+        column("INTERFACE", "/spec/interfaceName", Format::Text),
+        PROFILES,
+        column("NATS", "/spec/ipNATs", Format::Whole(nats)),
+        column("ORCHESTRATOR", "/spec/orchestrator", Format::Text),
+    ],
+    &["WORKLOAD", "NODE", "NETWORKS", "INTERFACE"],
+    &["NAME", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES", "NATS"],
+);
+
+const NODE_STATUS: Columns = columns(
+    &[NAME, NODE, column("CLASSES", "/spec/classes", Format::Joined)],
+    &["NAME", "NODE"],
+    &["NAME", "NODE", "CLASSES"],
+);
+
+const KUBERNETES_POLICY: Columns = columns(
+    &[NAME, NAMESPACE, column("PODSELECTOR", "/spec/podSelector", Format::Whole(label_selector))],
+    JUST_NAME,
+    &["NAME", "PODSELECTOR"],
+);
+
+const IP_RESERVATION: Columns = columns(
+    &[NAME, column("CIDRS", "/spec/reservedCIDRs", Format::Truncated)],
+    JUST_NAME,
+    &["NAME", "CIDRS"],
+);
+
+const PROFILE: Columns =
+    columns(&[NAME, column("LABELS", "/spec/labelsToApply", Format::Joined)], JUST_NAME, &["NAME", "LABELS"]);
+
+const GLOBAL_NETWORK_SET: Columns = columns(&[NAME, NETS], JUST_NAME, &["NAME", "NETS"]);
+const NETWORK_SET: Columns = columns(&[NAME, NAMESPACE, NETS], JUST_NAME, &["NAME", "NETS"]);
+const TIER_COLUMNS: Columns = columns(&[NAME, ORDER], &["NAME", "ORDER"], &["NAME", "ORDER"]);
+
+impl Columns {
+    pub fn of(kind: Kind) -> Columns {
+        match kind {
+            Kind::BGPConfiguration => BGP_CONFIGURATION,
+            Kind::BGPFilter => BGP_FILTER,
+            Kind::BGPPeer => BGP_PEER,
+            Kind::CalicoNodeStatus => NODE_STATUS,
+            Kind::ClusterInformation => CLUSTER_INFORMATION,
+            Kind::GlobalNetworkPolicy | Kind::StagedGlobalNetworkPolicy => GLOBAL_POLICY,
+            Kind::NetworkPolicy | Kind::StagedNetworkPolicy => NAMESPACED_POLICY,
+            Kind::StagedKubernetesNetworkPolicy => KUBERNETES_POLICY,
+            Kind::GlobalNetworkSet => GLOBAL_NETWORK_SET,
+            Kind::NetworkSet => NETWORK_SET,
+            Kind::HostEndpoint => HOST_ENDPOINT,
+            Kind::IPAMConfiguration => IPAM_CONFIGURATION,
+            Kind::IPPool => IP_POOL,
+            Kind::IPReservation => IP_RESERVATION,
+            Kind::Node => NODE_COLUMNS,
+            Kind::Profile => PROFILE,
+            Kind::Tier => TIER_COLUMNS,
+            Kind::WorkloadEndpoint => WORKLOAD_ENDPOINT,
+            Kind::FelixConfiguration
+            | Kind::KubeControllersConfiguration
+            | Kind::BlockAffinity
+            | Kind::IPAMBlock
+            | Kind::IPAMHandle
+            | Kind::LiveMigration => ONLY_NAME,
+        }
+    }
+
+    pub fn find(&self, heading: &str) -> Option<&'static Column> {
+        self.all.iter().find(|c| c.heading == heading)
+    }
+}
+
+impl Column {
+    pub fn cell(&self, object: &Value, facts: &Facts) -> String {
+        let at = object.pointer(self.at).filter(|v| !v.is_null());
+        match (self.format, at) {
+            (Format::Text, None) => String::new(),
+            (Format::Or(absent), Some(Value::String(s))) if s.is_empty() => absent.to_owned(),
+            (Format::Text | Format::Or(_), Some(value)) => go::value(value),
+            (Format::Or(absent), None) => absent.to_owned(),
+            (Format::Float, value) => value.and_then(Value::as_f64).map_or("<nil>".to_owned(), go::float),
+            (Format::Count, value) => value.and_then(Value::as_array).map_or(0, Vec::len).to_string(),
+            (Format::Joined, value) => value.map(|v| join(v, ",")).unwrap_or_default(),
+            (Format::Truncated, value) => value.map(|v| join_and_truncate(v, ",", 80)).unwrap_or_default(),
+            (Format::Whole(write), value) => write(value.unwrap_or(&Value::Null), facts),
+        }
+    }
+}
+
+/// A list or a map as one string; maps as sorted `k=v`.
+pub fn join(value: &Value, separator: &str) -> String {
+    let parts: Vec<String> = match value {
+        Value::Array(items) => items.iter().map(go::value).collect(),
+        Value::Object(fields) => {
+            let mut parts: Vec<_> = fields.iter().map(|(k, v)| format!("{k}={}", go::value(v))).collect();
+            parts.sort();
+            parts
+        }
+        other => vec![go::value(other)],
+    };
+    parts.join(separator)
+}
+
+/// As `join`, but no longer than `max` characters, the last three of them dots when something was cut.
+pub fn join_and_truncate(value: &Value, separator: &str, max: usize) -> String {
+    let joined = join(value, separator);
+    if max == 0 || joined.chars().count() <= max {
+        return joined;
+    }
+    let kept: String = joined.chars().take(max.saturating_sub(3)).collect();
+    kept + "..."
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn peer_scope(spec: &Value, _: &Facts) -> String {
+    match (text(spec, "node"), text(spec, "nodeSelector")) {
+        ("", "") => "(global)".to_owned(),
+        ("", selector) => selector.to_owned(),
+        (node, _) => node.to_owned(),
+    }
+}
+
+fn node_as_number(bgp: &Value, facts: &Facts) -> String {
+    match (bgp, bgp.get("asNumber")) {
+        (Value::Null, _) => String::new(),
+        (_, Some(number)) if !number.is_null() => go::value(number),
+        _ => format!("({})", facts.global_as_number),
+    }
+}
+
+fn workload(spec: &Value, _: &Facts) -> String {
+    match text(spec, "workload") {
+        "" => text(spec, "pod").to_owned(),
+        workload => workload.to_owned(),
+    }
+}
+
+fn nats(nats: &Value, _: &Facts) -> String {
+    let nats = nats.as_array().map(Vec::as_slice).unwrap_or_default();
+    let pairs: Vec<_> = nats
+        .iter()
+        .map(|nat| format!("{{{} {}}}", text(nat, "internalIP"), text(nat, "externalIP")))
+        .collect();
+    pairs.join(",")
+}
+
+/// A Kubernetes label selector as the struct it is in Go: `{map[app:db] [{tier In [a b]}]}`.
+fn label_selector(selector: &Value, _: &Facts) -> String {
+    let labels = selector.get("matchLabels").filter(|v| !v.is_null()).map_or("map[]".to_owned(), go::value);
+    let expressions =
+        selector.get("matchExpressions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let expressions = go::list(expressions.iter().map(|e| {
+        let values = e.get("values").filter(|v| v.is_array()).map_or("[]".to_owned(), go::value);
+        format!("{{{} {} {values}}}", text(e, "key"), text(e, "operator"))
+    }));
+    format!("{{{labels} {expressions}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind_word::KINDS;
+    use serde_json::json;
+
+    const FACTS: Facts = Facts { global_as_number: 64512 };
+
+    fn cells(kind: Kind, headings: &[&str], object: Value) -> Vec<String> {
+        let columns = Columns::of(kind);
+        headings.iter().map(|h| columns.find(h).unwrap().cell(&object, &FACTS)).collect()
+    }
+
+    #[test]
+    fn every_shown_heading_is_a_column() {
+        for kind in KINDS.iter().copied() {
+            let columns = Columns::of(kind);
+            for heading in columns.ps.iter().chain(columns.wide) {
+                assert!(columns.find(heading).is_some(), "{kind} {heading}");
+            }
+            assert_eq!(columns.find("NAMESPACE").is_some(), kind.is_namespaced(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn cells_of_each_kind() {
+        let cases = [
+            (
+                Kind::Tier,
+                json!({"metadata": {"name": "default"}, "spec": {"order": 1000000.0}}),
+                vec!["default", "1e+06"],
+            ),
+            (Kind::Tier, json!({"metadata": {"name": "last"}, "spec": {}}), vec!["last", "<nil>"]),
+            (
+                Kind::GlobalNetworkPolicy,
+                json!({"metadata": {"name": "p"}, "spec": {"tier": "default", "order": 50, "selector": "all()"}}),
+                vec!["p", "default", "50", "all()"],
+            ),
+            (
+                Kind::BGPPeer,
+                json!({"metadata": {"name": "p"}, "spec": {"peerIP": "192.0.2.1", "asNumber": 64500}}),
+                vec!["p", "192.0.2.1", "(global)", "64500"],
+            ),
+            (
+                Kind::BGPPeer,
+                json!({"metadata": {"name": "p"}, "spec": {"nodeSelector": "has(x)", "peerSelector": "all()"}}),
+                vec!["p", "", "has(x)", "0"],
+            ),
+            (
+                Kind::BGPConfiguration,
+                json!({"metadata": {"name": "default"}, "spec": {"logSeverityScreen": "Info"}}),
+                vec!["default", "Info", "-", "-"],
+            ),
+            (
+                Kind::BGPConfiguration,
+                json!({"metadata": {"name": "default"}, "spec": {"nodeToNodeMeshEnabled": false, "asNumber": 64513}}),
+                vec!["default", "", "false", "64513"],
+            ),
+            (
+                Kind::BGPFilter,
+                json!({"metadata": {"name": "f"}, "spec": {"exportV4": [{}, {}], "importV6": [{}]}}),
+                vec!["f", "2", "0", "0", "1"],
+            ),
+            (
+                Kind::IPPool,
+                json!({"metadata": {"name": "a"}, "spec": {"cidr": "10.0.0.0/8", "natOutgoing": true,
+                    "vxlanMode": "Always", "nodeSelector": "all()", "assignmentMode": "Automatic"}}),
+                vec!["a", "10.0.0.0/8", "true", "Never", "Always", "false", "false", "all()", "Automatic"],
+            ),
+            (
+                Kind::Node,
+                json!({"metadata": {"name": "n"}, "spec": {"bgp": {"ipv4Address": "10.0.0.1/24"}}}),
+                vec!["n", "(64512)", "10.0.0.1/24", ""],
+            ),
+            (
+                Kind::Node,
+                json!({"metadata": {"name": "n"}, "spec": {"bgp": {"asNumber": 7}}}),
+                vec!["n", "7", "", ""],
+            ),
+            (Kind::Node, json!({"metadata": {"name": "n"}, "spec": {}}), vec!["n", "", "", ""]),
+            (
+                Kind::Profile,
+                json!({"metadata": {"name": "p"}, "spec": {"labelsToApply": {"b": "2", "a": "1"}}}),
+                vec!["p", "a=1,b=2"],
+            ),
+            (
+                Kind::WorkloadEndpoint,
+                json!({"metadata": {"name": "w"}, "spec": {"pod": "web-0", "node": "n", "ipNetworks": ["10.0.0.1/32",
+                    "fd00::1/128"], "interfaceName": "cali1", "profiles": ["a", "b"],
+                    "ipNATs": [{"internalIP": "10.0.0.1", "externalIP": "192.0.2.1"}]}}),
+                vec!["w", "web-0", "n", "10.0.0.1/32,fd00::1/128", "cali1", "a,b", "{10.0.0.1 192.0.2.1}"],
+            ),
+            (
+                Kind::StagedKubernetesNetworkPolicy,
+                json!({"metadata": {"name": "s"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}}}}),
+                vec!["s", "{map[app:db] []}"],
+            ),
+            (
+                Kind::StagedKubernetesNetworkPolicy,
+                json!({"metadata": {"name": "s"}, "spec": {"podSelector": {"matchExpressions":
+                    [{"key": "tier", "operator": "In", "values": ["a", "b"]}]}}}),
+                vec!["s", "{map[] [{tier In [a b]}]}"],
+            ),
+            (
+                Kind::ClusterInformation,
+                json!({"metadata": {"name": "default"}, "spec": {"clusterGUID": "f00"}}),
+                vec!["default", "f00", "", "", "<nil>"],
+            ),
+        ];
+        for (kind, object, expected) in cases {
+            assert_eq!(cells(kind, Columns::of(kind).wide, object), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn long_lists_end_in_dots() {
+        let nets: Vec<_> = (0..20).map(|i| format!("10.0.{i}.0/24")).collect();
+        let cell = join_and_truncate(&json!(nets), ",", 80);
+        assert_eq!(cell.len(), 80);
+        assert!(cell.starts_with("10.0.0.0/24,10.0.1.0/24") && cell.ends_with("..."), "{cell}");
+    }
+}

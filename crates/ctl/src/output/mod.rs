@@ -1,0 +1,217 @@
+//! How results of `get` are printed.
+
+pub mod columns;
+pub mod go;
+pub mod table;
+pub mod template;
+
+use columns::{Column, Columns, Facts};
+use serde_json::Value;
+use tortie_model::{Kind, Resource, ResourceList, codec};
+
+/// What one part of a `get` found.
+#[derive(Clone, Debug)]
+pub enum Found {
+    One(Box<Resource>),
+    Listed(ResourceList),
+}
+
+impl Found {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Found::One(resource) => resource.kind(),
+            Found::Listed(list) => list.kind,
+        }
+    }
+
+    pub fn to_value(&self) -> Value {
+        match self {
+            Found::One(resource) => resource.to_value(),
+            Found::Listed(list) => list.to_value(),
+        }
+    }
+
+    pub fn items(&self) -> Vec<&Resource> {
+        match self {
+            Found::One(resource) => vec![resource.as_ref()],
+            Found::Listed(list) => list.items.iter().collect(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    Ps,
+    Wide,
+    CustomColumns(Vec<String>),
+    Yaml,
+    Json,
+    Template(String),
+    TemplateFile(String),
+}
+
+impl Format {
+    pub fn parse(text: &str) -> Result<Format, String> {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        match (name, value) {
+            _ if text == "ps" => Ok(Format::Ps),
+            _ if text == "wide" => Ok(Format::Wide),
+            _ if text == "yaml" || text == "yml" => Ok(Format::Yaml),
+            _ if text == "json" => Ok(Format::Json),
+            ("custom-columns", "") => Err("need to specify at least one column".to_owned()),
+            ("custom-columns", columns) => {
+                Ok(Format::CustomColumns(columns.split(',').map(str::to_owned).collect()))
+            }
+            ("go-template", "") => Err("need to specify a template".to_owned()),
+            ("go-template", template) => Ok(Format::Template(template.to_owned())),
+            ("go-template-file", "") => Err("need to specify a template file".to_owned()),
+            ("go-template-file", file) => Ok(Format::TemplateFile(file.to_owned())),
+            _ => Err(format!("unrecognized output format '{text}'")),
+        }
+    }
+}
+
+/// A table's columns for one kind.
+pub struct Layout {
+    columns: Vec<&'static Column>,
+}
+
+impl Layout {
+    /// Fails on a heading the kind does not have.
+    pub fn new(kind: Kind, format: &Format, with_namespace: bool) -> Result<Layout, String> {
+        let columns = Columns::of(kind);
+        let mut headings: Vec<&str> = match format {
+            Format::Wide => columns.wide.to_vec(),
+            Format::CustomColumns(headings) => headings.iter().map(String::as_str).collect(),
+            _ => columns.ps.to_vec(),
+        };
+        if with_namespace && kind.is_namespaced() {
+            headings.insert(0, "NAMESPACE");
+        }
+        let find = |heading: &&str| {
+            columns.find(heading).ok_or_else(|| {
+                let valid: Vec<_> = columns.all.iter().map(|c| c.heading).collect();
+                format!("unknown heading {heading}, valid values are: {}", valid.join(", "))
+            })
+        };
+        Ok(Layout { columns: headings.iter().map(find).collect::<Result<_, _>>()? })
+    }
+
+    pub fn headings(&self) -> Vec<String> {
+        self.columns.iter().map(|c| c.heading.to_owned()).collect()
+    }
+
+    pub fn row(&self, resource: &Resource, facts: &Facts) -> Vec<String> {
+        let object = resource.to_value();
+        self.columns.iter().map(|column| column.cell(&object, facts)).collect()
+    }
+}
+
+/// Everything found, as text.
+pub fn render(
+    found: &[Found],
+    format: &Format,
+    with_namespace: bool,
+    facts: &Facts,
+) -> Result<String, String> {
+    match format {
+        Format::Yaml => Ok(one_or_all(found).map(|value| codec::to_yaml(&value)).unwrap_or_default()),
+        Format::Json => Ok(one_or_all(found).map(|value| codec::to_json(&value)).unwrap_or_default()),
+        Format::Template(text) => template::render(text, found, facts),
+        Format::TemplateFile(file) => {
+            let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            template::render(&text, found, facts)
+        }
+        Format::Ps | Format::Wide | Format::CustomColumns(_) => {
+            let mut text = String::new();
+            for found in found {
+                // calicoctl does not put the namespace before columns the user chose.
+                let with_namespace = with_namespace && !matches!(format, Format::CustomColumns(_));
+                let layout = Layout::new(found.kind(), format, with_namespace)?;
+                let mut rows = vec![layout.headings()];
+                rows.extend(found.items().into_iter().map(|resource| layout.row(resource, facts)));
+                text.push_str(&table::layout(&rows));
+                text.push('\n');
+            }
+            Ok(text)
+        }
+    }
+}
+
+/// One result stands alone, several are an array.
+fn one_or_all(found: &[Found]) -> Option<Value> {
+    match found {
+        [] => None,
+        [only] => Some(only.to_value()),
+        several => Some(Value::Array(several.iter().map(Found::to_value).collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: Facts = Facts { global_as_number: 64512 };
+
+    #[test]
+    fn formats_parse() {
+        assert_eq!(Format::parse("yml"), Ok(Format::Yaml));
+        assert_eq!(
+            Format::parse("custom-columns=A,B"),
+            Ok(Format::CustomColumns(vec!["A".into(), "B".into()]))
+        );
+        assert_eq!(Format::parse("go-template={{.x=1}}"), Ok(Format::Template("{{.x=1}}".into())));
+        for (text, message) in [
+            ("xml", "unrecognized output format 'xml'"),
+            ("yaml=x", "unrecognized output format 'yaml=x'"),
+            ("custom-columns", "need to specify at least one column"),
+            ("custom-columns=", "need to specify at least one column"),
+            ("go-template=", "need to specify a template"),
+            ("go-template-file", "need to specify a template file"),
+        ] {
+            assert_eq!(Format::parse(text).unwrap_err(), message);
+        }
+    }
+
+    fn set(namespace: &str, name: &str) -> Resource {
+        let mut resource = Resource::new(Kind::NetworkSet);
+        resource.metadata_mut().name = name.into();
+        resource.metadata_mut().namespace = namespace.into();
+        resource
+    }
+
+    #[test]
+    fn a_table_per_result_each_followed_by_a_blank_line() {
+        let list = ResourceList {
+            kind: Kind::NetworkSet,
+            resource_version: "9".into(),
+            items: vec![set("shop", "a"), set("store", "bb")],
+        };
+        let found = [Found::Listed(list), Found::One(Box::new(Resource::new(Kind::Tier)))];
+        assert_eq!(
+            render(&found, &Format::Ps, true, &FACTS).unwrap(),
+            "NAMESPACE   NAME   \nshop        a      \nstore       bb     \n\nNAME   ORDER   \n       <nil>   \n\n"
+        );
+    }
+
+    #[test]
+    fn unknown_headings_are_told_the_known_ones() {
+        let found = [Found::One(Box::new(set("shop", "a")))];
+        let format = Format::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
+        assert_eq!(
+            render(&found, &format, false, &FACTS).unwrap_err(),
+            "unknown heading COLOUR, valid values are: NAME, NAMESPACE, NETS"
+        );
+    }
+
+    #[test]
+    fn one_result_stands_alone_and_several_are_an_array() {
+        let one = [Found::One(Box::new(set("shop", "a")))];
+        assert!(
+            render(&one, &Format::Json, false, &FACTS).unwrap().starts_with("{\n  \"kind\": \"NetworkSet\"")
+        );
+        let two = [one[0].clone(), one[0].clone()];
+        assert!(render(&two, &Format::Json, false, &FACTS).unwrap().starts_with("[\n  {\n    \"kind\""));
+        assert_eq!(render(&[], &Format::Yaml, false, &FACTS).unwrap(), "");
+    }
+}

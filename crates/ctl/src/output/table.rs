@@ -1,0 +1,66 @@
+//! Tables with elastic columns, as Go's tabwriter lays them out: a column is as wide as its widest cell plus the
+//! padding, but no narrower than the minimum, and the last column is padded like the others.
+
+const MIN_WIDTH: usize = 5;
+const PADDING: usize = 3;
+
+/// The widths of a table's columns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Widths(Vec<usize>);
+
+impl Widths {
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Vec<String>>) -> Widths {
+        let mut widths = Widths::default();
+        for row in rows {
+            widths.widen(row);
+        }
+        widths
+    }
+
+    /// Makes room for one more row; rows already printed stay as they are.
+    pub fn widen(&mut self, row: &[String]) {
+        if self.0.len() < row.len() {
+            self.0.resize(row.len(), MIN_WIDTH);
+        }
+        for (width, cell) in self.0.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count() + PADDING);
+        }
+    }
+
+    pub fn line(&self, row: &[String]) -> String {
+        let mut line = String::new();
+        for (width, cell) in self.0.iter().zip(row) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
+        }
+        line.push('\n');
+        line
+    }
+}
+
+/// Rows laid out together; the first is the headings.
+pub fn layout(rows: &[Vec<String>]) -> String {
+    let widths = Widths::of(rows);
+    rows.iter().map(|row| widths.line(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cells: &[&str]) -> Vec<String> {
+        cells.iter().map(|&c| c.to_owned()).collect()
+    }
+
+    #[test]
+    fn every_cell_is_padded_the_last_one_too() {
+        let rows = [row(&["NAME", "CIDR", "X"]), row(&["pool-a", "10.0.0.0/8", ""])];
+        assert_eq!(layout(&rows), "NAME     CIDR         X    \npool-a   10.0.0.0/8        \n");
+    }
+
+    #[test]
+    fn width_is_counted_in_characters() {
+        let rows = [row(&["A", "B"]), row(&["größe", "x"])];
+        assert_eq!(layout(&rows), "A       B    \ngröße   x    \n");
+    }
+}

@@ -1,0 +1,252 @@
+//! Patches on an object's JSON, so that fields this version does not know survive.
+
+use crate::cli::PatchType;
+use serde_json::{Map, Value};
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    #[error("a {0} patch must be {1}")]
+    Shape(&'static str, &'static str),
+    #[error("invalid JSON patch: {0}")]
+    Operations(String),
+    #[error("the patch cannot be applied: {0}")]
+    Failed(String),
+    #[error("unknown value '{0}' for $patch: use replace, merge or delete")]
+    Directive(String),
+    #[error("directive {0} must be a list of {1}")]
+    DirectiveShape(String, &'static str),
+    #[error("{0} is in the patch but not in its $retainKeys list")]
+    NotRetained(String),
+    #[error("directive {0} is not supported: lists have no merge key here, give the whole list instead")]
+    Unsupported(String),
+}
+
+type Result<T> = std::result::Result<T, PatchError>;
+
+/// The object after the patch.
+pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> Result<Value> {
+    let mut result = object.clone();
+    match (patch_type, patch) {
+        (PatchType::Json, patch @ Value::Array(_)) => {
+            let operations: json_patch::Patch =
+                serde_json::from_value(patch).map_err(|e| PatchError::Operations(e.to_string()))?;
+            json_patch::patch(&mut result, &operations.0).map_err(|e| PatchError::Failed(e.to_string()))?;
+        }
+        (PatchType::Json, _) => return Err(PatchError::Shape("json", "a list of operations")),
+        (PatchType::Merge, patch @ Value::Object(_)) => json_patch::merge(&mut result, &patch),
+        (PatchType::Merge, _) => return Err(PatchError::Shape("merge", "an object")),
+        (PatchType::Strategic, Value::Object(patch)) => {
+            let original = std::mem::take(&mut result);
+            result = Value::Object(merge_maps(into_map(original), patch)?);
+        }
+        (PatchType::Strategic, _) => return Err(PatchError::Shape("strategic merge", "an object")),
+    }
+    Ok(result)
+}
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList/";
+
+fn into_map(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn merge_maps(mut original: Map<String, Value>, mut patch: Map<String, Value>) -> Result<Map<String, Value>> {
+    match patch.shift_remove(PATCH) {
+        None => {}
+        Some(Value::String(s)) if s == "merge" => {}
+        Some(Value::String(s)) if s == "replace" => original.clear(),
+        Some(Value::String(s)) if s == "delete" => return Ok(Map::new()),
+        Some(other) => return Err(PatchError::Directive(crate::output::go::value(&other))),
+    }
+    if let Some(retain) = patch.shift_remove(RETAIN_KEYS) {
+        retain_keys(&mut original, &patch, retain)?;
+    }
+    for (key, change) in patch {
+        if let Some(list) = key.strip_prefix(DELETE_FROM_LIST) {
+            let Value::Array(gone) = change else { return Err(PatchError::DirectiveShape(key, "values")) };
+            if let Some(Value::Array(items)) = original.get_mut(list) {
+                items.retain(|item| !gone.contains(item));
+            }
+            continue;
+        }
+        if key.starts_with('$') {
+            return Err(PatchError::Unsupported(key));
+        }
+        match change {
+            Value::Null => {
+                original.shift_remove(&key);
+            }
+            Value::Object(change) => {
+                let deletes = change.get(PATCH).is_some_and(|v| v == "delete");
+                let current = original.get_mut(&key).map(Value::take).unwrap_or_default();
+                let merged = merge_maps(into_map(current), change)?;
+                if deletes {
+                    original.shift_remove(&key);
+                } else {
+                    original.insert(key, Value::Object(merged));
+                }
+            }
+            Value::Array(items) => {
+                let items = replacement(items)?;
+                original.insert(key, items);
+            }
+            scalar => {
+                original.insert(key, scalar);
+            }
+        }
+    }
+    Ok(original)
+}
+
+fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: Value) -> Result<()> {
+    let wrong = || PatchError::DirectiveShape(RETAIN_KEYS.to_owned(), "field names");
+    let Value::Array(retain) = retain else { return Err(wrong()) };
+    let retain: Vec<&str> = retain.iter().map(|v| v.as_str().ok_or_else(wrong)).collect::<Result<_>>()?;
+    if let Some(key) = patch.keys().find(|k| !k.starts_with('$') && !retain.contains(&k.as_str())) {
+        return Err(PatchError::NotRetained(key.clone()));
+    }
+    original.retain(|key, _| retain.contains(&key.as_str()));
+    Ok(())
+}
+
+/// A list in a patch stands for the whole list. An element that only says `$patch: replace` is how Kubernetes tools
+/// spell just that.
+fn replacement(items: Vec<Value>) -> Result<Value> {
+    let mut kept = Vec::with_capacity(items.len());
+    for item in items {
+        match item.get(PATCH) {
+            None => kept.push(item),
+            Some(directive) if directive == "replace" => {}
+            Some(directive) => {
+                return Err(PatchError::Unsupported(format!(
+                    "$patch: {}",
+                    crate::output::go::value(directive)
+                )));
+            }
+        }
+    }
+    Ok(Value::Array(kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object() -> Value {
+        json!({
+            "metadata": {"name": "p", "labels": {"a": "1", "b": "2"}},
+            "spec": {"order": 10, "types": ["Ingress"], "egress": [{"action": "Allow"}], "new": {"field": 1}},
+        })
+    }
+
+    fn patched(patch_type: PatchType, patch: Value) -> Value {
+        apply(&object(), patch, patch_type).unwrap()
+    }
+
+    #[test]
+    fn strategic_merges_maps_and_replaces_lists() {
+        let result = patched(
+            PatchType::Strategic,
+            json!({"metadata": {"labels": {"b": null, "c": "3"}}, "spec": {"types": ["Egress"], "order": 20}}),
+        );
+        assert_eq!(result["metadata"], json!({"name": "p", "labels": {"a": "1", "c": "3"}}));
+        assert_eq!(
+            result["spec"],
+            json!({"order": 20, "types": ["Egress"], "egress": [{"action": "Allow"}], "new": {"field": 1}})
+        );
+    }
+
+    #[test]
+    fn strategic_directives() {
+        let cases = [
+            (
+                json!({"metadata": {"labels": {"$patch": "replace", "z": "9"}}}),
+                "/metadata/labels",
+                json!({"z": "9"}),
+            ),
+            (json!({"metadata": {"labels": {"$patch": "delete"}}}), "/metadata", json!({"name": "p"})),
+            (
+                json!({"metadata": {"labels": {"$retainKeys": ["b"], "b": "3"}}}),
+                "/metadata/labels",
+                json!({"b": "3"}),
+            ),
+            (json!({"spec": {"$deleteFromPrimitiveList/types": ["Ingress"]}}), "/spec/types", json!([])),
+            (
+                json!({"spec": {"egress": [{"$patch": "replace"}, {"action": "Deny"}]}}),
+                "/spec/egress",
+                json!([{"action": "Deny"}]),
+            ),
+            (json!({"spec": {"fresh": {"a": null, "b": {"c": 1}}}}), "/spec/fresh", json!({"b": {"c": 1}})),
+        ];
+        for (patch, at, expected) in cases {
+            assert_eq!(patched(PatchType::Strategic, patch.clone()).pointer(at), Some(&expected), "{patch}");
+        }
+    }
+
+    #[test]
+    fn strategic_directives_that_make_no_sense_are_refused() {
+        for (patch, message) in [
+            (
+                json!({"spec": {"$patch": "explode"}}),
+                "unknown value 'explode' for $patch: use replace, merge or delete",
+            ),
+            (
+                json!({"spec": {"$setElementOrder/egress": []}}),
+                "directive $setElementOrder/egress is not supported: lists have no merge key here, give the whole list instead",
+            ),
+            (
+                json!({"spec": {"$retainKeys": ["order"], "types": []}}),
+                "types is in the patch but not in its $retainKeys list",
+            ),
+            (json!(["x"]), "a strategic merge patch must be an object"),
+        ] {
+            assert_eq!(apply(&object(), patch, PatchType::Strategic).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn merge_is_rfc_7386() {
+        let result =
+            patched(PatchType::Merge, json!({"spec": {"order": null, "new": {"more": 2}, "types": []}}));
+        assert_eq!(
+            result["spec"],
+            json!({"types": [], "egress": [{"action": "Allow"}], "new": {"field": 1, "more": 2}})
+        );
+        assert!(apply(&object(), json!(1), PatchType::Merge).is_err());
+    }
+
+    #[test]
+    fn json_is_rfc_6902() {
+        let result = patched(
+            PatchType::Json,
+            json!([
+                {"op": "test", "path": "/spec/order", "value": 10},
+                {"op": "add", "path": "/spec/egress/-", "value": {"action": "Deny"}},
+                {"op": "remove", "path": "/metadata/labels/a"},
+            ]),
+        );
+        assert_eq!(result["spec"]["egress"], json!([{"action": "Allow"}, {"action": "Deny"}]));
+        assert_eq!(result["metadata"]["labels"], json!({"b": "2"}));
+    }
+
+    #[test]
+    fn a_failed_operation_says_which() {
+        let patch = json!([{"op": "test", "path": "/spec/order", "value": 11}]);
+        let error = apply(&object(), patch, PatchType::Json).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the patch cannot be applied: ") && error.contains("/spec/order"),
+            "{error}"
+        );
+        let patch = json!([{"op": "fly", "path": "/spec/order"}]);
+        let error = apply(&object(), patch, PatchType::Json).unwrap_err().to_string();
+        assert!(error.starts_with("invalid JSON patch: "), "{error}");
+        let error = apply(&object(), json!({}), PatchType::Json).unwrap_err().to_string();
+        assert_eq!(error, "a json patch must be a list of operations");
+    }
+}

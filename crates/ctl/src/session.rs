@@ -1,0 +1,67 @@
+//! A command's connection to the store.
+
+use crate::cli::{Connection, Global};
+use crate::failure::{Failure, Result};
+use crate::release;
+use serde_json::Value;
+use std::io::Write;
+use tortie_model::{Kind, Resource};
+use tortie_store::{Client, Config, Error, Resources};
+
+/// Connects, and says so on standard error when the cluster is of another version. A store that does not answer
+/// ends the command here, once, instead of once for each thing the command would ask.
+pub async fn connect(connection: &Connection, global: &Global) -> Result<Resources> {
+    let store = connect_quietly(connection).await?;
+    match cluster_information(&store).await {
+        Ok(cluster) if !global.allow_version_mismatch => {
+            if let Some(warning) = mismatch(release::CLIENT_VERSION, text(&cluster, "/spec/calicoVersion")) {
+                // Nobody to tell is no reason to stop.
+                let _ = writeln!(std::io::stderr(), "{warning}");
+            }
+        }
+        Err(error @ Error::Datastore(_)) => return Err(Failure::NoClient(error)),
+        // Not there, not allowed or not readable: the command itself may still succeed.
+        _ => {}
+    }
+    Ok(store)
+}
+
+/// Connects without looking at the cluster's version.
+pub async fn connect_quietly(connection: &Connection) -> Result<Resources> {
+    let config = Config::load(&connection.config).map_err(Failure::Store)?;
+    let client = Client::connect(&config).await.map_err(Failure::NoClient)?;
+    Ok(Resources::new(client))
+}
+
+/// ClusterInformation as JSON.
+pub async fn cluster_information(store: &Resources) -> tortie_store::Result<Value> {
+    store.get(Kind::ClusterInformation, "", "default").await.map(|resource: Resource| resource.to_value())
+}
+
+pub fn text<'a>(object: &'a Value, at: &str) -> &'a str {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn mismatch(client: &str, cluster: &str) -> Option<String> {
+    (!cluster.is_empty() && !release::same(client, cluster)).then(|| {
+        format!(
+            "Warning: version mismatch.\nClient Version:   {client}\nCluster Version:  {cluster}\n\
+             Use --allow-version-mismatch to silence this warning"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_is_told_and_a_spelling_is_not() {
+        assert_eq!(mismatch("v3.32.0-tortie.0.1.0", "3.32.0"), None);
+        assert_eq!(mismatch("v3.32.0", ""), None);
+        let warning = mismatch("v3.32.0", "v3.29.1").unwrap();
+        assert!(
+            warning.contains("version mismatch.\nClient Version:   v3.32.0\nCluster Version:  v3.29.1\n")
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! create, apply, replace and delete for one object: what the command line adds to the store's own rules.
+
+use crate::namespace::{Asked, NamespaceError, resolve};
+use std::time::Duration;
+use tortie_model::{Kind, ObjectMeta, Resource};
+use tortie_store::{Error, Resources};
+
+const ATTEMPTS: usize = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum VerbError {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+}
+
+pub type Result<T> = std::result::Result<T, VerbError>;
+
+/// Puts the object into the namespace it belongs to.
+pub fn place(resource: &mut Resource, asked: Asked) -> Result<()> {
+    let namespace = resolve(resource.kind(), &resource.metadata().namespace, asked)?;
+    resource.metadata_mut().namespace = namespace;
+    Ok(())
+}
+
+/// Policies that stand for Kubernetes' own are changed there.
+pub fn check_managed_here(kind: Kind, namespace: &str, name: &str, operation: &'static str) -> Result<()> {
+    if kind == Kind::NetworkPolicy && name.starts_with("knp.default.") {
+        return Err(VerbError::Store(Error::NotSupported {
+            operation,
+            id: kind.identify(namespace, name),
+            reason: "kubernetes network policies must be managed through the kubernetes API".to_owned(),
+        }));
+    }
+    Ok(())
+}
+
+pub async fn create(store: &Resources, mut resource: Resource) -> Result<Resource> {
+    let meta = resource.metadata();
+    check_managed_here(resource.kind(), &meta.namespace, &meta.name, "create or apply")?;
+    let kept = metadata_for_create(resource.metadata());
+    *resource.metadata_mut() = kept;
+    Ok(store.create(resource).await?)
+}
+
+pub async fn apply(store: &Resources, resource: Resource) -> Result<Resource> {
+    if resource.kind() == Kind::ClusterInformation {
+        return Err(VerbError::Store(Error::NotSupported {
+            operation: "apply",
+            id: Kind::ClusterInformation.to_string(),
+            reason: "resource is readonly".to_owned(),
+        }));
+    }
+    let mut fresh = resource.clone();
+    fresh.metadata_mut().resource_version.clear();
+    match create(store, fresh).await {
+        Err(VerbError::Store(Error::AlreadyExists { .. } | Error::NotSupported { .. })) => {
+            replace(store, resource).await
+        }
+        other => other,
+    }
+}
+
+/// With a resourceVersion the object must still be at it; without one the present metadata is kept but for labels and
+/// annotations, and a race with another writer is run again.
+pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> {
+    let kind = resource.kind();
+    let (namespace, name) = (resource.metadata().namespace.clone(), resource.metadata().name.clone());
+    check_managed_here(kind, &namespace, &name, "apply or replace")?;
+    let version = resource.metadata().resource_version.clone();
+    let mut attempt = 1;
+    loop {
+        let current = store.get(kind, &namespace, &name).await?;
+        if !version.is_empty() && version != current.metadata().resource_version {
+            let id = kind.identify(&namespace, &name);
+            return Err(VerbError::Store(Error::Conflict { id, current: Some(Box::new(current)) }));
+        }
+        let mut next = resource.clone();
+        *next.metadata_mut() = metadata_for_update(current.metadata(), resource.metadata());
+        match store.update(next).await {
+            Err(Error::Conflict { .. }) if version.is_empty() && attempt < ATTEMPTS => {
+                attempt += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+pub async fn delete(store: &Resources, resource: &Resource) -> Result<Resource> {
+    let meta = resource.metadata();
+    check_managed_here(resource.kind(), &meta.namespace, &meta.name, "delete")?;
+    let version = Some(meta.resource_version.as_str()).filter(|v| !v.is_empty());
+    Ok(store.delete(resource.kind(), &meta.namespace, &meta.name, version).await?)
+}
+
+/// Reads, changes and writes an object, again if another writer comes between.
+pub async fn modify(
+    store: &Resources,
+    (kind, namespace, name): (Kind, &str, &str),
+    change: impl Fn(Resource) -> std::result::Result<Resource, String>,
+) -> std::result::Result<Resource, ModifyError> {
+    check_managed_here(kind, namespace, name, "apply or replace")?;
+    let mut attempt = 1;
+    loop {
+        let current = store.get(kind, namespace, name).await.map_err(VerbError::Store)?;
+        let version = current.metadata().resource_version.clone();
+        let next = change(current).map_err(ModifyError::Change)?;
+        // A change that names another revision wants that one and no other.
+        let insists = next.metadata().resource_version != version;
+        match store.update(next).await {
+            Err(Error::Conflict { .. }) if !insists && attempt < ATTEMPTS => {
+                attempt += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return Ok(other.map_err(VerbError::Store)?),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ModifyError {
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    /// The change itself was refused.
+    #[error("{0}")]
+    Change(String),
+}
+
+impl ModifyError {
+    pub fn is_missing(&self) -> bool {
+        matches!(self, ModifyError::Verb(VerbError::Store(Error::DoesNotExist { .. })))
+    }
+}
+
+/// Only these are the user's to say; the rest is made by the store.
+fn metadata_for_create(given: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        name: given.name.clone(),
+        namespace: given.namespace.clone(),
+        resource_version: given.resource_version.clone(),
+        labels: given.labels.clone(),
+        annotations: given.annotations.clone(),
+        ..ObjectMeta::default()
+    }
+}
+
+fn metadata_for_update(current: &ObjectMeta, given: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta { labels: given.labels.clone(), annotations: given.annotations.clone(), ..current.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(name: &str, uid: &str, label: &str) -> ObjectMeta {
+        ObjectMeta {
+            name: name.into(),
+            uid: uid.into(),
+            generation: 3,
+            labels: [(label.to_owned(), "x".to_owned())].into(),
+            annotations: [(label.to_owned(), "y".to_owned())].into(),
+            finalizers: vec!["f".into()],
+            ..ObjectMeta::default()
+        }
+    }
+
+    #[test]
+    fn creation_takes_five_fields_of_the_metadata() {
+        let kept = metadata_for_create(&meta("a", "uid", "l"));
+        assert_eq!(
+            kept,
+            ObjectMeta { uid: String::new(), generation: 0, finalizers: vec![], ..meta("a", "uid", "l") }
+        );
+    }
+
+    #[test]
+    fn updates_keep_metadata_but_labels_and_annotations() {
+        let merged = metadata_for_update(&meta("a", "stored", "old"), &meta("a", "given", "new"));
+        assert_eq!(merged, ObjectMeta { uid: "stored".into(), ..meta("a", "", "new") });
+    }
+
+    #[test]
+    fn policies_of_kubernetes_are_refused() {
+        let error = check_managed_here(Kind::NetworkPolicy, "shop", "knp.default.web", "delete").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "operation delete is not supported on NetworkPolicy(shop/knp.default.web): kubernetes network policies \
+             must be managed through the kubernetes API"
+        );
+        assert!(check_managed_here(Kind::NetworkPolicy, "shop", "knp.web", "delete").is_ok());
+        assert!(check_managed_here(Kind::GlobalNetworkPolicy, "", "knp.default.web", "delete").is_ok());
+    }
+}

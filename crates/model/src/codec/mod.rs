@@ -1,0 +1,230 @@
+//! Bytes to documents and back: YAML and JSON, several documents in one file, arrays and lists.
+
+mod emit;
+
+use crate::{API_VERSION, Kind};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use std::fmt;
+
+pub use emit::to_yaml;
+
+/// A document larger than this is refused.
+pub const MAX_DOCUMENT: usize = 10 << 20;
+
+/// No object of ours is nested anywhere near this deep, and a small stack holds it.
+const MAX_DEPTH: usize = 40;
+
+/// Why bytes are not documents.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    #[error("document {document} is larger than 10 MB")]
+    TooLarge { document: usize },
+    #[error("input is not UTF-8 text: bad byte at offset {offset}")]
+    NotText { offset: usize },
+    #[error("line {line}, column {column}: {message}")]
+    Syntax { line: usize, column: usize, message: String },
+    #[error("line {line}: expected an object or a list of objects, found {found}")]
+    NotAnObject { line: usize, found: &'static str },
+}
+
+/// The objects in a file, in its order: documents separated by `---`, arrays and `<Kind>List`s taken apart.
+pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, CodecError> {
+    let text = std::str::from_utf8(bytes).map_err(|e| CodecError::NotText { offset: e.valid_up_to() })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut objects = Vec::new();
+    for (number, (line, document)) in split(text).into_iter().enumerate() {
+        if document.len() > MAX_DOCUMENT {
+            return Err(CodecError::TooLarge { document: number + 1 });
+        }
+        flatten(parse(document, line)?, line, &mut objects)?;
+    }
+    Ok(objects)
+}
+
+/// Indented by two, fields in the order they have.
+pub fn to_json(value: &Value) -> String {
+    // A tree of JSON values always prints.
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// Cuts at lines that begin with `---`; each part keeps its separator and knows the number of its first line.
+fn split(text: &str) -> Vec<(usize, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut first_line, mut offset) = (0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if line.starts_with("---") && offset > start {
+            parts.push((first_line, &text[start..offset]));
+            (start, first_line) = (offset, number + 1);
+        }
+        offset += line.len();
+    }
+    parts.push((first_line, &text[start..]));
+    parts
+}
+
+fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
+    let syntax = |line: usize, column: usize, message: String| CodecError::Syntax {
+        line: line.max(1).saturating_add(first_line - 1),
+        column,
+        message,
+    };
+    // JSON is read as JSON where it is JSON, which is faster and keeps its own rules; `{a: b}` is left to YAML.
+    if document.trim_start().starts_with(['{', '[']) {
+        let mut deserializer = serde_json::Deserializer::from_str(document);
+        match Strict(0).deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value)) {
+            Ok(value) => return Ok(value),
+            Err(error) if error.is_data() => {
+                return Err(syntax(error.line(), error.column(), explain(&error.to_string())));
+            }
+            Err(_) => (),
+        }
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_documents: 1,
+            max_total_scalar_bytes: MAX_DOCUMENT,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+        },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options::<Value>(document, options).map_err(|error| {
+        let error = error.without_snippet();
+        let (line, column) = error.location().map_or((1, 1), |at| (at.line() as usize, at.column() as usize));
+        syntax(line, column, explain(&error.to_string()))
+    })
+}
+
+/// The parser's message without its place, which is relative to the document, and in words where it is not.
+fn explain(message: &str) -> String {
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    if message.contains("Depth {") || message.contains("recursion limit") {
+        return format!("nested more than {MAX_DEPTH} levels deep");
+    }
+    message.to_owned()
+}
+
+fn flatten(value: Value, line: usize, objects: &mut Vec<Value>) -> Result<(), CodecError> {
+    let found = match value {
+        Value::Object(object) => match list_kind(&object) {
+            Some(kind) => return flatten_list(kind, object, line, objects),
+            None => {
+                objects.push(Value::Object(object));
+                return Ok(());
+            }
+        },
+        Value::Array(items) => return items.into_iter().try_for_each(|item| flatten(item, line, objects)),
+        // An empty document, such as the one before a leading `---`.
+        Value::Null => return Ok(()),
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+    };
+    Err(CodecError::NotAnObject { line, found })
+}
+
+fn list_kind(object: &Map<String, Value>) -> Option<Kind> {
+    let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
+    field("kind")
+        .strip_suffix("List")
+        .filter(|_| field("apiVersion") == API_VERSION)
+        .and_then(Kind::from_name)
+}
+
+/// Items of a typed list may leave out what the list says for all of them.
+fn flatten_list(
+    kind: Kind,
+    mut list: Map<String, Value>,
+    line: usize,
+    objects: &mut Vec<Value>,
+) -> Result<(), CodecError> {
+    let Some(Value::Array(items)) = list.remove("items") else { return Ok(()) };
+    for item in items {
+        let Value::Object(mut item) = item else {
+            return Err(CodecError::NotAnObject { line, found: "a list item that is not an object" });
+        };
+        item.entry("kind").or_insert_with(|| kind.name().into());
+        item.entry("apiVersion").or_insert_with(|| API_VERSION.into());
+        objects.push(Value::Object(item));
+    }
+    Ok(())
+}
+
+/// Reads a JSON value at some depth, refusing keys that occur twice and nesting beyond reason.
+struct Strict(usize);
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.0 > MAX_DEPTH {
+            return Err(D::Error::custom("recursion limit"));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element_seed(Strict(self.0 + 1))? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if fields.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
+            }
+            let value = access.next_value_seed(Strict(self.0 + 1))?;
+            fields.insert(key, value);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests;

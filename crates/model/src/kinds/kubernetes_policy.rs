@@ -1,0 +1,169 @@
+//! The parts of a Kubernetes NetworkPolicy, and what keeps one from becoming a policy of ours.
+
+use crate::scalar::{Port, is_default};
+use crate::validation::{Checker, Interval};
+use crate::{names, string_enum};
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+string_enum! {
+    /// How a label compares with values.
+    pub enum LabelOperator { In, NotIn, Exists, DoesNotExist }
+}
+
+string_enum! {
+    /// The protocols that Kubernetes knows.
+    pub enum KubernetesProtocol { TCP, UDP, SCTP }
+}
+
+/// All labels and all expressions must match; an empty selector matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LabelSelector {
+    #[serde(skip_serializing_if = "is_default")]
+    pub match_labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub match_expressions: Vec<LabelRequirement>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["key", "operator"]))]
+pub struct LabelRequirement {
+    pub key: String,
+    pub operator: LabelOperator,
+    #[serde(skip_serializing_if = "is_default")]
+    pub values: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubernetesIngressRule {
+    #[serde(skip_serializing_if = "is_default")]
+    pub ports: Vec<KubernetesPort>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub from: Vec<KubernetesPeer>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubernetesEgressRule {
+    #[serde(skip_serializing_if = "is_default")]
+    pub ports: Vec<KubernetesPort>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub to: Vec<KubernetesPeer>,
+}
+
+/// A port, or a range up to `endPort`; without one, every port of the protocol.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubernetesPort {
+    #[serde(skip_serializing_if = "is_default")]
+    pub protocol: Option<KubernetesProtocol>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub port: Option<Port>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub end_port: Option<i32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubernetesPeer {
+    #[serde(skip_serializing_if = "is_default")]
+    pub pod_selector: Option<LabelSelector>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub namespace_selector: Option<LabelSelector>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ip_block: Option<IPBlock>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["cidr"]))]
+pub struct IPBlock {
+    pub cidr: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub except: Vec<String>,
+}
+
+pub(super) fn check_label_selector(at: &Checker<'_>, selector: &LabelSelector) {
+    crate::meta::check_labels(&at.field("matchLabels"), &selector.match_labels);
+    for (at, requirement) in at.field("matchExpressions").each(&selector.match_expressions) {
+        if let Err(reason) = names::check_qualified(&requirement.key) {
+            at.field("key").fail(&requirement.key, reason);
+        }
+        at.field("operator").required_one_of(&requirement.operator);
+        for (at, value) in at.field("values").each(&requirement.values) {
+            if let Err(reason) = names::check_label_value(value) {
+                at.fail(value, reason);
+            }
+        }
+        let listed = requirement.values.join(",");
+        let values = at.field("values");
+        match requirement.operator {
+            LabelOperator::In | LabelOperator::NotIn => {
+                values.ensure(!requirement.values.is_empty(), &listed, "must not be empty");
+            }
+            LabelOperator::Exists | LabelOperator::DoesNotExist => {
+                values.ensure(requirement.values.is_empty(), &listed, "must be empty");
+            }
+            LabelOperator::Unknown(_) => (),
+        }
+    }
+}
+
+pub(super) fn check_ports(at: &Checker<'_>, ports: &[KubernetesPort]) {
+    for (at, port) in at.each(ports) {
+        if let Some(protocol) = &port.protocol {
+            at.field("protocol").required_one_of(protocol);
+        }
+        match &port.port {
+            Some(Port::Range(..)) => at.field("port").fail(
+                port.port.as_ref().map_or_else(String::new, ToString::to_string),
+                "must be a number or a name",
+            ),
+            Some(port) => at.field("port").port(port),
+            None => (),
+        }
+        if let Some(end) = port.end_port {
+            let at = at.field("endPort");
+            match port.port {
+                Some(Port::Number(first)) => at.within(end, Interval(i32::from(first), 65535)),
+                _ => at.fail(end, "needs a port that is a number"),
+            }
+        }
+    }
+}
+
+pub(super) fn check_peers(at: &Checker<'_>, peers: &[KubernetesPeer]) {
+    for (at, peer) in at.each(peers) {
+        if let Some(selector) = &peer.pod_selector {
+            check_label_selector(&at.field("podSelector"), selector);
+        }
+        if let Some(selector) = &peer.namespace_selector {
+            check_label_selector(&at.field("namespaceSelector"), selector);
+        }
+        if let Some(block) = &peer.ip_block {
+            let alone = peer.pod_selector.is_none() && peer.namespace_selector.is_none();
+            at.field("ipBlock").ensure(
+                alone,
+                &block.cidr,
+                "cannot be combined with podSelector or namespaceSelector",
+            );
+            check_block(&at.field("ipBlock"), block);
+        }
+        let empty = *peer == KubernetesPeer::default();
+        at.ensure(!empty, "{}", "must have podSelector, namespaceSelector or ipBlock");
+    }
+}
+
+fn check_block(at: &Checker<'_>, block: &IPBlock) {
+    let cidr = at.field("cidr").masked_cidr(&block.cidr);
+    for (at, except) in at.field("except").each(&block.except) {
+        let Some(except) = at.masked_cidr(except) else { continue };
+        let inside = cidr.is_none_or(|cidr: IpNet| cidr.contains(&except) && cidr != except);
+        at.ensure(inside, except, format!("must lie inside {} and be smaller", block.cidr));
+    }
+}

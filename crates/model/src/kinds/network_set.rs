@@ -1,0 +1,65 @@
+//! Sets of addresses that rules pick by label.
+
+use crate::scalar::is_default;
+use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Would make a set look like one of another namespace.
+const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
+
+/// Addresses for rules of any namespace.
+pub type GlobalNetworkSet = Object<GlobalNetworkSetSpec>;
+
+/// Addresses for rules that look into its namespace.
+pub type NetworkSet = Object<NetworkSetSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct GlobalNetworkSetSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub nets: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetworkSetSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub nets: Vec<String>,
+}
+
+impl Spec for GlobalNetworkSetSpec {
+    const KIND: Kind = Kind::GlobalNetworkSet;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        check_set(at, &object.metadata, &object.spec.nets);
+    }
+}
+
+impl Spec for NetworkSetSpec {
+    const KIND: Kind = Kind::NetworkSet;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        check_set(at, &object.metadata, &object.spec.nets);
+    }
+}
+
+fn check_set(at: &Checker<'_>, metadata: &ObjectMeta, nets: &[String]) {
+    if let Some(value) = metadata.labels.get(NAMESPACE_LABEL) {
+        at.field("metadata").field("labels").fail(
+            format_args!("{NAMESPACE_LABEL}={value}"),
+            format!("label {NAMESPACE_LABEL} is not allowed"),
+        );
+    }
+    let at = at.field("spec").field("nets");
+    at.unique(nets);
+    for (at, net) in at.each(nets) {
+        at.net(net);
+    }
+}

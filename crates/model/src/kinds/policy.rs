@@ -1,0 +1,209 @@
+//! Policies: rules for the endpoints that a selector picks.
+
+use super::rule::Rule;
+use super::rule_check::{Direction, Owner, check_rules};
+use crate::scalar::{Float, is_default};
+use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm, names, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The tier of policies that name none.
+pub const DEFAULT_TIER: &str = "default";
+
+/// Repeats a policy's tier, so that policies can be listed by it.
+pub const TIER_LABEL: &str = "projectcalico.org/tier";
+
+string_enum! {
+    /// A direction that a policy governs.
+    pub enum PolicyType { Ingress, Egress }
+}
+
+string_enum! {
+    /// What a node may do to be quick; never changes a verdict.
+    pub enum PerformanceHint { AssumeNeededOnEveryNode }
+}
+
+/// Rules for endpoints of any namespace, and for hosts.
+pub type GlobalNetworkPolicy = Object<GlobalNetworkPolicySpec>;
+
+/// Rules for the endpoints of one namespace.
+pub type NetworkPolicy = Object<NetworkPolicySpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::global_policy()))]
+pub struct GlobalNetworkPolicySpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = DEFAULT_TIER))]
+    pub tier: String,
+    /// Lower comes first; without one a policy comes last.
+    #[serde(skip_serializing_if = "is_default")]
+    pub order: Option<Float>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub ingress: Vec<Rule>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub egress: Vec<Rule>,
+    /// Empty: every endpoint.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
+    pub types: Vec<PolicyType>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub do_not_track: bool,
+    #[serde(rename = "preDNAT", skip_serializing_if = "is_default")]
+    pub pre_dnat: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub apply_on_forward: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub service_account_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub namespace_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub performance_hints: Vec<PerformanceHint>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetworkPolicySpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = DEFAULT_TIER))]
+    pub tier: String,
+    /// Lower comes first; without one a policy comes last.
+    #[serde(skip_serializing_if = "is_default")]
+    pub order: Option<Float>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub ingress: Vec<Rule>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub egress: Vec<Rule>,
+    /// Empty: every endpoint of the namespace.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
+    pub types: Vec<PolicyType>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub service_account_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub performance_hints: Vec<PerformanceHint>,
+}
+
+impl Spec for GlobalNetworkPolicySpec {
+    const KIND: Kind = Kind::GlobalNetworkPolicy;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(object: &mut Object<Self>) {
+        set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
+        set_tier(&mut object.spec.tier, &mut object.metadata);
+    }
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        object.spec.check(&at.field("spec"));
+    }
+}
+
+impl Spec for NetworkPolicySpec {
+    const KIND: Kind = Kind::NetworkPolicy;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(object: &mut Object<Self>) {
+        set_types(&mut object.spec.types, &object.spec.ingress, &object.spec.egress);
+        set_tier(&mut object.spec.tier, &mut object.metadata);
+    }
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        object.spec.check(&at.field("spec"));
+    }
+}
+
+impl GlobalNetworkPolicySpec {
+    pub(super) fn check(&self, at: &Checker<'_>) {
+        check_tier(at, &self.tier);
+        at.field("selector").selector(&self.selector);
+        at.field("serviceAccountSelector").selector(&self.service_account_selector);
+        at.field("namespaceSelector").selector(&self.namespace_selector);
+        check_types(at, &self.types);
+        check_hints(at, &self.performance_hints);
+        check_rules(&at.field("ingress"), &self.ingress, Owner::GlobalPolicy, Direction::Ingress);
+        check_rules(&at.field("egress"), &self.egress, Owner::GlobalPolicy, Direction::Egress);
+        self.check_flags(at);
+    }
+
+    fn check_flags(&self, at: &Checker<'_>) {
+        let pre_dnat = at.field("preDNAT");
+        if self.pre_dnat {
+            pre_dnat.ensure(!self.do_not_track, true, "cannot be combined with doNotTrack");
+            pre_dnat.ensure(self.apply_on_forward, true, "needs applyOnForward");
+            pre_dnat.ensure(self.egress.is_empty(), true, "cannot be combined with egress rules");
+            let egress = self.types.contains(&PolicyType::Egress);
+            pre_dnat.ensure(!egress, true, "cannot be combined with type Egress");
+        }
+        if self.do_not_track {
+            at.field("doNotTrack").ensure(self.apply_on_forward, true, "needs applyOnForward");
+        }
+    }
+}
+
+impl NetworkPolicySpec {
+    pub(super) fn check(&self, at: &Checker<'_>) {
+        check_tier(at, &self.tier);
+        at.field("selector").selector(&self.selector);
+        at.field("serviceAccountSelector").selector(&self.service_account_selector);
+        check_types(at, &self.types);
+        check_hints(at, &self.performance_hints);
+        check_rules(&at.field("ingress"), &self.ingress, Owner::NetworkPolicy, Direction::Ingress);
+        check_rules(&at.field("egress"), &self.egress, Owner::NetworkPolicy, Direction::Egress);
+    }
+}
+
+/// A policy that does not say which directions it governs governs those it has rules for, ingress if it has none.
+pub(super) fn set_types(types: &mut Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) {
+    if !types.is_empty() {
+        return;
+    }
+    *types = match (ingress, egress) {
+        (_, []) => vec![PolicyType::Ingress],
+        ([], _) => vec![PolicyType::Egress],
+        _ => vec![PolicyType::Ingress, PolicyType::Egress],
+    };
+}
+
+pub(super) fn set_tier(tier: &mut String, metadata: &mut ObjectMeta) {
+    if tier.is_empty() {
+        *tier = DEFAULT_TIER.to_owned();
+    }
+    metadata.labels.insert(TIER_LABEL.to_owned(), tier.clone());
+}
+
+fn check_tier(at: &Checker<'_>, tier: &str) {
+    if !tier.is_empty()
+        && let Err(reason) = names::check_label_form(tier)
+    {
+        at.field("tier").fail(tier, reason);
+    }
+}
+
+fn check_types(at: &Checker<'_>, types: &[PolicyType]) {
+    let at = at.field("types");
+    at.unique(types);
+    at.each(types).for_each(|(at, direction)| at.required_one_of(direction));
+}
+
+fn check_hints(at: &Checker<'_>, hints: &[PerformanceHint]) {
+    let at = at.field("performanceHints");
+    at.unique(hints);
+    at.each(hints).for_each(|(at, hint)| at.required_one_of(hint));
+}

@@ -1,0 +1,140 @@
+//! Rules: what policies and profiles are made of.
+
+use crate::scalar::{Port, Protocol, is_default};
+use crate::string_enum;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+string_enum! {
+    /// What becomes of a packet that a rule matches.
+    pub enum Action { Allow, Deny, Log, Pass }
+}
+
+/// One rule: all that is written must match.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["action"], "x-kubernetes-validations" = super::cel::rules()))]
+pub struct Rule {
+    pub action: Action,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("enum" = [4, 6]))]
+    pub ip_version: Option<i64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub protocol: Option<Protocol>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub icmp: Option<ICMPFields>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub not_protocol: Option<Protocol>,
+    #[serde(rename = "notICMP", skip_serializing_if = "is_default")]
+    pub not_icmp: Option<ICMPFields>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub source: EntityRule,
+    #[serde(skip_serializing_if = "is_default")]
+    pub destination: EntityRule,
+    #[serde(skip_serializing_if = "is_default")]
+    pub http: Option<HTTPMatch>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub metadata: Option<RuleMetadata>,
+}
+
+/// ICMP messages. Without a type this matches all of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::icmp()))]
+pub struct ICMPFields {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 254))]
+    pub r#type: Option<i64>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 255))]
+    pub code: Option<i64>,
+}
+
+/// One end of the traffic.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::entity()))]
+pub struct EntityRule {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 256))]
+    pub nets: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub namespace_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub services: Option<ServiceMatch>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 50))]
+    pub ports: Vec<Port>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 256))]
+    pub not_nets: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub not_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 50))]
+    pub not_ports: Vec<Port>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub service_accounts: Option<ServiceAccountMatch>,
+}
+
+/// The endpoints of a Kubernetes service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["name"]))]
+pub struct ServiceMatch {
+    #[serde(skip_serializing_if = "is_default")]
+    pub name: String,
+    /// Empty: the namespace of the policy.
+    #[serde(skip_serializing_if = "is_default")]
+    pub namespace: String,
+}
+
+/// Workloads by the service account they run as.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceAccountMatch {
+    #[serde(skip_serializing_if = "is_default")]
+    pub names: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub selector: String,
+}
+
+/// HTTP requests: any of the methods and any of the paths.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HTTPMatch {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "set"))]
+    pub methods: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 20))]
+    pub paths: Vec<HTTPPath>,
+}
+
+/// The path of a request: either all of it or its beginning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::http_path()))]
+pub struct HTTPPath {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub exact: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub prefix: String,
+}
+
+/// Notes that end up beside the rule in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RuleMetadata {
+    #[serde(skip_serializing_if = "is_default")]
+    pub annotations: BTreeMap<String, String>,
+}

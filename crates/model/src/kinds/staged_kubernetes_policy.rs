@@ -1,0 +1,69 @@
+//! Staged Kubernetes policies.
+
+use super::kubernetes_policy::{
+    KubernetesEgressRule, KubernetesIngressRule, LabelSelector, check_label_selector, check_peers,
+    check_ports,
+};
+use super::policy::PolicyType;
+use super::staged_policy::{StagedAction, check_nothing_else, set_action};
+use crate::scalar::is_default;
+use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub type StagedKubernetesNetworkPolicy = Object<StagedKubernetesNetworkPolicySpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::staged_kubernetes_policy()))]
+pub struct StagedKubernetesNetworkPolicySpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Set"))]
+    pub staged_action: StagedAction,
+    /// Empty: every pod of the namespace.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pod_selector: LabelSelector,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress: Vec<KubernetesIngressRule>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress: Vec<KubernetesEgressRule>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub policy_types: Vec<PolicyType>,
+}
+
+impl Spec for StagedKubernetesNetworkPolicySpec {
+    const KIND: Kind = Kind::StagedKubernetesNetworkPolicy;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(object: &mut Object<Self>) {
+        let spec = &mut object.spec;
+        let action = set_action(&mut spec.staged_action);
+        if action != StagedAction::Delete && spec.policy_types.is_empty() {
+            spec.policy_types.push(PolicyType::Ingress);
+            if !spec.egress.is_empty() {
+                spec.policy_types.push(PolicyType::Egress);
+            }
+        }
+    }
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        let (spec, at) = (&object.spec, at.field("spec"));
+        at.field("stagedAction").one_of(&spec.staged_action);
+        if spec.staged_action == StagedAction::Delete {
+            check_nothing_else(&at, spec, &["stagedAction"]);
+        }
+        check_label_selector(&at.field("podSelector"), &spec.pod_selector);
+        for (at, rule) in at.field("ingress").each(&spec.ingress) {
+            check_ports(&at.field("ports"), &rule.ports);
+            check_peers(&at.field("from"), &rule.from);
+        }
+        for (at, rule) in at.field("egress").each(&spec.egress) {
+            check_ports(&at.field("ports"), &rule.ports);
+            check_peers(&at.field("to"), &rule.to);
+        }
+        let types = at.field("policyTypes");
+        types.unique(&spec.policy_types);
+        types.each(&spec.policy_types).for_each(|(at, direction)| at.required_one_of(direction));
+    }
+}

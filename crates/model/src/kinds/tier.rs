@@ -1,0 +1,82 @@
+//! Tiers: groups of policies that are asked one after the other.
+
+use super::Condition;
+use crate::scalar::{Float, is_default};
+use crate::{Checker, Kind, Object, Spec, StatusForm, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+string_enum! {
+    /// What becomes of a packet that a tier governs and none of its rules matches.
+    pub enum TierAction { Deny, Pass }
+}
+
+pub type Tier = Object<TierSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TierSpec {
+    /// Lower comes first.
+    #[serde(skip_serializing_if = "is_default")]
+    pub order: Option<Float>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Deny"))]
+    pub default_action: TierAction,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TierStatus {
+    #[serde(skip_serializing_if = "is_default")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A tier that always exists, with an order and an action that do not change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuiltInTier {
+    pub name: &'static str,
+    pub order: f64,
+    pub default_action: TierAction,
+}
+
+const DEFAULT_ORDER: f64 = 1_000_000.0;
+
+pub const BUILT_IN_TIERS: [BuiltInTier; 3] = [
+    BuiltInTier { name: "kube-admin", order: 1000.0, default_action: TierAction::Pass },
+    BuiltInTier { name: "default", order: DEFAULT_ORDER, default_action: TierAction::Deny },
+    BuiltInTier { name: "kube-baseline", order: 10_000_000.0, default_action: TierAction::Pass },
+];
+
+impl Spec for TierSpec {
+    const KIND: Kind = Kind::Tier;
+    type Status = TierStatus;
+    const STATUS: StatusForm = StatusForm::Always;
+
+    fn set_defaults(object: &mut Object<Self>) {
+        let built_in = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name);
+        let (order, action) =
+            built_in.map_or((DEFAULT_ORDER, TierAction::Deny), |tier| (tier.order, tier.default_action));
+        object.spec.order.get_or_insert(Float(order));
+        if object.spec.default_action == TierAction::default() {
+            object.spec.default_action = action;
+        }
+    }
+
+    fn check(object: &Object<Self>, at: &Checker<'_>) {
+        let (spec, at) = (&object.spec, at.field("spec"));
+        at.field("defaultAction").one_of(&spec.default_action);
+        let Some(tier) = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == object.metadata.name) else {
+            return;
+        };
+        at.field("order").ensure(
+            spec.order == Some(Float(tier.order)),
+            spec.order.map_or_else(String::new, |order| order.to_string()),
+            format!("must be {} for tier {}", tier.order, tier.name),
+        );
+        at.field("defaultAction").ensure(
+            spec.default_action == tier.default_action,
+            &spec.default_action,
+            format!("must be {} for tier {}", tier.default_action, tier.name),
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! One resource of one kind: metadata, spec, status.
+
+mod decode;
+mod unknown;
+
+use crate::validation::Checker;
+use crate::{API_VERSION, Kind, ObjectMeta, ValidationError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use std::fmt::Debug;
+
+use decode::{decode, print};
+use unknown::Unknown;
+
+/// What every part of an object can do.
+pub trait Part:
+    Serialize + DeserializeOwned + JsonSchema + Clone + Debug + Default + PartialEq + Send + Sync + 'static
+{
+}
+
+impl<T> Part for T where
+    T: Serialize
+        + DeserializeOwned
+        + JsonSchema
+        + Clone
+        + Debug
+        + Default
+        + PartialEq
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// When an object of a kind has a `status` in its JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusForm {
+    /// The kind has none; use [`NoStatus`] as its type.
+    Absent,
+    /// When there is something in it.
+    WhenSet,
+    /// Even when it is empty.
+    Always,
+}
+
+/// What makes a spec type a kind.
+pub trait Spec: Part {
+    const KIND: Kind;
+    type Status: Part;
+    const STATUS: StatusForm;
+
+    /// Fills in what is stored when the user leaves it out.
+    fn set_defaults(_object: &mut Object<Self>) {}
+
+    /// Reports everything that is wrong beyond what the types already exclude. `at` is the top of the object.
+    fn check(_object: &Object<Self>, _at: &Checker<'_>) {}
+}
+
+/// The status of kinds that have none: reading one is like reading an unknown field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NoStatus {}
+
+impl<'de> Deserialize<'de> for NoStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_ignored_any(serde::de::IgnoredAny).map(|_| NoStatus {})
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Object<S: Spec> {
+    pub metadata: ObjectMeta,
+    pub spec: S,
+    pub status: S::Status,
+    /// What was read from the store and is not in our types.
+    unknown: Option<Box<Unknown>>,
+}
+
+/// Why bytes are not a resource.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("unknown resource type ({kind}) and/or version ({version})")]
+    UnknownKind { kind: String, version: String },
+    #[error("field in document is not recognized or is in the wrong location: {0}")]
+    UnknownField(String),
+    #[error("{path}: {reason}")]
+    Field { path: String, reason: String },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", bound = "")]
+struct Read<S: Spec> {
+    #[serde(default, rename = "kind")]
+    _kind: String,
+    #[serde(default, rename = "apiVersion")]
+    _api_version: String,
+    #[serde(default)]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: S,
+    #[serde(default)]
+    status: S::Status,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase", bound = "")]
+struct Written<'a, S: Spec> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: &'a ObjectMeta,
+    spec: &'a S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a S::Status>,
+}
+
+impl<S: Spec> Object<S> {
+    pub fn new(metadata: ObjectMeta, spec: S) -> Self {
+        Object { metadata, spec, ..Object::default() }
+    }
+
+    /// The object as JSON, fields in the order in which the reference writes them.
+    pub fn to_value(&self) -> Value {
+        let mut value = self.known_value();
+        if let Some(unknown) = &self.unknown {
+            unknown.restore(&mut value);
+        }
+        value
+    }
+
+    fn known_value(&self) -> Value {
+        let written = Written {
+            kind: S::KIND.name(),
+            api_version: API_VERSION,
+            metadata: &self.metadata,
+            spec: &self.spec,
+            status: match S::STATUS {
+                StatusForm::Absent => None,
+                StatusForm::WhenSet => Some(&self.status).filter(|status| **status != S::Status::default()),
+                StatusForm::Always => Some(&self.status),
+            },
+        };
+        // Keys are strings and numbers are finite, so there is nothing that JSON could not hold.
+        serde_json::to_value(written).unwrap_or_default()
+    }
+
+    /// Reads user input: fields that the kind does not have are an error that names them all.
+    pub fn from_user(value: Value) -> Result<Self, DecodeError> {
+        let (read, unknown) = decode::<Read<S>>(&value)?;
+        if !unknown.is_empty() {
+            let fields: Vec<String> = unknown.iter().map(|path| print(path)).collect();
+            return Err(DecodeError::UnknownField(fields.join(", ")));
+        }
+        Ok(Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None })
+    }
+
+    /// Reads what a store holds: fields that the kind does not have are kept aside and written back.
+    pub fn from_store(value: Value) -> Result<Self, DecodeError> {
+        let (read, paths) = decode::<Read<S>>(&value)?;
+        let mut object =
+            Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None };
+        if !paths.is_empty() {
+            let unknown = Unknown::collect(&paths, &value, &object.known_value());
+            object.unknown = Some(unknown).filter(|unknown| !unknown.is_empty()).map(Box::new);
+        }
+        Ok(object)
+    }
+
+    /// Fills in what is stored when the user leaves it out.
+    pub fn set_defaults(&mut self) {
+        S::set_defaults(self);
+    }
+
+    /// Every rule of the kind; all failures together.
+    pub fn validate(&self) -> Result<(), ValidationError> {
+        Checker::run(|at| {
+            self.metadata.check(S::KIND, &at.field("metadata"));
+            S::check(self, at);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

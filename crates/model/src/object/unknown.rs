@@ -1,0 +1,92 @@
+//! Fields that an object in the store has and our types do not: kept aside when it is read, put back when it is
+//! written, so that an older version never strips what a newer one stored.
+
+use super::decode::Step;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The unknown fields at one place of an object and below it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Unknown {
+    fields: Map<String, Value>,
+    children: BTreeMap<String, Unknown>,
+    elements: BTreeMap<usize, Element>,
+}
+
+/// Unknown fields inside an element of a list, with the known part that the element had: when that changes, the
+/// place in the list may by now belong to something else, and the fields are not put back.
+#[derive(Clone, Debug, PartialEq)]
+struct Element {
+    known: Value,
+    unknown: Unknown,
+}
+
+impl Unknown {
+    /// Collects the values at `paths` of `original`; `known` is the object as our types write it.
+    pub(super) fn collect(paths: &[Vec<Step>], original: &Value, known: &Value) -> Unknown {
+        let mut unknown = Unknown::default();
+        for path in paths {
+            unknown.add(path, original, known);
+        }
+        unknown
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Unknown::default()
+    }
+
+    fn add(&mut self, path: &[Step], original: &Value, known: &Value) {
+        match path {
+            [] => (),
+            [Step::Key(key)] => {
+                if let Some(value) = original.get(key) {
+                    self.fields.insert(key.clone(), value.clone());
+                }
+            }
+            [Step::Key(key), rest @ ..] => {
+                if let Some(original) = original.get(key) {
+                    let known = known.get(key).unwrap_or(&Value::Null);
+                    self.children.entry(key.clone()).or_default().add(rest, original, known);
+                }
+            }
+            [Step::Index(index), rest @ ..] => {
+                if let Some((original, known)) = original.get(index).zip(known.get(index)) {
+                    self.elements
+                        .entry(*index)
+                        .or_insert_with(|| Element { known: known.clone(), unknown: Unknown::default() })
+                        .unknown
+                        .add(rest, original, known);
+                }
+            }
+        }
+    }
+
+    /// Puts the fields back into `value`, the object as our types write it now.
+    pub(super) fn restore(&self, value: &mut Value) {
+        for (index, element) in &self.elements {
+            if let Some(value) = value.get_mut(index).filter(|value| **value == element.known) {
+                element.unknown.restore(value);
+            }
+        }
+        if self.fields.is_empty() && self.children.is_empty() {
+            return;
+        }
+        let Value::Object(object) = value else { return };
+        for (key, child) in &self.children {
+            // A part that is left out when it is empty comes back for the sake of what is unknown in it, unless that
+            // part was a list or a scalar.
+            match object.get_mut(key) {
+                Some(value) => child.restore(value),
+                None if child.elements.is_empty() => {
+                    let mut value = Value::Object(Map::new());
+                    child.restore(&mut value);
+                    object.insert(key.clone(), value);
+                }
+                None => (),
+            }
+        }
+        for (key, field) in &self.fields {
+            object.entry(key.clone()).or_insert_with(|| field.clone());
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! BGP autonomous system numbers.
+
+use super::{NumberOrText, ScalarError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use std::{borrow::Cow, fmt, str::FromStr};
+
+/// Written as a number; read also from a string, plain or as two 16-bit halves (`1.10`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ASNumber(pub u32);
+
+impl FromStr for ASNumber {
+    type Err = ScalarError;
+
+    fn from_str(text: &str) -> Result<Self, ScalarError> {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let number = match text.split_once('.') {
+            Some((high, low)) if digits(high) && digits(low) => high
+                .parse::<u16>()
+                .ok()
+                .zip(low.parse::<u16>().ok())
+                .map(|(high, low)| u32::from(high) << 16 | u32::from(low)),
+            None if digits(text) => text.parse().ok(),
+            _ => None,
+        };
+        number.map(ASNumber).ok_or_else(|| {
+            ScalarError(format!(
+                "{text:?} is not an AS number: expected 0..4294967295 or two 16-bit halves like 1.10"
+            ))
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ASNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(n) => u32::try_from(n).map(ASNumber).map_err(|_| {
+                D::Error::custom(format_args!("{n} is not an AS number: expected 0..4294967295"))
+            }),
+            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+impl fmt::Display for ASNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl JsonSchema for ASNumber {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ASNumber".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4294967295u32})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ASNumber;
+    use serde_json::json;
+
+    #[test]
+    fn reads_numbers_and_both_text_forms() {
+        for (value, number) in [
+            (json!(64512), 64512),
+            (json!("64512"), 64512),
+            (json!("1.10"), 65546),
+            (json!(4294967295u32), u32::MAX),
+        ] {
+            let read: ASNumber = serde_json::from_value(value).unwrap();
+            assert_eq!(read, ASNumber(number));
+            assert_eq!(serde_json::to_value(read).unwrap(), json!(number));
+        }
+        for bad in [
+            json!(4294967296u64),
+            json!(-1),
+            json!("65536.1"),
+            json!("1.2.3"),
+            json!("+1"),
+            json!(""),
+            json!(1.5),
+        ] {
+            assert!(serde_json::from_value::<ASNumber>(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

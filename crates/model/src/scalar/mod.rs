@@ -1,0 +1,85 @@
+//! The small values that specs are made of, with the encodings the reference gives them.
+
+mod as_number;
+mod dscp;
+mod duration;
+mod float;
+mod port;
+mod protocol;
+#[macro_use]
+pub mod string_enum;
+
+pub use as_number::ASNumber;
+pub use dscp::Dscp;
+pub use duration::Duration;
+pub use float::Float;
+pub use port::Port;
+pub use protocol::Protocol;
+pub use string_enum::StringEnum;
+
+/// Why a text is not the scalar it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ScalarError(pub String);
+
+/// For `skip_serializing_if`: the reference leaves a field out when it holds its zero value.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Reads a value that may be written as a number or as a string.
+pub(crate) enum NumberOrText {
+    Number(u64),
+    Text(String),
+}
+
+impl<'de> serde::Deserialize<'de> for NumberOrText {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = NumberOrText;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number or a string")
+            }
+
+            fn visit_u64<E>(self, n: u64) -> Result<NumberOrText, E> {
+                Ok(NumberOrText::Number(n))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<NumberOrText, E> {
+                u64::try_from(n).map(NumberOrText::Number).map_err(|_| {
+                    E::invalid_value(serde::de::Unexpected::Signed(n), &"a number that is not negative")
+                })
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, n: f64) -> Result<NumberOrText, E> {
+                let whole = n as u64;
+                if whole as f64 == n {
+                    Ok(NumberOrText::Number(whole))
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Float(n), &"a whole number"))
+                }
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<NumberOrText, E> {
+                Ok(NumberOrText::Text(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Schema of a value that may be a number or a string.
+pub(crate) fn int_or_string(extra: serde_json::Value) -> schemars::Schema {
+    let mut schema = schemars::json_schema!({
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": true,
+    });
+    if let serde_json::Value::Object(extra) = extra {
+        extra.into_iter().for_each(|(key, value)| {
+            schema.insert(key, value);
+        });
+    }
+    schema
+}

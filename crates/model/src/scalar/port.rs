@@ -1,0 +1,139 @@
+//! Ports in rules: a number, a range or a name.
+
+use super::{NumberOrText, ScalarError, int_or_string};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde_json::json;
+use std::{borrow::Cow, fmt, str::FromStr};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    Number(u16),
+    /// Both ends included; the first is below the second.
+    Range(u16, u16),
+    Named(String),
+}
+
+impl Port {
+    /// A range whose ends are in order; one number when they are the same.
+    pub fn range(first: u16, last: u16) -> Result<Port, ScalarError> {
+        match first.cmp(&last) {
+            std::cmp::Ordering::Less => Ok(Port::Range(first, last)),
+            std::cmp::Ordering::Equal => Ok(Port::Number(first)),
+            std::cmp::Ordering::Greater => Err(ScalarError(format!(
+                "minimum port number ({first}) is greater than maximum port number ({last}) in port range"
+            ))),
+        }
+    }
+
+    /// First and last number; `None` for a name.
+    pub fn bounds(&self) -> Option<(u16, u16)> {
+        match self {
+            Port::Number(port) => Some((*port, *port)),
+            Port::Range(first, last) => Some((*first, *last)),
+            Port::Named(_) => None,
+        }
+    }
+}
+
+impl FromStr for Port {
+    type Err = ScalarError;
+
+    fn from_str(text: &str) -> Result<Self, ScalarError> {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let number = |part: &str| {
+            part.parse::<u16>().map_err(|_| ScalarError(format!("invalid port: {part} is not in 0..65535")))
+        };
+        if digits(text) {
+            return number(text).map(Port::Number);
+        }
+        if let Some((first, last)) =
+            text.split_once(':').filter(|(first, last)| digits(first) && digits(last))
+        {
+            return Port::range(number(first)?, number(last)?);
+        }
+        let named = (1..=128).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+        named.then(|| Port::Named(text.to_owned())).ok_or_else(|| {
+            ScalarError(format!(
+                "invalid port {text:?}: expected a number, a range like \"1000:2000\" or a port name"
+            ))
+        })
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Port::Number(port) => port.fmt(f),
+            Port::Range(first, last) => write!(f, "{first}:{last}"),
+            Port::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Port {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Port::Number(port) => serializer.serialize_u16(*port),
+            text => serializer.collect_str(text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Port {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(n) => u16::try_from(n)
+                .map(Port::Number)
+                .map_err(|_| D::Error::custom(format_args!("invalid port: {n} is not in 0..65535"))),
+            NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+impl JsonSchema for Port {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Port".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        int_or_string(json!({"pattern": "^.*"}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Port;
+    use serde_json::json;
+
+    #[test]
+    fn one_spelling_for_each_port() {
+        for (read, written) in [
+            (json!(80), json!(80)),
+            (json!("80"), json!(80)),
+            (json!("1000:2000"), json!("1000:2000")),
+            (json!("90:90"), json!(90)),
+            (json!("http-alt"), json!("http-alt")),
+        ] {
+            let port: Port = serde_json::from_value(read).unwrap();
+            assert_eq!(serde_json::to_value(&port).unwrap(), written);
+        }
+        for bad in [
+            json!(65536),
+            json!(-1),
+            json!("2:1"),
+            json!("70000"),
+            json!(""),
+            json!("a b"),
+            json!("1:"),
+            json!("1:99999"),
+        ] {
+            assert!(serde_json::from_value::<Port>(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

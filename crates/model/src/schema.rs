@@ -1,0 +1,164 @@
+//! Schemas of the kinds, made from their types: JSON schemas, and the CRDs that make a Kubernetes API server store
+//! them.
+
+use crate::object::{Object, Spec, StatusForm};
+use crate::resource::schema_of;
+use crate::{Kind, Scope};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+use std::marker::PhantomData;
+
+const GROUP: &str = "projectcalico.org";
+const VERSION: &str = "v3";
+
+/// The structural OpenAPI v3 schema of an object of a kind.
+pub fn json_schema(kind: Kind) -> Value {
+    schema_of(kind).0
+}
+
+/// The CRDs of all kinds that Kubernetes stores as custom resources, in the order of the table of kinds.
+pub fn crds() -> Vec<Value> {
+    Kind::ALL.iter().copied().filter(|kind| has_crd(*kind)).map(crd).collect()
+}
+
+/// In Kubernetes these four are made from its own objects.
+fn has_crd(kind: Kind) -> bool {
+    !matches!(kind, Kind::WorkloadEndpoint | Kind::Node | Kind::Profile | Kind::LiveMigration)
+}
+
+fn crd(kind: Kind) -> Value {
+    let (schema, has_status) = schema_of(kind);
+    let mut version = json!({
+        "name": VERSION,
+        "served": true,
+        "storage": true,
+        "schema": {"openAPIV3Schema": schema},
+    });
+    if has_status {
+        version["subresources"] = json!({"status": {}});
+    }
+    let mut names = json!({
+        "kind": kind.name(),
+        "listKind": kind.list_name(),
+        "plural": kind.plural(),
+        "singular": kind.name().to_lowercase(),
+    });
+    if !kind.short_names().is_empty() {
+        names["shortNames"] = json!(kind.short_names());
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{GROUP}", kind.plural())},
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": match kind.scope() {
+                Scope::Cluster => "Cluster",
+                Scope::Namespaced => "Namespaced",
+            },
+            "versions": [version],
+        },
+    })
+}
+
+/// The schema of one kind's objects, and whether they have a status.
+pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
+    let has_status = S::STATUS != StatusForm::Absent;
+    let mut properties = json!({
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": part::<S>(),
+    });
+    if has_status {
+        properties["status"] = part::<S::Status>();
+    }
+    (json!({"type": "object", "properties": properties}), has_status)
+}
+
+fn part<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    make_structural(&mut schema);
+    schema
+}
+
+/// Rewrites a schema into the form that CRDs demand: no references, no types that may be null, nothing that
+/// Kubernetes does not know.
+fn make_structural(schema: &mut Value) {
+    if schema.is_boolean() {
+        *schema = json!({});
+    }
+    let Value::Object(fields) = schema else { return };
+    for keyword in ["$schema", "$defs", "title"] {
+        fields.remove(keyword);
+    }
+    drop_null(fields);
+    if fields.get("default").is_some_and(is_zero) {
+        fields.remove("default");
+    }
+    // Others than these are Rust's names for the sizes of integers.
+    let known = ["int32", "int64", "double", "float", "date-time"];
+    if fields.get("format").is_some_and(|format| !known.iter().any(|known| format == known)) {
+        fields.remove("format");
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(make_structural);
+    }
+    if fields.get("additionalProperties") == Some(&json!(true)) {
+        fields.remove("additionalProperties");
+        fields.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(inner) = fields.get_mut(keyword) {
+            make_structural(inner);
+        }
+    }
+    let is_shaped = fields.contains_key("type") || fields.contains_key("x-kubernetes-int-or-string");
+    if !is_shaped {
+        fields.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
+    }
+}
+
+/// An absent field is the only way to say nothing.
+fn drop_null(fields: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = fields.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            fields.insert("type".to_owned(), only);
+        }
+    }
+    if let Some(Value::Array(values)) = fields.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    let Some(Value::Array(choices)) = fields.get("anyOf") else { return };
+    let others: Vec<&Value> =
+        choices.iter().filter(|choice| choice.get("type") != Some(&json!("null"))).collect();
+    if let ([Value::Object(only)], true) = (others.as_slice(), others.len() < choices.len()) {
+        let only = (*only).clone();
+        fields.remove("anyOf");
+        for (key, value) in only {
+            fields.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// What a field has anyway when it is left out.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

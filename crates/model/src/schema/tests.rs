@@ -1,0 +1,144 @@
+use super::*;
+use crate::codec::{documents, to_yaml};
+
+/// Keywords that a structural schema may have.
+const KEYWORDS: &[&str] = &[
+    "type",
+    "format",
+    "description",
+    "default",
+    "enum",
+    "properties",
+    "required",
+    "items",
+    "additionalProperties",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "pattern",
+    "nullable",
+    "anyOf",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
+    "x-kubernetes-validations",
+];
+
+fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
+    let Value::Object(fields) = schema else {
+        problems.push(format!("{path}: {schema} is not an object"));
+        return;
+    };
+    for keyword in fields.keys().filter(|keyword| !KEYWORDS.contains(&keyword.as_str())) {
+        problems.push(format!("{path}: {keyword}"));
+    }
+    let preserves = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
+    let int_or_string = fields.get("x-kubernetes-int-or-string") == Some(&json!(true));
+    let has_content = preserves
+        || path == ".metadata"
+        || fields.contains_key("properties")
+        || fields.contains_key("additionalProperties");
+    match fields.get("type").map(|name| name.as_str()) {
+        Some(Some("object")) if !has_content => problems.push(format!("{path}: object of nothing")),
+        Some(Some("object")) => (),
+        Some(Some("array")) if !fields.contains_key("items") => {
+            problems.push(format!("{path}: array of nothing"))
+        }
+        Some(Some("string" | "integer" | "number" | "boolean" | "array")) => (),
+        Some(other) => problems.push(format!("{path}: type {other:?}")),
+        None if !preserves && !int_or_string => problems.push(format!("{path}: no type")),
+        None => (),
+    }
+    if fields.contains_key("anyOf") && !int_or_string {
+        problems.push(format!("{path}: anyOf"));
+    }
+    if let Some(Value::Object(properties)) = fields.get("properties") {
+        properties.iter().for_each(|(key, schema)| check(&format!("{path}.{key}"), schema, problems));
+        for required in fields.get("required").and_then(Value::as_array).into_iter().flatten() {
+            if !properties.contains_key(required.as_str().unwrap_or_default()) {
+                problems.push(format!("{path}: requires {required}, which it does not have"));
+            }
+        }
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(schema) = fields.get(keyword) {
+            check(&format!("{path}.{keyword}"), schema, problems);
+        }
+    }
+    let types = fields.get("enum").and_then(Value::as_array).into_iter().flatten();
+    if types.clone().any(Value::is_null) {
+        problems.push(format!("{path}: null in enum"));
+    }
+}
+
+#[test]
+fn every_schema_is_structural() {
+    let mut problems = Vec::new();
+    for kind in Kind::ALL.iter().copied() {
+        let mut own = Vec::new();
+        check("", &json_schema(kind), &mut own);
+        problems.extend(own.into_iter().map(|problem| format!("{kind}{problem}")));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn crds_are_named_and_scoped_by_the_table() {
+    let crds = crds();
+    let names: Vec<&str> = crds.iter().filter_map(|crd| crd["spec"]["names"]["kind"].as_str()).collect();
+    assert_eq!(names.len(), Kind::ALL.len() - 4);
+    for absent in ["WorkloadEndpoint", "Node", "Profile", "LiveMigration"] {
+        assert!(!names.contains(&absent));
+    }
+    let policy = crds.iter().find(|crd| crd["spec"]["names"]["kind"] == "NetworkPolicy").unwrap();
+    assert_eq!(policy["metadata"]["name"], "networkpolicies.projectcalico.org");
+    assert_eq!(policy["spec"]["scope"], "Namespaced");
+    assert_eq!(
+        policy["spec"]["names"],
+        json!({"kind": "NetworkPolicy", "listKind": "NetworkPolicyList", "plural": "networkpolicies",
+               "singular": "networkpolicy", "shortNames": ["cnp", "caliconetworkpolicy"]})
+    );
+    assert_eq!(policy["spec"]["versions"][0].get("subresources"), None);
+    let tier = crds.iter().find(|crd| crd["spec"]["names"]["kind"] == "Tier").unwrap();
+    assert_eq!(tier["spec"]["versions"][0]["subresources"], json!({"status": {}}));
+    for crd in &crds {
+        assert_eq!(documents(to_yaml(crd).as_bytes()).unwrap(), std::slice::from_ref(crd));
+    }
+}
+
+#[test]
+fn schemas_say_what_the_types_say() {
+    let schema = json_schema(Kind::GlobalNetworkPolicy);
+    let spec = &schema["properties"]["spec"]["properties"];
+    assert_eq!(spec["tier"], json!({"type": "string", "default": "default"}));
+    assert_eq!(spec["order"]["type"], "number");
+    assert_eq!(spec["types"]["items"], json!({"type": "string", "enum": ["Ingress", "Egress"]}));
+    assert_eq!((&spec["types"]["minItems"], &spec["types"]["maxItems"]), (&json!(1), &json!(2)));
+    assert_eq!(spec["types"]["x-kubernetes-list-type"], "set");
+    assert_eq!(spec["selector"]["maxLength"], 1024);
+    assert_eq!(spec["ingress"]["maxItems"], 1024);
+    let rule = &spec["ingress"]["items"];
+    assert_eq!(rule["required"], json!(["action"]));
+    assert_eq!(rule["properties"]["action"]["enum"], json!(["Allow", "Deny", "Log", "Pass"]));
+    assert_eq!(
+        rule["properties"]["ipVersion"],
+        json!({"type": "integer", "format": "int64", "enum": [4, 6]})
+    );
+    assert_eq!(rule["properties"]["icmp"]["properties"]["type"]["maximum"], 254);
+    assert_eq!(rule["properties"]["protocol"]["x-kubernetes-int-or-string"], true);
+    assert_eq!(
+        rule["properties"]["source"]["properties"]["ports"]["items"]["x-kubernetes-int-or-string"],
+        true
+    );
+    assert!(rule["x-kubernetes-validations"].as_array().is_some_and(|rules| rules.len() >= 5));
+    let annotations = &rule["properties"]["metadata"]["properties"]["annotations"];
+    assert_eq!(annotations["additionalProperties"], json!({"type": "string"}));
+    assert!(schema["properties"].get("status").is_none());
+}

@@ -1,0 +1,284 @@
+//! Checks that many kinds share.
+
+use super::Checker;
+use crate::scalar::{Port, Protocol, StringEnum};
+use crate::selector::Selector;
+use ipnet::IpNet;
+use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
+
+const MAX_SELECTOR: usize = 1024;
+
+/// Which addresses are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    pub fn of_net(net: IpNet) -> Family {
+        Family::of(net.addr())
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// Bounds of a number, both included.
+#[derive(Clone, Copy, Debug)]
+pub struct Interval<T>(pub T, pub T);
+
+impl Checker<'_> {
+    /// One of the names of an enumeration, or not written.
+    pub fn one_of<E: StringEnum>(&self, value: &E) {
+        if !value.is_unset() {
+            self.required_one_of(value);
+        }
+    }
+
+    /// One of the names of an enumeration.
+    pub fn required_one_of<E: StringEnum>(&self, value: &E) {
+        self.ensure(value.is_known(), value.as_str(), format!("must be one of {}", E::NAMES.join(", ")));
+    }
+
+    /// A selector expression of bounded length in which `global()` has no meaning. Empty means not written.
+    pub fn selector(&self, text: &str) {
+        if let Some(selector) = self.any_selector(text) {
+            let meaningless = selector.uses_global();
+            self.ensure(!meaningless, text, "global() can only be used in an EntityRule namespaceSelector");
+        }
+    }
+
+    /// The same, for the field of a rule where `global()` may stand alone.
+    pub fn rule_namespace_selector(&self, text: &str) {
+        if let Some(selector) = self.any_selector(text) {
+            let alone = selector.is_global() && text.trim_matches([' ', '\t']).starts_with("global(");
+            self.ensure(
+                alone || !selector.uses_global(),
+                text,
+                "global() cannot be combined with other terms",
+            );
+        }
+    }
+
+    fn any_selector(&self, text: &str) -> Option<Selector> {
+        self.max_chars(text, MAX_SELECTOR);
+        Selector::parse(text).map_err(|error| self.fail(text, format!("invalid selector: {error}"))).ok()
+    }
+
+    pub fn max_chars(&self, text: &str, limit: usize) {
+        self.ensure(text.chars().count() <= limit, text, format!("must be at most {limit} characters long"));
+    }
+
+    pub fn max_items<T>(&self, items: &[T], limit: usize) {
+        self.ensure(
+            items.len() <= limit,
+            format_args!("{} items", items.len()),
+            format!("must have at most {limit} items"),
+        );
+    }
+
+    /// Reports every element that occurred before.
+    pub fn unique<T: Eq + Hash + fmt::Display>(&self, items: &[T]) {
+        let mut seen = HashSet::new();
+        for (at, item) in self.each(items) {
+            at.ensure(seen.insert(item), item, "duplicate value");
+        }
+    }
+
+    pub fn within<T: PartialOrd + fmt::Display + Copy>(&self, value: T, Interval(first, last): Interval<T>) {
+        self.ensure(first <= value && value <= last, value, format!("must be between {first} and {last}"));
+    }
+
+    /// A CIDR with a mask and no host bits set.
+    pub fn masked_cidr(&self, text: &str) -> Option<IpNet> {
+        let net = parse_cidr(text).filter(|net| net.trunc() == *net);
+        if net.is_none() {
+            let reason = match parse_cidr(text) {
+                Some(net) => format!("host bits must be zero: did you mean {}?", net.trunc()),
+                None => "must be an IP network in CIDR notation".to_owned(),
+            };
+            self.fail(text, reason);
+        }
+        net
+    }
+
+    /// A CIDR without host bits, or an address.
+    pub fn net(&self, text: &str) -> Option<IpNet> {
+        match text.parse::<IpAddr>() {
+            Ok(address) => Some(IpNet::from(address)),
+            Err(_) => self.masked_cidr(text),
+        }
+    }
+
+    /// A CIDR, host bits or not, or an address.
+    pub fn cidr(&self, text: &str) -> Option<IpNet> {
+        let net = text.parse::<IpAddr>().map(IpNet::from).ok().or_else(|| parse_cidr(text));
+        self.ensure(net.is_some(), text, "must be an IP network in CIDR notation or an IP address");
+        net
+    }
+
+    pub fn ip(&self, text: &str) -> Option<IpAddr> {
+        let address = text.parse().ok();
+        self.ensure(address.is_some(), text, "must be an IP address");
+        address
+    }
+
+    pub fn ip_of(&self, text: &str, family: Family) -> Option<IpAddr> {
+        let address = text.parse().ok().filter(|address| Family::of(*address) == family);
+        self.ensure(address.is_some(), text, format!("must be an {family} address"));
+        address
+    }
+
+    /// A network interface by its name, or `*` for all.
+    pub fn interface(&self, text: &str) {
+        let fits = text == "*" || ((1..=15).contains(&text.len()) && text.bytes().all(is_interface_byte));
+        self.ensure(
+            fits,
+            text,
+            "must be * or an interface name: up to 15 characters out of letters, digits, '_', '.' and '-'",
+        );
+    }
+
+    /// A MAC address of 6, 8 or 20 bytes.
+    pub fn mac(&self, text: &str) {
+        self.ensure(is_mac(text), text, "must be a MAC address");
+    }
+
+    /// A port, a range or a name, with numbers in 1..65535.
+    pub fn port(&self, port: &Port) {
+        match port {
+            Port::Number(number) => self.port_number(*number),
+            Port::Range(first, _) => self.ensure(*first >= 1, port, "port range must start at 1 or above"),
+            Port::Named(name) => self.ensure(
+                is_port_name(name),
+                name,
+                "must be a port name: up to 15 lower-case letters, digits and single dashes, with a letter",
+            ),
+        }
+    }
+
+    pub fn port_number(&self, number: u16) {
+        self.within(number, Interval(1, u16::MAX));
+    }
+
+    /// A protocol by a known name or by its number.
+    pub fn protocol(&self, protocol: &Protocol) {
+        let reason = || {
+            let names: Vec<&str> = Protocol::NAMES.iter().map(|(name, _)| *name).collect();
+            format!("must be one of {} or a number between 1 and 255", names.join(", "))
+        };
+        match protocol.number() {
+            Some(1..) => (),
+            _ => self.fail(protocol, reason()),
+        }
+    }
+}
+
+/// Only with a mask, and without leading zeros anywhere: some readers take those for octal.
+fn parse_cidr(text: &str) -> Option<IpNet> {
+    let (address, bits) = text.split_once('/')?;
+    let canonical = bits == "0" || !bits.starts_with(['0', '+']);
+    let address: IpAddr = address.parse().ok().filter(|_| canonical)?;
+    IpNet::new(address, bits.parse().ok()?).ok()
+}
+
+fn is_interface_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
+}
+
+/// `aa:bb:cc:dd:ee:ff`, with dashes, or in dotted groups of four digits.
+fn is_mac(text: &str) -> bool {
+    let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let grouped = |separator: char, len: usize, counts: &[usize]| {
+        let groups: Vec<&str> = text.split(separator).collect();
+        counts.contains(&groups.len()) && groups.iter().all(|group| hex(group, len))
+    };
+    grouped(':', 2, &[6, 8, 20]) || grouped('-', 2, &[6, 8, 20]) || grouped('.', 4, &[3, 4, 10])
+}
+
+/// The names that Kubernetes accepts for ports.
+fn is_port_name(name: &str) -> bool {
+    (1..=15).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(check: impl FnOnce(&Checker<'_>)) -> bool {
+        Checker::run(check).is_ok()
+    }
+
+    #[test]
+    fn networks_and_addresses() {
+        for (text, masked, net, cidr) in [
+            ("10.0.0.0/8", true, true, true),
+            ("10.0.0.5/8", false, false, true),
+            ("10.0.0.5", false, true, true),
+            ("fd00::/8", true, true, true),
+            ("fd00::1", false, true, true),
+            ("10.0.0.0/33", false, false, false),
+            ("10.0.0.0/08", false, false, false),
+            ("010.0.0.0/8", false, false, false),
+            ("10.0.0/8", false, false, false),
+            ("", false, false, false),
+            ("web", false, false, false),
+        ] {
+            assert_eq!(passes(|at| _ = at.masked_cidr(text)), masked, "masked {text}");
+            assert_eq!(passes(|at| _ = at.net(text)), net, "net {text}");
+            assert_eq!(passes(|at| _ = at.cidr(text)), cidr, "cidr {text}");
+        }
+        assert!(passes(|at| _ = at.ip_of("::1", Family::V6)));
+        assert!(!passes(|at| _ = at.ip_of("1.1.1.1", Family::V6)));
+    }
+
+    #[test]
+    fn names_of_interfaces_ports_and_macs() {
+        for (text, fits) in
+            [("eth0", true), ("*", true), ("a.b_c-d", true), ("", false), ("sixteen-chars-xx", false)]
+        {
+            assert_eq!(passes(|at| at.interface(text)), fits, "{text}");
+        }
+        for (text, fits) in [
+            ("http", true),
+            ("web-8080", true),
+            ("80", true),
+            ("HTTP", false),
+            ("a--b", false),
+            ("-a", false),
+        ] {
+            assert_eq!(passes(|at| at.port(&text.parse().unwrap())), fits, "{text}");
+        }
+        for (text, fits) in [("0", false), ("0:5", false), ("1:65535", true)] {
+            assert_eq!(passes(|at| at.port(&text.parse().unwrap())), fits, "{text}");
+        }
+        for (text, fits) in [
+            ("ee:ee:ee:ee:ee:ee", true),
+            ("EE-11-22-33-44-55", true),
+            ("0011.2233.4455", true),
+            ("ee:ee", false),
+            ("", false),
+        ] {
+            assert_eq!(passes(|at| at.mac(text)), fits, "{text}");
+        }
+        for (text, fits) in [("TCP", true), ("tcp", false), ("0", false), ("255", true), ("UDPLite", true)] {
+            assert_eq!(passes(|at| at.protocol(&Protocol::from(text))), fits, "{text}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The database file, with a probation: until it has been checked, nothing is written to it.
+//!
+//! Opening a redb database marks it as in use and may repair it, both before anybody knows whether the file is sound.
+//! A file that is refused must stay as it was found, so what redb writes while it is checked is held in memory and
+//! reaches the disk only when the check has passed.
+
+use redb::StorageBackend;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PAGE: u64 = 4096;
+
+#[derive(Clone, Debug)]
+pub struct DataFile {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    trusted: AtomicBool,
+    held: Mutex<Held>,
+}
+
+/// Writes not let through yet, in whole pages.
+#[derive(Debug, Default)]
+struct Held {
+    len: u64,
+    pages: BTreeMap<u64, Vec<u8>>,
+}
+
+impl DataFile {
+    /// A file nobody has checked yet, of which the first `len` bytes are the database.
+    pub fn on_probation(file: File, len: u64) -> DataFile {
+        let held = Mutex::new(Held { len, pages: BTreeMap::new() });
+        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(false), held }) }
+    }
+
+    /// A file we have just made.
+    pub fn trusted(file: File) -> DataFile {
+        let held = Mutex::new(Held::default());
+        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(true), held }) }
+    }
+
+    /// The check has passed: write what was held, and everything from now on.
+    pub fn trust(&self) -> io::Result<()> {
+        let mut held = self.held();
+        self.inner.file.set_len(held.len)?;
+        for (number, page) in std::mem::take(&mut held.pages) {
+            let offset = number * PAGE;
+            let len = PAGE.min(held.len.saturating_sub(offset)) as usize;
+            self.inner.file.write_all_at(page.get(..len).unwrap_or(&page), offset)?;
+        }
+        self.inner.file.sync_data()?;
+        self.inner.trusted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn file(&self) -> &File {
+        &self.inner.file
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.inner.trusted.load(Ordering::Acquire)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.inner.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Calls `each` with every page that `offset..offset + len` touches: its number, the part of the page, and the
+    /// part of the request.
+    fn pieces(
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            let position = offset + done as u64;
+            let start = (position % PAGE) as usize;
+            let take = (PAGE as usize - start).min(len - done);
+            each(position / PAGE, start..start + take, done..done + take)?;
+            done += take;
+        }
+        Ok(())
+    }
+}
+
+/// Reads what the file has of `out`; what lies behind its end reads as zero.
+fn read_padded(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    while !out.is_empty() {
+        match file.read_at(out, offset)? {
+            0 => {
+                out.fill(0);
+                return Ok(());
+            }
+            n => {
+                offset += n as u64;
+                out = &mut out[n..];
+            }
+        }
+    }
+    Ok(())
+}
+
+impl StorageBackend for DataFile {
+    fn len(&self) -> io::Result<u64> {
+        if self.is_trusted() { Ok(self.inner.file.metadata()?.len()) } else { Ok(self.held().len) }
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.is_trusted() {
+            return self.inner.file.read_exact_at(out, offset);
+        }
+        let held = self.held();
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > held.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let len = out.len();
+        Held::pieces(offset, len, |number, page, part| {
+            let out = &mut out[part];
+            match held.pages.get(&number) {
+                Some(bytes) => out.copy_from_slice(&bytes[page]),
+                None => read_padded(&self.inner.file, number * PAGE + page.start as u64, out)?,
+            }
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.is_trusted() {
+            return self.inner.file.set_len(len);
+        }
+        let mut held = self.held();
+        held.len = len;
+        held.pages.retain(|number, _| number * PAGE < len);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.is_trusted() { self.inner.file.sync_data() } else { Ok(()) }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.is_trusted() {
+            return self.inner.file.write_all_at(data, offset);
+        }
+        let mut held = self.held();
+        Held::pieces(offset, data.len(), |number, page, part| {
+            let bytes = match held.pages.entry(number) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    let mut bytes = vec![0; PAGE as usize];
+                    read_padded(&self.inner.file, number * PAGE, &mut bytes)?;
+                    entry.insert(bytes)
+                }
+            };
+            bytes[page].copy_from_slice(&data[part]);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_reaches_the_disk_before_trust() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 5000], 0).unwrap();
+        let data = DataFile::on_probation(file.try_clone().unwrap(), 5000);
+        data.set_len(12_000).unwrap();
+        data.write(4090, &[9; 100]).unwrap();
+        data.write(11_990, &[8; 10]).unwrap();
+
+        let mut seen = [0; 12];
+        data.read(4085, &mut seen).unwrap();
+        assert_eq!(seen, [7, 7, 7, 7, 7, 9, 9, 9, 9, 9, 9, 9]);
+        data.read(11_988, &mut seen).unwrap();
+        assert_eq!(seen, [0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]);
+        assert!(data.read(11_995, &mut seen).is_err());
+        assert_eq!(file.metadata().unwrap().len(), 5000);
+
+        data.trust().unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 12_000);
+        data.read(4085, &mut seen).unwrap();
+        assert_eq!(seen, [7, 7, 7, 7, 7, 9, 9, 9, 9, 9, 9, 9]);
+        data.read(11_988, &mut seen).unwrap();
+        assert_eq!(seen, [0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]);
+    }
+}

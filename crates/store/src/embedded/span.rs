@@ -1,0 +1,86 @@
+//! The three forms of a key range in the protocol: one key, `[key, end)`, and everything from a key on.
+
+use bytes::Bytes;
+use std::ops::Bound;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Span {
+    Key(Bytes),
+    Range(Bytes, Bytes),
+    From(Bytes),
+}
+
+impl Span {
+    pub fn new(key: &Bytes, range_end: &Bytes) -> Span {
+        match range_end.as_ref() {
+            [] => Span::Key(key.clone()),
+            [0] => Span::From(key.clone()),
+            _ => Span::Range(key.clone(), range_end.clone()),
+        }
+    }
+
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            Span::Key(only) => key == only,
+            Span::Range(from, end) => key >= from && key < end,
+            Span::From(from) => key >= from,
+        }
+    }
+
+    /// Bounds for an ordered scan; `None` when nothing can lie in the range.
+    pub fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+        match self {
+            Span::Key(only) => Some((Bound::Included(only), Bound::Included(only))),
+            Span::Range(from, end) if from < end => Some((Bound::Included(from), Bound::Excluded(end))),
+            Span::Range(..) => None,
+            Span::From(from) => Some((Bound::Included(from), Bound::Unbounded)),
+        }
+    }
+
+    /// The prefix this range is exactly the keys of, if it is one.
+    pub fn prefix(&self) -> Option<&Bytes> {
+        match self {
+            Span::Range(from, end) if is_prefix_end(from, end) => Some(from),
+            _ => None,
+        }
+    }
+}
+
+/// The first key after all keys that start with `prefix`: its last byte that is not 0xff, plus one.
+fn is_prefix_end(prefix: &[u8], end: &[u8]) -> bool {
+    let Some(last) = prefix.iter().rposition(|byte| *byte != 0xff) else { return false };
+    end.len() == last + 1 && end[..last] == prefix[..last] && end[last] == prefix[last] + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn span(key: &[u8], end: &[u8]) -> Span {
+        Span::new(&Bytes::copy_from_slice(key), &Bytes::copy_from_slice(end))
+    }
+
+    #[test]
+    fn prefixes_are_recognised() {
+        assert_eq!(span(b"/a/", b"/a0").prefix().map(|p| p.as_ref()), Some(&b"/a/"[..]));
+        assert_eq!(span(b"a\xff", b"b").prefix().map(|p| p.as_ref()), Some(&b"a\xff"[..]));
+        assert_eq!(span(b"a", b"c").prefix(), None);
+        assert_eq!(span(b"\xff", b"\xff\xff").prefix(), None);
+        assert_eq!(span(b"a", b"").prefix(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_agree_with_contains(key in ".{0,3}", end in ".{0,3}", probe in ".{0,4}") {
+            let span = span(key.as_bytes(), end.as_bytes());
+            let inside = span.bounds().is_some_and(|bounds| {
+                std::ops::RangeBounds::contains(&bounds, probe.as_bytes())
+            });
+            prop_assert_eq!(inside, span.contains(probe.as_bytes()));
+            if let Some(prefix) = span.prefix() {
+                prop_assert_eq!(probe.as_bytes().starts_with(prefix), span.contains(probe.as_bytes()));
+            }
+        }
+    }
+}

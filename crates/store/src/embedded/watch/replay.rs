@@ -1,0 +1,66 @@
+//! Catching up from the history on disk: for watches that start in the past, and for those that fell behind.
+
+use super::interest::Interest;
+use crate::embedded::change::Change;
+use crate::embedded::fault::Fault;
+use crate::embedded::record::{Entry, Moment, decode_history};
+use crate::embedded::snapshot::Snapshot;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A piece of the past that fits in one response.
+pub struct Replay {
+    pub events: Vec<Arc<Change>>,
+    /// Everything up to and including this revision has been looked at.
+    pub through: i64,
+}
+
+/// Revisions are never split, so a piece can be larger than these.
+const MAX_EVENTS: usize = 1000;
+const MAX_BYTES: usize = 1 << 20;
+/// So that one watch with few events in a long history does not hold a thread for long.
+const MAX_SCANNED: usize = 20_000;
+
+/// What the watch would have seen from revision `from` on.
+pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Replay, Fault> {
+    let mut events = Vec::new();
+    let (mut bytes, mut scanned) = (0, 0);
+    let mut last = from - 1;
+    for row in snapshot.history.range(Moment { main: from, sub: 0 }.key()..)? {
+        let (key, value) = row?;
+        let at = Moment::from_key(key.value());
+        let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
+        if full && at.main != last {
+            return Ok(Replay { events, through: last });
+        }
+        (last, scanned) = (at.main, scanned + 1);
+        let entry = decode_history(at, value.value())?;
+        if !interest.span.contains(entry.key) {
+            continue;
+        }
+        let change = change(snapshot, interest, &entry)?;
+        if interest.wants(&change) {
+            bytes += value.value().len();
+            events.push(Arc::new(change));
+        }
+    }
+    Ok(Replay { events, through: snapshot.state.revision.max(last) })
+}
+
+fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
+    let at = entry.version.at;
+    let key = Bytes::copy_from_slice(entry.key);
+    let mut previous = None;
+    // The state before the oldest readable revision is not told even where it is still on disk.
+    if interest.with_previous
+        && at.main > snapshot.state.compacted
+        && let Some(guard) = snapshot.history.get(entry.previous.key())?
+    {
+        let before = decode_history(entry.previous, guard.value())?;
+        previous = (!before.version.deleted).then(|| before.version.key_value(key.clone()));
+    }
+    Ok(match entry.version.deleted {
+        true => Change::delete(key, at.main, previous),
+        false => Change::put(entry.version.key_value(key), previous),
+    })
+}

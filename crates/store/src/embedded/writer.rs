@@ -1,0 +1,164 @@
+//! The one writer: takes every request that is waiting, applies them in order, makes them durable with one commit,
+//! then answers and tells the watchers. While the disk works, the next group gathers.
+
+use super::core::{Answer, Core, Write};
+use super::fault::Fault;
+use super::lessor::Lessor;
+use super::refusal::Refusal;
+use super::watch::Hub;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+
+/// Requests waiting for the writer; more than this many and their senders wait too.
+const QUEUE: usize = 4096;
+/// The most that is put into one commit.
+const GROUP: usize = 1024;
+
+type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+enum Task {
+    Write {
+        write: Write,
+        reply: Reply<Answer>,
+    },
+    /// Compacts, and answers when the old versions are gone from the tables.
+    CompactPhysically {
+        revision: i64,
+        reply: Reply<Answer>,
+    },
+    Defragment {
+        reply: Reply<()>,
+    },
+    Size {
+        reply: Reply<u64>,
+    },
+}
+
+/// Hands requests to the writer.
+#[derive(Clone)]
+pub struct Writer {
+    tasks: mpsc::Sender<Task>,
+}
+
+impl Writer {
+    pub async fn write(&self, write: Write) -> Result<Answer, Refusal> {
+        self.ask(|reply| Task::Write { write, reply }).await
+    }
+
+    pub async fn compact_physically(&self, revision: i64) -> Result<Answer, Refusal> {
+        self.ask(|reply| Task::CompactPhysically { revision, reply }).await
+    }
+
+    pub async fn defragment(&self) -> Result<(), Refusal> {
+        self.ask(|reply| Task::Defragment { reply }).await
+    }
+
+    pub async fn size(&self) -> Result<u64, Refusal> {
+        self.ask(|reply| Task::Size { reply }).await
+    }
+
+    async fn ask<T>(&self, task: impl FnOnce(Reply<T>) -> Task) -> Result<T, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.tasks.send(task(reply)).await.map_err(|_| Refusal::STOPPED)?;
+        // A request whose fate is unknown is not refused in words that say it was not done.
+        answer.await.unwrap_or(Err(Refusal::STORAGE_FAILED))
+    }
+}
+
+/// Runs on a thread of its own until every `Writer` is gone or the storage fails.
+pub struct WriterLoop {
+    core: Core,
+    lessor: Arc<Lessor>,
+    hub: Arc<Hub>,
+    tasks: mpsc::Receiver<Task>,
+    /// Compactions whose old versions are still being removed.
+    scrubbing: Vec<(Reply<Answer>, Answer)>,
+}
+
+impl WriterLoop {
+    pub fn new(core: Core, lessor: Arc<Lessor>, hub: Arc<Hub>) -> (Writer, WriterLoop) {
+        let (sender, tasks) = mpsc::channel(QUEUE);
+        (Writer { tasks: sender }, WriterLoop { core, lessor, hub, tasks, scrubbing: Vec::new() })
+    }
+
+    pub fn run(mut self) -> Result<(), Fault> {
+        let mut waiting = Vec::with_capacity(GROUP);
+        loop {
+            if self.core.is_scrubbing() {
+                // Without waiting: old versions are removed while nothing else is to be done.
+                self.gather(&mut waiting);
+            } else {
+                self.tasks.blocking_recv_many(&mut waiting, GROUP);
+                if waiting.is_empty() {
+                    return Ok(());
+                }
+            }
+            self.work(&mut waiting)?;
+        }
+    }
+
+    fn gather(&mut self, waiting: &mut Vec<Task>) {
+        while waiting.len() < GROUP
+            && let Ok(task) = self.tasks.try_recv()
+        {
+            waiting.push(task);
+        }
+    }
+
+    fn work(&mut self, waiting: &mut Vec<Task>) -> Result<(), Fault> {
+        let mut writes = Vec::with_capacity(waiting.len());
+        let mut replies = Vec::with_capacity(waiting.len());
+        let mut others = Vec::new();
+        for task in waiting.drain(..) {
+            match task {
+                Task::Write { write, reply } => {
+                    writes.push(write);
+                    replies.push((reply, false));
+                }
+                Task::CompactPhysically { revision, reply } => {
+                    writes.push(Write::Compact { revision });
+                    replies.push((reply, true));
+                }
+                other => others.push(other),
+            }
+        }
+        if !writes.is_empty() || self.core.is_scrubbing() {
+            self.commit(&writes, replies)?;
+        }
+        for task in others {
+            match task {
+                Task::Defragment { reply } => {
+                    self.core.defragment()?;
+                    let _ = reply.send(Ok(()));
+                }
+                Task::Size { reply } => {
+                    let _ = reply.send(Ok(self.core.size()?));
+                }
+                Task::Write { .. } | Task::CompactPhysically { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, writes: &[Write], replies: Vec<(Reply<Answer>, bool)>) -> Result<(), Fault> {
+        let applied = self.core.apply(writes)?;
+        let now = Instant::now();
+        for change in applied.lease_changes {
+            self.lessor.note(change, now);
+        }
+        for ((reply, when_scrubbed), answer) in replies.into_iter().zip(applied.answers) {
+            match answer {
+                Ok(answer) if when_scrubbed => self.scrubbing.push((reply, answer)),
+                answer => drop(reply.send(answer)),
+            }
+        }
+        if !self.core.is_scrubbing() {
+            for (reply, answer) in self.scrubbing.drain(..) {
+                let _ = reply.send(Ok(answer));
+            }
+        }
+        self.hub.publish(&applied.commits);
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! A watch tells everything once, whatever happens to the store in the meantime.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Store, next, within};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tortie_model::ipam::Handle;
+use tortie_model::{Key, KeyRange, Kind, Value};
+use tortie_store::{Client, Error, Event, Watch};
+
+on_each_store! {
+    a_snapshot_then_every_change
+    the_store_dies_and_comes_back
+    history_is_compacted_while_nobody_listens
+    thousands_of_changes_none_lost_none_doubled
+    an_entry_that_cannot_be_read_does_not_stop_the_watch
+    a_watch_goes_on_from_a_revision
+    a_revision_that_is_gone_means_a_reset
+    a_slow_consumer_loses_nothing
+    live_migrations_cannot_be_watched
+}
+
+fn handle(id: &str) -> Key {
+    Key::Handle { id: id.into() }
+}
+
+fn counting(count: i64) -> Value {
+    Value::Handle(Handle { block: [("10.0.0.0/26".to_owned(), count)].into(), ..Default::default() })
+}
+
+async fn put(client: &Client, id: &str, count: i64) {
+    client.apply(&handle(id), &counting(count), None).await.unwrap();
+}
+
+/// The consumer's copy of the store, kept from what it was told.
+#[derive(Default)]
+struct Mirror {
+    entries: BTreeMap<Key, i64>,
+    puts: usize,
+}
+
+impl Mirror {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Put(entry) => {
+                let before = self.entries.insert(entry.key.clone(), entry.revision);
+                assert!(before.is_none_or(|before| before < entry.revision), "{} told twice", entry.key);
+                self.puts += 1;
+            }
+            Event::Delete { key, .. } => {
+                assert!(self.entries.remove(&key).is_some(), "{key} deleted twice");
+            }
+            Event::InSync(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn until(&mut self, watch: &mut Watch, last: &Key) {
+        loop {
+            let event = next(watch).await;
+            let done = matches!(&event, Event::Put(entry) if entry.key == *last);
+            self.take(event);
+            if done {
+                return;
+            }
+        }
+    }
+
+    async fn until_in_sync(&mut self, watch: &mut Watch) {
+        loop {
+            match next(watch).await {
+                Event::InSync(_) => return,
+                event => self.take(event),
+            }
+        }
+    }
+}
+
+async fn truth(client: &Client) -> BTreeMap<Key, i64> {
+    let listing = client.list(&KeyRange::Handles).await.unwrap();
+    listing.entries.into_iter().map(|entry| (entry.key, entry.revision)).collect()
+}
+
+/// A write that waits for the store to be there.
+async fn eventually_put(client: &Client, id: &str) {
+    within("the store", async {
+        while client.apply(&handle(id), &counting(1), None).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+async fn a_snapshot_then_every_change(store: Store) {
+    let client = store.client().await;
+    put(&client, "a", 1).await;
+    put(&client, "b", 1).await;
+    let mut watch = client.watch(KeyRange::Handles, None);
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("a")));
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
+    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    put(&client, "a", 2).await;
+    client.delete(&handle("b"), None).await.unwrap();
+    client.apply(&Key::IpamConfig, &Value::IpamConfig(Default::default()), None).await.unwrap();
+    put(&client, "c", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.value == counting(2)));
+    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("b")));
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("c")));
+    assert_eq!(watch.trouble(), None);
+}
+
+async fn the_store_dies_and_comes_back(mut store: Store) {
+    let client = store.client().await;
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    mirror.until_in_sync(&mut watch).await;
+    for round in 0..3 {
+        put(&client, "same", round).await;
+        store.kill().await;
+        within("trouble", async {
+            while watch.trouble().is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        store.restart().await;
+        let last = format!("round-{round}");
+        eventually_put(&client, &last).await;
+        mirror.until(&mut watch, &handle(&last)).await;
+        assert_eq!(mirror.entries, truth(&client).await);
+    }
+    assert_eq!(mirror.puts, 6);
+}
+
+async fn history_is_compacted_while_nobody_listens(mut store: Store) {
+    let client = store.client().await;
+    for id in ["kept", "changed", "deleted", "replaced"] {
+        put(&client, id, 1).await;
+    }
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    mirror.until_in_sync(&mut watch).await;
+
+    // The watch cannot reach the store while these happen: its endpoint is closed, then all history is gone.
+    store.kill().await;
+    within("trouble", async {
+        while watch.trouble().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    store.restart_elsewhere().await;
+    let other = store.client().await;
+    put(&other, "changed", 2).await;
+    other.delete(&handle("deleted"), None).await.unwrap();
+    other.delete(&handle("replaced"), None).await.unwrap();
+    put(&other, "replaced", 2).await;
+    put(&other, "new", 1).await;
+    store.compact().await;
+    store.kill().await;
+    store.restart_at_home().await;
+
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        let event = next(&mut watch).await;
+        told.push(match &event {
+            Event::Put(entry) => entry.key.clone(),
+            Event::Delete { key, .. } => key.clone(),
+            other => panic!("{other:?}"),
+        });
+        mirror.take(event);
+    }
+    told.sort();
+    assert_eq!(told, ["changed", "deleted", "new", "replaced"].map(handle));
+    assert_eq!(mirror.entries, truth(&client).await);
+    put(&client, "later", 1).await;
+    mirror.until(&mut watch, &handle("later")).await;
+    assert_eq!(mirror.entries, truth(&client).await);
+}
+
+async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
+    let client = store.client().await;
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    mirror.until_in_sync(&mut watch).await;
+    let writer = {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let mut written = 0;
+            for n in 0..3_000_i64 {
+                // Unacknowledged writes are repeated: each put is told, and the mirror only counts revisions.
+                if client.apply(&handle(&format!("{}", n % 50)), &counting(n), None).await.is_ok() {
+                    written += 1;
+                }
+                if n % 7 == 0 {
+                    let _ = client.delete(&handle(&format!("{}", (n + 3) % 50)), None).await;
+                }
+            }
+            eventually_put(&client, "last").await;
+            written
+        })
+    };
+    // The store goes away once while the changes come.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    store.kill().await;
+    store.restart().await;
+    let drain = async {
+        let last = handle("last");
+        mirror.until(&mut watch, &last).await;
+    };
+    within("all changes", drain).await;
+    let written = writer.await.unwrap();
+    assert_eq!(mirror.entries, truth(&client).await);
+    assert!(mirror.puts > written, "{} of at least {written} puts and the last one told", mirror.puts);
+}
+
+async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: Store) {
+    let client = store.client().await;
+    put(&client, "a", 1).await;
+    let mut watch = client.watch(KeyRange::Handles, None);
+    assert!(matches!(next(&mut watch).await, Event::Put(_)));
+    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    store.put_raw("/calico/ipam/v2/handle/a", "nonsense").await;
+    match next(&mut watch).await {
+        Event::Unreadable { key, error: Error::Parse { .. } } => assert_eq!(key, "/calico/ipam/v2/handle/a"),
+        other => panic!("{other:?}"),
+    }
+    put(&client, "b", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
+    store.delete_raw("/calico/ipam/v2/handle/a").await;
+    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("a")));
+}
+
+async fn a_watch_goes_on_from_a_revision(store: Store) {
+    let client = store.client().await;
+    put(&client, "a", 1).await;
+    let seen = client.list(&KeyRange::Handles).await.unwrap().revision;
+    put(&client, "b", 1).await;
+    client.delete(&handle("a"), None).await.unwrap();
+    let mut watch = client.watch(KeyRange::Handles, Some(seen));
+    assert!(matches!(next(&mut watch).await, Event::InSync(revision) if revision == seen));
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
+    assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("a")));
+}
+
+async fn a_revision_that_is_gone_means_a_reset(store: Store) {
+    let client = store.client().await;
+    put(&client, "a", 1).await;
+    let seen = client.list(&KeyRange::Handles).await.unwrap().revision;
+    put(&client, "b", 1).await;
+    put(&client, "b", 2).await;
+    store.compact().await;
+    for revision in [seen, seen + 1_000_000] {
+        let mut watch = client.watch(KeyRange::Handles, Some(revision));
+        assert!(matches!(next(&mut watch).await, Event::Reset));
+        assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("a")));
+        assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
+        assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    }
+}
+
+async fn a_slow_consumer_loses_nothing(store: Store) {
+    let client = store.client().await;
+    let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
+    mirror.until_in_sync(&mut watch).await;
+    // More than every buffer on the way holds.
+    for n in 0..2_000 {
+        put(&client, &format!("{}", n % 10), n).await;
+    }
+    put(&client, "last", 1).await;
+    mirror.until(&mut watch, &handle("last")).await;
+    assert_eq!(mirror.puts, 2_001);
+}
+
+async fn live_migrations_cannot_be_watched(store: Store) {
+    let error = store.resources().await.watch(Kind::LiveMigration, None).unwrap_err();
+    assert_eq!(error.to_string(), "operation Watch is not supported on LiveMigration");
+}

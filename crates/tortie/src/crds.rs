@@ -1,0 +1,120 @@
+//! `tortie crds`: what Kubernetes must know about the kinds, made from the types.
+
+use clap::Args;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use tortie_ctl::Failure;
+use tortie_model::{Kind, codec, schema};
+
+/// Print the definitions of the kinds for Kubernetes (CRDs) as YAML, or the kinds' JSON schemas.
+///
+/// Without KIND all kinds are printed. Kinds that Kubernetes does not keep as custom resources (Node, Profile,
+/// WorkloadEndpoint, LiveMigration) have a schema but no CRD.
+#[derive(Args, Debug)]
+pub struct Crds {
+    /// A kind, its plural or an alias, in any case
+    #[arg(value_name = "KIND")]
+    kinds: Vec<String>,
+    /// Write a file for each kind into this directory instead
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// JSON schemas of the objects instead of CRDs
+    #[arg(long)]
+    json_schema: bool,
+}
+
+pub fn print(args: &Crds, out: &mut dyn Write) -> Result<(), Failure> {
+    let documents = documents(args)?;
+    let Some(directory) = &args.output_dir else {
+        for document in &documents {
+            out.write_all(document.text.as_bytes())?;
+        }
+        return Ok(());
+    };
+    fs::create_dir_all(directory)?;
+    for document in &documents {
+        fs::write(directory.join(&document.file), &document.text)?;
+    }
+    writeln!(out, "Wrote {} files to {}", documents.len(), directory.display())?;
+    Ok(())
+}
+
+struct Document {
+    file: String,
+    text: String,
+}
+
+fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
+    let wanted = args
+        .kinds
+        .iter()
+        .map(|word| {
+            Kind::from_word(word).ok_or_else(|| Failure::Message(format!("resource type '{word}' is not supported")))
+        })
+        .collect::<Result<Vec<Kind>, Failure>>()?;
+    let is_wanted = |kind: Kind| wanted.is_empty() || wanted.contains(&kind);
+    if args.json_schema {
+        let schemas = Kind::ALL.iter().copied().filter(|kind| is_wanted(*kind));
+        let document = |kind: Kind| Document {
+            file: format!("{}.json", kind.plural()),
+            text: codec::to_json(&schema::json_schema(kind)) + "\n",
+        };
+        return Ok(schemas.map(document).collect());
+    }
+    let mut documents = Vec::new();
+    let mut found = Vec::new();
+    for crd in schema::crds() {
+        let plural = crd.pointer("/spec/names/plural").and_then(Value::as_str).unwrap_or_default();
+        let Some(kind) = Kind::from_plural(plural).filter(|kind| is_wanted(*kind)) else { continue };
+        found.push(kind);
+        let file = format!("projectcalico.org_{plural}.yaml");
+        documents.push(Document { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
+    }
+    match wanted.iter().find(|kind| !found.contains(kind)) {
+        Some(kind) => Err(Failure::Message(format!("{kind} is not kept as a custom resource: there is no CRD for it"))),
+        None => Ok(documents),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crds(kinds: &[&str], json_schema: bool) -> Crds {
+        Crds { kinds: kinds.iter().map(|&k| k.to_owned()).collect(), output_dir: None, json_schema }
+    }
+
+    #[test]
+    fn a_kind_may_be_picked_by_any_of_its_names() {
+        let documents = documents(&crds(&["gnp", "IPPool"], false)).unwrap();
+        let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
+        assert_eq!(
+            files,
+            ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]
+        );
+        assert!(documents[0].text.contains("kind: CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn kinds_without_a_definition_say_so() {
+        let error = |args: Crds| documents(&args).err().unwrap().to_string();
+        assert_eq!(
+            error(crds(&["wep"], false)),
+            "WorkloadEndpoint is not kept as a custom resource: there is no CRD for it"
+        );
+        assert_eq!(error(crds(&["pod"], false)), "resource type 'pod' is not supported");
+        assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn files_are_written_one_for_each_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = Crds { output_dir: Some(dir.path().join("crds")), ..crds(&["tier"], false) };
+        let mut out = Vec::new();
+        print(&args, &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().starts_with("Wrote 1 files to "));
+        assert!(dir.path().join("crds/projectcalico.org_tiers.yaml").is_file());
+    }
+}

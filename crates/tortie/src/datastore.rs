@@ -1,0 +1,71 @@
+//! `tortie datastore`: runs the embedded store in the foreground.
+
+use clap::Args;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tortie_store::Config;
+use tortie_store::embedded::{AutoCompaction, Listen, Options, Server};
+
+/// Run the embedded store, which speaks the etcd v3 protocol, for this machine.
+#[derive(Args, Debug)]
+pub struct DatastoreArgs {
+    /// Directory of the database; made when missing.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/tortie/datastore")]
+    data_dir: PathBuf,
+    /// Where clients connect: http://127.0.0.1:2379 or unix:///path. May be given several times.
+    #[arg(long, value_name = "URL", default_value = "unix:///run/tortie/datastore.sock")]
+    listen: Vec<Listen>,
+    /// Size on disk above which only reads, deletes and compaction are served.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::DEFAULT_QUOTA_BYTES)]
+    quota_bytes: u64,
+    /// Keep old revisions for this many seconds; 0 keeps them until a client compacts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    keep_history: u64,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
+    // Two threads carry the network of one machine; more would only hold more memory.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().min(4)))
+        .max_blocking_threads(16)
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut options = Options::new(args.data_dir, args.listen);
+    options.quota_bytes = args.quota_bytes;
+    options.auto_compaction = match args.keep_history {
+        0 => AutoCompaction::Off,
+        seconds => AutoCompaction::Age(Duration::from_secs(seconds)),
+    };
+    if let Some(parent) = options.listen.iter().find_map(default_socket_dir) {
+        std::fs::create_dir_all(parent)?;
+    }
+    let server = Server::open(&options)?;
+    let places: Vec<_> = server.local_addrs().iter().map(Listen::to_string).collect();
+    println!("ready: serving {} on {}", options.data_dir.display(), places.join(" "));
+    server
+        .serve(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+        .await?;
+    Ok(())
+}
+
+/// /run is empty after a boot; the directory of our own socket is ours to make.
+fn default_socket_dir(listen: &Listen) -> Option<PathBuf> {
+    match listen {
+        Listen::Unix(path) if path.as_os_str() == Config::DEFAULT_SOCKET => path.parent().map(Into::into),
+        _ => None,
+    }
+}
