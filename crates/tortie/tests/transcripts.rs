@@ -160,7 +160,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
 fn difference(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<_>, Vec<_>) = (expected.lines().collect(), actual.lines().collect());
     let same = expected.iter().zip(&actual).take_while(|(a, b)| a == b).count();
-    let tail = expected[same..].iter().rev().zip(actual[same..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let tail =
+        expected[same..].iter().rev().zip(actual[same..].iter().rev()).take_while(|(a, b)| a == b).count();
     let mut text = format!("from line {}:\n", same + 1);
     for line in &expected[same..expected.len() - tail] {
         writeln!(text, "- {line}").unwrap();

@@ -132,8 +132,13 @@ impl Lab {
 
     pub fn calicoctl_with(&self, args: &[&str], input: &[u8]) -> Ran {
         let mut command = self.command(self.dir.path().join("bin/calicoctl"));
-        let mut child =
-            command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
             // A command that fails early does not read to the end.
@@ -151,7 +156,8 @@ impl Lab {
 
     /// What is stored under a key, read with etcdctl.
     pub fn stored(&self, key: &str) -> String {
-        let ran: Ran = self.command("etcdctl").args(["get", "--print-value-only", key]).output().unwrap().into();
+        let ran: Ran =
+            self.command("etcdctl").args(["get", "--print-value-only", key]).output().unwrap().into();
         assert_eq!(ran.code, Some(0), "etcdctl get {key}: {ran:?}");
         ran.out.strip_suffix('\n').unwrap_or(&ran.out).to_owned()
     }
