@@ -1,5 +1,7 @@
 //! The examples are right: each is read strictly, completed, accepted, and survives the way through the store.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

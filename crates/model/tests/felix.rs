@@ -1,5 +1,7 @@
 //! The settings of the node's daemon: accepted values, scopes, defaults, and the table itself.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use tortie_model::Resource;

@@ -1,6 +1,8 @@
 //! Every rule about pools, BGP, endpoints, nodes and settings: what is refused, at which path, and its accepted
 //! neighbours.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use serde_json::{Value, json};
 use tortie_model::{Kind, Resource};
 
