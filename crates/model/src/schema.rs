@@ -166,4 +166,6 @@ fn is_zero(value: &Value) -> bool {
 }
 
 #[cfg(test)]
+pub(crate) mod admission;
+#[cfg(test)]
 mod tests;

@@ -71,7 +71,9 @@ fn settle_txn(request: &TxnRequest, response: &mut TxnResponse) {
             (Some(Request::RequestRange(range)), Some(OpResponse::ResponseRange(answer))) => {
                 settle(range, &mut answer.kvs);
             }
-            (Some(Request::RequestTxn(inner)), Some(OpResponse::ResponseTxn(answer))) => settle_txn(inner, answer),
+            (Some(Request::RequestTxn(inner)), Some(OpResponse::ResponseTxn(answer))) => {
+                settle_txn(inner, answer)
+            }
             _ => {}
         }
     }
@@ -95,14 +97,17 @@ struct OpenWatch {
 impl OpenWatch {
     /// Takes in what comes until nothing has come for a while.
     async fn drain(&mut self) {
-        while let Ok(response) = tokio::time::timeout(Duration::from_millis(250), self.responses.message()).await {
+        while let Ok(response) =
+            tokio::time::timeout(Duration::from_millis(250), self.responses.message()).await
+        {
             let Some(response) = response.unwrap() else { break };
             self.take(response);
         }
     }
 
     fn take(&mut self, response: WatchResponse) {
-        let WatchResponse { watch_id, created, canceled, compact_revision, cancel_reason, events, .. } = response;
+        let WatchResponse { watch_id, created, canceled, compact_revision, cancel_reason, events, .. } =
+            response;
         if created || canceled {
             self.notes.push(format!("{watch_id} {created} {canceled} {compact_revision} {cancel_reason:?}"));
         }
@@ -161,7 +166,8 @@ impl Step {
                 Step::Compact(CompactionRequest { revision, physical: generator.rng.random_bool(0.5) })
             }
             900..930 => {
-                let ttl = [-5, 0, 1, 100, 3000, 9_000_000_000, 9_000_000_001][generator.rng.random_range(0..7)];
+                let ttl =
+                    [-5, 0, 1, 100, 3000, 9_000_000_000, 9_000_000_001][generator.rng.random_range(0..7)];
                 // Leases that end during the test would make it depend on time.
                 let ttl = if ttl < 100 && generator.rng.random_bool(0.8) { 1000 } else { ttl };
                 match ttl < 100 {
@@ -170,9 +176,10 @@ impl Step {
                 }
             }
             930..945 => Step::Revoke(LeaseRevokeRequest { id: generator.lease() }),
-            945..970 => {
-                Step::TimeToLive(LeaseTimeToLiveRequest { id: generator.lease(), keys: generator.rng.random() })
-            }
+            945..970 => Step::TimeToLive(LeaseTimeToLiveRequest {
+                id: generator.lease(),
+                keys: generator.rng.random(),
+            }),
             970..975 => Step::Leases,
             975..985 => Step::KeepAlive(LeaseKeepAliveRequest { id: generator.lease() }),
             985..995 => {
@@ -183,7 +190,11 @@ impl Step {
                     range_end,
                     start_revision: if past { generator.some_revision().max(0) } else { 0 },
                     prev_kv: generator.rng.random(),
-                    filters: if generator.rng.random_bool(0.3) { vec![generator.rng.random_range(0..2)] } else { vec![] },
+                    filters: if generator.rng.random_bool(0.3) {
+                        vec![generator.rng.random_range(0..2)]
+                    } else {
+                        vec![]
+                    },
                     watch_id: if generator.rng.random_bool(0.2) { 7 } else { 0 },
                     fragment: generator.rng.random_bool(0.2),
                     progress_notify: generator.rng.random_bool(0.2),
@@ -205,8 +216,12 @@ impl Step {
             }
             Step::Txn(request) => outcome(side.kv.txn(request.clone()).await, |r| settle_txn(request, r)),
             Step::Compact(request) => outcome(side.kv.compact(*request).await, |r| anonymous(&mut r.header)),
-            Step::Grant(request) => outcome(side.lease.lease_grant(*request).await, |r| anonymous(&mut r.header)),
-            Step::Revoke(request) => outcome(side.lease.lease_revoke(*request).await, |r| anonymous(&mut r.header)),
+            Step::Grant(request) => {
+                outcome(side.lease.lease_grant(*request).await, |r| anonymous(&mut r.header))
+            }
+            Step::Revoke(request) => {
+                outcome(side.lease.lease_revoke(*request).await, |r| anonymous(&mut r.header))
+            }
             Step::TimeToLive(request) => outcome(side.lease.lease_time_to_live(*request).await, |r| {
                 anonymous(&mut r.header);
                 r.ttl = r.ttl.min(0);
@@ -259,7 +274,10 @@ async fn a_random_history_gives_the_same_answers() {
     for (number, (expected, got)) in real.watches.iter_mut().zip(&mut ours.watches).enumerate() {
         tokio::join!(expected.drain(), got.drain());
         assert_eq!(got.notes, expected.notes, "seed {seed}, watch {number}");
-        assert_eq!(got.events, expected.events, "seed {seed}, watch {number}");
+        for (place, (got, expected)) in got.events.iter().zip(&expected.events).enumerate() {
+            assert_eq!(got, expected, "seed {seed}, watch {number}, event {place}");
+        }
+        assert_eq!(got.events.len(), expected.events.len(), "seed {seed}, watch {number}");
         events += got.events.len();
     }
     println!("{steps} steps, {} watches, {events} events", ours.watches.len());

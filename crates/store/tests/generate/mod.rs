@@ -59,10 +59,12 @@ impl Generator {
 
     pub fn range(&mut self) -> RangeRequest {
         let (key, range_end) = self.span();
-        let sort_target = *[SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value]
-            .choose(&mut self.rng)
-            .unwrap();
-        let sort_order = *[SortOrder::None, SortOrder::Ascend, SortOrder::Descend].choose(&mut self.rng).unwrap();
+        let sort_target =
+            *[SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value]
+                .choose(&mut self.rng)
+                .unwrap();
+        let sort_order =
+            *[SortOrder::None, SortOrder::Ascend, SortOrder::Descend].choose(&mut self.rng).unwrap();
         let sorted = self.chance(40);
         // Which of several equals comes first is not told, so only keys are cut off after sorting.
         let limited = (!sorted || sort_target == SortTarget::Key) && self.chance(40);
@@ -116,9 +118,15 @@ impl Generator {
     }
 
     fn compare(&mut self) -> Compare {
-        let targets =
-            [CompareTarget::Version, CompareTarget::Create, CompareTarget::Mod, CompareTarget::Value, CompareTarget::Lease];
-        let results = [CompareResult::Equal, CompareResult::Greater, CompareResult::Less, CompareResult::NotEqual];
+        let targets = [
+            CompareTarget::Version,
+            CompareTarget::Create,
+            CompareTarget::Mod,
+            CompareTarget::Value,
+            CompareTarget::Lease,
+        ];
+        let results =
+            [CompareResult::Equal, CompareResult::Greater, CompareResult::Less, CompareResult::NotEqual];
         let target = *targets.choose(&mut self.rng).unwrap();
         let (key, range_end) = self.span();
         let union = match target {
@@ -138,7 +146,8 @@ impl Generator {
     }
 
     fn ops(&mut self, depth: usize) -> Vec<RequestOp> {
-        let count = if self.chance(1) { self.rng.random_range(120..135) } else { self.rng.random_range(0..4) };
+        let count =
+            if self.chance(1) { self.rng.random_range(120..135) } else { self.rng.random_range(0..4) };
         (0..count).map(|_| self.op(depth)).collect()
     }
 
