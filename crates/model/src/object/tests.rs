@@ -112,14 +112,3 @@ fn unknown_fields_of_the_store_survive() {
     object.spec.steps.clear();
     assert_eq!(object.to_value()["spec"].get("steps"), None);
 }
-
-#[test]
-fn deep_trees_do_not_exhaust_the_stack() {
-    // As deep as JSON from a store can be.
-    let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
-    let text = format!(r#"{{"metadata":{{"managedFields":{deep}}},"spec":{{"new":{deep}}}}}"#);
-    let value: Value = serde_json::from_str(&text).unwrap();
-    let object = Sample::from_store(value.clone()).unwrap();
-    assert_eq!(object.to_value()["metadata"], value["metadata"]);
-    assert_eq!(object.to_value()["spec"], value["spec"]);
-}
