@@ -205,8 +205,7 @@ fn ranges_tell_their_keys_from_neighbours() {
     assert!(!in_prod.contains(&Key::resource(Kind::NetworkPolicy, "prod", "ab")));
     assert!(KeyRange::all(Kind::NetworkSet).contains(&Key::resource(Kind::NetworkSet, "any", "ab")));
 
-    let hosts =
-        KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: Some(4) };
+    let hosts = KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: Some(4) };
     assert!(hosts.contains(&affinity(AffinityType::Host, "n1", "10.65.3.0/26")));
     assert!(!hosts.contains(&affinity(AffinityType::Host, "n1", "fd00:65::40/122")));
     assert!(!hosts.contains(&affinity(AffinityType::Virtual, "n1", "10.65.3.0/26")));
