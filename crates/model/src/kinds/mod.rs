@@ -6,6 +6,7 @@ mod bgp_peer;
 mod block_affinity;
 mod calico_node_status;
 mod cel;
+mod cel_settings;
 mod cluster_information;
 mod condition;
 mod felix_configuration;
@@ -36,7 +37,6 @@ pub use bgp_peer::*;
 pub use block_affinity::*;
 pub use calico_node_status::*;
 pub use cluster_information::*;
-pub use condition::Condition;
 pub use felix_configuration::*;
 pub use host_endpoint::*;
 pub use ip_pool::*;
@@ -45,13 +45,17 @@ pub use ipam_block::*;
 pub use ipam_configuration::*;
 pub use ipam_handle::*;
 pub use kube_controllers_configuration::*;
+pub use live_migration::*;
+pub use node::*;
+pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
+pub use workload_endpoint::*;
+
+pub use condition::Condition;
 pub use kubernetes_policy::{
     IPBlock, KubernetesEgressRule, KubernetesIngressRule, KubernetesPeer, KubernetesPort, KubernetesProtocol,
     LabelOperator, LabelRequirement, LabelSelector,
 };
-pub use live_migration::*;
 pub use network_set::{GlobalNetworkSet, GlobalNetworkSetSpec, NetworkSet, NetworkSetSpec};
-pub use node::*;
 pub use policy::{
     DEFAULT_TIER, GlobalNetworkPolicy, GlobalNetworkPolicySpec, NetworkPolicy, NetworkPolicySpec,
     PerformanceHint, PolicyType, TIER_LABEL,
@@ -61,14 +65,12 @@ pub use rule::{
     Action, EntityRule, HTTPMatch, HTTPPath, ICMPFields, Rule, RuleMetadata, ServiceAccountMatch,
     ServiceMatch,
 };
-pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
 pub use staged_kubernetes_policy::{StagedKubernetesNetworkPolicy, StagedKubernetesNetworkPolicySpec};
 pub use staged_policy::{
     StagedAction, StagedGlobalNetworkPolicy, StagedGlobalNetworkPolicySpec, StagedNetworkPolicy,
     StagedNetworkPolicySpec,
 };
 pub use tier::{BUILT_IN_TIERS, BuiltInTier, Tier, TierAction, TierSpec, TierStatus};
-pub use workload_endpoint::*;
 
 #[cfg(test)]
 mod tests;
