@@ -20,7 +20,8 @@ fuzz_target!(|text: &str| {
     assert_eq!(selector.id().len(), 40);
 
     // Labels out of the text itself, so that values sometimes are what the selector asks for.
-    let words: Vec<&str> = text.split([' ', '"', '\'', '(', ')', ',']).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> =
+        text.split([' ', '"', '\'', '(', ')', ',']).filter(|word| !word.is_empty()).collect();
     let labels: BTreeMap<&str, &str> = words.windows(2).map(|pair| (pair[0], pair[1])).collect();
     let matched = selector.matches(&labels);
     assert_eq!(again.matches(&labels), matched);
@@ -36,6 +37,7 @@ fuzz_target!(|text: &str| {
             });
         }
     }
-    let moved: BTreeMap<String, &str> = labels.iter().map(|(key, value)| (format!("p.{key}"), *value)).collect();
+    let moved: BTreeMap<String, &str> =
+        labels.iter().map(|(key, value)| (format!("p.{key}"), *value)).collect();
     assert_eq!(selector.prefixed("p.").matches(&moved), matched);
 });

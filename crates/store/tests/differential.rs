@@ -274,7 +274,10 @@ async fn a_random_history_gives_the_same_answers() {
     for (number, (expected, got)) in real.watches.iter_mut().zip(&mut ours.watches).enumerate() {
         tokio::join!(expected.drain(), got.drain());
         assert_eq!(got.notes, expected.notes, "seed {seed}, watch {number}");
-        assert_eq!(got.events, expected.events, "seed {seed}, watch {number}");
+        for (place, (got, expected)) in got.events.iter().zip(&expected.events).enumerate() {
+            assert_eq!(got, expected, "seed {seed}, watch {number}, event {place}");
+        }
+        assert_eq!(got.events.len(), expected.events.len(), "seed {seed}, watch {number}");
         events += got.events.len();
     }
     println!("{steps} steps, {} watches, {events} events", ours.watches.len());

@@ -92,6 +92,8 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
             max_total_replayed_events: 100_000,
         },
         duplicate_keys: DuplicateKeyPolicy::Error,
+        // What the reference's reader makes of 010.
+        legacy_octal_numbers: true,
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options::<Value>(document, options).map_err(|error| {
@@ -144,7 +146,11 @@ fn flatten_list(
     line: usize,
     objects: &mut Vec<Value>,
 ) -> Result<(), CodecError> {
-    let Some(Value::Array(items)) = list.remove("items") else { return Ok(()) };
+    let items = match list.remove("items") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(CodecError::NotAnObject { line, found: "items that are not a list" }),
+    };
     for item in items {
         let Value::Object(mut item) = item else {
             return Err(CodecError::NotAnObject { line, found: "a list item that is not an object" });

@@ -171,7 +171,7 @@ impl BGPPeerSpec {
             );
         }
         at.field("keepOriginalNextHop").ensure(
-            !(self.keep_original_next_hop && !is_default(&self.next_hop_mode)),
+            !self.keep_original_next_hop || is_default(&self.next_hop_mode),
             self.keep_original_next_hop,
             "cannot be set together with nextHopMode, which replaces it",
         );

@@ -3,7 +3,7 @@
 use super::Condition;
 use crate::object::StatusForm;
 use crate::scalar::{StringEnum, is_default};
-use crate::validation::{Checker, Family, Interval};
+use crate::validation::{Checker, Family, Interval, parse_cidr};
 use crate::{Kind, Object, Spec, ValidationError, string_enum};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
@@ -80,7 +80,7 @@ impl Spec for IPPoolSpec {
 
     fn set_defaults(pool: &mut IPPool) {
         let spec = &mut pool.spec;
-        if let Ok(net) = spec.cidr.parse::<IpNet>() {
+        if let Some(net) = parse_cidr(&spec.cidr) {
             spec.cidr = net.to_string();
             if spec.block_size == 0 {
                 spec.block_size = if net.addr().is_ipv4() { 26 } else { 122 };
@@ -197,8 +197,8 @@ impl IPPool {
     pub fn check_update(&self, new: &IPPool) -> Result<(), ValidationError> {
         Checker::run(|at| {
             let (old, new, at) = (&self.spec, &new.spec, at.field("spec"));
-            let same_net = match (old.cidr.parse::<IpNet>(), new.cidr.parse::<IpNet>()) {
-                (Ok(old), Ok(new)) => old == new,
+            let same_net = match (parse_cidr(&old.cidr), parse_cidr(&new.cidr)) {
+                (Some(old), Some(new)) => old == new,
                 _ => old.cidr == new.cidr,
             };
             at.field("cidr").ensure(

@@ -158,7 +158,8 @@ impl<'t> Batch<'t> {
         };
         self.write(&Entry { key: &kv.key, previous, version })?;
         let answer = if request.prev_kv { live.clone() } else { None };
-        self.open.push(Arc::new(Change::put(kv, live)));
+        let before = self.before(live);
+        self.open.push(Arc::new(Change::put(kv, before)));
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
@@ -272,8 +273,19 @@ impl<'t> Batch<'t> {
         if kv.lease != 0 {
             self.lease_keys.remove((kv.lease, kv.key.as_ref()))?;
         }
-        self.open.push(Arc::new(Change::delete(kv.key.clone(), at.main, Some(kv))));
+        let key = kv.key.clone();
+        let before = self.before(Some(kv));
+        self.open.push(Arc::new(Change::delete(key, at.main, before)));
         Ok(())
+    }
+
+    /// What watchers are told stood there before: the state before the whole transaction, not before this change.
+    fn before(&self, newest: Option<KeyValue>) -> Option<KeyValue> {
+        let newest = newest?;
+        if newest.mod_revision <= self.state.revision {
+            return Some(newest);
+        }
+        self.open.iter().find(|change| change.kv.key == newest.key)?.previous.clone()
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), Fault> {

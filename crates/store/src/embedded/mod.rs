@@ -5,7 +5,7 @@
 
 mod batch;
 mod change;
-mod check;
+pub mod check;
 pub mod core;
 mod directory;
 mod fault;

@@ -75,7 +75,7 @@ mod tests {
         fn bounds_agree_with_contains(key in ".{0,3}", end in ".{0,3}", probe in ".{0,4}") {
             let span = span(key.as_bytes(), end.as_bytes());
             let inside = span.bounds().is_some_and(|bounds| {
-                std::ops::RangeBounds::contains(&bounds, probe.as_bytes())
+                std::ops::RangeBounds::<[u8]>::contains(&bounds, probe.as_bytes())
             });
             prop_assert_eq!(inside, span.contains(probe.as_bytes()));
             if let Some(prefix) = span.prefix() {

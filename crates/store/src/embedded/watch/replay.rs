@@ -5,6 +5,7 @@ use crate::embedded::change::Change;
 use crate::embedded::fault::Fault;
 use crate::embedded::record::{Entry, Moment, decode_history};
 use crate::embedded::snapshot::Snapshot;
+use crate::proto::mvccpb::KeyValue;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -50,17 +51,28 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
 fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
     let at = entry.version.at;
     let key = Bytes::copy_from_slice(entry.key);
-    let mut previous = None;
     // The state before the oldest readable revision is not told even where it is still on disk.
-    if interest.with_previous
-        && at.main > snapshot.state.compacted
-        && let Some(guard) = snapshot.history.get(entry.previous.key())?
-    {
-        let before = decode_history(entry.previous, guard.value())?;
-        previous = (!before.version.deleted).then(|| before.version.key_value(key.clone()));
-    }
+    let told = interest.with_previous && at.main > snapshot.state.compacted;
+    let previous = if told { before(snapshot, entry, &key)? } else { None };
     Ok(match entry.version.deleted {
         true => Change::delete(key, at.main, previous),
         false => Change::put(entry.version.key_value(key), previous),
     })
+}
+
+/// What stood there before the whole transaction, not before this change of it.
+fn before(snapshot: &Snapshot, entry: &Entry, key: &Bytes) -> Result<Option<KeyValue>, Fault> {
+    let transaction = entry.version.at.main;
+    let mut at = entry.previous;
+    while let Some(guard) = snapshot.history.get(at.key())? {
+        let before = decode_history(at, guard.value())?;
+        if at.main < transaction {
+            return Ok((!before.version.deleted).then(|| before.version.key_value(key.clone())));
+        }
+        if before.previous >= at {
+            return Err(Fault::Record);
+        }
+        at = before.previous;
+    }
+    Ok(None)
 }

@@ -5,26 +5,24 @@
 //! standard error with `! ` before each line, then `[exit N]` unless it succeeded. A line that ends in spaces is shown
 //! with a bar behind them. Identifiers, times, revisions and places differ from run to run and are shown as names.
 //!
-//! TRANSCRIPTS=write cargo test -p tortie --test transcripts writes what happened into the files, to be read and
+//! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
 //! committed.
 
-mod support;
-
+use crate::lab::{Backend, Lab};
 use regex::Regex;
 use std::fmt::Write;
 use std::path::Path;
-use support::{Backend, Lab};
 
 macro_rules! transcripts {
     ($($module:ident($folder:literal) { $($name:ident)* })*) => {
         mod etcd {
             $(mod $module { $(#[test] fn $name() {
-                crate::replay($folder, stringify!($name), crate::Backend::Etcd);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Etcd);
             })* })*
         }
         mod embedded {
             $(mod $module { $(#[test] fn $name() {
-                crate::replay($folder, stringify!($name), crate::Backend::Embedded);
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Embedded);
             })* })*
         }
         const TOLD: &[(&str, &str)] = &[$($(($folder, stringify!($name)),)*)*];
@@ -92,11 +90,11 @@ fn replay(sub: &str, name: &str, backend: Backend) {
                     writeln!(actual, "{} {line}", if first == 0 { "$" } else { ">" }).unwrap();
                 }
                 let ran = lab.shell(&lines.join("\n"));
-                for line in ran.out.lines() {
+                for line in normalise(&ran.out, &lab).lines() {
                     writeln!(actual, "{}", visible(line)).unwrap();
                 }
-                for line in ran.err.lines() {
-                    writeln!(actual, "! {}", visible(line)).unwrap();
+                for line in normalise(&ran.err, &lab).lines() {
+                    writeln!(actual, "{}", visible(&format!("! {line}"))).unwrap();
                 }
                 if ran.code != Some(0) {
                     writeln!(actual, "[exit {}]", ran.code.unwrap_or(-1)).unwrap();
@@ -105,7 +103,6 @@ fn replay(sub: &str, name: &str, backend: Backend) {
             }
         }
     }
-    let actual = normalise(&actual, &lab);
     if std::env::var("TRANSCRIPTS").is_ok_and(|v| v == "write") {
         std::fs::write(&file, actual).unwrap();
     } else if actual != expected {
@@ -148,7 +145,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
         (r#"(resourceVersion"?: )"\d+""#, "${1}\"REVISION\""),
-        (r"\b[0-9a-f]{32}\b", "GUID"),
+        // As wide as what it stands for, so that tables stay in shape.
+        (r"\b[0-9a-f]{32}\b", "GUID----------------------------"),
         (r"(Git commit: +)\S+", "${1}COMMIT"),
     ] {
         text = Regex::new(pattern).unwrap().replace_all(&text, name).into_owned();

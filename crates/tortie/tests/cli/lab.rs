@@ -119,8 +119,13 @@ impl Lab {
         command
     }
 
+    /// The binary under one of its names.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.dir.path().join("bin").join(name)
+    }
+
     pub fn calicoctl(&self, args: &[&str]) -> Ran {
-        self.command(self.dir.path().join("bin/calicoctl")).args(args).output().unwrap().into()
+        self.command(self.program("calicoctl")).args(args).output().unwrap().into()
     }
 
     /// Fails the test unless the command succeeds; its standard output.
@@ -131,7 +136,7 @@ impl Lab {
     }
 
     pub fn calicoctl_with(&self, args: &[&str], input: &[u8]) -> Ran {
-        let mut command = self.command(self.dir.path().join("bin/calicoctl"));
+        let mut command = self.command(self.program("calicoctl"));
         let mut child = command
             .args(args)
             .stdin(Stdio::piped())

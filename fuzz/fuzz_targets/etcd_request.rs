@@ -1,0 +1,151 @@
+//! Any sequence of requests is answered or refused, and the store stays what its own changes say it is.
+//!
+//! The input is a sequence of requests: a byte for the kind, two for the length, then the protobuf message. They go
+//! through the same checks and into the same core as requests from the network, over a database in memory.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+use std::collections::BTreeMap;
+use tortie_store::embedded::check;
+use tortie_store::embedded::core::{Answer, Core, Write};
+use tortie_store::proto::etcdserverpb::{
+    CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
+    TxnRequest,
+};
+use tortie_store::proto::mvccpb::KeyValue;
+
+const MAX_REQUESTS: usize = 64;
+/// Set in the kind: this write waits for the next one and shares its commit.
+const GROUPED: u8 = 0x80;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut store = Store::new();
+    let mut group = Vec::new();
+    for (kind, message) in requests(bytes).take(MAX_REQUESTS) {
+        group.extend(store.request(kind & !GROUPED, message));
+        if kind & GROUPED == 0 {
+            store.write(&std::mem::take(&mut group));
+        }
+    }
+    store.write(&group);
+    store.check_past();
+});
+
+fn requests(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let ([kind, low, high], rest) = bytes.split_first_chunk()?;
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+        let (message, rest) = rest.split_at(len);
+        bytes = rest;
+        Some((*kind, message))
+    })
+}
+
+struct Store {
+    core: Core,
+    revision: i64,
+    /// What the changes told so far add up to.
+    live: BTreeMap<Bytes, KeyValue>,
+    /// How that stood after each commit.
+    past: BTreeMap<i64, Vec<KeyValue>>,
+}
+
+impl Store {
+    fn new() -> Store {
+        let core = Core::in_memory().expect("a store in memory");
+        let revision = core.latest().get().state.revision;
+        Store { core, revision, live: BTreeMap::new(), past: BTreeMap::new() }
+    }
+
+    /// Answers a read, or returns the write to be made.
+    fn request(&mut self, kind: u8, message: &[u8]) -> Option<Write> {
+        match kind % 7 {
+            0 => {
+                let request =
+                    RangeRequest::decode(message).ok().filter(|request| check::range(request).is_ok())?;
+                if let Ok(response) = self.core.latest().get().range(&request).expect("readable") {
+                    assert!(response.count >= response.kvs.len() as i64);
+                    assert!(request.limit <= 0 || response.kvs.len() as i64 <= request.limit);
+                    response.encode_to_vec();
+                }
+                None
+            }
+            1 => {
+                PutRequest::decode(message).ok().filter(|request| check::put(request).is_ok()).map(Write::Put)
+            }
+            2 => {
+                let request = DeleteRangeRequest::decode(message).ok();
+                request.filter(|request| check::delete(request).is_ok()).map(Write::Delete)
+            }
+            3 => {
+                let request =
+                    TxnRequest::decode(message).ok().filter(|request| check::txn(request).is_ok())?;
+                if !check::is_read_only(&request) {
+                    return Some(Write::Txn(request));
+                }
+                let response = self.core.latest().get().txn(&request).expect("readable");
+                drop(response.map(|response| response.encode_to_vec()));
+                None
+            }
+            4 => LeaseGrantRequest::decode(message)
+                .ok()
+                .map(|LeaseGrantRequest { ttl, id }| Write::Grant { id: id.max(1), ttl: ttl.max(2) }),
+            5 => LeaseRevokeRequest::decode(message).ok().map(|request| Write::Revoke { id: request.id }),
+            _ => CompactionRequest::decode(message)
+                .ok()
+                .map(|request| Write::Compact { revision: request.revision }),
+        }
+    }
+
+    fn write(&mut self, writes: &[Write]) {
+        let applied = self.core.apply(writes).expect("writable");
+        assert_eq!(applied.answers.len(), writes.len());
+        for answer in applied.answers.into_iter().flatten() {
+            match answer {
+                Answer::Put(response) => drop(response.encode_to_vec()),
+                Answer::Delete(response) => drop(response.encode_to_vec()),
+                Answer::Txn(response) => drop(response.encode_to_vec()),
+                Answer::Done { .. } | Answer::Alarm { .. } => {}
+            }
+        }
+        for commit in applied.commits {
+            self.revision += 1;
+            assert_eq!(commit.revision, self.revision, "each commit is one revision");
+            assert!(!commit.changes.is_empty());
+            for change in &commit.changes {
+                assert_eq!(change.kv.mod_revision, commit.revision);
+                let before = match change.deleted {
+                    true => self.live.remove(&change.kv.key),
+                    false => self.live.insert(change.kv.key.clone(), change.kv.clone()),
+                };
+                assert_eq!(change.previous, before, "a change knows what was there before");
+                change.event(true);
+            }
+        }
+        assert_eq!(self.core.latest().get().state.revision, self.revision);
+        let now: Vec<KeyValue> = self.live.values().cloned().collect();
+        assert_eq!(self.everything(0).as_ref(), Some(&now));
+        self.past.insert(self.revision, now);
+    }
+
+    /// What was true at a revision stays true until it is compacted away.
+    fn check_past(&self) {
+        let compacted = self.core.latest().get().state.compacted;
+        for (revision, then) in &self.past {
+            match self.everything(*revision) {
+                Some(kvs) => assert_eq!(&kvs, then, "revision {revision}"),
+                None => {
+                    assert!(*revision < compacted, "revision {revision} is gone, compacted at {compacted}")
+                }
+            }
+        }
+    }
+
+    fn everything(&self, revision: i64) -> Option<Vec<KeyValue>> {
+        let all = Bytes::from_static(&[0]);
+        let request = RangeRequest { key: all.clone(), range_end: all, revision, ..Default::default() };
+        self.core.latest().get().range(&request).expect("readable").ok().map(|response| response.kvs)
+    }
+}
