@@ -8,7 +8,7 @@ use crate::session::{cluster_information, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
-use tortie_ipam::block;
+use tortie_ipam::{Ledger, audit, block};
 use tortie_model::Key;
 use tortie_store::{Error, Resources};
 
@@ -39,7 +39,9 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
 
     let leaks = in_all(&reports, |report| report.leaks().collect());
     writeln!(out, "Releasing {} old IPs...", leaks.len())?;
-    let wanted: Vec<block::Release> = leaks
+    let standing = standing(store).await?;
+    let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| standing.contains(leak));
+    let wanted: Vec<block::Release> = left
         .into_iter()
         .map(|Leak { address, handle, sequence_number }| block::Release {
             address,
@@ -48,21 +50,13 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
         })
         .collect();
     let released = allocator(store).release(&wanted).await?;
-    let stale = released.error.as_ref().is_some_and(|error| {
-        use tortie_ipam::Error::{BadHandle, BadSequenceNumber};
-        matches!(error, BadSequenceNumber { .. } | BadHandle { .. })
-    });
     if let Some(error) = released.error {
-        let advice = if stale { "; make a new report with 'calicoctl ipam check'" } else { "" };
-        return Err(Failure::message(format!("failed to release IPs: {error}{advice}")));
+        return Err(Failure::message(format!("failed to release IPs: {error}")));
     }
     writeln!(out, "Released {} IPs successfully", released.released.len())?;
-    if !released.unallocated.is_empty() {
-        writeln!(
-            out,
-            "{} addresses marked as leaked in the report had already been cleaned up.",
-            released.unallocated.len()
-        )?;
+    let gone = gone.len() + released.unallocated.len();
+    if gone > 0 {
+        writeln!(out, "{gone} addresses marked as leaked in the report had already been cleaned up.")?;
     }
     let handles = in_all(&reports, |report| {
         report.leaked_handles.iter().map(|handle| (handle.id.clone(), handle.revision.clone())).collect()
@@ -74,6 +68,22 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
     delete_handles(&handles, store, out).await?;
     writeln!(out, "You may now unlock the data store.")?;
     Ok(())
+}
+
+/// The allocations there are now. One that was released and made again since is another one, by its number.
+async fn standing(store: &Resources) -> Result<BTreeSet<Leak>> {
+    let blocks = Ledger::new(store.client().clone()).blocks(None).await?;
+    let leak = |allocation: audit::Allocation<'_>| Leak {
+        address: allocation.address,
+        handle: allocation.handle().unwrap_or_default().to_owned(),
+        sequence_number: allocation.sequence_number,
+    };
+    Ok(blocks
+        .iter()
+        .flat_map(|standing| audit::allocations(&standing.value))
+        .filter(|allocation| !allocation.is_cooling_down())
+        .map(leak)
+        .collect())
 }
 
 /// Only what every report says: anything else was in use at some time, or came later.
