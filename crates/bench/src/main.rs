@@ -2,6 +2,7 @@
 
 mod measure;
 mod model;
+mod store;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -13,7 +14,8 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 1] = [Suite { name: "model", run: model::run }];
+const SUITES: [Suite; 2] =
+    [Suite { name: "model", run: model::run }, Suite { name: "store", run: store::run }];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
