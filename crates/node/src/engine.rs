@@ -187,6 +187,7 @@ impl Engine {
     async fn converge(&mut self) {
         let updates = self.compute.flush();
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
+        self.state.note(&updates);
         self.publish();
         if !self.missing.is_empty() {
             for (_, done) in self.waiting.drain(..) {

@@ -1,10 +1,11 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
 use crate::metrics::Metrics;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tortie_compute::Parameters;
+use tortie_plan::{Update, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
@@ -22,6 +23,8 @@ struct Facts {
     /// Objects that cannot take effect.
     problems: BTreeMap<String, String>,
     datastore_locked: bool,
+    /// In the plan of this node.
+    workloads: BTreeSet<WorkloadId>,
 }
 
 impl State {
@@ -108,6 +111,22 @@ impl State {
     /// Somebody has locked the datastore, for a migration or the like.
     pub fn is_datastore_locked(&self) -> bool {
         self.lock().datastore_locked
+    }
+
+    /// Remembers which workloads are in the plan.
+    pub fn note(&self, updates: &[Update]) {
+        let mut facts = self.lock();
+        for update in updates {
+            match update {
+                Update::Workload(id, Some(_)) => facts.workloads.insert(id.clone()),
+                Update::Workload(id, None) => facts.workloads.remove(id),
+                Update::Route(..) => false,
+            };
+        }
+    }
+
+    pub fn has_workload(&self, id: &WorkloadId) -> bool {
+        self.lock().workloads.contains(id)
     }
 
     fn lock(&self) -> MutexGuard<'_, Facts> {

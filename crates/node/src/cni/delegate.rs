@@ -109,7 +109,7 @@ impl Delegate {
 /// Puts the node's own networks where the configuration says `usePodCidr`.
 fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
     let net = |v6: bool| pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6);
-    let mut fill = |object: &mut Map<String, Value>| -> Result<(), CniError> {
+    let fill = |object: &mut Map<String, Value>| -> Result<(), CniError> {
         let wanted = object.get("subnet").and_then(Value::as_str).unwrap_or_default().to_lowercase();
         let v6 = match wanted.as_str() {
             "usepodcidr" => false,

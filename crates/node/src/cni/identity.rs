@@ -86,7 +86,7 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
 fn sanitised(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
-    let mut flush = |run: &mut String, out: &mut String| {
+    let flush = |run: &mut String, out: &mut String| {
         if run.contains('.') {
             out.push('.');
         } else {

@@ -8,7 +8,6 @@ mod name;
 mod pools;
 mod register;
 
-pub use interfaces::{Interface, local_interfaces};
 pub use name::node_name;
 pub use register::{refresh_addresses, register};
 
