@@ -57,6 +57,7 @@ fn ask(plugin: Plugin, command: &str) -> Result<(bool, Vec<u8>), CniError> {
 
 fn print(text: &[u8], success: bool) -> ExitCode {
     let mut out = std::io::stdout().lock();
-    let printed = out.write_all(text).and_then(|()| if text.is_empty() { Ok(()) } else { out.write_all(b"\n") });
+    let printed =
+        out.write_all(text).and_then(|()| if text.is_empty() { Ok(()) } else { out.write_all(b"\n") });
     if success && printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

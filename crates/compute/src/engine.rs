@@ -139,11 +139,7 @@ impl Compute {
 
     pub fn totals(&self) -> Totals {
         let (nodes, remote) = self.routes.totals();
-        Totals {
-            nodes,
-            workload_endpoints: remote + self.own.len(),
-            local_workloads: self.workloads.len(),
-        }
+        Totals { nodes, workload_endpoints: remote + self.own.len(), local_workloads: self.workloads.len() }
     }
 
     /// Objects that cannot take effect, and why.
@@ -184,12 +180,8 @@ impl Compute {
     }
 
     fn configure(&mut self) {
-        self.parameters = Parameters::resolve(
-            &self.host,
-            &self.labels,
-            self.configurations.values(),
-            &self.environment,
-        );
+        self.parameters =
+            Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
         self.settings = self.parameters.settings();
         self.routes.set_policy(self.parameters.route_policy());
         if self.may_spoof != self.parameters.may_spoof() {

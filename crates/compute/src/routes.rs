@@ -318,7 +318,8 @@ impl Routes {
     }
 
     fn inside_changed(&mut self, cidr: IpNet) {
-        self.changed.extend(self.blocks.keys().filter(|block| cidr.contains(*block)).copied().map(Source::Block));
+        self.changed
+            .extend(self.blocks.keys().filter(|block| cidr.contains(*block)).copied().map(Source::Block));
         if self.policy.by_workload {
             self.changed.extend(self.remote.keys().cloned().map(Source::Workload));
         }
@@ -385,12 +386,8 @@ fn read_block(block: &Block) -> Owned {
 
 fn address_at(cidr: IpNet, ordinal: usize) -> Option<IpAddr> {
     let address = match cidr.network() {
-        IpAddr::V4(first) => {
-            IpAddr::V4(u32::from(first).checked_add(u32::try_from(ordinal).ok()?)?.into())
-        }
-        IpAddr::V6(first) => {
-            IpAddr::V6(u128::from(first).checked_add(u128::try_from(ordinal).ok()?)?.into())
-        }
+        IpAddr::V4(first) => IpAddr::V4(u32::from(first).checked_add(u32::try_from(ordinal).ok()?)?.into()),
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(u128::try_from(ordinal).ok()?)?.into()),
     };
     cidr.contains(&address).then_some(address)
 }

@@ -59,7 +59,8 @@ pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> Vec<IpAddr> {
 }
 
 fn mac(text: &str) -> Result<[u8; 6], String> {
-    let bytes: Option<Vec<u8>> = text.split([':', '-']).map(|part| u8::from_str_radix(part, 16).ok()).collect();
+    let bytes: Option<Vec<u8>> =
+        text.split([':', '-']).map(|part| u8::from_str_radix(part, 16).ok()).collect();
     bytes
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| format!("{text:?} is not a MAC address of six bytes"))

@@ -192,7 +192,8 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         }),
         prop::sample::select(vec!["Disabled", "Enabled", "EnabledIPIPOnly"])
             .prop_map(|v| felix(json!({"programClusterRoutes": v}))),
-        prop::sample::select(vec!["CalicoIPAM", "WorkloadIPs"]).prop_map(|v| felix(json!({"routeSource": v}))),
+        prop::sample::select(vec!["CalicoIPAM", "WorkloadIPs"])
+            .prop_map(|v| felix(json!({"routeSource": v}))),
     ]
 }
 

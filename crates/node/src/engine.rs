@@ -47,11 +47,7 @@ impl Orders {
         self.send(Order::Detach { key, revision, done }, answer).await
     }
 
-    async fn send(
-        &self,
-        order: Order,
-        answer: oneshot::Receiver<Result<(), String>>,
-    ) -> Result<(), String> {
+    async fn send(&self, order: Order, answer: oneshot::Receiver<Result<(), String>>) -> Result<(), String> {
         let stopped = || "the node's daemon is stopping".to_owned();
         self.0.send(order).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?

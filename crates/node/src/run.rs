@@ -137,7 +137,8 @@ async fn start(
 
 async fn follow_addresses(resources: Resources, variables: Variables, name: String) {
     let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::Duration>().ok();
-    let interval = given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
+    let interval =
+        given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
     loop {
         tokio::time::sleep(interval).await;
         if let Err(error) = startup::refresh_addresses(&resources, &variables, &name).await {

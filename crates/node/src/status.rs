@@ -97,7 +97,12 @@ fn take_in(state: &State, writer: &mut Writer, report: Report) {
             writer.wanted.insert(id, Some(state));
         }
         Report::Mtu(choice) => {
-            tracing::info!(mtu = choice.mtu, interface = choice.interface, reason = choice.reason, "MTU of workloads");
+            tracing::info!(
+                mtu = choice.mtu,
+                interface = choice.interface,
+                reason = choice.reason,
+                "MTU of workloads"
+            );
             state.set_mtu(choice.mtu);
         }
         Report::RouteCount(count) => {

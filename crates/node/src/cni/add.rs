@@ -33,7 +33,10 @@ impl Wiring {
         let id = Wiring::record_id(request);
         if let Some(known) = self.journal.get(&id) {
             // The same again is answered with the same, as long as it still stands.
-            if known.phase == Phase::Live && known.netns == request.netns && self.stands(request, &known).await {
+            if known.phase == Phase::Live
+                && known.netns == request.netns
+                && self.stands(request, &known).await
+            {
                 return known.result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"));
             }
             self.undo(&known).await?;
@@ -47,13 +50,14 @@ impl Wiring {
             netns: request.netns.clone(),
             host_interface: self.pick_host_interface(request, &identity),
             handle: own_ipam.then(|| identity::handle(&config.name, &request.container_id)),
-            delegate: if own_ipam { None } else { Some(Delegate::of(request, &self.pod_cidrs(request).await?)?) },
+            delegate: if own_ipam { None } else { Some(self.delegate(request).await?) },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
         };
         self.take_over(&record)?;
         self.write(&record, true)?;
-        let wired = tokio::time::timeout(super::wiring::DEADLINE, self.wire(request, &identity, &record)).await;
+        let wired =
+            tokio::time::timeout(super::wiring::DEADLINE, self.wire(request, &identity, &record)).await;
         let outcome = wired.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::wiring::DEADLINE)))
         });
@@ -89,10 +93,9 @@ impl Wiring {
         let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
         crate::failpoint::hit("add-stored");
-        self.orders
-            .attach(key, Value::Resource(endpoint))
-            .await
-            .map_err(|reason| CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason))?;
+        self.orders.attach(key, Value::Resource(endpoint)).await.map_err(|reason| {
+            CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason)
+        })?;
         crate::failpoint::hit("add-programmed");
         Ok(result(request, record, &attach, &attached, mac, addresses))
     }
@@ -141,7 +144,10 @@ impl Wiring {
         parts.name().map_err(|bad| {
             let reasons: Vec<String> =
                 bad.iter().map(|part| format!("{} {:?}: {}", part.field, part.value, part.reason)).collect();
-            CniError::new(code::ENVIRONMENT, format!("no endpoint can have this name: {}", reasons.join("; ")))
+            CniError::new(
+                code::ENVIRONMENT,
+                format!("no endpoint can have this name: {}", reasons.join("; ")),
+            )
         })
     }
 
@@ -247,6 +253,12 @@ impl Wiring {
         Ok(())
     }
 
+    /// The IPAM plugin to call; one that is not there could not undo anything either.
+    async fn delegate(&self, request: &Request) -> Result<Delegate, CniError> {
+        let delegate = Delegate::of(request, &self.pod_cidrs(request).await?)?;
+        delegate.program().map(|_| delegate)
+    }
+
     async fn pod_cidrs(&self, request: &Request) -> Result<Vec<String>, CniError> {
         if request.config.ipam.kind != "host-local" {
             return Ok(Vec::new());
@@ -274,7 +286,12 @@ fn result(
     CniResult {
         interfaces: vec![
             Interface { name: record.host_interface.clone(), ..Interface::default() },
-            Interface { name: request.ifname.clone(), mac, mtu: attached.mtu, sandbox: request.netns.clone() },
+            Interface {
+                name: request.ifname.clone(),
+                mac,
+                mtu: attached.mtu,
+                sandbox: request.netns.clone(),
+            },
         ],
         ips: attach.addresses.iter().map(single).collect(),
         routes: addresses.routes,

@@ -12,14 +12,17 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 
 impl Wiring {
     pub(super) async fn check(&self, request: &Request) -> Result<(), CniError> {
-        let Some(record) = self.journal.get(&Wiring::record_id(request)).filter(|r| r.phase == Phase::Live) else {
+        let Some(record) = self.journal.get(&Wiring::record_id(request)).filter(|r| r.phase == Phase::Live)
+        else {
             return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
         };
         let wrong = self.differences(request, &record).await;
         match wrong.is_empty() {
             true => Ok(()),
-            false => Err(CniError::new(code::FAILED, "the attachment is not as it was").with(wrong.join("; "))),
+            false => {
+                Err(CniError::new(code::FAILED, "the attachment is not as it was").with(wrong.join("; ")))
+            }
         }
     }
 

@@ -138,7 +138,10 @@ impl NetworkConfig {
             return wrong("policy_setup_timeout_seconds must not be negative".to_owned());
         }
         if !self.dataplane_options.kind.is_empty() {
-            return wrong(format!("dataplane_options.type {:?} is not supported", self.dataplane_options.kind));
+            return wrong(format!(
+                "dataplane_options.type {:?} is not supported",
+                self.dataplane_options.kind
+            ));
         }
         if self.ipam.kind.is_empty() {
             return wrong("ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned());

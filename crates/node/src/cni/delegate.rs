@@ -96,12 +96,17 @@ impl Delegate {
         }
     }
 
-    fn program(&self) -> Result<PathBuf, CniError> {
+    /// Where the plugin is.
+    pub fn program(&self) -> Result<PathBuf, CniError> {
         // A name with a path in it would leave CNI_PATH.
         let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
-        let found = plain.then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
+        let found =
+            plain.then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
         found.flatten().ok_or_else(|| {
-            CniError::new(code::FAILED, format!("failed to find plugin {:?} in path {:?}", self.plugin, self.path))
+            CniError::new(
+                code::FAILED,
+                format!("failed to find plugin {:?} in path {:?}", self.plugin, self.path),
+            )
         })
     }
 }
@@ -145,6 +150,9 @@ mod tests {
         assert_eq!(ipam["subnet"], "10.1.0.0/24");
         assert_eq!(ipam["ranges"], json!([[{"subnet": "fd00::/64"}], [{"subnet": "10.9.0.0/24"}]]));
         ipam.insert("subnet".into(), json!("USEPODCIDR"));
-        assert_eq!(fill_in(&mut ipam, &[]).unwrap_err().message, "usePodCidr found but there is no IPv4 CIDR configured");
+        assert_eq!(
+            fill_in(&mut ipam, &[]).unwrap_err().message,
+            "usePodCidr found but there is no IPv4 CIDR configured"
+        );
     }
 }

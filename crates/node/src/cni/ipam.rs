@@ -33,9 +33,9 @@ impl Wiring {
     ) -> Result<CniResult, CniError> {
         let holder = self.holder(request);
         if let Some(text) = &request.args.ip {
-            let address: IpAddr = text
-                .parse()
-                .map_err(|_| CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: IP={text} is no address")))?;
+            let address: IpAddr = text.parse().map_err(|_| {
+                CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: IP={text} is no address"))
+            })?;
             let mut wanted = SpecificRequest::new(address, holder);
             wanted.intended = Some(Use::Workload);
             wanted.max_per_handle = max_per_handle;
@@ -85,7 +85,10 @@ impl Wiring {
         let identity = Identity::of(request);
         let mut attributes = BTreeMap::from([
             (attribute::NODE.to_owned(), self.node.clone()),
-            (attribute::TIMESTAMP.to_owned(), Timestamp::now().strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string()),
+            (
+                attribute::TIMESTAMP.to_owned(),
+                Timestamp::now().strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string(),
+            ),
         ]);
         if !identity.pod.is_empty() {
             attributes.insert(attribute::POD.to_owned(), identity.pod);

@@ -15,6 +15,6 @@ mod server;
 mod undo;
 mod wiring;
 
-pub use server::serve;
 pub use result::CniResult;
+pub use server::serve;
 pub use wiring::Wiring;

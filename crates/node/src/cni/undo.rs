@@ -98,7 +98,8 @@ impl Wiring {
     async fn delete_endpoint(&self, record: &Record) -> Result<(), CniError> {
         let Some(key) = record.endpoint_key() else { return Ok(()) };
         let Key::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
-        let detached = |reason| CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(reason);
+        let detached =
+            |reason| CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(reason);
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {

@@ -112,10 +112,8 @@ impl Wiring {
         let valid: BTreeSet<&Attachment> = valid.iter().collect();
         let mut failures = Vec::new();
         for record in self.journal.all() {
-            let attachment = Attachment {
-                container_id: record.id.container_id.clone(),
-                ifname: record.id.ifname.clone(),
-            };
+            let attachment =
+                Attachment { container_id: record.id.container_id.clone(), ifname: record.id.ifname.clone() };
             if record.network != request.config.name || valid.contains(&attachment) {
                 continue;
             }

@@ -86,11 +86,7 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
 }
 
 /// The last interface of the kernel's list comes first.
-fn first(
-    interfaces: &[Interface],
-    v6: bool,
-    wanted: impl Fn(&str, &IpNet) -> bool,
-) -> Option<(&str, IpNet)> {
+fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bool) -> Option<(&str, IpNet)> {
     interfaces.iter().rev().find_map(|interface| {
         let usable = |net: &&IpNet| {
             net.addr().is_ipv6() == v6 && is_global_unicast(net.addr()) && wanted(&interface.name, net)
@@ -124,7 +120,9 @@ pub fn with_mask(address: IpAddr, interfaces: &[Interface]) -> Option<IpNet> {
 
 fn patterns<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<Regex>, String> {
     texts
-        .map(|text| Regex::new(text.trim()).map_err(|error| format!("autodetection pattern {text:?}: {error}")))
+        .map(|text| {
+            Regex::new(text.trim()).map_err(|error| format!("autodetection pattern {text:?}: {error}"))
+        })
         .collect()
 }
 

@@ -54,6 +54,9 @@ pub enum StartupError {
 impl StartupError {
     /// Whether it may pass by itself.
     pub fn is_worth_waiting(&self) -> bool {
-        matches!(self, StartupError::Store(tortie_store::Error::Datastore(_) | tortie_store::Error::Conflict { .. }))
+        matches!(
+            self,
+            StartupError::Store(tortie_store::Error::Datastore(_) | tortie_store::Error::Conflict { .. })
+        )
     }
 }

@@ -34,7 +34,8 @@ pub async fn ensure_pools(
         };
         create(resources, pool(variables, "IPV4", &cidr, 26, true)?).await?;
     }
-    let v6_possible = variables.flag("FELIX_IPV6SUPPORT", true) && std::path::Path::new("/proc/sys/net/ipv6").exists();
+    let v6_possible =
+        variables.flag("FELIX_IPV6SUPPORT", true) && std::path::Path::new("/proc/sys/net/ipv6").exists();
     if !exists(true) && v6 != Some("none") && v6_possible {
         let cidr = v6.map_or_else(random_ula, str::to_owned);
         create(resources, pool(variables, "IPV6", &cidr, 122, false)?).await?;
@@ -65,10 +66,8 @@ fn pool(
             _ => Err(StartupError::Setting(format!("{}={text} is not a mode", name(setting)))),
         }
     };
-    let meta = ObjectMeta {
-        name: format!("default-{}-ippool", family.to_lowercase()),
-        ..ObjectMeta::default()
-    };
+    let meta =
+        ObjectMeta { name: format!("default-{}-ippool", family.to_lowercase()), ..ObjectMeta::default() };
     let spec = IPPoolSpec {
         cidr: cidr.to_owned(),
         block_size,

@@ -5,7 +5,9 @@ use super::{StartupError, Variables, defaults, detect, pools};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_model::ObjectMeta;
-use tortie_model::kinds::{Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, OrchRef};
+use tortie_model::kinds::{
+    Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, OrchRef,
+};
 use tortie_model::scalar::ASNumber;
 use tortie_store::{Error, Resources};
 
@@ -65,7 +67,9 @@ async fn announce(
         };
         match written {
             Ok(_) => return Ok(()),
-            Err(error @ (Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. })) => {
+            Err(
+                error @ (Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. }),
+            ) => {
                 last = Some(error);
             }
             Err(error) => return Err(error.into()),
@@ -83,7 +87,8 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
         bgp.ipv6_address = address(variables, interfaces, &bgp.ipv6_address, true)?;
         if bgp.ipv4_address.is_empty() && bgp.ipv6_address.is_empty() {
             return Err(StartupError::Detection(
-                "the node has neither an IPv4 nor an IPv6 address: set IP or IP_AUTODETECTION_METHOD".to_owned(),
+                "the node has neither an IPv4 nor an IPv6 address: set IP or IP_AUTODETECTION_METHOD"
+                    .to_owned(),
             ));
         }
     }
@@ -105,7 +110,8 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
         let listed = node.spec.addresses.iter().any(|other| other.address == address);
         if !listed {
             node.spec.addresses.retain(|other| {
-                other.type_ != NodeAddressType::CalicoNodeIP || other.address.contains(':') != address.contains(':')
+                other.type_ != NodeAddressType::CalicoNodeIP
+                    || other.address.contains(':') != address.contains(':')
             });
             node.spec.addresses.push(NodeAddress { address, type_: NodeAddressType::CalicoNodeIP });
         }
@@ -113,7 +119,8 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
     node.spec.interfaces = published(variables, interfaces);
     let reference = variables.get("CALICO_K8S_NODE_REF");
     if !reference.is_empty() {
-        node.spec.orch_refs = vec![OrchRef { node_name: reference.to_owned(), orchestrator: "k8s".to_owned() }];
+        node.spec.orch_refs =
+            vec![OrchRef { node_name: reference.to_owned(), orchestrator: "k8s".to_owned() }];
     }
     Ok(())
 }
@@ -153,9 +160,9 @@ fn address(
         let masked = if v6 { None } else { detect::with_mask(address, interfaces) };
         Some(masked.unwrap_or_else(|| IpNet::from(address)))
     });
-    let net = net
-        .filter(|net| net.addr().is_ipv6() == v6)
-        .ok_or_else(|| StartupError::Setting(format!("{variable}={given} is not an address of its family")))?;
+    let net = net.filter(|net| net.addr().is_ipv6() == v6).ok_or_else(|| {
+        StartupError::Setting(format!("{variable}={given} is not an address of its family"))
+    })?;
     if detect::with_mask(net.addr(), interfaces).is_none() {
         tracing::warn!(address = %net, "the node's address is on none of its interfaces");
     }
@@ -181,7 +188,11 @@ fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterfa
 }
 
 /// Two nodes with one address would take each other's traffic.
-async fn check_conflict(resources: &Resources, variables: &Variables, node: &Node) -> Result<(), StartupError> {
+async fn check_conflict(
+    resources: &Resources,
+    variables: &Variables,
+    node: &Node,
+) -> Result<(), StartupError> {
     if variables.flag("DISABLE_NODE_IP_CHECK", false) {
         return Ok(());
     }

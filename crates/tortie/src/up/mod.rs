@@ -124,7 +124,9 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     if failures.is_empty() {
-        for file in [node.calico_dir().join("nodename"), node.calico_dir().join("mtu"), datastore_socket(node)] {
+        for file in
+            [node.calico_dir().join("nodename"), node.calico_dir().join("mtu"), datastore_socket(node)]
+        {
             remove(&file, &mut failures);
         }
         for dir in [node.journal_dir(), node.state_dir.join("datastore")] {
@@ -249,11 +251,19 @@ fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     while !ready() {
         if !daemon.is_running() {
-            return Err(Failure::Message(format!("{} ended; its log is {}", daemon.name, daemon.log().display())));
+            return Err(Failure::Message(format!(
+                "{} ended; its log is {}",
+                daemon.name,
+                daemon.log().display()
+            )));
         }
         if Instant::now() > deadline {
             let log = daemon.log();
-            return Err(Failure::Message(format!("{} is not ready; its log is {}", daemon.name, log.display())));
+            return Err(Failure::Message(format!(
+                "{} is not ready; its log is {}",
+                daemon.name,
+                log.display()
+            )));
         }
         std::thread::sleep(PAUSE);
     }
