@@ -104,9 +104,8 @@ impl Compute {
             }
             Key::Resource { kind: Kind::IPPool, name, .. } => self.routes.remove_pool(name),
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
-                if self.configurations.remove(name).is_some() {
-                    self.configure();
-                }
+                self.configurations.remove(name);
+                self.configure();
             }
             Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let name = (namespace.clone(), name.clone());

@@ -241,9 +241,7 @@ impl Routes {
                 let single = cidr.prefix_len() == cidr.max_prefix_len();
                 match &block.owner {
                     Some(owner) if *owner == self.host => {
-                        if !single {
-                            wanted.insert(*cidr, Route::Blackhole);
-                        }
+                        wanted.extend((!single).then_some((*cidr, Route::Blackhole)));
                     }
                     Some(owner) => {
                         if let Some(route) = self.towards(owner, pool, *cidr) {
