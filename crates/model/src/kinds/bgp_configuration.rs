@@ -1,5 +1,6 @@
 //! How nodes speak BGP: settings of the whole cluster (`default`) or of one node (`node.<name>`).
 
+use super::cel_settings;
 use super::shared::{
     BGPPassword, MAX_ROUTE_PRIORITY, ProgramClusterRoutes, check_community, check_name, check_word,
 };
@@ -25,9 +26,10 @@ pub type BGPConfiguration = Object<BGPConfigurationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_configuration()))]
 pub struct BGPConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(regex(pattern = "^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"))]
+    #[schemars(regex(pattern = "^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"), extend("default" = "Info"))]
     pub log_severity_screen: String,
     #[serde(skip_serializing_if = "is_default")]
     pub node_to_node_mesh_enabled: Option<bool>,
@@ -40,6 +42,7 @@ pub struct BGPConfigurationSpec {
     #[serde(rename = "serviceClusterIPs", skip_serializing_if = "is_default")]
     pub service_cluster_ips: Vec<ServiceIPBlock>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
     pub service_load_balancer_aggregation: ServiceLoadBalancerAggregation,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 500))]
@@ -117,6 +120,10 @@ impl Spec for BGPConfigurationSpec {
         if spec.service_load_balancer_aggregation.is_unset() {
             spec.service_load_balancer_aggregation = ServiceLoadBalancerAggregation::Enabled;
         }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::bgp_configuration_object()
     }
 
     fn check(configuration: &BGPConfiguration, at: &Checker<'_>) {

@@ -1,5 +1,6 @@
 //! Which routes are taken from and given to BGP peers, and what is changed in them.
 
+use super::cel_settings;
 use super::shared::{MAX_ROUTE_PRIORITY, check_community};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, is_default};
@@ -46,6 +47,7 @@ pub struct BGPFilterSpec {
 /// All that is given must match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
 pub struct BGPFilterRule {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 43))]
@@ -87,6 +89,7 @@ pub struct BGPFilterPrefixLength {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["values"]))]
 pub struct BGPFilterCommunities {
     #[schemars(length(min = 1, max = 1))]
     pub values: Vec<String>,
@@ -95,6 +98,7 @@ pub struct BGPFilterCommunities {
 /// One change to an accepted route: exactly one field is set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_filter_operation()))]
 pub struct BGPFilterOperation {
     #[serde(skip_serializing_if = "is_default")]
     pub add_community: Option<AddCommunity>,
@@ -106,12 +110,14 @@ pub struct BGPFilterOperation {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["value"]))]
 pub struct AddCommunity {
     pub value: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["prefix"]))]
 pub struct PrependASPath {
     #[schemars(length(min = 1, max = 10))]
     pub prefix: Vec<ASNumber>,
@@ -119,6 +125,7 @@ pub struct PrependASPath {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["value"]))]
 pub struct SetPriority {
     #[schemars(range(min = 1, max = 2147483646))]
     pub value: i64,

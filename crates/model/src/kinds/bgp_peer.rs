@@ -1,5 +1,6 @@
 //! Whom nodes speak BGP with.
 
+use super::cel_settings;
 use super::shared::{BGPPassword, check_name, check_optional_name};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, Duration, is_default};
@@ -28,6 +29,7 @@ pub type BGPPeer = Object<BGPPeerSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_peer()))]
 pub struct BGPPeerSpec {
     /// The one node that has the peer; with neither this nor `nodeSelector`, all have it.
     #[serde(skip_serializing_if = "is_default")]

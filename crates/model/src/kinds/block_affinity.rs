@@ -25,6 +25,7 @@ pub type BlockAffinity = Object<BlockAffinitySpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["state", "node", "cidr"]))]
 pub struct BlockAffinitySpec {
     pub state: BlockAffinityState,
     pub node: String,

@@ -41,6 +41,7 @@ pub type CalicoNodeStatus = Object<CalicoNodeStatusSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["node", "classes", "updatePeriodSeconds"]))]
 pub struct CalicoNodeStatusSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub node: String,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-fn rule(expression: &str, message: &str) -> Value {
+pub(super) fn rule(expression: &str, message: &str) -> Value {
     json!({"rule": expression, "message": message})
 }
 

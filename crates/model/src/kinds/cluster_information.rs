@@ -1,5 +1,6 @@
 //! What is true of the whole cluster. There is one object, `default`, and the software keeps it.
 
+use super::cel_settings;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
 use crate::{Kind, Object, Spec};
@@ -29,4 +30,8 @@ impl Spec for ClusterInformationSpec {
     const KIND: Kind = Kind::ClusterInformation;
     type Status = NoStatus;
     const STATUS: StatusForm = StatusForm::Absent;
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
+    }
 }

@@ -1,5 +1,6 @@
 //! The interfaces of nodes that policy applies to.
 
+use super::cel_settings;
 use super::shared::{check_name, check_port_name, check_port_protocol};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{Protocol, is_default};
@@ -12,6 +13,7 @@ pub type HostEndpoint = Object<HostEndpointSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::host_endpoint()))]
 pub struct HostEndpointSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub node: String,
@@ -32,6 +34,7 @@ pub struct HostEndpointSpec {
 /// A port that rules can refer to by its name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name", "protocol", "port"]))]
 pub struct EndpointPort {
     pub name: String,
     pub protocol: Protocol,

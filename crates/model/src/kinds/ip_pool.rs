@@ -1,6 +1,6 @@
 //! Pools of addresses for workloads, tunnels and load balancers.
 
-use super::Condition;
+use super::{Condition, cel_settings};
 use crate::object::StatusForm;
 use crate::scalar::{StringEnum, is_default};
 use crate::validation::{Checker, Family, Interval, parse_cidr};
@@ -29,12 +29,15 @@ pub type IPPool = Object<IPPoolSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["cidr"], "x-kubernetes-validations" = cel_settings::ip_pool()))]
 pub struct IPPoolSpec {
     #[schemars(length(max = 48))]
     pub cidr: String,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Never"))]
     pub vxlan_mode: EncapMode,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Never"))]
     pub ipip_mode: EncapMode,
     /// Whether packets that leave the pools are masqueraded.
     #[serde(skip_serializing_if = "is_default")]
@@ -49,15 +52,16 @@ pub struct IPPoolSpec {
     #[schemars(range(min = 0, max = 128))]
     pub block_size: i32,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 1024), extend("default" = "all()"))]
     pub node_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub namespace_selector: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(extend("default" = ["Workload", "Tunnel"], "x-kubernetes-list-type" = "set"))]
     pub allowed_uses: Vec<AllowedUse>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Automatic"))]
     pub assignment_mode: AssignmentMode,
 }
 

@@ -12,6 +12,7 @@ pub type IPAMBlock = Object<IPAMBlockSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["cidr", "allocations", "unallocated", "attributes", "strictAffinity"]))]
 pub struct IPAMBlockSpec {
     pub cidr: String,
     /// `host:<node>` or `virtual:<name>`.
@@ -21,6 +22,7 @@ pub struct IPAMBlockSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub affinity_claim_time: Option<String>,
     /// One entry per address: an index into `attributes`, or nothing if the address is free.
+    #[schemars(extend("items" = {"type": "integer", "nullable": true}))]
     pub allocations: Vec<Option<i64>>,
     /// Free addresses by their offset, first to be used first.
     pub unallocated: Vec<i64>,

@@ -1,5 +1,6 @@
 //! Settings of address management. There is one object, `default`.
 
+use super::cel_settings;
 use super::shared::Switch;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
@@ -21,6 +22,7 @@ pub struct IPAMConfigurationSpec {
     pub max_blocks_per_host: i64,
     /// Whether nodes take blocks by themselves. Always written, since a stored object without it means no.
     #[serde(serialize_with = "unset_is_false")]
+    #[schemars(extend("default" = true))]
     pub auto_allocate_blocks: Option<bool>,
     /// Whether a virtual machine keeps its address when it is started again; on unless disabled.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "is_default")]
@@ -38,6 +40,10 @@ impl Spec for IPAMConfigurationSpec {
 
     fn set_defaults(configuration: &mut IPAMConfiguration) {
         configuration.spec.auto_allocate_blocks.get_or_insert(true);
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
     }
 
     fn check(configuration: &IPAMConfiguration, at: &Checker<'_>) {

@@ -12,6 +12,7 @@ pub type IPAMHandle = Object<IPAMHandleSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["handleID", "block"]))]
 pub struct IPAMHandleSpec {
     /// As it was given; the object's name is in lower case.
     #[serde(rename = "handleID")]

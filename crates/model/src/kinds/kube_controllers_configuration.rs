@@ -1,5 +1,6 @@
 //! What the controllers that follow Kubernetes do. There is one object, `default`.
 
+use super::cel_settings;
 use super::shared::{Switch, check_labels, check_name, check_pattern};
 use crate::names;
 use crate::object::StatusForm;
@@ -24,16 +25,18 @@ pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["controllers"]))]
 pub struct KubeControllersConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub log_severity_screen: ControllersLogLevel,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
     pub health_checks: Switch,
     /// 0 turns compaction off.
     #[serde(rename = "etcdV3CompactionPeriod", skip_serializing_if = "is_default")]
     pub etcd_v3_compaction_period: Option<Duration>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 65535))]
+    #[schemars(range(min = 0, max = 65535), extend("default" = 9094))]
     pub prometheus_metrics_port: Option<i64>,
     #[serde(skip_serializing_if = "is_default")]
     pub controllers: Option<ControllersConfig>,
@@ -73,6 +76,7 @@ pub struct NodeControllerConfig {
     pub host_endpoint: Option<AutoHostEndpointConfig>,
     /// How long an address must look leaked before it is released; 0 turns that off.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "15m0s"))]
     pub leak_grace_period: Option<Duration>,
 }
 
@@ -105,6 +109,7 @@ pub struct HostEndpointTemplate {
     #[serde(skip_serializing_if = "is_default")]
     pub annotations: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "all()"))]
     pub node_selector: String,
 }
 
@@ -119,6 +124,7 @@ pub struct ReconcilerConfig {
 #[serde(default)]
 pub struct LoadBalancerControllerConfig {
     #[serde(rename = "assignIPs", skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "AllServices"))]
     pub assign_ips: AssignIPs,
 }
 
@@ -126,6 +132,7 @@ pub struct LoadBalancerControllerConfig {
 #[serde(default, rename_all = "camelCase")]
 pub struct MigrationControllerConfig {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
     pub policy_name_migrator: Switch,
 }
 
@@ -163,6 +170,10 @@ impl Spec for KubeControllersConfigurationSpec {
         if let Some(migration) = &mut controllers.migration {
             default_to(&mut migration.policy_name_migrator, Switch::Enabled);
         }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
     }
 
     fn check(configuration: &KubeControllersConfiguration, at: &Checker<'_>) {

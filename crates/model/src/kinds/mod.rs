@@ -6,6 +6,7 @@ mod bgp_peer;
 mod block_affinity;
 mod calico_node_status;
 mod cel;
+mod cel_settings;
 mod cluster_information;
 mod condition;
 mod felix_configuration;

@@ -32,6 +32,7 @@ pub struct BGPPassword {
 /// A key in a Kubernetes secret.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["key"]))]
 pub struct SecretKeyRef {
     #[serde(skip_serializing_if = "is_default")]
     pub name: String,

@@ -49,9 +49,9 @@ fn round_trip(backend: Backend) {
     for file in ordered(examples()) {
         let plural = file.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = file.to_str().unwrap().to_owned();
-        // ClusterInformation is made by the store itself, and not for users to apply.
-        let verb = if plural == "clusterinformations" { "create" } else { "apply" };
-        lab.must(&[verb, "--skip-empty", "-f", &file]);
+        // ClusterInformation is there from the first write on, and not for users to apply.
+        let verb = if plural == "clusterinformations" { "replace" } else { "apply" };
+        lab.must(&[verb, "-f", &file]);
         let json: Value = serde_json::from_str(&lab.must(&["get", "-f", &file, "-o", "json"])).unwrap();
         let objects = match json {
             Value::Array(objects) => objects,

@@ -8,6 +8,7 @@ pub use accepts::{Accepts, WrittenText};
 pub use parameters::{FelixConfigurationSpec, FelixParameter};
 pub use parts::{BPFConntrackTimeouts, HealthTimeoutOverride, ProtoPort, RouteTableRange};
 
+use crate::kinds::cel_settings;
 use crate::names::DEFAULT;
 use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm};
 
@@ -34,6 +35,10 @@ impl Spec for FelixConfigurationSpec {
         ] {
             field.get_or_insert_with(|| default.to_owned());
         }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::felix_configuration_object()
     }
 
     fn check(configuration: &FelixConfiguration, at: &Checker<'_>) {

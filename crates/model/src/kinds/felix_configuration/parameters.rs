@@ -5,6 +5,7 @@ use super::accepts::Accepts::{self, *};
 use super::accepts::{Parameter, WrittenText};
 use super::parts::{BPFConntrackTimeouts, HealthTimeoutOverride, ProtoPort, RouteTableRange};
 use crate::Checker;
+use crate::kinds::cel_settings;
 use crate::kinds::shared::MAX_ROUTE_PRIORITY;
 use crate::scalar::{Dscp, Duration, Port};
 use crate::validation::Family::{V4, V6};
@@ -38,7 +39,7 @@ macro_rules! parameters {
         /// Everything is optional; what is not set here may be set elsewhere, or has a default.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
-        #[schemars(transform = describe)]
+        #[schemars(transform = describe, extend("x-kubernetes-validations" = cel_settings::felix_configuration()))]
         pub struct FelixConfigurationSpec {$(
             #[serde(rename = $key, skip_serializing_if = "Parameter::is_unset")]
             pub $field: $type,

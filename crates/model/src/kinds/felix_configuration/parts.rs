@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 /// How long a part of the daemon may be silent before it counts as stuck.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name", "timeout"]))]
 pub struct HealthTimeoutOverride {
     pub name: String,
     pub timeout: Duration,
@@ -19,6 +20,7 @@ pub struct HealthTimeoutOverride {
 /// A port that policy never closes, for all addresses or for a network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["port"]))]
 pub struct ProtoPort {
     /// `TCP` if it is left out.
     pub protocol: String,
@@ -29,6 +31,7 @@ pub struct ProtoPort {
 /// Routing tables that may be used, both bounds included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["min", "max"]))]
 pub struct RouteTableRange {
     pub min: i64,
     pub max: i64,
