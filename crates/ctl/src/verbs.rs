@@ -89,11 +89,18 @@ pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> 
     }
 }
 
-pub async fn delete(store: &Resources, resource: &Resource) -> Result<Resource> {
-    let meta = resource.metadata();
-    check_managed_here(resource.kind(), &meta.namespace, &meta.name, "delete")?;
+pub async fn delete(store: &Resources, resource: &Resource) -> Result<()> {
+    let (kind, meta) = (resource.kind(), resource.metadata());
+    check_managed_here(kind, &meta.namespace, &meta.name, "delete")?;
     let version = Some(meta.resource_version.as_str()).filter(|v| !v.is_empty());
-    Ok(store.delete(resource.kind(), &meta.namespace, &meta.name, version).await?)
+    let deleted = store.delete(kind, &meta.namespace, &meta.name, version).await.map(drop);
+    if let Err(Error::Parse { .. }) = deleted
+        && let Err(Error::DoesNotExist { .. }) = store.get(kind, &meta.namespace, &meta.name).await
+    {
+        // What was there made no sense, but it is gone, which is what was asked for.
+        return Ok(());
+    }
+    Ok(deleted?)
 }
 
 /// Reads, changes and writes an object, again if another writer comes between.

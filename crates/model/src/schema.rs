@@ -75,7 +75,12 @@ pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
     if has_status {
         properties["status"] = part::<S::Status>();
     }
-    (json!({"type": "object", "properties": properties}), has_status)
+    let mut schema = json!({"type": "object", "properties": properties});
+    let rules = S::object_rules();
+    if !rules.is_empty() {
+        schema["x-kubernetes-validations"] = json!(rules);
+    }
+    (schema, has_status)
 }
 
 fn part<T: JsonSchema>() -> Value {
@@ -160,5 +165,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod admission;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! stored, policies carry their name in an annotation, and older objects lack what is always there today.
 
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
+use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
 use crate::object::DecodeError;
 use crate::status::{EndpointStatus, Heartbeat};
 use crate::{Key, Kind, Resource};
@@ -12,8 +13,6 @@ use serde_json::{Value as Json, json};
 
 /// Keeps a policy's true name: its key may have another.
 const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
-const TIER_LABEL: &str = "projectcalico.org/tier";
-const DEFAULT_TIER: &str = "default";
 
 /// Anything that can be stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,10 +121,10 @@ fn encode_resource(resource: &Resource) -> Json {
     }
     let mut stored = resource.to_value();
     if kind == Kind::BlockAffinity
-        && let Some(deleted) = stored.pointer_mut("/spec/deleted")
-        && let Json::Bool(flag) = deleted
+        && let Some(Json::Object(spec)) = stored.get_mut("spec")
     {
-        *deleted = Json::String(flag.to_string());
+        let deleted = spec.get("deleted").and_then(Json::as_bool).unwrap_or_default();
+        spec.insert("deleted".to_owned(), Json::String(deleted.to_string()));
     }
     stored
 }
@@ -142,7 +141,6 @@ fn decode_resource(
     {
         *deleted = Json::Bool(text == "true");
     }
-    check_shape(&stored)?;
     let tier = stored.pointer("/spec/tier").and_then(Json::as_str).filter(|tier| !tier.is_empty());
     let tier = tier.unwrap_or(DEFAULT_TIER).to_owned();
     let mut resource = Resource::from_store(kind, stored)?;
@@ -172,20 +170,6 @@ fn decode_resource(
         resource.set_defaults();
     }
     Ok(resource)
-}
-
-/// Derived decoders take a list for a struct; a stored object has none in these places.
-fn check_shape(stored: &Json) -> Result<(), ValueError> {
-    let parts = ["", "metadata", "spec", "status"];
-    let misshapen = parts.iter().find(|part| {
-        let value = if part.is_empty() { Some(stored) } else { stored.get(**part) };
-        value.is_some_and(|value| !value.is_object() && (part.is_empty() || !value.is_null()))
-    });
-    match misshapen {
-        None => Ok(()),
-        Some(&"") => Err(ValueError::Json("not an object".to_owned())),
-        Some(part) => Err(ValueError::Json(format!("{part} is not an object"))),
-    }
 }
 
 fn annotated_name(annotation: &str) -> Option<String> {
@@ -276,6 +260,37 @@ mod tests {
         assert_eq!(policy.metadata().labels[TIER_LABEL], "default");
         let set = decode(Kind::GlobalNetworkSet, "", "web", json!({"metadata": {"name": "web"}}));
         assert!(set.metadata().labels.is_empty());
+    }
+
+    #[test]
+    fn affinities_are_deleted_in_words() {
+        let stored = json!({"kind": "BlockAffinity", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "a"},
+            "spec": {"state": "confirmed", "node": "n1", "type": "host", "cidr": "10.65.3.0/26", "deleted": "false"}});
+        let affinity = decode(Kind::BlockAffinity, "", "a", stored.clone());
+        assert_eq!(affinity.to_value().pointer("/spec/deleted"), None);
+        assert_eq!(String::from_utf8(Value::from(affinity).encode()).unwrap(), stored.to_string());
+        let deleted = decode(Kind::BlockAffinity, "", "a", json!({"spec": {"deleted": "true"}}));
+        assert_eq!(deleted.to_value().pointer("/spec/deleted"), Some(&json!(true)));
+    }
+
+    #[test]
+    fn older_pools_and_tiers_get_todays_defaults() {
+        let pool = decode(Kind::IPPool, "", "p", json!({"spec": {"cidr": "fd00:65::/48"}})).to_value();
+        assert_eq!(
+            pool["spec"],
+            json!({"cidr": "fd00:65::/48", "vxlanMode": "Never", "ipipMode": "Never", "blockSize": 122,
+                "nodeSelector": "all()", "allowedUses": ["Workload", "Tunnel"], "assignmentMode": "Automatic"})
+        );
+        let tier = decode(Kind::Tier, "", "t", json!({})).to_value();
+        assert_eq!(tier["spec"], json!({"order": 1000000, "defaultAction": "Deny"}));
+    }
+
+    #[test]
+    fn fields_of_newer_versions_are_written_back() {
+        let stored = json!({"kind": "BGPPeer", "apiVersion": "projectcalico.org/v3", "metadata": {"name": "p"},
+            "spec": {"peerIP": "192.0.2.1", "asNumber": 64512, "fromTheFuture": {"n": 1}}});
+        let peer = decode(Kind::BGPPeer, "", "p", stored.clone());
+        assert_eq!(String::from_utf8(Value::from(peer).encode()).unwrap(), stored.to_string());
     }
 
     #[test]

@@ -39,9 +39,24 @@ pub struct Listing {
 /// One step of a transaction; all happen or none does.
 #[derive(Clone, Debug)]
 pub enum Change {
-    Create { key: Key, value: Value },
-    Update { key: Key, value: Value, revision: Revision },
-    Delete { key: Key, revision: Revision },
+    Create {
+        key: Key,
+        value: Value,
+    },
+    Update {
+        key: Key,
+        value: Value,
+        revision: Revision,
+    },
+    Delete {
+        key: Key,
+        revision: Revision,
+    },
+    /// Changes nothing, but the rest only happens if this entry still stands as it was read.
+    Keep {
+        key: Key,
+        revision: Revision,
+    },
 }
 
 /// What a watch tells its consumer: a snapshot, then every later change once.
@@ -104,6 +119,13 @@ impl Client {
             })
             .await?;
         Ok(Listing { entries: listed.items, unreadable, revision: listed.revision })
+    }
+
+    /// The keys of a range without their values.
+    pub async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
+        let read =
+            |kv: KeyValue| Key::parse(std::str::from_utf8(&kv.key).ok()?).filter(|key| range.contains(key));
+        Ok(self.cluster.list(&range.prefix(), None, true, read).await?.items)
     }
 
     pub async fn create(&self, key: &Key, value: &Value) -> Result<Entry> {
@@ -180,6 +202,7 @@ impl Client {
                         ..Default::default()
                     })));
                 }
+                Change::Keep { revision, .. } => compare.push(unchanged(&path, *revision)),
             }
         }
         let done = self.cluster.transact(compare, success, failure).await?;
@@ -191,7 +214,9 @@ impl Client {
             let standing = stored.as_ref().map(|kv| kv.mod_revision);
             match change {
                 Change::Create { key, .. } if standing.is_some() => return Err(exists(key, stored.as_ref())),
-                Change::Update { key, revision, .. } | Change::Delete { key, revision }
+                Change::Update { key, revision, .. }
+                | Change::Delete { key, revision }
+                | Change::Keep { key, revision }
                     if standing != Some(*revision) =>
                 {
                     return Err(mismatch(key, stored.as_ref()));
@@ -211,7 +236,10 @@ impl Client {
 impl Change {
     pub fn key(&self) -> &Key {
         match self {
-            Change::Create { key, .. } | Change::Update { key, .. } | Change::Delete { key, .. } => key,
+            Change::Create { key, .. }
+            | Change::Update { key, .. }
+            | Change::Delete { key, .. }
+            | Change::Keep { key, .. } => key,
         }
     }
 }

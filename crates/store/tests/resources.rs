@@ -1,23 +1,62 @@
-//! projectcalico.org/v3 semantics on a real store.
+//! projectcalico.org/v3 semantics: what is stored, what is refused, and what a deletion takes along.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{etcd, object, resources};
-use serde_json::json;
-use tortie_model::Kind;
-use tortie_store::Error;
+use common::{Store, object};
+use serde_json::{Value as Json, json};
+use tortie_model::kinds::{NodeSpec, TierSpec};
+use tortie_model::{Kind, Resource};
+use tortie_store::{Error, Resources};
 
-#[tokio::test]
-async fn an_object_lives_and_dies() {
-    let etcd = etcd();
-    let store = resources(&etcd.endpoint()).await;
+on_each_store! {
+    an_object_lives_and_dies
+    an_object_lies_in_the_store_to_the_byte
+    metadata_rules
+    a_store_is_initialised_once
+    an_initialised_store_keeps_its_lock
+    policies_need_their_tier
+    tiers_in_use_stay
+    names_and_defaults
+    the_profile_that_is_not_stored
+    pools_do_not_overlap
+    pools_fit_their_blocks
+    pools_do_not_change_shape
+    a_deleted_pool_gives_back_its_blocks
+    a_deleted_node_leaves_nothing_behind
+    a_node_that_cannot_be_deleted_loses_nothing
+    peers_need_their_filters
+    old_policies_are_found_under_their_old_name
+}
+
+async fn ready(store: &Store) -> Resources {
+    let resources = store.resources().await;
+    resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
+    resources
+}
+
+fn text<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    result.unwrap_err().to_string()
+}
+
+fn pool(name: &str, cidr: &str) -> Resource {
+    object(Kind::IPPool, "", name, json!({"cidr": cidr}))
+}
+
+async fn an_object_lives_and_dies(store: Store) {
+    let store = store.resources().await;
     let set = object(Kind::NetworkSet, "prod", "dns", json!({"nets": ["10.0.0.0/8"]}));
 
     let created = store.create(set.clone()).await.unwrap();
     assert_eq!(created.metadata().uid.len(), 36);
     assert!(created.metadata().creation_timestamp.is_some());
-    assert!(matches!(store.create(set.clone()).await, Err(Error::AlreadyExists { .. })));
+    let exists = store.create(set.clone()).await.unwrap_err();
+    assert!(
+        exists.to_string().starts_with("resource already exists: NetworkSet(prod/dns) with error: "),
+        "{exists}"
+    );
+    let Error::AlreadyExists { current, .. } = exists else { panic!("{exists:?}") };
+    assert_eq!(*current.unwrap(), created);
 
     let read = store.get(Kind::NetworkSet, "prod", "dns").await.unwrap();
     assert_eq!(read, created);
@@ -28,6 +67,8 @@ async fn an_object_lives_and_dies() {
     assert_ne!(updated.metadata().resource_version, read.metadata().resource_version);
     let conflict = store.update(changed).await.unwrap_err();
     assert_eq!(conflict.to_string(), "update conflict: NetworkSet(prod/dns)");
+    let Error::Conflict { current, .. } = conflict else { panic!("{conflict:?}") };
+    assert_eq!(*current.unwrap(), updated);
 
     assert_eq!(store.list(Kind::NetworkSet, None).await.unwrap().items, [updated]);
     assert_eq!(store.list(Kind::NetworkSet, Some("other")).await.unwrap().items, []);
@@ -35,25 +76,442 @@ async fn an_object_lives_and_dies() {
     let old = Some(read.metadata().resource_version.as_str());
     assert!(matches!(store.delete(Kind::NetworkSet, "prod", "dns", old).await, Err(Error::Conflict { .. })));
     store.delete(Kind::NetworkSet, "prod", "dns", None).await.unwrap();
-    let gone = store.get(Kind::NetworkSet, "prod", "dns").await.unwrap_err().to_string();
+    let gone = text(store.get(Kind::NetworkSet, "prod", "dns").await);
     assert!(gone.starts_with("resource does not exist: NetworkSet(prod/dns) with error: "), "{gone}");
+    let mut late = read;
+    late.metadata_mut().resource_version = "1".into();
+    assert!(matches!(store.update(late).await, Err(Error::DoesNotExist { .. })));
 }
 
-#[tokio::test]
-async fn a_store_is_initialised_once() {
-    let etcd = etcd();
-    let store = resources(&etcd.endpoint()).await;
-    store.ensure_initialized("v3.32.0", "k8s").await.unwrap();
-    let first = store.get(Kind::ClusterInformation, "", "default").await.unwrap();
-    store.ensure_initialized("v3.32.0", "k8s").await.unwrap();
-    assert_eq!(store.get(Kind::ClusterInformation, "", "default").await.unwrap(), first);
-    let names: Vec<String> = store
-        .list(Kind::Tier, None)
-        .await
-        .unwrap()
-        .items
+async fn an_object_lies_in_the_store_to_the_byte(store: Store) {
+    let resources = ready(&store).await;
+    let mut policy = object(
+        Kind::GlobalNetworkPolicy,
+        "",
+        "deny-metadata",
+        json!({
+            "order": 50, "selector": "all()", "egress": [{
+                "action": "Deny", "protocol": "TCP",
+                "destination": {"ports": [80], "nets": ["169.254.169.254/32"]},
+            }],
+        }),
+    );
+    policy.metadata_mut().uid = "4b0c6f3e-6d0e-4a39-9a2e-0f6c1a2b3c4d".into();
+    policy.metadata_mut().creation_timestamp = Some("2026-03-01T10:20:30Z".into());
+    policy.metadata_mut().self_link = "/a/link".into();
+    let created = resources.create(policy).await.unwrap();
+    let stored =
+        store.raw("/calico/resources/v3/projectcalico.org/globalnetworkpolicies/deny-metadata").await;
+    assert_eq!(
+        stored.unwrap(),
+        concat!(
+            r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"deny-metadata","#,
+            r#""uid":"4b0c6f3e-6d0e-4a39-9a2e-0f6c1a2b3c4d","creationTimestamp":"2026-03-01T10:20:30Z","#,
+            r#""labels":{"projectcalico.org/tier":"default"},"#,
+            r#""annotations":{"projectcalico.org/metadata":"{\"name\":\"deny-metadata\"}"}},"#,
+            r#""spec":{"tier":"default","order":50,"egress":[{"action":"Deny","protocol":"TCP","#,
+            r#""destination":{"nets":["169.254.169.254/32"],"ports":[80]}}],"selector":"all()","types":["Egress"]}}"#
+        )
+    );
+    assert!(created.metadata().annotations.is_empty() && created.metadata().self_link.is_empty());
+    assert_eq!(resources.get(Kind::GlobalNetworkPolicy, "", "deny-metadata").await.unwrap(), created);
+}
+
+async fn metadata_rules(store: Store) {
+    let resources = store.resources().await;
+    let set = object(Kind::NetworkSet, "prod", "dns", json!({}));
+    let mut versioned = set.clone();
+    versioned.metadata_mut().resource_version = "12".into();
+    assert!(text(resources.create(versioned).await).contains("Metadata.ResourceVersion = '12'"));
+    let mut nameless = set.clone();
+    nameless.metadata_mut().name.clear();
+    assert!(text(resources.create(nameless).await).contains("Metadata.Name = ''"));
+    let mut homeless = set.clone();
+    homeless.metadata_mut().namespace.clear();
+    assert!(text(resources.create(homeless).await).contains("Metadata.Namespace = ''"));
+    for result in [
+        resources.get(Kind::NetworkSet, "", "dns").await,
+        resources.delete(Kind::NetworkSet, "", "dns", None).await,
+    ] {
+        assert!(text(result).contains("Metadata.Namespace = ''"));
+    }
+    let fresh = text(resources.update(set.clone()).await);
+    for field in ["ResourceVersion", "CreationTimestamp", "UID"] {
+        assert!(fresh.contains(&format!("Metadata.{field} = ''")), "{fresh}");
+    }
+    let mut garbled = resources.create(set).await.unwrap();
+    garbled.metadata_mut().resource_version = "yesterday".into();
+    let wrong = text(resources.update(garbled).await);
+    assert!(wrong.starts_with("error with field ResourceVersion = 'yesterday' ("), "{wrong}");
+    assert!(
+        text(resources.delete(Kind::NetworkSet, "prod", "dns", Some("x")).await)
+            .contains("ResourceVersion = 'x'")
+    );
+}
+
+async fn a_store_is_initialised_once(store: Store) {
+    let resources = ready(&store).await;
+    let first = resources.get(Kind::ClusterInformation, "", "default").await.unwrap();
+    resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
+    assert_eq!(resources.get(Kind::ClusterInformation, "", "default").await.unwrap(), first);
+    let tiers = resources.list_as::<TierSpec>(None).await.unwrap();
+    let seen: Vec<_> = tiers
         .iter()
-        .map(|tier| tier.metadata().name.clone())
+        .map(|tier| {
+            (tier.metadata.name.as_str(), tier.spec.order.unwrap().0, tier.spec.default_action.to_string())
+        })
         .collect();
-    assert_eq!(names, ["default", "kube-admin", "kube-baseline"]);
+    let pass = || "Pass".to_owned();
+    assert_eq!(
+        seen,
+        [("default", 1e6, "Deny".to_owned()), ("kube-admin", 1e3, pass()), ("kube-baseline", 1e7, pass())]
+    );
+}
+
+async fn an_initialised_store_keeps_its_lock(store: Store) {
+    let resources = ready(&store).await;
+    let Resource::ClusterInformation(mut information) =
+        resources.get(Kind::ClusterInformation, "", "default").await.unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(information.spec.datastore_ready, Some(true));
+    let guid = information.spec.cluster_guid.clone();
+    information.spec.datastore_ready = Some(false);
+    resources.update((*information).into()).await.unwrap();
+    resources.ensure_initialized("v3.33.0", "k8s,bgp").await.unwrap();
+    let spec =
+        resources.get(Kind::ClusterInformation, "", "default").await.unwrap().to_value()["spec"].clone();
+    assert_eq!(spec["datastoreReady"], false);
+    assert_eq!(spec["calicoVersion"], "v3.33.0");
+    assert_eq!(spec["clusterType"], "k8s,bgp");
+    assert_eq!(spec["clusterGUID"], guid);
+}
+
+async fn policies_need_their_tier(store: Store) {
+    let resources = store.resources().await;
+    for kind in [
+        Kind::NetworkPolicy,
+        Kind::GlobalNetworkPolicy,
+        Kind::StagedNetworkPolicy,
+        Kind::StagedGlobalNetworkPolicy,
+    ] {
+        let namespace = if kind.is_namespaced() { "prod" } else { "" };
+        let missing =
+            text(resources.create(object(kind, namespace, "web", json!({"tier": "platform"}))).await);
+        assert!(missing.starts_with("resource does not exist: Tier(platform) with error: "), "{missing}");
+        let missing = text(resources.create(object(kind, namespace, "web", json!({}))).await);
+        assert!(missing.starts_with("resource does not exist: Tier(default) with error: "), "{missing}");
+    }
+}
+
+async fn tiers_in_use_stay(store: Store) {
+    let resources = ready(&store).await;
+    for name in ["default", "kube-admin", "kube-baseline"] {
+        let refused = text(resources.delete(Kind::Tier, "", name, None).await);
+        assert_eq!(refused, format!("operation delete is not supported on Tier({name}): it is built in"));
+        let mut tier = resources.get(Kind::Tier, "", name).await.unwrap().to_value();
+        tier["spec"]["order"] = json!(5);
+        let changed = resources.update(Resource::from_user(tier).unwrap()).await;
+        assert!(matches!(changed, Err(Error::Validation(_))), "{changed:?}");
+    }
+    resources.create(object(Kind::Tier, "", "platform", json!({"order": 10}))).await.unwrap();
+    resources.create(object(Kind::NetworkPolicy, "prod", "web", json!({"tier": "platform"}))).await.unwrap();
+    let refused = text(resources.delete(Kind::Tier, "", "platform", None).await);
+    assert_eq!(
+        refused,
+        "operation delete is not supported on Tier(platform): cannot delete a non-empty tier: NetworkPolicy(prod/web) is \
+         in it"
+    );
+    resources.delete(Kind::NetworkPolicy, "prod", "web", None).await.unwrap();
+    resources.delete(Kind::Tier, "", "platform", None).await.unwrap();
+}
+
+async fn names_and_defaults(store: Store) {
+    let resources = ready(&store).await;
+    // There is one of these.
+    let second = text(resources.create(object(Kind::ClusterInformation, "", "second", json!({}))).await);
+    assert!(second.contains("second"), "{second}");
+    // Its name follows from what it says, and so do two labels.
+    let spec = json!({
+        "orchestrator": "k8s", "node": "rack1-n7", "pod": "web-0", "endpoint": "eth0", "interfaceName": "cali1",
+        "ipNetworks": ["10.65.3.8/32"],
+    });
+    let mut endpoint = object(Kind::WorkloadEndpoint, "prod", "", spec.clone());
+    endpoint.metadata_mut().labels.insert("projectcalico.org/orchestrator".into(), "other".into());
+    let created = resources.create(endpoint).await.unwrap();
+    assert_eq!(created.metadata().name, "rack1--n7-k8s-web--0-eth0");
+    assert_eq!(created.metadata().labels["projectcalico.org/namespace"], "prod");
+    assert_eq!(created.metadata().labels["projectcalico.org/orchestrator"], "k8s");
+    let wrong = resources.create(object(Kind::WorkloadEndpoint, "prod", "web-0", spec)).await;
+    assert!(matches!(wrong, Err(Error::Validation(_))), "{wrong:?}");
+
+    let created = resources.create(pool("p4", "10.65.0.0/16")).await.unwrap().to_value();
+    let stored = store.raw("/calico/resources/v3/projectcalico.org/ippools/p4").await.unwrap();
+    let stored: Json = serde_json::from_str(&stored).unwrap();
+    assert_eq!(stored["spec"], created["spec"]);
+    assert_eq!(stored["spec"]["blockSize"], 26);
+    assert_eq!(stored["spec"]["nodeSelector"], "all()");
+}
+
+async fn the_profile_that_is_not_stored(store: Store) {
+    let resources = store.resources().await;
+    let name = "projectcalico-default-allow";
+    let profile = resources.get(Kind::Profile, "", name).await.unwrap();
+    assert_eq!(profile.metadata().resource_version, "1");
+    assert_eq!(
+        profile.to_value()["spec"],
+        json!({"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]})
+    );
+    assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, [profile.clone()]);
+    let exists = resources.create(object(Kind::Profile, "", name, json!({}))).await;
+    assert!(matches!(exists, Err(Error::AlreadyExists { .. })), "{exists:?}");
+    let mut changed = profile;
+    changed.metadata_mut().uid = "u".into();
+    changed.metadata_mut().creation_timestamp = Some("2026-03-01T10:20:30Z".into());
+    assert_eq!(
+        text(resources.update(changed).await),
+        format!("operation update is not supported on Profile({name}): it is built in")
+    );
+    assert_eq!(
+        text(resources.delete(Kind::Profile, "", name, None).await),
+        format!("operation delete is not supported on Profile({name}): it is built in")
+    );
+}
+
+async fn pools_do_not_overlap(store: Store) {
+    let resources = store.resources().await;
+    resources.create(pool("first", "10.65.0.0/16")).await.unwrap();
+    for cidr in ["10.65.3.0/24", "10.0.0.0/8", "10.65.0.0/16"] {
+        let refused = text(resources.create(pool("second", cidr)).await);
+        assert_eq!(
+            refused,
+            format!(
+                "error with field IPPool.Spec.CIDR = '{cidr}' (IPPool(second) CIDR overlaps with IPPool(first) CIDR \
+                 10.65.0.0/16)"
+            )
+        );
+    }
+    let same = resources.create(pool("first", "10.65.0.0/16")).await;
+    assert!(matches!(same, Err(Error::AlreadyExists { .. })), "{same:?}");
+    resources.create(pool("second", "10.66.0.0/16")).await.unwrap();
+    resources.create(pool("sixth", "fd00:65::/64")).await.unwrap();
+}
+
+/// A block of eight addresses; who holds each, by handle and node.
+async fn put_block(store: &Store, cidr: &str, affinity: Option<&str>, held: &[(usize, &str, &str)]) {
+    let mut block = json!({
+        "cidr": cidr, "affinity": affinity.map(|owner| format!("host:{owner}")),
+        "allocations": [null, null, null, null, null, null, null, null], "unallocated": [], "attributes": [],
+        "sequenceNumber": 7, "sequenceNumberForAllocation": {}, "deleted": false,
+    });
+    for (index, (ordinal, handle, node)) in held.iter().enumerate() {
+        block["allocations"][*ordinal] = json!(index);
+        block["attributes"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"handle_id": handle, "secondary": {"node": node}}));
+        block["sequenceNumberForAllocation"][ordinal.to_string()] = json!(3);
+        let key = format!("/calico/ipam/v2/handle/{handle}");
+        let mut blocks = match store.raw(&key).await {
+            Some(text) => serde_json::from_str::<Json>(&text).unwrap()["block"].clone(),
+            None => json!({}),
+        };
+        blocks[cidr] = json!(blocks[cidr].as_i64().unwrap_or(0) + 1);
+        store.put_raw(&key, &json!({"block": blocks, "deleted": false}).to_string()).await;
+    }
+    let free: Vec<usize> = (0..8).filter(|ordinal| !held.iter().any(|one| one.0 == *ordinal)).collect();
+    block["unallocated"] = json!(free);
+    let version = if cidr.contains(':') { "ipv6" } else { "ipv4" };
+    let part = format!("{version}/block/{}", cidr.replace('/', "-"));
+    store.put_raw(&format!("/calico/ipam/v2/assignment/{part}"), &block.to_string()).await;
+    if let Some(owner) = affinity {
+        let claim = r#"{"state":"confirmed","deleted":false}"#;
+        store.put_raw(&format!("/calico/ipam/v2/host/{owner}/{part}"), claim).await;
+    }
+}
+
+async fn block(store: &Store, part: &str) -> Option<Json> {
+    let text = store.raw(&format!("/calico/ipam/v2/assignment/{part}")).await?;
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+async fn pools_fit_their_blocks(store: Store) {
+    let resources = store.resources().await;
+    put_block(&store, "10.65.3.8/29", Some("n1"), &[]).await;
+    let refused = text(resources.create(pool("p", "10.65.0.0/16")).await);
+    assert!(refused.contains("10.65.3.8/29") && refused.contains("IPPool.Spec.CIDR"), "{refused}");
+    let fitting = object(Kind::IPPool, "", "p", json!({"cidr": "10.65.0.0/16", "blockSize": 29}));
+    resources.create(fitting).await.unwrap();
+}
+
+async fn pools_do_not_change_shape(store: Store) {
+    let resources = store.resources().await;
+    let created = resources.create(pool("p", "10.65.0.0/16")).await.unwrap().to_value();
+    for (field, value, part) in
+        [("cidr", json!("10.65.0.0/17"), "10.65.0.0/17"), ("blockSize", json!(27), "27")]
+    {
+        let mut changed = created.clone();
+        changed["spec"][field] = value;
+        let refused = text(resources.update(Resource::from_user(changed).unwrap()).await);
+        assert!(refused.contains(part) && refused.contains("cannot be changed"), "{refused}");
+    }
+    let mut changed = created;
+    changed["spec"]["natOutgoing"] = json!(true);
+    resources.update(Resource::from_user(changed).unwrap()).await.unwrap();
+}
+
+async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
+    let resources = store.resources().await;
+    let created = resources
+        .create(object(Kind::IPPool, "", "p", json!({"cidr": "10.65.3.0/24", "blockSize": 29})))
+        .await
+        .unwrap();
+    put_block(&store, "10.65.3.8/29", Some("n1"), &[]).await;
+    put_block(&store, "10.65.3.16/29", Some("n2"), &[(2, "pod", "n2")]).await;
+    put_block(&store, "10.65.4.0/29", Some("n1"), &[]).await;
+
+    let other = resources.delete(Kind::IPPool, "", "p", Some("1")).await;
+    assert!(matches!(other, Err(Error::Conflict { .. })), "{other:?}");
+    let version = created.metadata().resource_version.clone();
+    let deleted = resources.delete(Kind::IPPool, "", "p", Some(&version)).await.unwrap();
+    assert_eq!(deleted.to_value()["spec"]["disabled"], true);
+
+    assert_eq!(block(&store, "ipv4/block/10.65.3.8-29").await, None);
+    let kept = block(&store, "ipv4/block/10.65.3.16-29").await.unwrap();
+    assert_eq!(kept["affinity"], Json::Null);
+    assert_eq!(kept["sequenceNumber"], 8);
+    assert_eq!(kept["allocations"][2], 0);
+    assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
+    assert_eq!(store.raw("/calico/ipam/v2/host/n2/ipv4/block/10.65.3.16-29").await, None);
+    // Outside the pool nothing changed.
+    assert!(block(&store, "ipv4/block/10.65.4.0-29").await.is_some());
+    assert!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.4.0-29").await.is_some());
+    assert!(matches!(resources.get(Kind::IPPool, "", "p").await, Err(Error::DoesNotExist { .. })));
+}
+
+/// A node with two workloads, tunnels, and settings of its own; a neighbour with the same.
+async fn two_nodes(store: &Store, resources: &Resources) {
+    for (node, last) in [("n1", 8), ("n2", 9)] {
+        let spec = json!({
+            "bgp": {"ipv4Address": "192.0.2.1/24", "ipv4IPIPTunnelAddr": format!("10.65.3.{}", last + 8)},
+            "ipv6VXLANTunnelAddr": format!("fd00:65::{last}"),
+        });
+        resources.create(object(Kind::Node, "", node, spec)).await.unwrap();
+        let endpoint = json!({
+            "orchestrator": "k8s", "node": node, "pod": "web", "endpoint": "eth0", "interfaceName": "cali1",
+            "ipNetworks": [format!("10.65.3.{last}/32")],
+        });
+        resources.create(object(Kind::WorkloadEndpoint, "prod", "", endpoint)).await.unwrap();
+        resources
+            .create(object(
+                Kind::BGPPeer,
+                "",
+                &format!("peer-{node}"),
+                json!({"node": node, "peerIP": "192.0.2.9", "asNumber": 64512}),
+            ))
+            .await
+            .unwrap();
+        resources
+            .create(object(
+                Kind::HostEndpoint,
+                "",
+                &format!("{node}-eth0"),
+                json!({"node": node, "interfaceName": "eth0"}),
+            ))
+            .await
+            .unwrap();
+        resources
+            .create(object(Kind::FelixConfiguration, "", &format!("node.{node}"), json!({})))
+            .await
+            .unwrap();
+        resources
+            .create(object(Kind::BGPConfiguration, "", &format!("node.{node}"), json!({})))
+            .await
+            .unwrap();
+    }
+    // n1 borrows nothing; n2 has an address in n1's block.
+    put_block(store, "10.65.3.8/29", Some("n1"), &[(0, "pod-n1", "n1"), (1, "pod-n2", "n2")]).await;
+    put_block(store, "10.65.3.16/29", Some("n1"), &[(0, "ipip-tunnel-addr-n1", "n1")]).await;
+    put_block(store, "10.65.3.24/29", Some("n2"), &[]).await;
+    put_block(store, "fd00:65::8/125", Some("n1"), &[(0, "vxlan-v6-tunnel-addr-n1", "n1")]).await;
+    store.put_raw("/calico/ipam/v2/host/n1", "").await;
+}
+
+async fn a_deleted_node_leaves_nothing_behind(store: Store) {
+    let resources = store.resources().await;
+    two_nodes(&store, &resources).await;
+    // Creating a node sets the store up.
+    resources.get(Kind::ClusterInformation, "", "default").await.unwrap();
+
+    resources.delete(Kind::Node, "", "n1", None).await.unwrap();
+
+    for kind in [
+        Kind::Node,
+        Kind::WorkloadEndpoint,
+        Kind::BGPPeer,
+        Kind::HostEndpoint,
+        Kind::FelixConfiguration,
+        Kind::BGPConfiguration,
+    ] {
+        let left = resources.list(kind, None).await.unwrap().items;
+        assert_eq!(left.len(), 1, "{kind}: {left:?}");
+        assert!(left[0].metadata().name.contains("n2"), "{left:?}");
+    }
+    let shared = block(&store, "ipv4/block/10.65.3.8-29").await.unwrap();
+    assert_eq!(shared["affinity"], Json::Null);
+    assert_eq!(shared["allocations"], json!([null, 0, null, null, null, null, null, null]));
+    assert_eq!(shared["attributes"][0]["handle_id"], "pod-n2");
+    assert_eq!(shared["unallocated"], json!([2, 3, 4, 5, 6, 7, 0]));
+    assert_eq!(block(&store, "ipv4/block/10.65.3.16-29").await, None);
+    assert_eq!(block(&store, "ipv6/block/fd00:65::8-125").await, None);
+    for gone in ["handle/pod-n1", "handle/ipip-tunnel-addr-n1", "handle/vxlan-v6-tunnel-addr-n1", "host/n1"] {
+        assert_eq!(store.raw(&format!("/calico/ipam/v2/{gone}")).await, None, "{gone}");
+    }
+    assert!(store.raw("/calico/ipam/v2/handle/pod-n2").await.is_some());
+    assert!(store.raw("/calico/ipam/v2/host/n2/ipv4/block/10.65.3.24-29").await.is_some());
+    assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
+}
+
+async fn a_node_that_cannot_be_deleted_loses_nothing(store: Store) {
+    let resources = store.resources().await;
+    two_nodes(&store, &resources).await;
+    let before = block(&store, "ipv4/block/10.65.3.8-29").await;
+    let refused = resources.delete(Kind::Node, "", "n1", Some("1")).await;
+    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    let missing = resources.delete(Kind::Node, "", "n3", None).await;
+    assert!(matches!(missing, Err(Error::DoesNotExist { .. })), "{missing:?}");
+    assert_eq!(block(&store, "ipv4/block/10.65.3.8-29").await, before);
+    assert_eq!(resources.list(Kind::WorkloadEndpoint, None).await.unwrap().items.len(), 2);
+    resources.get_as::<NodeSpec>("", "n1").await.unwrap();
+}
+
+async fn peers_need_their_filters(store: Store) {
+    let resources = store.resources().await;
+    let spec = json!({"peerIP": "192.0.2.9", "asNumber": 64512, "filters": ["there", "missing"]});
+    let filter = json!({"exportV4": [{"action": "Accept"}]});
+    resources.create(object(Kind::BGPFilter, "", "there", filter.clone())).await.unwrap();
+    let refused = text(resources.create(object(Kind::BGPPeer, "", "p", spec.clone())).await);
+    assert_eq!(
+        refused,
+        "error with field BGPPeer.Spec.Filters[1] = 'missing' (there is no BGPFilter of this name)"
+    );
+    resources.create(object(Kind::BGPFilter, "", "missing", filter)).await.unwrap();
+    let peer = resources.create(object(Kind::BGPPeer, "", "p", spec)).await.unwrap();
+    resources.delete(Kind::BGPFilter, "", "there", None).await.unwrap();
+    assert!(matches!(resources.update(peer).await, Err(Error::Validation(_))));
+}
+
+async fn old_policies_are_found_under_their_old_name(store: Store) {
+    let resources = ready(&store).await;
+    let old = json!({
+        "kind": "GlobalNetworkPolicy", "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": "default.web", "uid": "u", "creationTimestamp": null}, "spec": {"selector": "all()"},
+    });
+    let path = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/default.web";
+    store.put_raw(path, &old.to_string()).await;
+    let read = resources.get(Kind::GlobalNetworkPolicy, "", "default.web").await.unwrap();
+    assert_eq!(read.metadata().name, "web");
+    assert_eq!(read.metadata().labels["projectcalico.org/tier"], "default");
+    resources.delete(Kind::GlobalNetworkPolicy, "", "default.web", None).await.unwrap();
 }

@@ -51,7 +51,8 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         .kinds
         .iter()
         .map(|word| {
-            Kind::from_word(word).ok_or_else(|| Failure::Message(format!("resource type '{word}' is not supported")))
+            Kind::from_word(word)
+                .ok_or_else(|| Failure::Message(format!("resource type '{word}' is not supported")))
         })
         .collect::<Result<Vec<Kind>, Failure>>()?;
     let is_wanted = |kind: Kind| wanted.is_empty() || wanted.contains(&kind);
@@ -73,7 +74,9 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         documents.push(Document { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
     }
     match wanted.iter().find(|kind| !found.contains(kind)) {
-        Some(kind) => Err(Failure::Message(format!("{kind} is not kept as a custom resource: there is no CRD for it"))),
+        Some(kind) => {
+            Err(Failure::Message(format!("{kind} is not kept as a custom resource: there is no CRD for it")))
+        }
         None => Ok(documents),
     }
 }
@@ -90,10 +93,7 @@ mod tests {
     fn a_kind_may_be_picked_by_any_of_its_names() {
         let documents = documents(&crds(&["gnp", "IPPool"], false)).unwrap();
         let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
-        assert_eq!(
-            files,
-            ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]
-        );
+        assert_eq!(files, ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]);
         assert!(documents[0].text.contains("kind: CustomResourceDefinition"));
     }
 

@@ -26,7 +26,7 @@ pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Resu
         let kind = resource.kind();
         let result = match verbs::place(&mut resource, asked) {
             Err(error) => Err(error),
-            Ok(()) => verbs::delete(&store, &resource).await.map(drop),
+            Ok(()) => verbs::delete(&store, &resource).await,
         };
         let result = match result {
             Err(VerbError::Store(Error::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),

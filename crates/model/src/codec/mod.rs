@@ -92,6 +92,8 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
             max_total_replayed_events: 100_000,
         },
         duplicate_keys: DuplicateKeyPolicy::Error,
+        // What the reference's reader makes of 010.
+        legacy_octal_numbers: true,
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options::<Value>(document, options).map_err(|error| {
@@ -104,6 +106,8 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
 /// The parser's message without its place, which is relative to the document, and in words where it is not.
 fn explain(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    // Advice for whoever calls the library, not for whoever wrote the document.
+    let message = message.split_once(", set DuplicateKeyPolicy").map_or(message, |(message, _)| message);
     if message.contains("Depth {") || message.contains("recursion limit") {
         return format!("nested more than {MAX_DEPTH} levels deep");
     }
@@ -144,7 +148,11 @@ fn flatten_list(
     line: usize,
     objects: &mut Vec<Value>,
 ) -> Result<(), CodecError> {
-    let Some(Value::Array(items)) = list.remove("items") else { return Ok(()) };
+    let items = match list.remove("items") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(CodecError::NotAnObject { line, found: "items that are not a list" }),
+    };
     for item in items {
         let Value::Object(mut item) = item else {
             return Err(CodecError::NotAnObject { line, found: "a list item that is not an object" });

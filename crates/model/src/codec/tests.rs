@@ -33,8 +33,8 @@ fn yaml_scalars_keep_their_types() {
 }
 
 #[test]
-fn old_spellings_of_booleans_are_booleans() {
-    assert_eq!(one("a: yes\nb: off\nc: On\n"), json!({"a": true, "b": false, "c": true}));
+fn old_spellings_of_booleans_and_octals_are_read() {
+    assert_eq!(one("a: yes\nb: off\nc: On\nd: 010\n"), json!({"a": true, "b": false, "c": true, "d": 8}));
 }
 
 #[test]
@@ -90,6 +90,16 @@ fn errors_say_where() {
     let CodecError::Syntax { line, message, .. } = error("{\"a\": 1,\n \"a\": 2}") else { panic!() };
     assert_eq!((line, message.as_str()), (2, "duplicate key \"a\""));
     assert_eq!(error("---\njust text\n"), CodecError::NotAnObject { line: 1, found: "a string" });
+    assert_eq!(
+        error("apiVersion: projectcalico.org/v3\nkind: TierList\nitems: {}\n"),
+        CodecError::NotAnObject { line: 1, found: "items that are not a list" }
+    );
+    assert_eq!(
+        error("apiVersion: projectcalico.org/v3\nkind: TierList\nitems: [5]\n"),
+        CodecError::NotAnObject { line: 1, found: "a list item that is not an object" }
+    );
+    assert!(error("a:\n\tb: 1\n").to_string().starts_with("line 2, column 2: tabs"));
+    assert!(error("a: .inf\n").to_string().contains("non-finite"));
     assert_eq!(documents(b"a: \xff"), Err(CodecError::NotText { offset: 3 }));
 }
 

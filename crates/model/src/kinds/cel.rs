@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-fn rule(expression: &str, message: &str) -> Value {
+pub(super) fn rule(expression: &str, message: &str) -> Value {
     json!({"rule": expression, "message": message})
 }
 
@@ -55,9 +55,33 @@ pub(super) fn http_path() -> Value {
     json!([rule("has(self.exact) != has(self.prefix)", "exactly one of exact and prefix must be set")])
 }
 
-/// Rules of the spec of a global policy about its flags.
-pub(super) fn global_policy() -> Value {
-    json!([
+/// What a rule may say depends on where it stands.
+fn places() -> Vec<Value> {
+    vec![
+        rule("!has(self.egress) || self.egress.all(r, !has(r.http))", "http cannot be used in egress rules"),
+        rule(
+            "!has(self.egress) || self.egress.all(r, !has(r.source) || !has(r.source.services))",
+            "egress rules cannot have services in their source",
+        ),
+        rule(
+            "!has(self.ingress) || self.ingress.all(r, !has(r.destination) || !has(r.destination.services))",
+            "ingress rules cannot have services in their destination",
+        ),
+    ]
+}
+
+fn global() -> Vec<Value> {
+    vec![
+        rule(
+            "!has(self.egress) || self.egress.all(r, !has(r.destination) || !has(r.destination.services) || \
+             (has(r.destination.services.__namespace__) && r.destination.services.__namespace__ != ''))",
+            "services need a namespace in a global policy",
+        ),
+        rule(
+            "!has(self.ingress) || self.ingress.all(r, !has(r.source) || !has(r.source.services) || \
+             (has(r.source.services.__namespace__) && r.source.services.__namespace__ != ''))",
+            "services need a namespace in a global policy",
+        ),
         rule(
             "!(has(self.doNotTrack) && self.doNotTrack && has(self.preDNAT) && self.preDNAT)",
             "preDNAT and doNotTrack cannot both be true",
@@ -75,25 +99,32 @@ pub(super) fn global_policy() -> Value {
              (!has(self.types) || !('Egress' in self.types)))",
             "preDNAT policies cannot have egress rules or type Egress",
         ),
-    ])
+    ]
 }
 
-/// The rules of global policies and, for staged ones, what `Delete` leaves empty.
-pub(super) fn staged_global_policy() -> Value {
-    let mut rules = global_policy();
-    if let (Value::Array(rules), Value::Array(staged)) = (&mut rules, staged_policy()) {
-        rules.extend(staged);
-    }
-    rules
-}
-
-pub(super) fn staged_policy() -> Value {
-    json!([rule(
+fn staged() -> Value {
+    rule(
         "!has(self.stagedAction) || self.stagedAction != 'Delete' || (!has(self.order) && \
          (!has(self.ingress) || size(self.ingress) == 0) && (!has(self.egress) || size(self.egress) == 0) && \
          (!has(self.selector) || self.selector == ''))",
         "nothing but the tier may be set when stagedAction is Delete",
-    )])
+    )
+}
+
+pub(super) fn policy() -> Value {
+    json!(places())
+}
+
+pub(super) fn global_policy() -> Value {
+    json!([places(), global()].concat())
+}
+
+pub(super) fn staged_policy() -> Value {
+    json!([places(), vec![staged()]].concat())
+}
+
+pub(super) fn staged_global_policy() -> Value {
+    json!([places(), global(), vec![staged()]].concat())
 }
 
 pub(super) fn staged_kubernetes_policy() -> Value {
@@ -103,4 +134,15 @@ pub(super) fn staged_kubernetes_policy() -> Value {
          (!has(self.policyTypes) || size(self.policyTypes) == 0))",
         "nothing else may be set when stagedAction is Delete",
     )])
+}
+
+/// The tiers that always exist stay as they are; the rule stands at the top of the object, where the name is.
+pub(super) fn tier(name: &str, order: f64, action: &str) -> Value {
+    rule(
+        &format!(
+            "self.metadata.name != '{name}' || (has(self.spec.order) && self.spec.order == {order:.1} && \
+             has(self.spec.defaultAction) && self.spec.defaultAction == '{action}')"
+        ),
+        &format!("tier {name} must have order {order} and default action {action}"),
+    )
 }

@@ -1,16 +1,54 @@
 //! The kinds: one module each, holding its types, its defaults and its rules.
 
+mod bgp_configuration;
+mod bgp_filter;
+mod bgp_peer;
+mod block_affinity;
+mod calico_node_status;
 mod cel;
+mod cel_settings;
+mod cluster_information;
 mod condition;
+mod felix_configuration;
+mod host_endpoint;
+mod ip_pool;
+mod ip_reservation;
+mod ipam_block;
+mod ipam_configuration;
+mod ipam_handle;
+mod kube_controllers_configuration;
 mod kubernetes_policy;
+mod live_migration;
 mod network_set;
+mod node;
 mod policy;
 mod profile;
 mod rule;
 mod rule_check;
+mod shared;
 mod staged_kubernetes_policy;
 mod staged_policy;
 mod tier;
+mod workload_endpoint;
+
+pub use bgp_configuration::*;
+pub use bgp_filter::*;
+pub use bgp_peer::*;
+pub use block_affinity::*;
+pub use calico_node_status::*;
+pub use cluster_information::*;
+pub use felix_configuration::*;
+pub use host_endpoint::*;
+pub use ip_pool::*;
+pub use ip_reservation::*;
+pub use ipam_block::*;
+pub use ipam_configuration::*;
+pub use ipam_handle::*;
+pub use kube_controllers_configuration::*;
+pub use live_migration::*;
+pub use node::*;
+pub use shared::{BGPPassword, ProgramClusterRoutes, SecretKeyRef, Switch};
+pub use workload_endpoint::*;
 
 pub use condition::Condition;
 pub use kubernetes_policy::{
@@ -33,45 +71,6 @@ pub use staged_policy::{
     StagedNetworkPolicySpec,
 };
 pub use tier::{BUILT_IN_TIERS, BuiltInTier, Tier, TierAction, TierSpec, TierStatus};
-
-use crate::{Kind, Object, Spec, StatusForm};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-macro_rules! untyped {
-    ($($name:ident $spec:ident),* $(,)?) => {$(
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(transparent)]
-        pub struct $spec(pub Map<String, Value>);
-        impl Spec for $spec {
-            const KIND: Kind = Kind::$name;
-            type Status = Map<String, Value>;
-            const STATUS: StatusForm = StatusForm::WhenSet;
-        }
-        pub type $name = Object<$spec>;
-    )*};
-}
-
-untyped! {
-    IPPool IPPoolSpec,
-    IPReservation IPReservationSpec,
-    BGPConfiguration BGPConfigurationSpec,
-    BGPPeer BGPPeerSpec,
-    BGPFilter BGPFilterSpec,
-    FelixConfiguration FelixConfigurationSpec,
-    HostEndpoint HostEndpointSpec,
-    WorkloadEndpoint WorkloadEndpointSpec,
-    Node NodeSpec,
-    ClusterInformation ClusterInformationSpec,
-    KubeControllersConfiguration KubeControllersConfigurationSpec,
-    CalicoNodeStatus CalicoNodeStatusSpec,
-    IPAMConfiguration IPAMConfigurationSpec,
-    BlockAffinity BlockAffinitySpec,
-    IPAMBlock IPAMBlockSpec,
-    IPAMHandle IPAMHandleSpec,
-    LiveMigration LiveMigrationSpec,
-}
 
 #[cfg(test)]
 mod tests;

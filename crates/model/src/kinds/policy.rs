@@ -71,6 +71,7 @@ pub struct GlobalNetworkPolicySpec {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::policy()))]
 pub struct NetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = DEFAULT_TIER))]

@@ -1,7 +1,7 @@
 //! Tiers: groups of policies that are asked one after the other.
 
-use super::Condition;
-use crate::scalar::{Float, is_default};
+use super::{Condition, cel};
+use crate::scalar::{Float, StringEnum, is_default};
 use crate::{Checker, Kind, Object, Spec, StatusForm, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,13 @@ impl Spec for TierSpec {
         if object.spec.default_action == TierAction::default() {
             object.spec.default_action = action;
         }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        BUILT_IN_TIERS
+            .iter()
+            .map(|tier| cel::tier(tier.name, tier.order, tier.default_action.as_str()))
+            .collect()
     }
 
     fn check(object: &Object<Self>, at: &Checker<'_>) {

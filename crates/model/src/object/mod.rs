@@ -55,6 +55,11 @@ pub trait Spec: Part {
 
     /// Reports everything that is wrong beyond what the types already exclude. `at` is the top of the object.
     fn check(_object: &Object<Self>, _at: &Checker<'_>) {}
+
+    /// Rules in the expression language of Kubernetes that look at more than one part of the object.
+    fn object_rules() -> Vec<Value> {
+        Vec::new()
+    }
 }
 
 /// The status of kinds that have none: reading one is like reading an unknown field.

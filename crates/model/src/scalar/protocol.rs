@@ -56,6 +56,13 @@ impl Protocol {
     }
 }
 
+/// No protocol: what is read when none is written.
+impl Default for Protocol {
+    fn default() -> Self {
+        Protocol::Name(String::new())
+    }
+}
+
 impl From<&str> for Protocol {
     fn from(text: &str) -> Protocol {
         text.parse().map_or_else(|_| Protocol::Name(text.to_owned()), Protocol::Number)

@@ -141,4 +141,15 @@ fn schemas_say_what_the_types_say() {
     let annotations = &rule["properties"]["metadata"]["properties"]["annotations"];
     assert_eq!(annotations["additionalProperties"], json!({"type": "string"}));
     assert!(schema["properties"].get("status").is_none());
+    let tier = json_schema(Kind::Tier);
+    let rules: Vec<&str> = tier["x-kubernetes-validations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|rule| rule["rule"].as_str())
+        .collect();
+    assert_eq!(rules.len(), 3);
+    assert!(rules[1].starts_with(
+        "self.metadata.name != 'default' || (has(self.spec.order) && self.spec.order == 1000000.0"
+    ));
 }

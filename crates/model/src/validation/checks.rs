@@ -186,7 +186,7 @@ impl Checker<'_> {
 }
 
 /// Only with a mask, and without leading zeros anywhere: some readers take those for octal.
-fn parse_cidr(text: &str) -> Option<IpNet> {
+pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, bits) = text.split_once('/')?;
     let canonical = bits == "0" || !bits.starts_with(['0', '+']);
     let address: IpAddr = address.parse().ok().filter(|_| canonical)?;

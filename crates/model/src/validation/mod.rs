@@ -5,6 +5,7 @@ mod checks;
 mod path;
 
 pub use checker::Checker;
+pub(crate) use checks::parse_cidr;
 pub use checks::{Family, Interval};
 
 use std::fmt;

@@ -1,42 +1,43 @@
 //! What every cluster has: its ClusterInformation and the built-in tiers.
 
-use super::Resources;
+use super::{Resources, metadata, prepared};
 use crate::{Error, Result};
-use serde_json::{Map, Value as Json, json};
 use std::time::Duration;
-use tortie_model::{API_VERSION, Kind, Resource};
+use tortie_model::kinds::{
+    BUILT_IN_TIERS, BuiltInTier, ClusterInformation, ClusterInformationSpec, Tier, TierSpec,
+};
+use tortie_model::scalar::Float;
+use tortie_model::{ObjectMeta, Resource};
 use uuid::Uuid;
 
 const NAME: &str = "default";
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// Name, order, default action.
-pub(super) const BUILT_IN_TIERS: [(&str, f64, &str); 3] = [
-    ("kube-admin", 1_000.0, "Pass"),
-    ("default", 1_000_000.0, "Deny"),
-    ("kube-baseline", 10_000_000.0, "Pass"),
-];
 
 impl Resources {
     /// Creates ClusterInformation and the built-in tiers where they are missing. All of it is attempted; the first
     /// error is returned.
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> Result<()> {
         let mut outcome = self.ensure_cluster_information(version, cluster_type).await;
-        for (name, order, action) in BUILT_IN_TIERS {
-            let created = self.ensure_tier(name, order, action).await;
-            outcome = outcome.and(created);
+        for tier in BUILT_IN_TIERS {
+            outcome = outcome.and(self.ensure_tier(tier).await);
         }
         outcome
     }
 
     async fn ensure_cluster_information(&self, version: &str, cluster_type: &str) -> Result<()> {
         loop {
-            let written = match self.get(Kind::ClusterInformation, "", NAME).await {
-                Ok(current) => match updated(&current, version, cluster_type)? {
-                    Some(update) => self.update(update).await,
-                    None => return Ok(()),
-                },
-                Err(Error::DoesNotExist { .. }) => self.create(initial(version, cluster_type)?).await,
+            let written = match self.get_as::<ClusterInformationSpec>("", NAME).await {
+                Ok(mut information) => {
+                    let before = information.spec.clone();
+                    complete(&mut information.spec, version, cluster_type);
+                    if information.spec == before {
+                        return Ok(());
+                    }
+                    self.replace(information.into()).await
+                }
+                Err(Error::DoesNotExist { .. }) => {
+                    self.insert_new(initial(version, cluster_type).into()).await
+                }
                 Err(error) => return Err(error),
             };
             match written {
@@ -49,60 +50,52 @@ impl Resources {
         }
     }
 
-    async fn ensure_tier(&self, name: &str, order: f64, action: &str) -> Result<()> {
-        let tier = object(Kind::Tier, name, json!({"order": order, "defaultAction": action}))?;
-        match self.create(tier).await {
+    async fn ensure_tier(&self, tier: BuiltInTier) -> Result<()> {
+        let spec = TierSpec { order: Some(Float(tier.order)), default_action: tier.default_action };
+        let object = Tier::new(named(tier.name), spec);
+        match self.insert_new(object.into()).await {
             Ok(_) | Err(Error::AlreadyExists { .. } | Error::Unauthorized(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
-}
 
-fn object(kind: Kind, name: &str, spec: Json) -> Result<Resource> {
-    let object =
-        json!({"apiVersion": API_VERSION, "kind": kind.name(), "metadata": {"name": name}, "spec": spec});
-    Resource::from_store(kind, object).map_err(|error| Error::Datastore(error.to_string()))
-}
-
-fn initial(version: &str, cluster_type: &str) -> Result<Resource> {
-    let mut spec = json!({"clusterGUID": new_guid(), "datastoreReady": true});
-    if let Some(fields) = spec.as_object_mut() {
-        set_unless_empty(fields, "calicoVersion", version);
-        set_unless_empty(fields, "clusterType", cluster_type);
-    }
-    object(Kind::ClusterInformation, NAME, spec)
-}
-
-fn set_unless_empty(fields: &mut Map<String, Json>, name: &str, value: &str) {
-    if !value.is_empty() {
-        fields.insert(name.to_owned(), value.into());
+    /// A create without looking at other objects: these come first.
+    async fn insert_new(&self, resource: Resource) -> Result<Resource> {
+        self.insert(prepared(resource, metadata::check_create)?).await
     }
 }
 
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: name.to_owned(), ..Default::default() }
+}
+
+/// 32 hexadecimal digits.
 fn new_guid() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// The object with what is missing; `None` when nothing is.
-fn updated(current: &Resource, version: &str, cluster_type: &str) -> Result<Option<Resource>> {
-    let mut object = current.to_value();
-    let Some(spec) = object.get_mut("spec").and_then(Json::as_object_mut) else { return Ok(None) };
-    let before = spec.clone();
-    let text = |name: &str| before.get(name).and_then(Json::as_str).unwrap_or_default();
-    set_unless_empty(spec, "calicoVersion", version);
-    if text("clusterGUID").is_empty() {
-        spec.insert("clusterGUID".into(), new_guid().into());
+fn initial(version: &str, cluster_type: &str) -> ClusterInformation {
+    let spec = ClusterInformationSpec {
+        cluster_guid: new_guid(),
+        cluster_type: cluster_type.to_owned(),
+        calico_version: version.to_owned(),
+        datastore_ready: Some(true),
+        ..Default::default()
+    };
+    ClusterInformation::new(named(NAME), spec)
+}
+
+/// Fills in what is missing and nothing else.
+fn complete(spec: &mut ClusterInformationSpec, version: &str, cluster_type: &str) {
+    if !version.is_empty() {
+        spec.calico_version = version.to_owned();
+    }
+    if spec.cluster_guid.is_empty() {
+        spec.cluster_guid = new_guid();
     }
     // An explicit false is a lock somebody holds.
-    if before.get("datastoreReady").is_none_or(Json::is_null) {
-        spec.insert("datastoreReady".into(), true.into());
-    }
-    set_unless_empty(spec, "clusterType", &with_missing(text("clusterType"), cluster_type));
-    if *spec == before {
-        return Ok(None);
-    }
-    let resource = Resource::from_store(Kind::ClusterInformation, object);
-    resource.map(Some).map_err(|error| Error::Datastore(error.to_string()))
+    spec.datastore_ready.get_or_insert(true);
+    spec.cluster_type = with_missing(&spec.cluster_type, cluster_type);
 }
 
 /// The comma separated items with those of `wanted` that are not there yet appended.
@@ -129,21 +122,27 @@ mod tests {
 
     #[test]
     fn only_what_is_needed_is_changed() {
-        let locked = object(
-            Kind::ClusterInformation,
-            NAME,
-            json!({"clusterGUID": "g", "clusterType": "k8s", "calicoVersion": "v3.32.0", "datastoreReady": false}),
-        )
-        .unwrap();
-        assert_eq!(updated(&locked, "", "").unwrap(), None);
-        assert_eq!(updated(&locked, "v3.32.0", "k8s").unwrap(), None);
-        let changed = updated(&locked, "v3.33.0", "k8s,bgp").unwrap().unwrap().to_value();
-        assert_eq!(changed["spec"]["calicoVersion"], "v3.33.0");
-        assert_eq!(changed["spec"]["clusterType"], "k8s,bgp");
-        assert_eq!(changed["spec"]["datastoreReady"], false);
-        let bare = object(Kind::ClusterInformation, NAME, json!({})).unwrap();
-        let changed = updated(&bare, "", "").unwrap().unwrap().to_value();
-        assert_eq!(changed["spec"]["datastoreReady"], true);
-        assert_eq!(changed["spec"]["clusterGUID"].as_str().unwrap().len(), 32);
+        let locked = ClusterInformationSpec {
+            cluster_guid: "g".into(),
+            cluster_type: "k8s".into(),
+            calico_version: "v3.32.0".into(),
+            datastore_ready: Some(false),
+            ..Default::default()
+        };
+        let completed = |spec: &ClusterInformationSpec, version: &str, cluster_type: &str| {
+            let mut spec = spec.clone();
+            complete(&mut spec, version, cluster_type);
+            spec
+        };
+        assert_eq!(completed(&locked, "", ""), locked);
+        assert_eq!(completed(&locked, "v3.32.0", "k8s"), locked);
+        let newer = ClusterInformationSpec {
+            calico_version: "v3.33.0".into(),
+            cluster_type: "k8s,bgp".into(),
+            ..locked.clone()
+        };
+        assert_eq!(completed(&locked, "v3.33.0", "k8s,bgp"), newer);
+        let bare = completed(&ClusterInformationSpec::default(), "", "");
+        assert_eq!((bare.datastore_ready, bare.cluster_guid.len()), (Some(true), 32));
     }
 }

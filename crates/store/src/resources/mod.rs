@@ -1,11 +1,20 @@
 //! projectcalico.org/v3 semantics on top of the client: defaults, validation, metadata rules, and the checks and
 //! side effects that concern more than one object.
+//!
+//! The verbs are here; `rules` says what a kind checks in other objects before it is written, and a module per
+//! kind whose deletion reaches further says how.
 
+mod addresses;
 mod init;
 mod metadata;
+mod node;
+mod policy;
+mod pool;
+mod profile;
+mod rules;
 
 use crate::{Client, Entry, Error, Result, Watch};
-use tortie_model::{Key, KeyRange, Kind, Resource, ResourceList, Value};
+use tortie_model::{Key, KeyRange, Kind, Object, Resource, ResourceList, Spec, Value};
 
 #[derive(Clone, Debug)]
 pub struct Resources {
@@ -22,36 +31,24 @@ impl Resources {
     }
 
     /// Fails with `AlreadyExists`. The result is the object as stored, with its resourceVersion.
-    pub async fn create(&self, mut resource: Resource) -> Result<Resource> {
-        metadata::check_create(&resource)?;
-        resource.set_defaults();
-        resource.validate()?;
-        metadata::stamp(resource.metadata_mut());
-        self.store_new(resource).await
-    }
-
-    /// Writes an object that is already complete.
-    async fn store_new(&self, mut resource: Resource) -> Result<Resource> {
-        resource.metadata_mut().self_link.clear();
-        read(self.client.create(&key(&resource), &Value::Resource(resource.clone())).await?)
+    pub async fn create(&self, resource: Resource) -> Result<Resource> {
+        let resource = prepared(resource, metadata::check_create)?;
+        self.before_create(&resource).await?;
+        self.insert(resource).await
     }
 
     /// Compare-and-swap on `metadata.resourceVersion`.
-    pub async fn update(&self, mut resource: Resource) -> Result<Resource> {
-        metadata::check_update(&resource)?;
-        resource.set_defaults();
-        resource.validate()?;
-        self.store_update(resource).await
-    }
-
-    async fn store_update(&self, mut resource: Resource) -> Result<Resource> {
-        let revision = metadata::revision(&resource.metadata().resource_version)?;
-        resource.metadata_mut().self_link.clear();
-        read(self.client.update(&key(&resource), &Value::Resource(resource.clone()), revision).await?)
+    pub async fn update(&self, resource: Resource) -> Result<Resource> {
+        let resource = prepared(resource, metadata::check_update)?;
+        self.before_update(&resource).await?;
+        self.replace(resource).await
     }
 
     pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Resource> {
         metadata::check_identity(kind, namespace, name)?;
+        if profile::is_synthetic(kind, name) {
+            return Ok(profile::synthetic());
+        }
         read(self.client.get(&Key::resource(kind, namespace, name)).await?)
     }
 
@@ -61,11 +58,14 @@ impl Resources {
         for error in &listing.unreadable {
             tracing::warn!(%error, "skipped an entry that cannot be read");
         }
-        let items = listing.entries.into_iter().map(read).collect::<Result<_>>()?;
+        let mut items: Vec<Resource> = listing.entries.into_iter().map(read).collect::<Result<_>>()?;
+        if kind == Kind::Profile {
+            items.push(profile::synthetic());
+        }
         Ok(ResourceList { kind, resource_version: listing.revision.to_string(), items })
     }
 
-    /// Only if `resource_version` still stands, when given.
+    /// Only if `resource_version` still stands, when given. Deletes what belongs to the object, too.
     pub async fn delete(
         &self,
         kind: Kind,
@@ -76,7 +76,15 @@ impl Resources {
         metadata::check_identity(kind, namespace, name)?;
         let revision =
             resource_version.filter(|text| !text.is_empty()).map(metadata::revision).transpose()?;
-        read(self.client.delete(&Key::resource(kind, namespace, name), revision).await?)
+        let key = Key::resource(kind, namespace, name);
+        match kind {
+            Kind::Tier => self.check_tier_unused(name).await?,
+            Kind::IPPool => return self.delete_pool(&key, revision).await,
+            Kind::Node => return self.delete_node(name, revision).await,
+            _ if profile::is_synthetic(kind, name) => return Err(profile::refused("delete")),
+            _ => {}
+        }
+        read(self.client.delete(&key, revision).await?)
     }
 
     /// A snapshot of the kind, then every change.
@@ -90,6 +98,45 @@ impl Resources {
         }
         Ok(self.client.watch(range(kind, namespace), None))
     }
+
+    /// [`Resources::get`] for a kind known to the compiler.
+    pub async fn get_as<S: Spec>(&self, namespace: &str, name: &str) -> Result<Object<S>>
+    where
+        Object<S>: TryFrom<Resource, Error = Resource>,
+    {
+        typed(self.get(S::KIND, namespace, name).await?)
+    }
+
+    /// [`Resources::list`] for a kind known to the compiler.
+    pub async fn list_as<S: Spec>(&self, namespace: Option<&str>) -> Result<Vec<Object<S>>>
+    where
+        Object<S>: TryFrom<Resource, Error = Resource>,
+    {
+        self.list(S::KIND, namespace).await?.items.into_iter().map(typed).collect()
+    }
+
+    /// Stores a checked new object.
+    async fn insert(&self, mut resource: Resource) -> Result<Resource> {
+        let meta = resource.metadata_mut();
+        metadata::stamp(meta);
+        meta.self_link.clear();
+        read(self.client.create(&key(&resource), &Value::Resource(resource)).await?)
+    }
+
+    /// Stores a checked object over the one it was made from.
+    async fn replace(&self, mut resource: Resource) -> Result<Resource> {
+        let revision = metadata::revision(&resource.metadata().resource_version)?;
+        resource.metadata_mut().self_link.clear();
+        read(self.client.update(&key(&resource), &Value::Resource(resource), revision).await?)
+    }
+}
+
+/// The object with its defaults, if nothing in it is wrong.
+fn prepared(mut resource: Resource, check: fn(&Resource) -> Result<()>) -> Result<Resource> {
+    resource.set_defaults();
+    check(&resource)?;
+    resource.validate()?;
+    Ok(resource)
 }
 
 fn range(kind: Kind, namespace: Option<&str>) -> KeyRange {
@@ -112,4 +159,15 @@ fn read(entry: Entry) -> Result<Resource> {
             reason: "not a projectcalico.org/v3 resource".into(),
         }),
     }
+}
+
+fn typed<S: Spec>(resource: Resource) -> Result<Object<S>>
+where
+    Object<S>: TryFrom<Resource, Error = Resource>,
+{
+    Object::try_from(resource).map_err(|other| Error::Parse {
+        key: key(&other).path(),
+        value: String::new(),
+        reason: format!("not a {}", S::KIND),
+    })
 }

@@ -16,7 +16,8 @@ pub fn held_by(block: &Block, node: &str, addresses: &BTreeSet<IpAddr>) -> BTree
     ordinals
         .filter(|ordinal| {
             attribute(block, *ordinal).is_some_and(|attribute| {
-                attribute.released_at.is_none() && attribute.secondary.get(NODE).is_none_or(|name| name == node)
+                attribute.released_at.is_none()
+                    && attribute.secondary.get(NODE).is_none_or(|name| name == node)
             })
         })
         .collect()
@@ -107,7 +108,9 @@ fn ordinal(block: &Block, address: IpAddr) -> Option<u32> {
         (IpAddr::V6(first), IpAddr::V6(address)) => u128::from(address).checked_sub(first.into())?,
         _ => return None,
     };
-    u32::try_from(offset).ok().filter(|offset| usize::try_from(*offset).is_ok_and(|n| n < block.allocations.len()))
+    u32::try_from(offset)
+        .ok()
+        .filter(|offset| usize::try_from(*offset).is_ok_and(|n| n < block.allocations.len()))
 }
 
 fn slot(block: &mut Block, ordinal: u32) -> Option<&mut Option<u32>> {
@@ -192,10 +195,8 @@ mod tests {
     fn addresses_windows_keeps_do_not_count() {
         let mut block = block();
         block.allocations = vec![Some(0), None];
-        block.attributes = vec![AllocationAttribute {
-            handle_id: Some(WINDOWS_RESERVED.to_owned()),
-            ..Default::default()
-        }];
+        block.attributes =
+            vec![AllocationAttribute { handle_id: Some(WINDOWS_RESERVED.to_owned()), ..Default::default() }];
         assert!(is_empty(&block));
     }
 }

@@ -1,0 +1,299 @@
+//! Any addresses: from the blocks we have, then from one we claim, then from those of others.
+
+use super::claim::Claimed;
+use super::owned::{Owned, Seen};
+use super::request::{AssignError, Assigned, Assignments, Request};
+use super::{Allocator, MAX_ATTEMPTS};
+use crate::facts::Facts;
+use crate::handle::HandleRecord;
+use crate::ledger::{Commit, Standing, update_block};
+use crate::pool::{self, Choice, Pool};
+use crate::{Error, Result, block};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use tortie_model::Key;
+use tortie_model::ipam::Block;
+use tortie_store::Change;
+
+/// The most blocks of a host when nobody says otherwise.
+const USUAL_BLOCK_LIMIT: u32 = 20;
+
+/// One family of a request on its way.
+pub(super) struct Job<'a> {
+    pub request: &'a Request,
+    pub facts: &'a Facts,
+    pub pools: Vec<&'a Pool>,
+    pub version: u8,
+    pub assigned: Assigned,
+    /// Shared by both families; absent for a request without a handle.
+    pub handle: &'a mut Option<HandleRecord>,
+    pub now: Timestamp,
+}
+
+/// What came of taking addresses from a block.
+pub(super) enum Taken {
+    Some(Standing<Block>),
+    Nothing,
+    /// This entry was not as expected.
+    Refused(Key),
+}
+
+impl Allocator {
+    /// Assigns addresses of both families, IPv4 first.
+    pub async fn auto_assign(&self, request: &Request) -> std::result::Result<Assignments, AssignError> {
+        let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
+        let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
+        for version in [4, 6] {
+            let family = if version == 4 { &mut assigned.v4 } else { &mut assigned.v6 };
+            if let Err(error) = self.assign_family(request, family, &mut handle).await {
+                return Err(AssignError { error, assigned });
+            }
+        }
+        Ok(assigned)
+    }
+
+    async fn assign_family(
+        &self,
+        request: &Request,
+        assigned: &mut Assigned,
+        handle: &mut Option<HandleRecord>,
+    ) -> Result<()> {
+        if assigned.requested == 0 {
+            return Ok(());
+        }
+        let facts = self.facts().await?;
+        let result = self.assign_with(&facts, request, assigned, handle).await;
+        if result.is_ok() && assigned.missing() == 0 {
+            return result;
+        }
+        // What we were told of pools may be older than what the user did.
+        match self.later_facts(&facts).await? {
+            Some(later) => self.assign_with(&later, request, assigned, handle).await,
+            None => result,
+        }
+    }
+
+    async fn assign_with(
+        &self,
+        facts: &Facts,
+        request: &Request,
+        assigned: &mut Assigned,
+        handle: &mut Option<HandleRecord>,
+    ) -> Result<()> {
+        let version = assigned.version;
+        let address_bits = if version == 4 { 32 } else { 128 };
+        let choice = Choice {
+            version,
+            node: &self.owner.name,
+            node_labels: facts.labels(&self.owner)?,
+            namespace_labels: &request.namespace_labels,
+            requested: request.pools(version),
+            intended: request.intended,
+            longest_prefix: request
+                .reserved
+                .as_ref()
+                .map_or(address_bits, |reserved| reserved.longest_prefix(address_bits)),
+        };
+        let mut job = Job {
+            request,
+            facts,
+            pools: pool::select(&facts.pools, &choice)?,
+            version,
+            assigned: std::mem::take(assigned),
+            handle,
+            now: Timestamp::now(),
+        };
+        job.assigned.messages.clear();
+        let result = self.run(&mut job).await;
+        *assigned = job.assigned;
+        result
+    }
+
+    async fn run(&self, job: &mut Job<'_>) -> Result<()> {
+        let mut owned = self.owned.lock().await;
+        if job.request.max_per_handle.is_some() && self.refresh_handle(job).await? {
+            return Ok(());
+        }
+        let mut fresh = owned.claims(job.version).is_none();
+        if fresh {
+            self.load_claims(&mut owned, job.version).await?;
+            self.return_unsuitable(job, &mut owned).await;
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            while job.assigned.missing() > 0 && self.take_from_owned(job, &mut owned).await? {}
+            if job.assigned.missing() == 0 {
+                return Ok(());
+            }
+            if !fresh {
+                // Addresses may have come back, and blocks may have gone, without our doing.
+                self.load_claims(&mut owned, job.version).await?;
+                self.return_unsuitable(job, &mut owned).await;
+                fresh = true;
+                continue;
+            }
+            let limit = block_limit(job);
+            let count = owned.claims(job.version).iter().flatten().filter(|c| job.suits(&c.cidr)).count();
+            if count as u128 >= u128::from(limit) {
+                return Err(Error::BlockLimit { limit });
+            }
+            if !job.facts.config.auto_allocate_blocks {
+                return Err(Error::NoClaimsAllowed);
+            }
+            match self.claim(job, &mut owned).await? {
+                Claimed::Yes => {}
+                Claimed::NothingFree(blocks) => return self.borrow(job, &mut owned, blocks).await,
+            }
+        }
+        Err(Error::TooManyRetries)
+    }
+
+    /// Takes what one of our blocks has; whether any had something.
+    async fn take_from_owned(&self, job: &mut Job<'_>, owned: &mut Owned) -> Result<bool> {
+        let claims = owned.claims(job.version).get_or_insert_default();
+        let mut index = 0;
+        while let Some(claim) = claims.get_mut(index) {
+            if !job.suits(&claim.cidr) || job.facts.reservations.covers(&claim.cidr) {
+                index += 1;
+                continue;
+            }
+            let mut gone = true;
+            for _ in 0..MAX_ATTEMPTS {
+                let Some(mut standing) = self.resolve(claim, job.request.reserved.as_ref(), job.now).await?
+                else {
+                    break;
+                };
+                match self.take(job, &mut standing, Some(claim.keep(&self.owner))).await? {
+                    Taken::Some(written) => {
+                        claim.block = Seen::at(written);
+                        return Ok(true);
+                    }
+                    Taken::Nothing => {
+                        claim.block = Seen::at(standing);
+                        gone = false;
+                        break;
+                    }
+                    Taken::Refused(key) if !self.look_again(claim, &key).await? => break,
+                    Taken::Refused(_) if job.assigned.missing() == 0 => return Ok(true),
+                    Taken::Refused(_) => {}
+                }
+            }
+            if gone {
+                claims.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes as many addresses as are missing from one block, in one transaction with the handle.
+    pub(super) async fn take(
+        &self,
+        job: &mut Job<'_>,
+        standing: &mut Standing<Block>,
+        keep: Option<Change>,
+    ) -> Result<Taken> {
+        block::thaw(&mut standing.value, job.facts.config.ip_cooldown_seconds, job.now);
+        if job.facts.config.strict_affinity && !block::belongs_to(&standing.value, &self.owner) {
+            return Ok(Taken::Nothing);
+        }
+        if block::free(&standing.value, &job.facts.reservations) == 0 {
+            return Ok(Taken::Nothing);
+        }
+        let mut next = standing.value.clone();
+        let wanted = usize::try_from(job.assigned.missing()).unwrap_or(usize::MAX);
+        let taken = block::allocate(&mut next, wanted, &job.request.holder, &job.facts.reservations);
+        block::advance(&mut next);
+        let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
+        let handle = job.handle.as_ref().map(|handle| handle.add(next.cidr, count));
+        let mut changes = vec![update_block(&next, standing.revision)];
+        changes.extend(keep);
+        changes.extend(handle.as_ref().map(|(change, _)| change.clone()));
+        match self.ledger.commit(&changes).await? {
+            Commit::Done(revision) => {
+                if let (Some(record), Some((_, handle))) = (job.handle.as_mut(), handle) {
+                    record.written(handle, revision);
+                }
+                let prefix = next.cidr.prefix_len();
+                job.assigned
+                    .addresses
+                    .extend(taken.into_iter().filter_map(|address| IpNet::new(address, prefix).ok()));
+                Ok(Taken::Some(Standing { value: next, revision }))
+            }
+            Commit::Refused(key) => {
+                if matches!(key, Key::Handle { .. }) {
+                    self.refresh_handle(job).await?;
+                }
+                Ok(Taken::Refused(key))
+            }
+        }
+    }
+
+    /// Reads the handle again. With a limit on it: whether it has enough addresses already, which are then the
+    /// answer.
+    async fn refresh_handle(&self, job: &mut Job<'_>) -> Result<bool> {
+        let Some(record) = job.handle.as_mut() else { return Ok(false) };
+        *record = HandleRecord::new(&record.id, self.ledger.handle(&record.id).await?);
+        let Some(limit) = job.request.max_per_handle else { return Ok(false) };
+        let held = self.held_by(record, job.version).await?;
+        let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        if count >= job.assigned.requested {
+            job.assigned.addresses = held;
+            job.assigned.addresses.truncate(job.assigned.requested as usize);
+            return Ok(true);
+        }
+        if count.saturating_add(job.assigned.missing()) > limit {
+            let (handle, version) = (record.id.clone(), job.version);
+            return Err(Error::HandleLimit { handle, version, limit });
+        }
+        Ok(false)
+    }
+
+    /// The addresses a handle has, by the blocks themselves: its own counts may be wrong.
+    pub(super) async fn held_by(&self, record: &HandleRecord, version: u8) -> Result<Vec<IpNet>> {
+        let mut held = Vec::new();
+        for cidr in record.blocks().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
+            if crate::space::version(&cidr) != version {
+                continue;
+            }
+            if let Some(standing) = self.ledger.block(cidr).await? {
+                let addresses = block::addresses_of(&standing.value, &record.id);
+                held.extend(addresses.into_iter().filter_map(|a| IpNet::new(a, cidr.prefix_len()).ok()));
+            }
+        }
+        Ok(held)
+    }
+
+    /// Gives up empty blocks in pools that no longer select this node.
+    async fn return_unsuitable(&self, job: &Job<'_>, owned: &mut Owned) {
+        let Ok(labels) = job.facts.labels(&self.owner) else { return };
+        let claims: Vec<IpNet> = owned.claims(job.version).iter().flatten().map(|c| c.cidr).collect();
+        for cidr in claims {
+            let pool = pool::containing(&job.facts.pools, cidr.network(), true);
+            if job.suits(&cidr) || pool.is_none_or(|pool| pool.selects_node(labels)) {
+                continue;
+            }
+            match self.release_claim(&self.owner, cidr, true, None).await {
+                Ok(()) => owned.forget(cidr),
+                Err(error) => tracing::debug!(%cidr, %error, "kept a block that is no longer ours to use"),
+            }
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Whether a block is in a pool that may be used.
+    pub fn suits(&self, cidr: &IpNet) -> bool {
+        self.pools.iter().any(|pool| pool.cidr.contains(cidr))
+    }
+}
+
+fn block_limit(job: &Job<'_>) -> u32 {
+    let global = Some(job.facts.config.max_blocks_per_host).filter(|limit| *limit > 0);
+    let own = job.request.max_blocks.filter(|limit| *limit > 0);
+    match (own, global) {
+        (Some(own), Some(global)) => own.min(global),
+        (Some(limit), None) | (None, Some(limit)) => limit,
+        (None, None) => USUAL_BLOCK_LIMIT,
+    }
+}

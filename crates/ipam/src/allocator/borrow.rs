@@ -1,0 +1,69 @@
+//! Addresses from blocks of other hosts, when there is no block left to claim.
+
+use super::auto::{Job, Taken};
+use super::owned::Owned;
+use super::{Allocator, MAX_ATTEMPTS};
+use crate::ledger::Standing;
+use crate::{Result, pick};
+use tortie_model::Key;
+use tortie_model::ipam::Block;
+
+impl Allocator {
+    /// Takes what is missing wherever there is something, without changing whose the blocks are.
+    pub(super) async fn borrow(
+        &self,
+        job: &mut Job<'_>,
+        owned: &mut Owned,
+        blocks: Vec<Standing<Block>>,
+    ) -> Result<()> {
+        if job.facts.config.strict_affinity {
+            let message = "No more free affine blocks and strict affinity enabled".to_owned();
+            job.assigned.messages.push(message);
+            return Ok(());
+        }
+        for pool in job.pools.clone() {
+            let start = pick::start(self.seed(pool, job.now), pool.block_count());
+            for found in pick::in_order(pool, &blocks, |standing| &standing.value.cidr, start) {
+                if job.assigned.missing() == 0 {
+                    return Ok(());
+                }
+                if !job.facts.reservations.covers(&found.value.cidr) {
+                    self.borrow_from(job, owned, found.clone()).await?;
+                }
+            }
+        }
+        if job.assigned.missing() > 0 {
+            let pools: Vec<String> = job.pools.iter().map(|pool| pool.cidr.to_string()).collect();
+            job.assigned.messages.push(format!("No IPs available in pools: [{}]", pools.join(" ")));
+        }
+        Ok(())
+    }
+
+    async fn borrow_from(
+        &self,
+        job: &mut Job<'_>,
+        owned: &mut Owned,
+        mut standing: Standing<Block>,
+    ) -> Result<()> {
+        let cidr = standing.value.cidr;
+        for _ in 0..MAX_ATTEMPTS {
+            match self.take(job, &mut standing, None).await? {
+                Taken::Some(written) => {
+                    owned.remember(cidr, Some(written));
+                    return Ok(());
+                }
+                Taken::Nothing => return Ok(()),
+                Taken::Refused(Key::Block { .. }) => match self.ledger.block(cidr).await? {
+                    Some(current) => standing = current,
+                    None => return Ok(()),
+                },
+                Taken::Refused(_) => {}
+            }
+            if job.assigned.missing() == 0 {
+                return Ok(());
+            }
+        }
+        // So many others want this block: there may be less of a crowd at the next one.
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! One address and no other.
+
+use super::owned::Owned;
+use super::request::SpecificRequest;
+use super::{Allocator, MAX_ATTEMPTS};
+use crate::facts::Facts;
+use crate::handle::HandleRecord;
+use crate::ledger::{Commit, Standing, update_block};
+use crate::{Error, Result, block, pool, space};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use tortie_model::Key;
+use tortie_model::ipam::Block;
+
+impl Allocator {
+    /// Assigns the address, reserved or not. Selectors, assignment mode and block limits are not asked.
+    pub async fn assign_address(&self, request: &SpecificRequest) -> Result<IpNet> {
+        let facts = self.facts().await?;
+        match self.assign_address_with(&facts, request).await {
+            Err(
+                error
+                @ (Error::NotInPool { .. } | Error::UseNotAllowed { .. } | Error::StrictAffinity { .. }),
+            ) => match self.later_facts(&facts).await? {
+                Some(later) => self.assign_address_with(&later, request).await,
+                None => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    async fn assign_address_with(&self, facts: &Facts, request: &SpecificRequest) -> Result<IpNet> {
+        let address = request.address;
+        let outside = || Error::NotInPool { address };
+        let pool = pool::containing(&facts.pools, address, true).ok_or_else(outside)?;
+        if let Some(intended) = request.intended.filter(|intended| !pool.uses.contains(intended)) {
+            return Err(Error::UseNotAllowed { address, intended });
+        }
+        let cidr = pool.block_of(address).ok_or_else(outside)?;
+        let mut owned = self.owned.lock().await;
+        let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
+        let mut look_at_handle = request.max_per_handle.is_some();
+        for _ in 0..MAX_ATTEMPTS {
+            let now = Timestamp::now();
+            let remembered = owned.block(cidr);
+            let from_memory = remembered.is_some();
+            let standing = match remembered {
+                Some(standing) => standing,
+                None => match self.find_or_claim(cidr, request, now, &mut owned).await? {
+                    Some(standing) => standing,
+                    None => continue,
+                },
+            };
+            let mut next = standing.value;
+            block::thaw(&mut next, facts.config.ip_cooldown_seconds, now);
+            if facts.config.strict_affinity && !block::belongs_to(&next, &self.owner) {
+                return Err(Error::StrictAffinity { block: cidr, wanted: self.owner.to_string() });
+            }
+            let holder = block::record(&next, address).and_then(|record| record.handle());
+            let is_ours = holder.is_some() && holder == request.holder.handle.as_deref();
+            if let Err(error) = block::allocate_address(&mut next, address, &request.holder) {
+                if from_memory {
+                    owned.remember(cidr, None);
+                    continue;
+                }
+                if request.max_per_handle.is_some() && is_ours {
+                    return Ok(space::host_net(address));
+                }
+                return Err(error);
+            }
+            if let Some(record) = handle.as_mut().filter(|_| look_at_handle) {
+                *record = HandleRecord::new(&record.id, self.ledger.handle(&record.id).await?);
+                self.check_limit(record, request).await?;
+                look_at_handle = false;
+            }
+            block::advance(&mut next);
+            let change = handle.as_ref().map(|record| record.add(cidr, 1).0);
+            let changes: Vec<_> =
+                [update_block(&next, standing.revision)].into_iter().chain(change).collect();
+            match self.ledger.commit(&changes).await? {
+                Commit::Done(revision) => {
+                    owned.remember(cidr, Some(Standing { value: next, revision }));
+                    return Ok(space::host_net(address));
+                }
+                Commit::Refused(Key::Handle { .. }) => look_at_handle = true,
+                Commit::Refused(_) => owned.remember(cidr, None),
+            }
+        }
+        Err(Error::TooManyRetries)
+    }
+
+    /// The block as it stands, claimed if there is none; nothing if others were faster and it is worth looking again.
+    async fn find_or_claim(
+        &self,
+        cidr: IpNet,
+        request: &SpecificRequest,
+        now: Timestamp,
+        owned: &mut Owned,
+    ) -> Result<Option<Standing<Block>>> {
+        if let Some(standing) = self.ledger.block(cidr).await? {
+            return Ok(Some(standing));
+        }
+        let reserved = request.reserved.as_ref();
+        if let Some(standing) = self.claim_new(cidr, reserved, now, owned).await? {
+            return Ok(Some(standing));
+        }
+        // A claim of ours without a block, left from before, stands in the way.
+        let version = space::version(&cidr);
+        self.load_claims(owned, version).await?;
+        let claims = owned.claims(version).as_mut();
+        match claims.and_then(|claims| claims.iter_mut().find(|claim| claim.cidr == cidr)) {
+            Some(claim) => self.resolve(claim, reserved, now).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn check_limit(&self, record: &HandleRecord, request: &SpecificRequest) -> Result<()> {
+        let Some(limit) = request.max_per_handle else { return Ok(()) };
+        let version = space::version_of(request.address);
+        let held = self.held_by(record, version).await?;
+        if held.len() as u128 >= u128::from(limit) {
+            return Err(Error::HandleLimit { handle: record.id.clone(), version, limit });
+        }
+        Ok(())
+    }
+}

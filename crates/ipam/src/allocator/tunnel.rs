@@ -1,0 +1,240 @@
+//! Addresses for the ends of a node's tunnels.
+
+use super::Allocator;
+use super::request::{Request, SpecificRequest};
+use crate::block::{self, Release};
+use crate::owner::{Holder, attribute};
+use crate::pool::{Encapsulation, Pool, Use};
+use crate::{Error, Result};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::ipam::AllocationAttribute;
+
+/// The kinds of tunnel that want an address, in the order in which they are looked after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tunnel {
+    WireguardV4,
+    WireguardV6,
+    Ipip,
+    VxlanV4,
+    VxlanV6,
+}
+
+/// What decides which pools a node's tunnel address may come from.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelPools<'a> {
+    pub pools: &'a [Pool],
+    pub node_labels: &'a BTreeMap<String, String>,
+    /// The node has a public key of this family and does not encrypt traffic between hosts itself.
+    pub wireguard: bool,
+}
+
+impl Tunnel {
+    pub const ALL: [Tunnel; 5] =
+        [Tunnel::WireguardV4, Tunnel::WireguardV6, Tunnel::Ipip, Tunnel::VxlanV4, Tunnel::VxlanV6];
+
+    pub const fn version(self) -> u8 {
+        match self {
+            Tunnel::WireguardV4 | Tunnel::Ipip | Tunnel::VxlanV4 => 4,
+            Tunnel::WireguardV6 | Tunnel::VxlanV6 => 6,
+        }
+    }
+
+    /// What the attribute `type` says.
+    pub const fn attribute(self) -> &'static str {
+        match self {
+            Tunnel::WireguardV4 => "wireguardTunnelAddress",
+            Tunnel::WireguardV6 => "wireguardV6TunnelAddress",
+            Tunnel::Ipip => "ipipTunnelAddress",
+            Tunnel::VxlanV4 => "vxlanTunnelAddress",
+            Tunnel::VxlanV6 => "vxlanV6TunnelAddress",
+        }
+    }
+
+    pub fn handle(self, node: &str) -> String {
+        let kind = match self {
+            Tunnel::WireguardV4 => "wireguard",
+            Tunnel::WireguardV6 => "wireguard-v6",
+            Tunnel::Ipip => "ipip",
+            Tunnel::VxlanV4 => "vxlan",
+            Tunnel::VxlanV6 => "vxlan-v6",
+        };
+        format!("{kind}-tunnel-addr-{node}")
+    }
+
+    /// The pools the address may come from; none means that no address is wanted.
+    pub fn pools(self, given: &TunnelPools<'_>) -> Vec<IpNet> {
+        let wants = |pool: &Pool| match self {
+            Tunnel::WireguardV4 | Tunnel::WireguardV6 => given.wireguard,
+            Tunnel::Ipip => pool.ipip != Encapsulation::Never,
+            Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan != Encapsulation::Never,
+        };
+        let suits = |pool: &&Pool| {
+            pool.enabled
+                && pool.version() == self.version()
+                && pool.uses.contains(&Use::Tunnel)
+                && pool.selects_node(given.node_labels)
+                && wants(pool)
+        };
+        given.pools.iter().filter(suits).map(|pool| pool.cidr).collect()
+    }
+
+    fn holder(self, node: &str) -> Holder {
+        let attributes = BTreeMap::from([
+            (attribute::NODE.to_owned(), node.to_owned()),
+            (attribute::TYPE.to_owned(), self.attribute().to_owned()),
+        ]);
+        Holder::new(Some(&self.handle(node)), attributes)
+    }
+}
+
+/// Whose an address is, seen from a tunnel.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Free,
+    Ours,
+    /// From before addresses had owners.
+    Ancient,
+    Foreign,
+}
+
+impl Allocator {
+    /// The address the tunnel should have, assigned if need be; nothing, after giving back what it had, if no pool
+    /// wants one. Recording it in the Node is the caller's business.
+    pub async fn ensure_tunnel(
+        &self,
+        tunnel: Tunnel,
+        current: Option<IpAddr>,
+        pools: &[IpNet],
+    ) -> Result<Option<IpAddr>> {
+        if pools.is_empty() {
+            return self.release_tunnel(tunnel, current).await.map(|()| None);
+        }
+        let standing = match current {
+            Some(address) => self.tunnel_standing(tunnel, address).await?,
+            None => Standing::Free,
+        };
+        match (standing, current) {
+            (Standing::Ours, Some(address)) if pools.iter().any(|pool| pool.contains(&address)) => {
+                Ok(Some(address))
+            }
+            (Standing::Ancient, Some(address)) => {
+                self.release(&[Release::of(address)]).await?;
+                let holder = tunnel.holder(&self.owner.name);
+                let request =
+                    SpecificRequest { intended: Some(Use::Tunnel), ..SpecificRequest::new(address, holder) };
+                match self.assign_address(&request).await {
+                    Ok(_) => Ok(Some(address)),
+                    Err(_) => self.assign_tunnel(tunnel, pools).await.map(Some),
+                }
+            }
+            (Standing::Foreign, _) => self.assign_tunnel(tunnel, pools).await.map(Some),
+            _ => {
+                self.release_handle_if_any(&tunnel.handle(&self.owner.name)).await?;
+                self.assign_tunnel(tunnel, pools).await.map(Some)
+            }
+        }
+    }
+
+    /// Gives back the address of a tunnel.
+    pub async fn release_tunnel(&self, tunnel: Tunnel, current: Option<IpAddr>) -> Result<()> {
+        let handle = tunnel.handle(&self.owner.name);
+        if self.release_handle_if_any(&handle).await? {
+            return Ok(());
+        }
+        let Some(address) = current else { return Ok(()) };
+        let record = self.record_of(address).await?;
+        let ours =
+            record.is_some_and(|record| is_ancient(&record) || record.handle() == Some(handle.as_str()));
+        if ours {
+            self.release(&[Release::of(address)]).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether there was such a handle.
+    async fn release_handle_if_any(&self, handle: &str) -> Result<bool> {
+        match self.release_by_handle(handle).await {
+            Ok(_) => Ok(true),
+            Err(Error::DoesNotExist { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn assign_tunnel(&self, tunnel: Tunnel, pools: &[IpNet]) -> Result<IpAddr> {
+        let (v4, v6) = if tunnel.version() == 4 { (1, 0) } else { (0, 1) };
+        let mut request = Request::new(tunnel.holder(&self.owner.name), v4, v6);
+        request.intended = Use::Tunnel;
+        if v4 == 1 {
+            request.v4_pools = pools.to_vec()
+        } else {
+            request.v6_pools = pools.to_vec()
+        }
+        let assigned = self.auto_assign(&request).await.map_err(|failed| failed.error)?;
+        let address = assigned.addresses().next().map(|net| net.addr());
+        let family = if v4 == 1 { assigned.v4 } else { assigned.v6 };
+        address.ok_or_else(|| Error::Exhausted { reason: family.shortfall().unwrap_or_default() })
+    }
+
+    async fn tunnel_standing(&self, tunnel: Tunnel, address: IpAddr) -> Result<Standing> {
+        let Some(record) = self.record_of(address).await? else { return Ok(Standing::Free) };
+        let says = |name: &str, value: &str| record.secondary.get(name).is_some_and(|found| found == value);
+        Ok(if says(attribute::TYPE, tunnel.attribute()) && says(attribute::NODE, &self.owner.name) {
+            Standing::Ours
+        } else if is_ancient(&record) {
+            Standing::Ancient
+        } else {
+            Standing::Foreign
+        })
+    }
+
+    /// Who has an address; nobody if it is free or cools down.
+    pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
+        let facts = self.facts().await?;
+        let mut owned = self.owned.lock().await;
+        let Some(cidr) = self.block_of(&facts, &mut owned, address).await? else { return Ok(None) };
+        let standing = self.ledger.block(cidr).await?;
+        let record = standing.as_ref().and_then(|standing| block::record(&standing.value, address));
+        Ok(record.filter(|record| record.released_at.is_none()).cloned())
+    }
+}
+
+fn is_ancient(record: &AllocationAttribute) -> bool {
+    record.handle().is_none() && record.secondary.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pools_of_tunnels() {
+        let pool = |cidr: &str, spec: serde_json::Value| {
+            let mut object = json!({"metadata": {"name": cidr}, "spec": spec});
+            object["spec"]["cidr"] = json!(cidr);
+            Pool::read(&object).unwrap()
+        };
+        let pools = [
+            pool("10.1.0.0/16", json!({"vxlanMode": "Always"})),
+            pool("10.2.0.0/16", json!({"ipipMode": "CrossSubnet"})),
+            pool("10.3.0.0/16", json!({"vxlanMode": "Always", "disabled": true})),
+            pool("10.4.0.0/16", json!({"vxlanMode": "Always", "nodeSelector": "has(x)"})),
+            pool("10.5.0.0/16", json!({"vxlanMode": "Always", "allowedUses": ["Workload"]})),
+            pool("fd00::/48", json!({"vxlanMode": "Always"})),
+        ];
+        let labels = BTreeMap::new();
+        let given = TunnelPools { pools: &pools, node_labels: &labels, wireguard: false };
+        let found = |tunnel: Tunnel, given: &TunnelPools<'_>| {
+            tunnel.pools(given).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(found(Tunnel::VxlanV4, &given), "10.1.0.0/16");
+        assert_eq!(found(Tunnel::Ipip, &given), "10.2.0.0/16");
+        assert_eq!(found(Tunnel::VxlanV6, &given), "fd00::/48");
+        assert_eq!(found(Tunnel::WireguardV4, &given), "");
+        let with_key = TunnelPools { wireguard: true, ..given };
+        assert_eq!(found(Tunnel::WireguardV4, &with_key), "10.1.0.0/16 10.2.0.0/16");
+        assert_eq!(Tunnel::VxlanV6.handle("n1"), "vxlan-v6-tunnel-addr-n1");
+    }
+}

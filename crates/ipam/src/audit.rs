@@ -1,0 +1,226 @@
+//! Whether what address management records is true: of each block alone, and of blocks, handles and users together.
+
+use crate::pool::Pool;
+use crate::space;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_model::ipam::{AllocationAttribute, Block, Handle};
+
+/// One allocated address, as a block records it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation<'a> {
+    pub address: IpAddr,
+    pub block: &'a Block,
+    /// Absent if the block is broken.
+    pub record: Option<&'a AllocationAttribute>,
+    pub sequence_number: u64,
+}
+
+/// What does not fit together. Addresses are in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Recorded as taken but used by nobody.
+    pub not_in_use: Vec<IpAddr>,
+    /// Used, but in no pool that is active.
+    pub outside_pools: Vec<IpAddr>,
+    /// Used and in a pool, but not recorded as taken.
+    pub not_allocated: Vec<IpAddr>,
+    /// Handles of which no block has an address.
+    pub leaked_handles: Vec<String>,
+    pub matched_handles: usize,
+    /// Handles that blocks name but that do not exist; not a problem, since releasing works without them.
+    pub missing_handles: Vec<String>,
+    /// By the block's CIDR.
+    pub faults: BTreeMap<String, Vec<String>>,
+}
+
+impl Findings {
+    pub fn problems(&self) -> usize {
+        self.not_in_use.len()
+            + self.outside_pools.len()
+            + self.not_allocated.len()
+            + self.leaked_handles.len()
+            + self.faults.len()
+    }
+}
+
+impl Allocation<'_> {
+    pub fn handle(&self) -> Option<&str> {
+        self.record.and_then(AllocationAttribute::handle)
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.record.and_then(|record| record.secondary.get(name)).map(String::as_str)
+    }
+
+    pub fn is_cooling_down(&self) -> bool {
+        self.record.is_some_and(|record| record.released_at.is_some())
+    }
+}
+
+/// Every allocated address of a block, cooling ones included.
+pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
+    (0u32..).zip(&block.allocations).filter_map(|(ordinal, index)| {
+        Some(Allocation {
+            address: space::address(&block.cidr, ordinal)?,
+            block,
+            record: block.attributes.get((*index)? as usize),
+            sequence_number: block.sequence_number_for_allocation.get(&ordinal).copied().unwrap_or(0),
+        })
+    })
+}
+
+/// What is wrong inside a block.
+pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
+    let mut faults = Vec::new();
+    let size = space::size(&block.cidr);
+    if block.allocations.len() as u128 != size {
+        faults.push(format!("has {} allocations for {size} addresses", block.allocations.len()));
+    }
+    let mut used = BTreeSet::new();
+    for (ordinal, index) in block.allocations.iter().enumerate() {
+        let Some(index) = *index else { continue };
+        if index as usize >= block.attributes.len() {
+            faults.push(format!("allocation {ordinal} refers to attribute {index}, which does not exist"));
+        }
+        used.insert(index as usize);
+    }
+    for (index, record) in block.attributes.iter().enumerate() {
+        if !used.contains(&index) {
+            faults.push(format!("attribute {index} is not referred to"));
+        }
+        if record.released_at.is_some_and(|at| at > now) {
+            faults.push(format!("attribute {index} was released in the future"));
+        }
+    }
+    let mut free = BTreeSet::new();
+    for ordinal in &block.unallocated {
+        if !free.insert(*ordinal) {
+            faults.push(format!("ordinal {ordinal} is twice in the list of free addresses"));
+        }
+        match block.allocations.get(*ordinal as usize) {
+            None => faults.push(format!("free ordinal {ordinal} is out of range")),
+            Some(Some(_)) => faults.push(format!("ordinal {ordinal} is both free and allocated")),
+            Some(None) => {}
+        }
+    }
+    let allocated = block.allocations.iter().flatten().count();
+    if (allocated + block.unallocated.len()) as u128 != size {
+        faults.push(format!(
+            "{allocated} allocated and {} free do not make {size} addresses",
+            block.unallocated.len()
+        ));
+    }
+    faults
+}
+
+/// Holds blocks, pools, handles and the addresses in use against each other.
+pub fn compare(
+    blocks: &[Block],
+    pools: &[Pool],
+    handles: &BTreeMap<String, Handle>,
+    in_use: &BTreeSet<IpAddr>,
+    now: Timestamp,
+) -> Findings {
+    let mut findings = Findings::default();
+    let mut allocated = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    for block in blocks {
+        for allocation in allocations(block) {
+            allocated.insert(allocation.address);
+            named.extend(allocation.handle().filter(|handle| !handle.is_empty()).map(str::to_owned));
+            let windows = allocation.handle() == Some(crate::owner::WINDOWS_RESERVED_HANDLE);
+            if !in_use.contains(&allocation.address) && !windows && !allocation.is_cooling_down() {
+                findings.not_in_use.push(allocation.address);
+            }
+        }
+        let wrong = faults(block, now);
+        if !wrong.is_empty() {
+            findings.faults.insert(block.cidr.to_string(), wrong);
+        }
+    }
+    findings.not_in_use.sort_unstable();
+    for address in in_use.iter().filter(|address| !allocated.contains(address)) {
+        match crate::pool::containing(pools, *address, true) {
+            Some(_) => findings.not_allocated.push(*address),
+            None => findings.outside_pools.push(*address),
+        }
+    }
+    for id in handles.keys() {
+        if named.contains(id) {
+            findings.matched_handles += 1;
+        } else {
+            findings.leaked_handles.push(id.clone());
+        }
+    }
+    findings.missing_handles = named.into_iter().filter(|id| !handles.contains_key(id)).collect();
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block;
+    use crate::owner::{Holder, HostReserved, Owner};
+    use crate::reservation::Reservations;
+
+    fn now() -> Timestamp {
+        "2026-03-01T10:20:30Z".parse().unwrap()
+    }
+
+    fn filled(count: usize) -> Block {
+        let mut block = block::fresh("10.0.0.0/29".parse().unwrap(), &Owner::host("n"), None, now());
+        let holder = Holder::new(Some("h"), BTreeMap::new());
+        block::allocate(&mut block, count, &holder, &Reservations::default());
+        block
+    }
+
+    fn broken(spoil: impl FnOnce(&mut Block)) -> Vec<String> {
+        let mut block = filled(2);
+        spoil(&mut block);
+        faults(&block, now())
+    }
+
+    #[test]
+    fn a_sound_block_has_no_faults() {
+        assert_eq!(broken(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        let future: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+        for (fault, text) in [
+            (broken(|b| b.allocations[0] = Some(5)), "refers to attribute 5"),
+            (broken(|b| b.attributes.push(AllocationAttribute::default())), "attribute 1 is not referred to"),
+            (broken(|b| b.unallocated.push(7)), "ordinal 7 is twice"),
+            (broken(|b| b.unallocated.push(90)), "free ordinal 90 is out of range"),
+            (broken(|b| b.unallocated.push(0)), "ordinal 0 is both free and allocated"),
+            (broken(|b| b.unallocated.truncate(1)), "2 allocated and 1 free do not make 8 addresses"),
+            (broken(|b| b.allocations.truncate(3)), "has 3 allocations for 8 addresses"),
+            (broken(|b| b.attributes[0].released_at = Some(future)), "was released in the future"),
+        ] {
+            assert!(fault.iter().any(|fault| fault.contains(text)), "{text}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn everything_is_held_against_everything() {
+        let pool =
+            serde_json::json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}});
+        let pools = [Pool::read(&pool).unwrap()];
+        let windows = HostReserved::windows();
+        let other = block::fresh("10.0.0.8/29".parse().unwrap(), &Owner::host("w"), Some(&windows), now());
+        let handles = ["h", "lost"].map(|id| (id.to_owned(), Handle::default()));
+        let in_use = ["10.0.0.1", "10.0.0.5", "10.9.0.1"].map(|ip| ip.parse().unwrap());
+        let findings =
+            compare(&[filled(2), other], &pools, &BTreeMap::from(handles), &BTreeSet::from(in_use), now());
+        assert_eq!(findings.not_in_use, ["10.0.0.0".parse::<IpAddr>().unwrap()]);
+        assert_eq!(findings.not_allocated, ["10.0.0.5".parse::<IpAddr>().unwrap()]);
+        assert_eq!(findings.outside_pools, ["10.9.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(findings.leaked_handles, ["lost"]);
+        assert_eq!(findings.matched_handles, 1);
+        assert_eq!(findings.missing_handles, ["windows-reserved-ipam-handle"]);
+        assert_eq!(findings.problems(), 4);
+    }
+}

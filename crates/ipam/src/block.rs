@@ -1,0 +1,288 @@
+//! What can be done with one block: take addresses out, put them back, and the passage of time in between.
+//!
+//! A block comes from a store that others write too. Whatever it says, nothing here panics, and an address is
+//! handed out only if the block says twice that it is free: by an empty allocation and by its place in the queue.
+
+use crate::owner::{Holder, HostReserved, Owner, WINDOWS_RESERVED_HANDLE, attribute};
+use crate::reservation::Reservations;
+use crate::{Error, space};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde_json::Map;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_model::ipam::{AllocationAttribute, Block};
+
+/// An address to give back, and what must be true of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    pub address: IpAddr,
+    /// It is only given back if it belongs to this handle.
+    pub handle: Option<String>,
+    /// It is only given back if it was taken by the write with this number.
+    pub sequence_number: Option<u64>,
+}
+
+impl Release {
+    pub fn of(address: IpAddr) -> Release {
+        Release { address, handle: None, sequence_number: None }
+    }
+}
+
+/// What giving back came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    pub addresses: Vec<IpAddr>,
+    /// Asked for but free, cooling down, or not in the block at all.
+    pub unallocated: Vec<IpAddr>,
+    /// How many addresses each handle lost.
+    pub handles: BTreeMap<String, u32>,
+}
+
+/// A block just claimed: everything free except what the host keeps for itself.
+pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: Timestamp) -> Block {
+    let size = u32::try_from(space::size(&cidr)).unwrap_or(u32::MAX);
+    let mut block = Block {
+        cidr,
+        affinity: Some(owner.to_string()),
+        affinity_claim_time: Some(whole_seconds(now)),
+        allocations: vec![None; size as usize],
+        unallocated: (0..size).collect(),
+        attributes: Vec::new(),
+        sequence_number: u64::try_from(now.as_nanosecond()).unwrap_or(0),
+        sequence_number_for_allocation: BTreeMap::new(),
+        deleted: false,
+        other: Map::new(),
+    };
+    if let Some(reserved) = reserved {
+        let note = BTreeMap::from([(attribute::NOTE.to_owned(), reserved.note.clone())]);
+        let holder = Holder::new(Some(&reserved.handle), note);
+        let kept: Vec<u32> = (0..size).filter(|n| *n < reserved.first || size - n <= reserved.last).collect();
+        hand_out(&mut block, &kept, &holder);
+    }
+    block
+}
+
+/// Frees what was given back longer ago than the cooldown, and forgets records nothing refers to.
+pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
+    let limit = i64::from(cooldown_seconds);
+    let thawed = |record: &AllocationAttribute| {
+        record.released_at.is_some_and(|at| {
+            cooldown_seconds == 0 || now.duration_since(at) > jiff::SignedDuration::from_secs(limit)
+        })
+    };
+    for ordinal in 0..block.allocations.len() {
+        let record = block.allocations[ordinal].and_then(|index| block.attributes.get(index as usize));
+        if record.is_some_and(thawed) {
+            let ordinal_number = ordinal as u32;
+            block.allocations[ordinal] = None;
+            block.unallocated.push(ordinal_number);
+            block.sequence_number_for_allocation.remove(&ordinal_number);
+        }
+    }
+    forget_unused_records(block);
+}
+
+/// How many addresses could be handed out now.
+pub fn free(block: &Block, reservations: &Reservations) -> usize {
+    block.unallocated.iter().filter(|ordinal| is_available(block, **ordinal, reservations)).count()
+}
+
+/// Whether nobody but the host itself has an address in it; one that cools down counts as taken.
+pub fn is_empty(block: &Block) -> bool {
+    block.allocations.iter().flatten().all(|index| {
+        block
+            .attributes
+            .get(*index as usize)
+            .is_some_and(|record| record.handle() == Some(WINDOWS_RESERVED_HANDLE))
+    })
+}
+
+pub fn belongs_to(block: &Block, owner: &Owner) -> bool {
+    block.owner() == Some((owner.affinity, owner.name.as_str()))
+}
+
+/// Takes up to `count` addresses from the head of the queue, passing over reserved ones.
+pub fn allocate(
+    block: &mut Block,
+    count: usize,
+    holder: &Holder,
+    reservations: &Reservations,
+) -> Vec<IpAddr> {
+    let mut seen = BTreeSet::new();
+    let available = |ordinal: &u32| is_available(block, *ordinal, reservations) && seen.insert(*ordinal);
+    let ordinals: Vec<u32> = block.unallocated.iter().copied().filter(available).take(count).collect();
+    hand_out(block, &ordinals, holder)
+}
+
+/// Takes this address, reserved or not.
+pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> Result<(), Error> {
+    let ordinal = space::ordinal(&block.cidr, address).ok_or(Error::NotInPool { address })?;
+    let free = block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
+        && block.unallocated.contains(&ordinal);
+    if !free {
+        return Err(Error::AlreadyAssigned { address });
+    }
+    hand_out(block, &[ordinal], holder);
+    Ok(())
+}
+
+/// Gives addresses back: all whose conditions hold, or none if one does not.
+pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<Released, Error> {
+    let mut released = Released::default();
+    let mut ordinals = BTreeSet::new();
+    for Release { address, handle, sequence_number } in wanted {
+        let ordinal = space::ordinal(&block.cidr, *address);
+        let record = ordinal.and_then(|ordinal| record_of(block, ordinal));
+        if let Some(given) = *sequence_number {
+            let found = ordinal.and_then(|ordinal| block.sequence_number_for_allocation.get(&ordinal));
+            let found = found.copied().unwrap_or(0);
+            if found != given {
+                return Err(Error::BadSequenceNumber { address: *address, found, given });
+            }
+        }
+        let (Some(ordinal), Some(record)) = (ordinal, record.filter(|r| r.released_at.is_none())) else {
+            released.unallocated.push(*address);
+            continue;
+        };
+        let found = record.handle().unwrap_or_default();
+        if let Some(given) = handle.as_deref()
+            && given != found
+        {
+            return Err(Error::BadHandle {
+                address: *address,
+                found: found.to_owned(),
+                given: given.to_owned(),
+            });
+        }
+        if ordinals.insert(ordinal) {
+            released.addresses.push(*address);
+            if !found.is_empty() {
+                *released.handles.entry(found.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    cool_down(block, &ordinals, now);
+    Ok(released)
+}
+
+/// Gives back every address of a handle.
+pub fn release_handle(block: &mut Block, handle: &str, now: Timestamp) -> Vec<IpAddr> {
+    let ordinals: BTreeSet<u32> = held_by(block, handle).collect();
+    cool_down(block, &ordinals, now);
+    ordinals.into_iter().filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
+}
+
+/// The addresses of a handle.
+pub fn addresses_of(block: &Block, handle: &str) -> Vec<IpAddr> {
+    held_by(block, handle).filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
+}
+
+/// Who has an address, cooling down included.
+pub fn record(block: &Block, address: IpAddr) -> Option<&AllocationAttribute> {
+    record_of(block, space::ordinal(&block.cidr, address)?)
+}
+
+/// To be done once before each write that is not the first.
+pub fn advance(block: &mut Block) {
+    block.sequence_number = block.sequence_number.wrapping_add(1);
+}
+
+/// Leaves the addresses to their holders and the block to nobody.
+pub fn disown(block: &mut Block) {
+    block.affinity = None;
+    block.affinity_claim_time = None;
+}
+
+fn held_by<'a>(block: &'a Block, handle: &'a str) -> impl Iterator<Item = u32> + 'a {
+    (0u32..).zip(&block.allocations).filter_map(move |(ordinal, index)| {
+        let record = block.attributes.get((*index)? as usize)?;
+        (record.released_at.is_none() && record.handle() == Some(handle)).then_some(ordinal)
+    })
+}
+
+fn record_of(block: &Block, ordinal: u32) -> Option<&AllocationAttribute> {
+    let index = (*block.allocations.get(ordinal as usize)?)?;
+    block.attributes.get(index as usize)
+}
+
+fn is_available(block: &Block, ordinal: u32, reservations: &Reservations) -> bool {
+    block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
+        && space::address(&block.cidr, ordinal).is_some_and(|address| !reservations.contains(address))
+}
+
+fn hand_out(block: &mut Block, ordinals: &[u32], holder: &Holder) -> Vec<IpAddr> {
+    if ordinals.is_empty() {
+        return Vec::new();
+    }
+    let taken: BTreeSet<u32> = ordinals.iter().copied().collect();
+    block.unallocated.retain(|ordinal| !taken.contains(ordinal));
+    let index = record_index(
+        block,
+        AllocationAttribute {
+            handle_id: holder.handle.clone(),
+            secondary: holder.attributes.clone(),
+            ..AllocationAttribute::default()
+        },
+    );
+    let cidr = block.cidr;
+    for ordinal in taken {
+        if let Some(allocation) = block.allocations.get_mut(ordinal as usize) {
+            *allocation = Some(index);
+            block.sequence_number_for_allocation.insert(ordinal, block.sequence_number);
+        }
+    }
+    ordinals.iter().filter_map(|ordinal| space::address(&cidr, *ordinal)).collect()
+}
+
+fn cool_down(block: &mut Block, ordinals: &BTreeSet<u32>, now: Timestamp) {
+    if ordinals.is_empty() {
+        return;
+    }
+    let cooling =
+        AllocationAttribute { released_at: Some(whole_seconds(now)), ..AllocationAttribute::default() };
+    let index = record_index(block, cooling);
+    for ordinal in ordinals {
+        if let Some(allocation) = block.allocations.get_mut(*ordinal as usize) {
+            *allocation = Some(index);
+        }
+    }
+    forget_unused_records(block);
+}
+
+/// Where this record stands, after adding it if no equal one is there.
+fn record_index(block: &mut Block, record: AllocationAttribute) -> u32 {
+    let found = block.attributes.iter().position(|other| *other == record);
+    let index = found.unwrap_or_else(|| {
+        block.attributes.push(record);
+        block.attributes.len() - 1
+    });
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+fn forget_unused_records(block: &mut Block) {
+    let used: BTreeSet<u32> = block.allocations.iter().flatten().copied().collect();
+    if (0u32..).zip(&block.attributes).all(|(index, _)| used.contains(&index)) {
+        return;
+    }
+    let mut moved = BTreeMap::new();
+    let mut kept = Vec::new();
+    for (index, record) in (0u32..).zip(std::mem::take(&mut block.attributes)) {
+        if used.contains(&index) {
+            moved.insert(index, kept.len() as u32);
+            kept.push(record);
+        }
+    }
+    block.attributes = kept;
+    for index in block.allocations.iter_mut().flatten() {
+        // An index beyond the records stays beyond them: that block is broken and must stay visibly so.
+        *index = moved.get(index).copied().unwrap_or(u32::MAX);
+    }
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! What the allocator must know besides its own records: pools, reservations, settings and the node's labels.
+
+use crate::ledger::Ledger;
+use crate::owner::Owner;
+use crate::pool::Pool;
+use crate::reservation::Reservations;
+use crate::{Error, Result};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::ipam::IpamConfig;
+use tortie_model::key::AffinityType;
+use tortie_model::{Key, Kind, Resource};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// In the order of their names.
+    pub pools: Vec<Pool>,
+    pub reservations: Reservations,
+    pub config: IpamConfig,
+    /// `None` if the node is not known to the store.
+    pub node_labels: Option<BTreeMap<String, String>>,
+}
+
+impl Facts {
+    pub async fn load(ledger: &Ledger, owner: &Owner) -> Result<Facts> {
+        let node = match owner.affinity {
+            AffinityType::Host => ledger.resource(Kind::Node, &owner.name).await?,
+            AffinityType::Virtual => None,
+        };
+        Ok(Facts {
+            pools: ledger.resources(Kind::IPPool).await?.iter().filter_map(pool).collect(),
+            reservations: reservations(&ledger.resources(Kind::IPReservation).await?),
+            config: ledger.config().await?.unwrap_or_default(),
+            node_labels: node_labels(owner, node.as_ref()),
+        })
+    }
+
+    /// The labels pools select by.
+    pub fn labels(&self, owner: &Owner) -> Result<&BTreeMap<String, String>> {
+        self.node_labels.as_ref().ok_or_else(|| Error::DoesNotExist {
+            id: Key::resource(Kind::Node, "", &owner.name).to_string(),
+            reason: "an address can only be assigned on a node that the store knows".to_owned(),
+        })
+    }
+}
+
+/// A pool of the store, if it can be used at all.
+pub fn pool(resource: &Resource) -> Option<Pool> {
+    let pool = Pool::read(&resource.to_value());
+    if pool.is_none() {
+        tracing::warn!(
+            pool = resource.metadata().name,
+            "pool passed over: its CIDR or block size is not valid"
+        );
+    }
+    pool
+}
+
+/// The owner's labels; what is not a host has none and needs no node.
+pub fn node_labels(owner: &Owner, node: Option<&Resource>) -> Option<BTreeMap<String, String>> {
+    match owner.affinity {
+        AffinityType::Host => node.map(|node| node.metadata().labels.clone()),
+        AffinityType::Virtual => Some(BTreeMap::new()),
+    }
+}
+
+/// All reserved ranges. Single addresses and blanks are tolerated.
+pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Reservations {
+    let mut nets = Vec::new();
+    for resource in resources {
+        let object = resource.to_value();
+        let listed = object.pointer("/spec/reservedCIDRs").and_then(|list| list.as_array().cloned());
+        for text in listed.iter().flatten().filter_map(|text| text.as_str()).map(str::trim) {
+            let single = || text.parse::<IpAddr>().map(IpNet::from).ok();
+            match text.parse::<IpNet>().ok().or_else(single) {
+                Some(net) => nets.push(net.trunc()),
+                None if text.is_empty() => {}
+                None => {
+                    tracing::warn!(reservation = resource.metadata().name, text, "not a CIDR, passed over")
+                }
+            }
+        }
+    }
+    Reservations::new(nets)
+}

@@ -1,0 +1,104 @@
+//! Who a block belongs to, and whom an address is handed to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use tortie_model::key::AffinityType;
+
+/// Attribute names shared with every other user of the same blocks.
+pub mod attribute {
+    pub const POD: &str = "pod";
+    pub const NAMESPACE: &str = "namespace";
+    pub const NODE: &str = "node";
+    pub const TIMESTAMP: &str = "timestamp";
+    pub const TYPE: &str = "type";
+    pub const NOTE: &str = "note";
+}
+
+/// Addresses at both ends of each block that Windows hosts keep for themselves.
+pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
+
+/// A host, or something else that owns blocks, such as the load balancer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    pub affinity: AffinityType,
+    pub name: String,
+}
+
+impl Owner {
+    pub fn host(name: &str) -> Owner {
+        Owner { affinity: AffinityType::Host, name: name.to_owned() }
+    }
+}
+
+/// As a block names it: `host:rack1-n7`.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.affinity, self.name)
+    }
+}
+
+/// Whom an address is recorded for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    pub handle: Option<String>,
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl Holder {
+    /// Handles are cut at a carriage return, as all readers do.
+    pub fn new(handle: Option<&str>, attributes: BTreeMap<String, String>) -> Holder {
+        let handle = handle.and_then(|handle| handle.split('\r').next()).filter(|handle| !handle.is_empty());
+        Holder { handle: handle.map(str::to_owned), attributes }
+    }
+}
+
+/// Addresses the host keeps for itself at both ends of each block it claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostReserved {
+    pub first: u32,
+    pub last: u32,
+    pub handle: String,
+    pub note: String,
+}
+
+impl HostReserved {
+    /// What a Windows host needs.
+    pub fn windows() -> HostReserved {
+        HostReserved {
+            first: 3,
+            last: 1,
+            handle: WINDOWS_RESERVED_HANDLE.to_owned(),
+            note: "windows host rsvd".to_owned(),
+        }
+    }
+
+    /// The longest prefix whose blocks still have room for more than what is kept.
+    pub fn longest_prefix(&self, address_bits: u8) -> u8 {
+        let kept = self.first.saturating_add(self.last);
+        let bits = u8::try_from(u32::BITS - kept.leading_zeros()).unwrap_or(u8::MAX);
+        address_bits.saturating_sub(bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_blocks_are_at_most_29_long() {
+        assert_eq!(HostReserved::windows().longest_prefix(32), 29);
+        let none = HostReserved { first: 0, last: 0, ..HostReserved::windows() };
+        assert_eq!(none.longest_prefix(128), 128);
+    }
+
+    #[test]
+    fn garbage_after_a_handle_is_cut() {
+        assert_eq!(Holder::new(Some("net.abc\r\n"), BTreeMap::new()).handle.as_deref(), Some("net.abc"));
+        assert_eq!(Holder::new(Some("\r"), BTreeMap::new()).handle, None);
+    }
+
+    #[test]
+    fn owners_read_as_blocks_name_them() {
+        assert_eq!(Owner::host("rack1-n7").to_string(), "host:rack1-n7");
+    }
+}

@@ -1,0 +1,290 @@
+//! Pools as the allocator sees them, and which of them a request may use.
+
+use crate::{Error, Result, space};
+use ipnet::IpNet;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use tortie_model::selector::Selector;
+
+/// What an address is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Use {
+    Workload,
+    Tunnel,
+    LoadBalancer,
+}
+
+/// Whether packets between nodes are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulation {
+    Never,
+    Always,
+    CrossSubnet,
+}
+
+/// An IPPool whose numbers make sense.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    pub name: String,
+    pub cidr: IpNet,
+    /// Prefix length of its blocks.
+    pub block_prefix: u8,
+    /// Not disabled, not being deleted, not refused.
+    pub enabled: bool,
+    /// Handed out without being asked for by name.
+    pub automatic: bool,
+    /// Absent when it cannot be parsed; such a pool selects nothing.
+    pub node_selector: Option<Selector>,
+    pub namespace_selector: Option<Selector>,
+    pub uses: Vec<Use>,
+    pub ipip: Encapsulation,
+    pub vxlan: Encapsulation,
+}
+
+/// What the choice of pools depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    pub version: u8,
+    pub node: &'a str,
+    pub node_labels: &'a BTreeMap<String, String>,
+    pub namespace_labels: &'a BTreeMap<String, String>,
+    /// Asked for by name; empty for any.
+    pub requested: &'a [IpNet],
+    pub intended: Use,
+    /// No block may be smaller than this.
+    pub longest_prefix: u8,
+}
+
+impl Use {
+    const ALL: [Use; 3] = [Use::Workload, Use::Tunnel, Use::LoadBalancer];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Use::Workload => "Workload",
+            Use::Tunnel => "Tunnel",
+            Use::LoadBalancer => "LoadBalancer",
+        }
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Encapsulation {
+    fn read(value: Option<&Value>) -> Encapsulation {
+        match value.and_then(Value::as_str) {
+            Some("Always") => Encapsulation::Always,
+            Some("CrossSubnet") => Encapsulation::CrossSubnet,
+            _ => Encapsulation::Never,
+        }
+    }
+}
+
+impl Pool {
+    /// Reads an IPPool as JSON; nothing if its CIDR or block size cannot be used at all.
+    pub fn read(object: &Value) -> Option<Pool> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let flag = |pointer: &str| object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
+        let cidr: IpNet = text("/spec/cidr")?.parse().ok()?;
+        let longest = cidr.max_prefix_len();
+        let block_prefix = match object.pointer("/spec/blockSize").and_then(Value::as_u64) {
+            None | Some(0) => longest - 6,
+            Some(size) => u8::try_from(size).ok()?,
+        };
+        if !(longest - 12..=longest).contains(&block_prefix) {
+            return None;
+        }
+        let refused = object.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| {
+            all.iter().any(|condition| condition["type"] == "Allocatable" && condition["status"] == "False")
+        });
+        let terminating = object.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
+        let selector = |pointer: &str| Selector::parse(text(pointer).unwrap_or_default()).ok();
+        let uses = match object.pointer("/spec/allowedUses").and_then(Value::as_array) {
+            Some(uses) if !uses.is_empty() => {
+                Use::ALL.into_iter().filter(|known| uses.iter().any(|word| word == known.as_str())).collect()
+            }
+            _ => vec![Use::Workload, Use::Tunnel],
+        };
+        Some(Pool {
+            name: text("/metadata/name").unwrap_or_default().to_owned(),
+            cidr: cidr.trunc(),
+            block_prefix,
+            enabled: !flag("/spec/disabled") && !terminating && !refused,
+            automatic: text("/spec/assignmentMode") != Some("Manual"),
+            node_selector: selector("/spec/nodeSelector"),
+            namespace_selector: selector("/spec/namespaceSelector"),
+            uses,
+            ipip: Encapsulation::read(object.pointer("/spec/ipipMode")),
+            vxlan: Encapsulation::read(object.pointer("/spec/vxlanMode")),
+        })
+    }
+
+    pub fn version(&self) -> u8 {
+        space::version(&self.cidr)
+    }
+
+    pub fn selects_node(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.node_selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    }
+
+    fn selects_namespace(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    }
+
+    /// The block an address of the pool is in.
+    pub fn block_of(&self, address: IpAddr) -> Option<IpNet> {
+        self.cidr.contains(&address).then(|| space::block_of(address, self.block_prefix)).flatten()
+    }
+
+    pub fn block_count(&self) -> u128 {
+        space::block_count(&self.cidr, self.block_prefix)
+    }
+}
+
+/// The pool an address is in, whatever its state, unless only enabled ones are wanted.
+pub fn containing(pools: &[Pool], address: IpAddr, only_enabled: bool) -> Option<&Pool> {
+    pools.iter().find(|pool| pool.cidr.contains(&address) && (pool.enabled || !only_enabled))
+}
+
+/// The pools an automatic request may use, in the order in which they are to be tried.
+pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool>> {
+    let enabled: Vec<&Pool> =
+        pools.iter().filter(|pool| pool.enabled && pool.version() == choice.version).collect();
+    if !enabled.iter().any(|pool| pool.block_prefix <= choice.longest_prefix) {
+        return Err(Error::NoEnabledPool { version: choice.version });
+    }
+    let candidates: Vec<&Pool> = if choice.requested.is_empty() {
+        let suits = |pool: &&Pool| {
+            pool.automatic
+                && pool.selects_node(choice.node_labels)
+                && pool.selects_namespace(choice.namespace_labels)
+        };
+        enabled.into_iter().filter(suits).collect()
+    } else {
+        let find = |cidr: &IpNet| {
+            enabled.iter().find(|pool| pool.cidr == *cidr).copied().ok_or(Error::UnknownPool { cidr: *cidr })
+        };
+        choice.requested.iter().map(find).collect::<Result<_>>()?
+    };
+    if candidates.is_empty() {
+        return Err(Error::NoPoolForNode { node: choice.node.to_owned() });
+    }
+    let usable: Vec<&Pool> =
+        candidates.into_iter().filter(|pool| pool.uses.contains(&choice.intended)).collect();
+    if usable.is_empty() {
+        return Err(Error::NoPoolForUse { version: choice.version, intended: choice.intended });
+    }
+    Ok(usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pool(name: &str, spec: Value) -> Pool {
+        Pool::read(&json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn names(pools: &[Pool], choice: &Choice<'_>) -> std::result::Result<Vec<String>, String> {
+        select(pools, choice)
+            .map(|found| found.iter().map(|pool| pool.name.clone()).collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_usual_meaning() {
+        let v4 = pool("v4", json!({"cidr": "10.0.0.0/16"}));
+        assert_eq!((v4.block_prefix, v4.enabled, v4.automatic), (26, true, true));
+        assert_eq!(v4.uses, [Use::Workload, Use::Tunnel]);
+        assert_eq!(pool("v6", json!({"cidr": "fd00::/48"})).block_prefix, 122);
+        assert_eq!(v4.block_of("10.0.1.70".parse().unwrap()), Some("10.0.1.64/26".parse().unwrap()));
+        assert_eq!(v4.block_of("10.1.1.70".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn pools_that_make_no_sense_are_not_pools() {
+        for spec in [
+            json!({}),
+            json!({"cidr": "x"}),
+            json!({"cidr": "10.0.0.0/16", "blockSize": 8}),
+            json!({"cidr": "10.0.0.0/16", "blockSize": 33}),
+            json!({"cidr": "fd00::/48", "blockSize": 64}),
+            json!({"cidr": "fd00::/48", "blockSize": 99999}),
+        ] {
+            assert_eq!(Pool::read(&json!({"metadata": {"name": "p"}, "spec": spec.clone()})), None, "{spec}");
+        }
+    }
+
+    #[test]
+    fn disabled_terminating_and_refused_pools_are_off() {
+        assert!(!pool("p", json!({"cidr": "10.0.0.0/16", "disabled": true})).enabled);
+        for object in [
+            json!({"metadata": {"deletionTimestamp": "2026-03-01T10:20:30Z"}, "spec": {"cidr": "10.0.0.0/16"}}),
+            json!({"metadata": {}, "spec": {"cidr": "10.0.0.0/16"},
+                   "status": {"conditions": [{"type": "Allocatable", "status": "False"}]}}),
+        ] {
+            assert!(!Pool::read(&object).unwrap().enabled);
+        }
+    }
+
+    #[test]
+    fn selection() {
+        let pools = [
+            pool("a", json!({"cidr": "10.0.0.0/24", "nodeSelector": "rack == '1'"})),
+            pool("b", json!({"cidr": "10.0.1.0/24", "nodeSelector": "all()"})),
+            pool("c", json!({"cidr": "10.0.2.0/24", "assignmentMode": "Manual"})),
+            pool(
+                "d",
+                json!({"cidr": "10.0.3.0/24", "namespaceSelector": "team == 'x'", "allowedUses": ["Workload"]}),
+            ),
+            pool("e", json!({"cidr": "10.0.4.0/24", "disabled": true})),
+            pool("f", json!({"cidr": "10.0.5.0/24", "allowedUses": ["LoadBalancer"]})),
+            pool("g", json!({"cidr": "10.0.6.0/24", "nodeSelector": "(("})),
+        ];
+        let (rack, team, none) = (labels(&[("rack", "1")]), labels(&[("team", "x")]), labels(&[]));
+        let any = Choice {
+            version: 4,
+            node: "n1",
+            node_labels: &rack,
+            namespace_labels: &team,
+            requested: &[],
+            intended: Use::Workload,
+            longest_prefix: 32,
+        };
+        let ok = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        assert_eq!(names(&pools, &any), ok(&["a", "b", "d"]));
+        assert_eq!(names(&pools, &Choice { intended: Use::Tunnel, ..any }), ok(&["a", "b"]));
+        assert_eq!(names(&pools, &Choice { intended: Use::LoadBalancer, ..any }), ok(&["f"]));
+        assert_eq!(names(&pools, &Choice { node_labels: &none, namespace_labels: &none, ..any }), ok(&["b"]));
+        let requested = [net("10.0.2.0/24"), net("10.0.0.0/24")];
+        let by_name = Choice { requested: &requested, node_labels: &none, ..any };
+        assert_eq!(names(&pools, &by_name), ok(&["c", "a"]));
+        for (choice, text) in [
+            (Choice { version: 6, ..any }, "cannot find a qualified ippool for IPv6"),
+            (Choice { longest_prefix: 25, ..any }, "cannot find a qualified ippool for IPv4"),
+            (
+                Choice { requested: &[net("10.0.4.0/24")], ..any },
+                "the given pool (10.0.4.0/24) does not exist, or is not enabled",
+            ),
+            (
+                Choice { requested: &[net("10.0.5.0/24")], ..any },
+                "cannot find a qualified ippool for IPv4 with allowed use Workload",
+            ),
+        ] {
+            assert_eq!(names(&pools, &choice), Err(text.to_owned()));
+        }
+        let elsewhere = Choice { node_labels: &none, namespace_labels: &none, ..any };
+        assert_eq!(names(&pools[..1], &elsewhere), Err("no configured Calico pools for node n1".to_owned()));
+    }
+}

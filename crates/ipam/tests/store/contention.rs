@@ -1,0 +1,223 @@
+//! Many processes on the same pools, some of them killed.
+//!
+//! Each worker is this test's own executable run again. An address is marked by a file while a worker has it:
+//! creating it fails if another has it too, so two holders of one address cannot go unnoticed.
+
+use crate::support::{Backend, Store, connect, ip, request};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tortie_ipam::{Allocator, Error, Owner};
+
+const WORKERS: usize = 64;
+const WORKER: &str = "TORTIE_IPAM_WORKER";
+
+/// One worker; killed on drop.
+struct Worker(Child);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Worker {
+    /// Runs until told to stop by the file `stop` in `dir`.
+    fn start(store: &Store, dir: &Path, name: &str) -> Worker {
+        let settings = format!("{} {} {name}", store.endpoint, dir.display());
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "contention::worker", "--nocapture"])
+            .env(WORKER, settings)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(dir.join(format!("{name}.log"))).unwrap())
+            .spawn()
+            .unwrap();
+        Worker(child)
+    }
+}
+
+fn seconds() -> u64 {
+    std::env::var("TORTIE_CONTENTION_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+}
+
+fn mark(dir: &Path, address: IpAddr) -> PathBuf {
+    dir.join("held").join(address.to_string())
+}
+
+/// The marks, and who made them.
+fn held(dir: &Path) -> BTreeMap<IpAddr, String> {
+    let entries = fs::read_dir(dir.join("held")).unwrap();
+    entries
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let address = path.file_name().unwrap().to_str().unwrap();
+            (ip(address), fs::read_to_string(&path).unwrap_or_default())
+        })
+        .collect()
+}
+
+async fn crowded(backend: Backend) -> (Store, tempfile::TempDir, Vec<String>) {
+    let names: Vec<String> = (0..WORKERS).map(|n| format!("node-{n}")).collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pools = [
+        // Fewer blocks than workers and fewer addresses than they want: claims, loans and refusals all happen.
+        ("p4", json!({"cidr": "10.0.0.0/24", "blockSize": 29})),
+        ("p6", json!({"cidr": "fd00::/116", "blockSize": 122})),
+    ];
+    let store = Store::with(backend, &pools, &nodes).await;
+    let dir = tempfile::Builder::new().prefix("tortie-crowd-").tempdir().unwrap();
+    fs::create_dir(dir.path().join("held")).unwrap();
+    (store, dir, names)
+}
+
+fn logs(dir: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let log = fs::read_to_string(&path).unwrap_or_default();
+        if log.contains("panicked") {
+            text.push_str(&format!("{}: {log}\n", path.display()));
+        }
+    }
+    text
+}
+
+async fn nobody_gets_an_address_twice(backend: Backend) {
+    let (store, dir, names) = crowded(backend).await;
+    let mut workers: Vec<Worker> = names.iter().map(|name| Worker::start(&store, dir.path(), name)).collect();
+    tokio::time::sleep(Duration::from_secs(seconds())).await;
+    fs::write(dir.path().join("stop"), "").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    for worker in &mut workers {
+        while worker.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "a worker does not stop: {}", logs(dir.path()));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let status = worker.0.wait().unwrap();
+        assert!(status.success(), "{status}: {}", logs(dir.path()));
+    }
+    let held = held(dir.path());
+    let total: u64 = names
+        .iter()
+        .map(|name| {
+            fs::read_to_string(dir.path().join(format!("{name}.count"))).unwrap().parse::<u64>().unwrap()
+        })
+        .sum();
+    println!("{backend:?}: {total} addresses handed out, {} held at the end", held.len());
+    assert!(total > WORKERS as u64, "too little happened: {total}");
+    store.assert_consistent(&held.keys().copied().collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_an_address_twice_on_etcd() {
+    nobody_gets_an_address_twice(Backend::Etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_an_address_twice_on_the_embedded_store() {
+    nobody_gets_an_address_twice(Backend::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_process_had_is_given_back_by_its_handles() {
+    let (store, dir, names) = crowded(Backend::Etcd).await;
+    let mut rng = rand::rngs::SmallRng::from_os_rng();
+    let mut workers: BTreeMap<&str, Worker> = BTreeMap::new();
+    for _ in 0..25 {
+        for name in &names[..6] {
+            workers.entry(name).or_insert_with(|| Worker::start(&store, dir.path(), name));
+        }
+        tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
+        let victim = names[..6].choose(&mut rng).unwrap();
+        drop(workers.remove(victim.as_str()));
+        clean_up(&store, dir.path(), victim).await;
+    }
+    for name in &names[..6] {
+        drop(workers.remove(name.as_str()));
+        clean_up(&store, dir.path(), name).await;
+    }
+    assert_eq!(logs(dir.path()), "");
+    store.assert_consistent(&BTreeSet::new()).await;
+}
+
+/// What a node does for containers that are gone: releases their handles. Marks of the dead go first, since their
+/// addresses may be handed out the moment they are free.
+async fn clean_up(store: &Store, dir: &Path, name: &str) {
+    for (address, holder) in held(dir) {
+        if holder == name {
+            let _ = fs::remove_file(mark(dir, address));
+        }
+    }
+    let allocator = store.allocator(name);
+    for handle in store.ledger().handles().await.unwrap().into_keys() {
+        if handle.starts_with(&format!("{name}.")) {
+            allocator.release_by_handle(&handle).await.unwrap();
+        }
+    }
+}
+
+/// Not a test by itself: what each process of the tests above does.
+#[test]
+fn worker() {
+    let Ok(settings) = std::env::var(WORKER) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let words: Vec<&str> = settings.split(' ').collect();
+    let &[endpoint, dir, name] = words.as_slice() else { panic!("{settings}") };
+    let count = runtime.block_on(work(endpoint, Path::new(dir), name));
+    fs::write(Path::new(dir).join(format!("{name}.count")), count.to_string()).unwrap();
+}
+
+async fn work(endpoint: &str, dir: &Path, name: &str) -> u64 {
+    // A mark is a link to this, so that it says whose it is from its first moment.
+    fs::write(dir.join(format!("{name}.id")), name).unwrap();
+    let client = connect(endpoint).await;
+    let owner = Owner::host(name);
+    let mut rng = rand::rngs::SmallRng::from_os_rng();
+    // Both ways to use an allocator meet.
+    let allocator =
+        if rng.random() { Allocator::following(client, owner) } else { Allocator::new(client, owner) };
+    let mut mine: Vec<(String, Vec<IpAddr>)> = Vec::new();
+    let mut handed_out = 0;
+    let mut round = 0u64;
+    while !dir.join("stop").exists() {
+        round += 1;
+        if mine.len() < 4 && rng.random_ratio(3, 5) {
+            let handle = format!("{name}.{round}-{}", std::process::id());
+            let (v4, v6) = if rng.random_ratio(1, 4) { (1, 1) } else { (rng.random_range(1..3), 0) };
+            let assigned = match allocator.auto_assign(&request(&handle, name, v4, v6)).await {
+                Ok(assigned) => assigned,
+                Err(failed) if matches!(failed.error, Error::TooManyRetries) => failed.assigned,
+                Err(failed) => panic!("{name}: {failed}"),
+            };
+            let addresses: Vec<IpAddr> = assigned.addresses().map(|net| net.addr()).collect();
+            for address in &addresses {
+                if let Err(error) = fs::hard_link(dir.join(format!("{name}.id")), mark(dir, *address)) {
+                    panic!("{name} and another both have {address}: {error}");
+                }
+            }
+            handed_out += addresses.len() as u64;
+            if !addresses.is_empty() {
+                mine.push((handle, addresses));
+            }
+        } else if !mine.is_empty() {
+            let (handle, addresses) = mine.swap_remove(rng.random_range(0..mine.len()));
+            for address in &addresses {
+                fs::remove_file(mark(dir, *address)).unwrap();
+            }
+            let mut released = allocator.release_by_handle(&handle).await.unwrap();
+            released.sort_unstable();
+            let mut expected = addresses;
+            expected.sort_unstable();
+            assert_eq!(released, expected, "{name}");
+        }
+    }
+    handed_out
+}

@@ -1,0 +1,157 @@
+//! A store with pools and nodes in it.
+
+use ipnet::IpNet;
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tempfile::TempDir;
+use tortie_ipam::pool::Pool;
+use tortie_ipam::{Allocator, Holder, Ledger, Owner, Request, audit, facts};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::embedded::{Options, Server};
+use tortie_store::{Client, Config};
+use tortie_testkit::Etcd;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Etcd,
+    Embedded,
+}
+
+impl Backend {
+    pub const BOTH: [Backend; 2] = [Backend::Etcd, Backend::Embedded];
+}
+
+/// Gone, with its data, on drop.
+pub struct Store {
+    pub client: Client,
+    pub endpoint: String,
+    _etcd: Option<Etcd>,
+    _data: Option<TempDir>,
+    _stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Store {
+    pub async fn start(backend: Backend) -> Store {
+        let (mut etcd, mut data, mut stop) = (None, None, None);
+        let endpoint = match backend {
+            Backend::Etcd => etcd.insert(Etcd::start().unwrap()).endpoint(),
+            Backend::Embedded => {
+                let dir = tempfile::Builder::new().prefix("tortie-ipam-").tempdir().unwrap();
+                let listen = "http://127.0.0.1:0".parse().unwrap();
+                let server = Server::open(&Options::new(dir.path().join("db"), vec![listen])).unwrap();
+                let endpoint = server.local_addrs()[0].to_string();
+                let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+                tokio::spawn(server.serve(async move {
+                    let _ = receiver.await;
+                }));
+                (data, stop) = (Some(dir), Some(sender));
+                endpoint
+            }
+        };
+        let client = connect(&endpoint).await;
+        Store { client, endpoint, _etcd: etcd, _data: data, _stop: stop }
+    }
+
+    /// With these pools and these nodes, whose labels are empty.
+    pub async fn with(backend: Backend, pools: &[(&str, Json)], nodes: &[&str]) -> Store {
+        let store = Store::start(backend).await;
+        for (name, spec) in pools {
+            store.put(Kind::IPPool, name, json!({"spec": spec})).await;
+        }
+        for node in nodes {
+            store.put(Kind::Node, node, json!({"spec": {}})).await;
+        }
+        store
+    }
+
+    pub async fn put(&self, kind: Kind, name: &str, mut object: Json) {
+        object["metadata"]["name"] = json!(name);
+        let resource = Resource::from_store(kind, object).unwrap();
+        self.client.apply(&Key::resource(kind, "", name), &Value::Resource(resource), None).await.unwrap();
+    }
+
+    /// Writes an entry of address management as somebody else would have.
+    pub async fn put_raw(&self, path: &str, text: &str) {
+        let key = Key::parse(path).unwrap();
+        let value = Value::decode(&key, text.as_bytes()).unwrap();
+        self.client.apply(&key, &value, None).await.unwrap();
+    }
+
+    /// What is stored under a path.
+    pub async fn raw(&self, path: &str) -> Option<String> {
+        let entry = self.client.get(&Key::parse(path).unwrap()).await.ok()?;
+        Some(String::from_utf8(entry.value.encode()).unwrap())
+    }
+
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(self.client.clone())
+    }
+
+    pub fn allocator(&self, host: &str) -> Allocator {
+        Allocator::new(self.client.clone(), Owner::host(host))
+    }
+
+    pub fn following(&self, host: &str) -> Allocator {
+        Allocator::following(self.client.clone(), Owner::host(host))
+    }
+
+    pub async fn block(&self, cidr: &str) -> Option<tortie_model::ipam::Block> {
+        self.ledger().block(net(cidr)).await.unwrap().map(|standing| standing.value)
+    }
+
+    /// Everything address management records must fit together, with exactly these addresses in use.
+    pub async fn assert_consistent(&self, in_use: &BTreeSet<IpAddr>) {
+        let ledger = self.ledger();
+        let blocks: Vec<_> =
+            ledger.blocks(None).await.unwrap().into_iter().map(|standing| standing.value).collect();
+        let handles: BTreeMap<_, _> =
+            ledger.handles().await.unwrap().into_iter().map(|(id, standing)| (id, standing.value)).collect();
+        let pools: Vec<Pool> =
+            ledger.resources(Kind::IPPool).await.unwrap().iter().filter_map(facts::pool).collect();
+        let findings = audit::compare(&blocks, &pools, &handles, in_use, jiff::Timestamp::now());
+        assert_eq!(findings.problems(), 0, "{findings:#?}");
+        assert_eq!(findings.missing_handles, Vec::<String>::new());
+        let mut counted: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+        for allocation in blocks.iter().flat_map(audit::allocations) {
+            if let Some(handle) = allocation.handle() {
+                let cidr = allocation.block.cidr.to_string();
+                *counted.entry(handle.to_owned()).or_default().entry(cidr).or_default() += 1;
+            }
+        }
+        let recorded: BTreeMap<_, _> = handles.into_iter().map(|(id, handle)| (id, handle.block)).collect();
+        assert_eq!(recorded, counted, "handles say something else than blocks");
+        let claimed: BTreeSet<(String, IpNet)> = ledger
+            .all_affinities(tortie_model::key::AffinityType::Host)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|(owner, cidr, _)| (owner.to_string(), cidr))
+            .collect();
+        let owned: BTreeSet<(String, IpNet)> =
+            blocks.iter().filter_map(|block| Some((block.affinity.clone()?, block.cidr))).collect();
+        assert_eq!(claimed, owned, "claims and blocks do not agree");
+    }
+}
+
+pub async fn connect(endpoint: &str) -> Client {
+    Client::connect(&Config { etcd_endpoints: endpoint.to_owned(), ..Config::default() }).await.unwrap()
+}
+
+pub fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// The usual request: a handle, the node as attribute.
+pub fn request(handle: &str, node: &str, v4: u32, v6: u32) -> Request {
+    let attributes = BTreeMap::from([("node".to_owned(), node.to_owned())]);
+    Request::new(Holder::new(Some(handle), attributes), v4, v6)
+}
+
+pub fn texts(nets: &[IpNet]) -> Vec<String> {
+    nets.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,254 @@
+//! How nodes speak BGP: settings of the whole cluster (`default`) or of one node (`node.<name>`).
+
+use super::cel_settings;
+use super::shared::{
+    BGPPassword, MAX_ROUTE_PRIORITY, ProgramClusterRoutes, check_community, check_name, check_word,
+};
+use crate::names::DEFAULT;
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::{ASNumber, Duration, StringEnum, is_default};
+use crate::validation::{Checker, Family, Interval};
+use crate::{Kind, Object, Spec, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+string_enum! {
+    /// Whether routes to single addresses of load balancers are left to those of their pools.
+    pub enum ServiceLoadBalancerAggregation { Enabled, Disabled }
+}
+
+string_enum! {
+    /// On which addresses the speaker listens.
+    pub enum BindMode { None, NodeIP }
+}
+
+pub type BGPConfiguration = Object<BGPConfigurationSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_configuration()))]
+pub struct BGPConfigurationSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(regex(pattern = "^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"), extend("default" = "Info"))]
+    pub log_severity_screen: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub node_to_node_mesh_enabled: Option<bool>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub as_number: Option<ASNumber>,
+    #[serde(rename = "serviceLoadBalancerIPs", skip_serializing_if = "is_default")]
+    pub service_load_balancer_ips: Vec<ServiceIPBlock>,
+    #[serde(rename = "serviceExternalIPs", skip_serializing_if = "is_default")]
+    pub service_external_ips: Vec<ServiceIPBlock>,
+    #[serde(rename = "serviceClusterIPs", skip_serializing_if = "is_default")]
+    pub service_cluster_ips: Vec<ServiceIPBlock>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
+    pub service_load_balancer_aggregation: ServiceLoadBalancerAggregation,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 500))]
+    pub communities: Vec<Community>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 500))]
+    pub prefix_advertisements: Vec<PrefixAdvertisement>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub listen_port: u16,
+    #[serde(skip_serializing_if = "is_default")]
+    pub node_mesh_password: Option<BGPPassword>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub node_mesh_max_restart_time: Option<Duration>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub bind_mode: BindMode,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub ignored_interfaces: Vec<String>,
+    #[serde(rename = "localWorkloadPeeringIPV4", skip_serializing_if = "is_default")]
+    pub local_workload_peering_ip_v4: String,
+    #[serde(rename = "localWorkloadPeeringIPV6", skip_serializing_if = "is_default")]
+    pub local_workload_peering_ip_v6: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub program_cluster_routes: ProgramClusterRoutes,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 1, max = 2147483646))]
+    pub ipv4_normal_route_priority: Option<i64>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 1, max = 2147483646))]
+    pub ipv6_normal_route_priority: Option<i64>,
+}
+
+/// Addresses of services that may be announced.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ServiceIPBlock {
+    #[serde(skip_serializing_if = "is_default")]
+    pub cidr: String,
+}
+
+/// A name for a community, to be used in prefix advertisements.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Community {
+    #[serde(skip_serializing_if = "is_default")]
+    pub name: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(regex(pattern = r"^(\d+):(\d+)$|^(\d+):(\d+):(\d+)$"))]
+    pub value: String,
+}
+
+/// Communities that routes inside a prefix carry.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PrefixAdvertisement {
+    #[serde(skip_serializing_if = "is_default")]
+    pub cidr: String,
+    /// Values, or names that `communities` defines.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 50))]
+    pub communities: Vec<String>,
+}
+
+impl Spec for BGPConfigurationSpec {
+    const KIND: Kind = Kind::BGPConfiguration;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(configuration: &mut BGPConfiguration) {
+        let spec = &mut configuration.spec;
+        if spec.log_severity_screen.is_empty() {
+            spec.log_severity_screen = "Info".to_owned();
+        }
+        if spec.service_load_balancer_aggregation.is_unset() {
+            spec.service_load_balancer_aggregation = ServiceLoadBalancerAggregation::Enabled;
+        }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::bgp_configuration_object()
+    }
+
+    fn check(configuration: &BGPConfiguration, at: &Checker<'_>) {
+        let (spec, at) = (&configuration.spec, at.field("spec"));
+        check_word(
+            &at.field("logSeverityScreen"),
+            &spec.log_severity_screen,
+            &["Trace", "Debug", "Info", "Warning", "Error", "Fatal"],
+        );
+        spec.check_services(&at);
+        spec.check_communities(&at);
+        spec.check_mesh(&at);
+        at.field("bindMode").one_of(&spec.bind_mode);
+        spec.check_interfaces(&at);
+        for (key, text, family) in [
+            ("localWorkloadPeeringIPV4", &spec.local_workload_peering_ip_v4, Family::V4),
+            ("localWorkloadPeeringIPV6", &spec.local_workload_peering_ip_v6, Family::V6),
+        ] {
+            if !text.is_empty() {
+                at.field(key).ip_of(text, family);
+            }
+        }
+        at.field("programClusterRoutes").one_of(&spec.program_cluster_routes);
+        for (key, priority) in [
+            ("ipv4NormalRoutePriority", spec.ipv4_normal_route_priority),
+            ("ipv6NormalRoutePriority", spec.ipv6_normal_route_priority),
+        ] {
+            if let Some(priority) = priority {
+                at.field(key).within(priority, Interval(1, MAX_ROUTE_PRIORITY));
+            }
+        }
+        if configuration.metadata.name != DEFAULT {
+            spec.check_not_global(&at);
+        }
+    }
+}
+
+impl BGPConfigurationSpec {
+    fn service_blocks(&self) -> [(&'static str, &[ServiceIPBlock]); 3] {
+        [
+            ("serviceLoadBalancerIPs", &self.service_load_balancer_ips),
+            ("serviceExternalIPs", &self.service_external_ips),
+            ("serviceClusterIPs", &self.service_cluster_ips),
+        ]
+    }
+
+    fn check_services(&self, at: &Checker<'_>) {
+        for (key, blocks) in self.service_blocks() {
+            for (at, block) in at.field(key).each(blocks) {
+                at.field("cidr").net(&block.cidr);
+            }
+        }
+        at.field("serviceLoadBalancerAggregation").one_of(&self.service_load_balancer_aggregation);
+    }
+
+    fn check_communities(&self, at: &Checker<'_>) {
+        let place = at.field("communities");
+        place.max_items(&self.communities, 500);
+        place.ensure(
+            self.communities.is_empty() || !self.prefix_advertisements.is_empty(),
+            format_args!("{} items", self.communities.len()),
+            "communities are used by prefixAdvertisements only, and there are none",
+        );
+        for (at, community) in place.each(&self.communities) {
+            check_name(&at.field("name"), &community.name);
+            check_community(&at.field("value"), &community.value);
+        }
+        let place = at.field("prefixAdvertisements");
+        place.max_items(&self.prefix_advertisements, 500);
+        for (at, advertisement) in place.each(&self.prefix_advertisements) {
+            at.field("cidr").net(&advertisement.cidr);
+            let place = at.field("communities");
+            place.max_items(&advertisement.communities, 50);
+            place.ensure(!advertisement.communities.is_empty(), "", "must have at least one community");
+            for (at, community) in place.each(&advertisement.communities) {
+                if !self.communities.iter().any(|defined| defined.name == *community) {
+                    check_community(&at, community);
+                }
+            }
+        }
+    }
+
+    fn check_mesh(&self, at: &Checker<'_>) {
+        if let Some(password) = &self.node_mesh_password {
+            password.check(&at.field("nodeMeshPassword"));
+        }
+        if self.node_to_node_mesh_enabled == Some(false) {
+            const REASON: &str = "cannot be set when nodeToNodeMeshEnabled is false";
+            at.field("nodeMeshPassword").ensure(self.node_mesh_password.is_none(), "", REASON);
+            if let Some(time) = self.node_mesh_max_restart_time {
+                at.field("nodeMeshMaxRestartTime").fail(time, REASON);
+            }
+        }
+    }
+
+    fn check_interfaces(&self, at: &Checker<'_>) {
+        let place = at.field("ignoredInterfaces");
+        for (at, interface) in place.each(&self.ignored_interfaces) {
+            let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
+            let fits =
+                (1..=15).contains(&interface.len()) && interface.bytes().all(allowed) && interface != "*";
+            at.ensure(
+                fits,
+                interface,
+                "must be an interface name of up to 15 characters, in which * may stand for any text but not alone",
+            );
+        }
+        place.unique(&self.ignored_interfaces);
+    }
+
+    fn check_not_global(&self, at: &Checker<'_>) {
+        const REASON: &str = "can only be set on the BGPConfiguration named default";
+        if let Some(enabled) = self.node_to_node_mesh_enabled {
+            at.field("nodeToNodeMeshEnabled").fail(enabled, REASON);
+        }
+        if let Some(number) = self.as_number {
+            at.field("asNumber").fail(number, REASON);
+        }
+        for (key, blocks) in self.service_blocks() {
+            let cidrs: Vec<&str> = blocks.iter().map(|block| block.cidr.as_str()).collect();
+            at.field(key).ensure(blocks.is_empty(), cidrs.join(","), REASON);
+        }
+        at.field("nodeMeshPassword").ensure(self.node_mesh_password.is_none(), "", REASON);
+        if let Some(time) = self.node_mesh_max_restart_time {
+            at.field("nodeMeshMaxRestartTime").fail(time, REASON);
+        }
+    }
+}

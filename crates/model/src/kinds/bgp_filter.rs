@@ -1,0 +1,247 @@
+//! Which routes are taken from and given to BGP peers, and what is changed in them.
+
+use super::cel_settings;
+use super::shared::{MAX_ROUTE_PRIORITY, check_community};
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::{ASNumber, is_default};
+use crate::validation::{Checker, Family, Interval};
+use crate::{Kind, Object, Spec, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+string_enum! {
+    pub enum BGPFilterAction { Accept, Reject }
+}
+
+string_enum! {
+    /// How a route's prefix is compared with the rule's CIDR.
+    pub enum BGPFilterMatchOperator { Equal, NotEqual, In, NotIn }
+}
+
+string_enum! {
+    /// Where a route was learned.
+    pub enum BGPFilterSource { RemotePeers }
+}
+
+string_enum! {
+    /// Whether the peer is in another autonomous system or in ours.
+    pub enum BGPFilterPeerType { External = "eBGP", Internal = "iBGP" }
+}
+
+pub type BGPFilter = Object<BGPFilterSpec>;
+
+/// Rules are tried in order; the first that matches decides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BGPFilterSpec {
+    #[serde(rename = "exportV4", skip_serializing_if = "is_default")]
+    pub export_v4: Vec<BGPFilterRule>,
+    #[serde(rename = "importV4", skip_serializing_if = "is_default")]
+    pub import_v4: Vec<BGPFilterRule>,
+    #[serde(rename = "exportV6", skip_serializing_if = "is_default")]
+    pub export_v6: Vec<BGPFilterRule>,
+    #[serde(rename = "importV6", skip_serializing_if = "is_default")]
+    pub import_v6: Vec<BGPFilterRule>,
+}
+
+/// All that is given must match.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
+pub struct BGPFilterRule {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 43))]
+    pub cidr: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub prefix_length: Option<BGPFilterPrefixLength>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub source: BGPFilterSource,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 15))]
+    pub interface: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub match_operator: BGPFilterMatchOperator,
+    #[serde(skip_serializing_if = "is_default")]
+    pub peer_type: BGPFilterPeerType,
+    #[serde(skip_serializing_if = "is_default")]
+    pub communities: Option<BGPFilterCommunities>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub as_path_prefix: Vec<ASNumber>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 1, max = 2147483646))]
+    pub priority: Option<i64>,
+    pub action: BGPFilterAction,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10))]
+    pub operations: Vec<BGPFilterOperation>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BGPFilterPrefixLength {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 128))]
+    pub min: Option<i32>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 128))]
+    pub max: Option<i32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["values"]))]
+pub struct BGPFilterCommunities {
+    #[schemars(length(min = 1, max = 1))]
+    pub values: Vec<String>,
+}
+
+/// One change to an accepted route: exactly one field is set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_filter_operation()))]
+pub struct BGPFilterOperation {
+    #[serde(skip_serializing_if = "is_default")]
+    pub add_community: Option<AddCommunity>,
+    #[serde(rename = "prependASPath", skip_serializing_if = "is_default")]
+    pub prepend_as_path: Option<PrependASPath>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub set_priority: Option<SetPriority>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["value"]))]
+pub struct AddCommunity {
+    pub value: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["prefix"]))]
+pub struct PrependASPath {
+    #[schemars(length(min = 1, max = 10))]
+    pub prefix: Vec<ASNumber>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["value"]))]
+pub struct SetPriority {
+    #[schemars(range(min = 1, max = 2147483646))]
+    pub value: i64,
+}
+
+impl Spec for BGPFilterSpec {
+    const KIND: Kind = Kind::BGPFilter;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(filter: &BGPFilter, at: &Checker<'_>) {
+        let (spec, at) = (&filter.spec, at.field("spec"));
+        for (key, rules, family) in [
+            ("exportV4", &spec.export_v4, Family::V4),
+            ("importV4", &spec.import_v4, Family::V4),
+            ("exportV6", &spec.export_v6, Family::V6),
+            ("importV6", &spec.import_v6, Family::V6),
+        ] {
+            for (at, rule) in at.field(key).each(rules) {
+                rule.check(&at, family);
+            }
+        }
+    }
+}
+
+impl BGPFilterRule {
+    fn check(&self, at: &Checker<'_>, family: Family) {
+        self.check_prefix(at, family);
+        at.field("source").one_of(&self.source);
+        self.check_interface(at);
+        at.field("matchOperator").one_of(&self.match_operator);
+        at.field("peerType").one_of(&self.peer_type);
+        if let Some(communities) = &self.communities {
+            let at = at.field("communities").field("values");
+            at.ensure(
+                communities.values.len() == 1,
+                communities.values.join(","),
+                "must have exactly one value",
+            );
+            for (at, community) in at.each(&communities.values) {
+                check_community(&at, community);
+            }
+        }
+        if let Some(priority) = self.priority {
+            at.field("priority").within(priority, Interval(1, MAX_ROUTE_PRIORITY));
+        }
+        at.field("action").required_one_of(&self.action);
+        self.check_operations(&at.field("operations"));
+    }
+
+    fn check_prefix(&self, at: &Checker<'_>, family: Family) {
+        let (max_chars, max_length) = if family == Family::V4 { (18, 32) } else { (43, 128) };
+        let place = at.field("cidr");
+        if !self.cidr.is_empty() {
+            place.max_chars(&self.cidr, max_chars);
+            if let Some(net) = place.masked_cidr(&self.cidr) {
+                place.ensure(
+                    Family::of_net(net) == family,
+                    &self.cidr,
+                    format!("must be an {family} network"),
+                );
+            }
+        }
+        at.field("matchOperator").ensure(
+            self.cidr.is_empty() == is_default(&self.match_operator),
+            &self.match_operator,
+            "cidr and matchOperator must both be set or both be left out",
+        );
+        if let Some(length) = &self.prefix_length {
+            let place = at.field("prefixLength");
+            place.ensure(!self.cidr.is_empty(), "", "needs a cidr");
+            for (key, bits) in [("min", length.min), ("max", length.max)] {
+                if let Some(bits) = bits {
+                    place.field(key).within(bits, Interval(0, max_length));
+                }
+            }
+        }
+    }
+
+    fn check_interface(&self, at: &Checker<'_>) {
+        let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'*' | b'-');
+        at.field("interface").ensure(
+            self.interface.len() <= 15 && self.interface.bytes().all(allowed),
+            &self.interface,
+            "must be an interface name of up to 15 characters, in which * stands for any text",
+        );
+    }
+
+    fn check_operations(&self, at: &Checker<'_>) {
+        at.max_items(&self.operations, 10);
+        at.ensure(
+            self.operations.is_empty() || self.action == BGPFilterAction::Accept,
+            &self.action,
+            "operations can only be used with the action Accept",
+        );
+        for (at, operation) in at.each(&self.operations) {
+            operation.check(&at);
+        }
+    }
+}
+
+impl BGPFilterOperation {
+    fn check(&self, at: &Checker<'_>) {
+        let set = [self.add_community.is_some(), self.prepend_as_path.is_some(), self.set_priority.is_some()];
+        let count = set.into_iter().filter(|set| *set).count();
+        at.ensure(count == 1, format_args!("{count} operations"), "exactly one operation must be set");
+        if let Some(community) = &self.add_community {
+            check_community(&at.field("addCommunity").field("value"), &community.value);
+        }
+        if let Some(path) = &self.prepend_as_path {
+            let at = at.field("prependASPath").field("prefix");
+            at.max_items(&path.prefix, 10);
+            at.ensure(!path.prefix.is_empty(), "", "must have at least one AS number");
+        }
+        if let Some(priority) = &self.set_priority {
+            at.field("setPriority").field("value").within(priority.value, Interval(1, MAX_ROUTE_PRIORITY));
+        }
+    }
+}

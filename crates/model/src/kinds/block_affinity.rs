@@ -1,0 +1,53 @@
+//! Which node a block of addresses belongs to, as a resource. The allocator keeps its own record elsewhere.
+
+use super::shared::check_name;
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::is_default;
+use crate::validation::Checker;
+use crate::{Kind, Object, Spec, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+string_enum! {
+    /// How far a claim has come; an empty one counts as confirmed.
+    pub enum BlockAffinityState {
+        Confirmed = "confirmed",
+        Pending = "pending",
+        PendingDeletion = "pendingDeletion",
+    }
+}
+
+string_enum! {
+    pub enum BlockAffinityType { Host = "host", Virtual = "virtual" }
+}
+
+pub type BlockAffinity = Object<BlockAffinitySpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["state", "node", "cidr"]))]
+pub struct BlockAffinitySpec {
+    pub state: BlockAffinityState,
+    pub node: String,
+    #[serde(rename = "type", skip_serializing_if = "is_default")]
+    pub type_: BlockAffinityType,
+    pub cidr: String,
+    /// Set while the object is being deleted, never by people.
+    #[serde(skip_serializing_if = "is_default")]
+    pub deleted: bool,
+}
+
+impl Spec for BlockAffinitySpec {
+    const KIND: Kind = Kind::BlockAffinity;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(affinity: &BlockAffinity, at: &Checker<'_>) {
+        let (spec, at) = (&affinity.spec, at.field("spec"));
+        at.field("state").one_of(&spec.state);
+        check_name(&at.field("node"), &spec.node);
+        at.field("type").one_of(&spec.type_);
+        at.field("cidr").masked_cidr(&spec.cidr);
+        at.field("deleted").ensure(!spec.deleted, spec.deleted, "cannot be set");
+    }
+}

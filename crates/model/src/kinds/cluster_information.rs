@@ -1,0 +1,37 @@
+//! What is true of the whole cluster. There is one object, `default`, and the software keeps it.
+
+use super::cel_settings;
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::is_default;
+use crate::{Kind, Object, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub type ClusterInformation = Object<ClusterInformationSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClusterInformationSpec {
+    #[serde(rename = "clusterGUID", skip_serializing_if = "is_default")]
+    pub cluster_guid: String,
+    /// Words separated by commas.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cluster_type: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub calico_version: String,
+    /// While it is false, nothing may rely on the datastore.
+    #[serde(skip_serializing_if = "is_default")]
+    pub datastore_ready: Option<bool>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub variant: String,
+}
+
+impl Spec for ClusterInformationSpec {
+    const KIND: Kind = Kind::ClusterInformation;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
+    }
+}

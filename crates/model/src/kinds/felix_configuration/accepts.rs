@@ -1,0 +1,260 @@
+//! What values a parameter accepts: data, so that the same line checks an object and describes it in the schema.
+
+use crate::Checker;
+use crate::kinds::shared::{check_pattern, check_word};
+use crate::names;
+use crate::scalar::{Dscp, Duration, Port};
+use crate::validation::{Family, Interval};
+use regex::Regex;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The values of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Accepts {
+    /// Whatever its type can hold.
+    Any,
+    /// One of these, in any case.
+    Words(&'static [&'static str]),
+    /// One of these, as it stands.
+    Exactly(&'static [&'static str]),
+    /// A number, both bounds included.
+    Within(i64, i64),
+    /// A mask with at least two bits set.
+    Mask,
+    /// A text of this form.
+    Form(&'static str),
+    /// A regular expression.
+    Regex,
+    Address(Family),
+    Selector,
+    /// The name of a network interface.
+    Interface,
+    /// Networks; of one family if it is given.
+    Networks(Option<Family>),
+    /// An OpenStack region: a DNS label that leaves room for a prefix.
+    Region,
+}
+
+/// A type that parameters have.
+pub(super) trait Parameter {
+    /// Whether the field is left out of the JSON.
+    fn is_unset(&self) -> bool;
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>);
+}
+
+/// A text that is written even when it is empty.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(transparent)]
+pub struct WrittenText(pub String);
+
+impl Accepts {
+    /// Puts into a field's schema what a schema can say.
+    pub(super) fn describe(&self, schema: &mut Map<String, Value>) {
+        match self {
+            Accepts::Words(words) => {
+                schema.insert("pattern".to_owned(), json!(format!("^(?i)({})?$", words.join("|"))));
+            }
+            Accepts::Exactly(words) => {
+                schema.insert("enum".to_owned(), json!(words));
+            }
+            Accepts::Within(min, max) => {
+                schema.insert("minimum".to_owned(), json!(min));
+                schema.insert("maximum".to_owned(), json!(max));
+            }
+            Accepts::Mask => {
+                schema.insert("minimum".to_owned(), json!(0));
+                schema.insert("maximum".to_owned(), json!(u32::MAX));
+            }
+            Accepts::Form(pattern) => {
+                schema.insert("pattern".to_owned(), json!(pattern));
+            }
+            Accepts::Selector => {
+                schema.insert("maxLength".to_owned(), json!(1024));
+            }
+            Accepts::Any
+            | Accepts::Regex
+            | Accepts::Address(_)
+            | Accepts::Interface
+            | Accepts::Networks(_)
+            | Accepts::Region => {}
+        }
+    }
+
+    fn check_text(&self, text: &str, at: &Checker<'_>) {
+        match self {
+            Accepts::Words(words) => check_word(at, text, words),
+            Accepts::Exactly(words) => {
+                at.ensure(words.contains(&text), text, format!("must be one of {}", words.join(", ")));
+            }
+            Accepts::Form(pattern) => {
+                let fits = Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text));
+                at.ensure(fits, text, format!("must be of the form {pattern}"));
+            }
+            Accepts::Regex => check_pattern(at, text),
+            Accepts::Address(family) => {
+                at.ip_of(text, *family);
+            }
+            Accepts::Selector => at.selector(text),
+            Accepts::Interface => at.interface(text),
+            Accepts::Region => {
+                let fits = text.len() <= 46 && names::is_label(text);
+                at.ensure(fits, text, "must be up to 46 lower case letters, digits and inner '-'");
+            }
+            Accepts::Any | Accepts::Within(..) | Accepts::Mask | Accepts::Networks(_) => {}
+        }
+    }
+}
+
+impl Parameter for String {
+    fn is_unset(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+        if !self.is_empty() {
+            accepts.check_text(self, at);
+        }
+    }
+}
+
+impl Parameter for Option<String> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+        if let Some(text) = self {
+            text.check(accepts, at);
+        }
+    }
+}
+
+impl Parameter for WrittenText {
+    fn is_unset(&self) -> bool {
+        false
+    }
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+        self.0.check(accepts, at);
+    }
+}
+
+impl Parameter for Option<bool> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+}
+
+impl Parameter for Option<i64> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+        match (self, accepts) {
+            (Some(number), Accepts::Within(min, max)) => at.within(*number, Interval(*min, *max)),
+            (Some(number), Accepts::Mask) => {
+                let bits = u32::try_from(*number).map(u32::count_ones);
+                at.ensure(
+                    bits.is_ok_and(|bits| bits >= 2),
+                    format_args!("{number:#x}"),
+                    "must be a 32-bit mask with at least two bits set",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Parameter for Option<Duration> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        if let Some(span) = self {
+            at.ensure(!span.is_negative(), span, "must not be negative");
+        }
+    }
+}
+
+impl Parameter for Option<Port> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        if let Some(port) = self {
+            check_numeric(at, port);
+        }
+    }
+}
+
+impl Parameter for Option<Dscp> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        if let Some(dscp) = self {
+            at.ensure(
+                dscp.value().is_some(),
+                dscp,
+                "must be a number between 0 and 63 or the name of a code point",
+            );
+        }
+    }
+}
+
+impl Parameter for Option<Vec<Port>> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        let ports = self.as_deref().unwrap_or_default();
+        at.max_items(ports, 7);
+        for (at, port) in at.each(ports) {
+            check_numeric(&at, port);
+        }
+    }
+}
+
+impl Parameter for Option<Vec<String>> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
+        for (at, text) in at.each(self.as_deref().unwrap_or_default()) {
+            let Accepts::Networks(family) = accepts else {
+                accepts.check_text(text, &at);
+                continue;
+            };
+            if let (Some(net), Some(family)) = (at.cidr(text), family) {
+                at.ensure(Family::of_net(net) == *family, text, format!("must be an {family} network"));
+            }
+        }
+    }
+}
+
+impl Parameter for Option<BTreeMap<String, String>> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+}
+
+fn check_numeric(at: &Checker<'_>, port: &Port) {
+    match port.bounds() {
+        Some(_) => at.port(port),
+        None => at.fail(port, "must be a port or a range of ports, not a name"),
+    }
+}

@@ -1,0 +1,146 @@
+//! The parameters that are more than one value.
+
+use super::accepts::{Accepts, Parameter};
+use crate::Checker;
+use crate::kinds::shared::check_word;
+use crate::scalar::{Duration, is_default};
+use crate::validation::Interval;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How long a part of the daemon may be silent before it counts as stuck.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["name", "timeout"]))]
+pub struct HealthTimeoutOverride {
+    pub name: String,
+    pub timeout: Duration,
+}
+
+/// A port that policy never closes, for all addresses or for a network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["port"]))]
+pub struct ProtoPort {
+    /// `TCP` if it is left out.
+    pub protocol: String,
+    pub port: u16,
+    pub net: String,
+}
+
+/// Routing tables that may be used, both bounds included.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["min", "max"]))]
+pub struct RouteTableRange {
+    pub min: i64,
+    pub max: i64,
+}
+
+/// How long idle connections are remembered: a span of time, or `Auto` for the kernel's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BPFConntrackTimeouts {
+    #[serde(skip_serializing_if = "is_default")]
+    pub creation_grace_period: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub tcp_syn_sent: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub tcp_established: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub tcp_fins_seen: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub tcp_reset_seen: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub udp_timeout: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub generic_timeout: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub icmp_timeout: Option<String>,
+}
+
+impl Parameter for Vec<HealthTimeoutOverride> {
+    fn is_unset(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        for (at, item) in at.each(self) {
+            at.field("name").ensure(!item.name.is_empty(), "", "must name a part of the daemon");
+            at.field("timeout").ensure(!item.timeout.is_negative(), item.timeout, "must not be negative");
+        }
+    }
+}
+
+impl Parameter for Option<Vec<ProtoPort>> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        for (at, item) in at.each(self.as_deref().unwrap_or_default()) {
+            check_word(&at.field("protocol"), &item.protocol, &["TCP", "UDP", "SCTP"]);
+            at.field("port").port_number(item.port);
+            if !item.net.is_empty() {
+                at.field("net").cidr(&item.net);
+            }
+        }
+    }
+}
+
+impl Parameter for Option<RouteTableRange> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        if let Some(range) = self {
+            range.check(at);
+            at.field("max").within(range.max, Interval(1, 250));
+        }
+    }
+}
+
+impl Parameter for Option<Vec<RouteTableRange>> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        for (at, range) in at.each(self.as_deref().unwrap_or_default()) {
+            range.check(&at);
+        }
+    }
+}
+
+impl RouteTableRange {
+    fn check(&self, at: &Checker<'_>) {
+        at.field("min").ensure(self.min >= 1, self.min, "must be at least 1");
+        at.field("min").ensure(self.min <= self.max, self.min, "must not be greater than max");
+    }
+}
+
+impl Parameter for Option<BPFConntrackTimeouts> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+
+    fn check(&self, _: &Accepts, at: &Checker<'_>) {
+        let Some(timeouts) = self else { return };
+        for (key, timeout) in [
+            ("creationGracePeriod", &timeouts.creation_grace_period),
+            ("tcpSynSent", &timeouts.tcp_syn_sent),
+            ("tcpEstablished", &timeouts.tcp_established),
+            ("tcpFinsSeen", &timeouts.tcp_fins_seen),
+            ("tcpResetSeen", &timeouts.tcp_reset_seen),
+            ("udpTimeout", &timeouts.udp_timeout),
+            ("genericTimeout", &timeouts.generic_timeout),
+            ("icmpTimeout", &timeouts.icmp_timeout),
+        ] {
+            if let Some(text) = timeout {
+                let fits = text == "Auto" || text.parse::<Duration>().is_ok_and(|span| !span.is_negative());
+                at.field(key).ensure(fits, text, "must be a span of time such as 10s, or Auto");
+            }
+        }
+    }
+}

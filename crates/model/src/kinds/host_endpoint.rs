@@ -1,0 +1,74 @@
+//! The interfaces of nodes that policy applies to.
+
+use super::cel_settings;
+use super::shared::{check_name, check_port_name, check_port_protocol};
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::{Protocol, is_default};
+use crate::validation::Checker;
+use crate::{Kind, Object, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub type HostEndpoint = Object<HostEndpointSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel_settings::host_endpoint()))]
+pub struct HostEndpointSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    pub node: String,
+    /// An interface, or `*` for all of the node's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub interface_name: String,
+    #[serde(rename = "expectedIPs", skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub expected_ips: Vec<String>,
+    /// Names of profiles, in the order in which they are applied.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub profiles: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ports: Vec<EndpointPort>,
+}
+
+/// A port that rules can refer to by its name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["name", "protocol", "port"]))]
+pub struct EndpointPort {
+    pub name: String,
+    pub protocol: Protocol,
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+}
+
+impl Spec for HostEndpointSpec {
+    const KIND: Kind = Kind::HostEndpoint;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(endpoint: &HostEndpoint, at: &Checker<'_>) {
+        let (spec, at) = (&endpoint.spec, at.field("spec"));
+        check_name(&at.field("node"), &spec.node);
+        if !spec.interface_name.is_empty() {
+            at.field("interfaceName").interface(&spec.interface_name);
+        } else if spec.expected_ips.is_empty() {
+            at.field("interfaceName").fail("", "at least one of interfaceName and expectedIPs must be set");
+        }
+        let place = at.field("expectedIPs");
+        for (at, ip) in place.each(&spec.expected_ips) {
+            at.ip(ip);
+        }
+        place.unique(&spec.expected_ips);
+        let place = at.field("profiles");
+        for (at, profile) in place.each(&spec.profiles) {
+            check_name(&at, profile);
+        }
+        place.unique(&spec.profiles);
+        for (at, port) in at.field("ports").each(&spec.ports) {
+            check_port_name(&at.field("name"), &port.name);
+            check_port_protocol(&at.field("protocol"), &port.protocol);
+            at.field("port").port_number(port.port);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Pools of addresses for workloads, tunnels and load balancers.
+
+use super::{Condition, cel_settings};
+use crate::object::StatusForm;
+use crate::scalar::{StringEnum, is_default};
+use crate::validation::{Checker, Family, Interval, parse_cidr};
+use crate::{Kind, Object, Spec, ValidationError, string_enum};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+string_enum! {
+    /// Between which nodes packets travel inside other packets.
+    pub enum EncapMode { Never, Always, CrossSubnet }
+}
+
+string_enum! {
+    /// What addresses of a pool are for.
+    pub enum AllowedUse { Workload, Tunnel, LoadBalancer }
+}
+
+string_enum! {
+    /// Whether addresses are taken without being asked for by pool.
+    pub enum AssignmentMode { Automatic, Manual }
+}
+
+pub type IPPool = Object<IPPoolSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["cidr"], "x-kubernetes-validations" = cel_settings::ip_pool()))]
+pub struct IPPoolSpec {
+    #[schemars(length(max = 48))]
+    pub cidr: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Never"))]
+    pub vxlan_mode: EncapMode,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Never"))]
+    pub ipip_mode: EncapMode,
+    /// Whether packets that leave the pools are masqueraded.
+    #[serde(skip_serializing_if = "is_default")]
+    pub nat_outgoing: bool,
+    /// No new addresses are taken from a disabled pool.
+    #[serde(skip_serializing_if = "is_default")]
+    pub disabled: bool,
+    #[serde(rename = "disableBGPExport", skip_serializing_if = "is_default")]
+    pub disable_bgp_export: bool,
+    /// The prefix length of the blocks that nodes take from the pool.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 128))]
+    pub block_size: i32,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024), extend("default" = "all()"))]
+    pub node_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
+    pub namespace_selector: String,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = ["Workload", "Tunnel"], "x-kubernetes-list-type" = "set"))]
+    pub allowed_uses: Vec<AllowedUse>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Automatic"))]
+    pub assignment_mode: AssignmentMode,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct IPPoolStatus {
+    #[serde(skip_serializing_if = "is_default")]
+    pub conditions: Vec<Condition>,
+}
+
+const LINK_LOCAL: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
+];
+
+impl Spec for IPPoolSpec {
+    const KIND: Kind = Kind::IPPool;
+    type Status = IPPoolStatus;
+    const STATUS: StatusForm = StatusForm::WhenSet;
+
+    fn set_defaults(pool: &mut IPPool) {
+        let spec = &mut pool.spec;
+        if let Some(net) = parse_cidr(&spec.cidr) {
+            spec.cidr = net.to_string();
+            if spec.block_size == 0 {
+                spec.block_size = if net.addr().is_ipv4() { 26 } else { 122 };
+            }
+        }
+        for mode in [&mut spec.vxlan_mode, &mut spec.ipip_mode] {
+            if mode.is_unset() {
+                *mode = EncapMode::Never;
+            }
+        }
+        if spec.node_selector.is_empty() {
+            spec.node_selector = "all()".to_owned();
+        }
+        if spec.allowed_uses.is_empty() {
+            spec.allowed_uses = vec![AllowedUse::Workload, AllowedUse::Tunnel];
+        }
+        if spec.assignment_mode.is_unset() {
+            spec.assignment_mode = AssignmentMode::Automatic;
+        }
+    }
+
+    fn check(pool: &IPPool, at: &Checker<'_>) {
+        let (spec, at) = (&pool.spec, at.field("spec"));
+        spec.check_cidr(&at);
+        spec.check_encapsulation(&at);
+        at.field("nodeSelector").selector(&spec.node_selector);
+        at.field("namespaceSelector").selector(&spec.namespace_selector);
+        at.field("assignmentMode").one_of(&spec.assignment_mode);
+        spec.check_uses(&at);
+    }
+}
+
+impl IPPoolSpec {
+    fn check_cidr(&self, at: &Checker<'_>) {
+        let place = at.field("cidr");
+        place.max_chars(&self.cidr, 48);
+        if self.cidr.is_empty() {
+            return place.fail("", "a pool must have a CIDR");
+        }
+        let Some(net) = place.masked_cidr(&self.cidr) else { return };
+        if let Some(reserved) =
+            LINK_LOCAL.iter().find(|reserved| reserved.contains(&net) || net.contains(*reserved))
+        {
+            place.fail(&self.cidr, format!("must not overlap the link-local range {reserved}"));
+        }
+        let family = Family::of_net(net);
+        let sizes = if family == Family::V4 { Interval(20, 32) } else { Interval(116, 128) };
+        if self.block_size != 0 {
+            at.field("blockSize").within(self.block_size, sizes);
+            let too_small = i32::from(net.prefix_len()) > self.block_size && !self.disabled;
+            place.ensure(!too_small, &self.cidr, "the pool is smaller than one of its blocks (blockSize)");
+        }
+        let wrapped = is_wrapped(&self.ipip_mode);
+        at.field("ipipMode").ensure(
+            family == Family::V4 || !wrapped,
+            &self.ipip_mode,
+            "IPIP cannot carry IPv6: ipipMode must be Never",
+        );
+    }
+
+    fn check_encapsulation(&self, at: &Checker<'_>) {
+        at.field("ipipMode").one_of(&self.ipip_mode);
+        at.field("vxlanMode").one_of(&self.vxlan_mode);
+        let both = is_wrapped(&self.ipip_mode) && is_wrapped(&self.vxlan_mode);
+        at.field("ipipMode").ensure(
+            !both,
+            &self.ipip_mode,
+            "ipipMode and vxlanMode cannot both be used on one pool",
+        );
+    }
+
+    fn check_uses(&self, at: &Checker<'_>) {
+        let place = at.field("allowedUses");
+        for (place, used) in place.each(&self.allowed_uses) {
+            place.required_one_of(used);
+        }
+        place.unique(&self.allowed_uses);
+        if self.allowed_uses.contains(&AllowedUse::Tunnel) {
+            at.field("namespaceSelector").ensure(
+                self.namespace_selector.is_empty(),
+                &self.namespace_selector,
+                "cannot be used on a pool for tunnel addresses: these belong to no namespace",
+            );
+        }
+        if self.allowed_uses.contains(&AllowedUse::LoadBalancer) {
+            self.check_load_balancer(at);
+        }
+    }
+
+    fn check_load_balancer(&self, at: &Checker<'_>) {
+        at.field("allowedUses").ensure(
+            self.allowed_uses.len() == 1,
+            uses(&self.allowed_uses),
+            "LoadBalancer cannot be combined with other uses",
+        );
+        for (key, mode) in [("ipipMode", &self.ipip_mode), ("vxlanMode", &self.vxlan_mode)] {
+            at.field(key).ensure(!is_wrapped(mode), mode, "must be Never on a pool for load balancers");
+        }
+        at.field("disableBGPExport").ensure(
+            !self.disable_bgp_export,
+            self.disable_bgp_export,
+            "must be false on a pool for load balancers",
+        );
+        at.field("nodeSelector").ensure(
+            matches!(self.node_selector.as_str(), "" | "all()"),
+            &self.node_selector,
+            "must be all() on a pool for load balancers",
+        );
+    }
+}
+
+impl IPPool {
+    /// Whether a stored pool may become `new`.
+    pub fn check_update(&self, new: &IPPool) -> Result<(), ValidationError> {
+        Checker::run(|at| {
+            let (old, new, at) = (&self.spec, &new.spec, at.field("spec"));
+            let same_net = match (parse_cidr(&old.cidr), parse_cidr(&new.cidr)) {
+                (Some(old), Some(new)) => old == new,
+                _ => old.cidr == new.cidr,
+            };
+            at.field("cidr").ensure(
+                same_net,
+                &new.cidr,
+                format!("the CIDR of a pool cannot be changed: it is {}", old.cidr),
+            );
+            at.field("blockSize").ensure(
+                old.block_size == new.block_size,
+                new.block_size,
+                format!("the block size of a pool cannot be changed: it is {}", old.block_size),
+            );
+            let gives_up = old.allowed_uses.contains(&AllowedUse::LoadBalancer)
+                && new.allowed_uses.iter().any(|used| *used != AllowedUse::LoadBalancer);
+            at.field("allowedUses").ensure(
+                !gives_up,
+                uses(&new.allowed_uses),
+                "a pool for load balancers cannot be given another use",
+            );
+        })
+    }
+}
+
+fn is_wrapped(mode: &EncapMode) -> bool {
+    !matches!(mode.as_str(), "" | "Never")
+}
+
+fn uses(uses: &[AllowedUse]) -> String {
+    uses.iter().map(AllowedUse::as_str).collect::<Vec<_>>().join(",")
+}

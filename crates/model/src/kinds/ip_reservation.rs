@@ -1,0 +1,32 @@
+//! Addresses that are never handed out on their own.
+
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::is_default;
+use crate::validation::Checker;
+use crate::{Kind, Object, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub type IPReservation = Object<IPReservationSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct IPReservationSpec {
+    #[serde(rename = "reservedCIDRs", skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub reserved_cidrs: Vec<String>,
+}
+
+impl Spec for IPReservationSpec {
+    const KIND: Kind = Kind::IPReservation;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(reservation: &IPReservation, at: &Checker<'_>) {
+        let at = at.field("spec").field("reservedCIDRs");
+        for (at, cidr) in at.each(&reservation.spec.reserved_cidrs) {
+            at.cidr(cidr);
+        }
+        at.unique(&reservation.spec.reserved_cidrs);
+    }
+}

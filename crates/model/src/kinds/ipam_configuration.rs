@@ -1,0 +1,59 @@
+//! Settings of address management. There is one object, `default`.
+
+use super::cel_settings;
+use super::shared::Switch;
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::is_default;
+use crate::validation::{Checker, Interval};
+use crate::{Kind, Object, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+
+pub type IPAMConfiguration = Object<IPAMConfigurationSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct IPAMConfigurationSpec {
+    /// Whether a node may only use addresses of its own blocks.
+    pub strict_affinity: bool,
+    /// 0 is no limit of its own.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 1000000))]
+    pub max_blocks_per_host: i64,
+    /// Whether nodes take blocks by themselves. Always written, since a stored object without it means no.
+    #[serde(serialize_with = "unset_is_false")]
+    #[schemars(extend("default" = true))]
+    pub auto_allocate_blocks: Option<bool>,
+    /// Whether a virtual machine keeps its address when it is started again; on unless disabled.
+    #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "is_default")]
+    pub kubevirt_vm_address_persistence: Switch,
+    /// How long a released address is left unused.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 1200))]
+    pub ip_cooldown_seconds: i64,
+}
+
+impl Spec for IPAMConfigurationSpec {
+    const KIND: Kind = Kind::IPAMConfiguration;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(configuration: &mut IPAMConfiguration) {
+        configuration.spec.auto_allocate_blocks.get_or_insert(true);
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
+    }
+
+    fn check(configuration: &IPAMConfiguration, at: &Checker<'_>) {
+        let (spec, at) = (&configuration.spec, at.field("spec"));
+        at.field("maxBlocksPerHost").within(spec.max_blocks_per_host, Interval(0, 1_000_000));
+        at.field("kubeVirtVMAddressPersistence").one_of(&spec.kubevirt_vm_address_persistence);
+        at.field("ipCooldownSeconds").within(spec.ip_cooldown_seconds, Interval(0, 1200));
+    }
+}
+
+fn unset_is_false<S: Serializer>(value: &Option<bool>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(value.unwrap_or(false))
+}

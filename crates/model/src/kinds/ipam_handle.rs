@@ -1,0 +1,38 @@
+//! Who has addresses in which blocks, as Kubernetes keeps it. In etcd it is [`crate::ipam::Handle`] instead.
+
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::is_default;
+use crate::validation::Checker;
+use crate::{Kind, Object, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub type IPAMHandle = Object<IPAMHandleSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["handleID", "block"]))]
+pub struct IPAMHandleSpec {
+    /// As it was given; the object's name is in lower case.
+    #[serde(rename = "handleID")]
+    pub handle_id: String,
+    /// The number of addresses, by the block's CIDR.
+    pub block: BTreeMap<String, i64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub deleted: bool,
+}
+
+impl Spec for IPAMHandleSpec {
+    const KIND: Kind = Kind::IPAMHandle;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn check(handle: &IPAMHandle, at: &Checker<'_>) {
+        let (spec, at) = (&handle.spec, at.field("spec"));
+        at.field("handleID").ensure(!spec.handle_id.is_empty(), "", "must not be empty");
+        for cidr in spec.block.keys() {
+            at.field("block").key(cidr).masked_cidr(cidr);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What the controllers that follow Kubernetes do. There is one object, `default`.
+
+use super::cel_settings;
+use super::shared::{Switch, check_labels, check_name, check_pattern};
+use crate::names;
+use crate::object::StatusForm;
+use crate::scalar::{Duration, StringEnum, is_default};
+use crate::validation::{Checker, Interval};
+use crate::{Kind, Object, Spec, string_enum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
+
+string_enum! {
+    /// The least severe message that is logged.
+    pub enum ControllersLogLevel { None, Debug, Info, Warning, Error, Fatal, Panic }
+}
+
+string_enum! {
+    /// Which services of type LoadBalancer get an address.
+    pub enum AssignIPs { AllServices, RequestedServicesOnly }
+}
+
+pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["controllers"]))]
+pub struct KubeControllersConfigurationSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    pub log_severity_screen: ControllersLogLevel,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
+    pub health_checks: Switch,
+    /// 0 turns compaction off.
+    #[serde(rename = "etcdV3CompactionPeriod", skip_serializing_if = "is_default")]
+    pub etcd_v3_compaction_period: Option<Duration>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 65535), extend("default" = 9094))]
+    pub prometheus_metrics_port: Option<i64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub controllers: Option<ControllersConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 65535))]
+    pub debug_profile_port: Option<i64>,
+}
+
+/// A controller that is left out does not run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ControllersConfig {
+    #[serde(skip_serializing_if = "is_default")]
+    pub node: Option<NodeControllerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub policy: Option<ReconcilerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub workload_endpoint: Option<ReconcilerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub service_account: Option<ReconcilerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub namespace: Option<ReconcilerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub load_balancer: Option<LoadBalancerControllerConfig>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub migration: Option<MigrationControllerConfig>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeControllerConfig {
+    #[serde(skip_serializing_if = "is_default")]
+    pub reconciler_period: Option<Duration>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub sync_labels: Switch,
+    #[serde(skip_serializing_if = "is_default")]
+    pub host_endpoint: Option<AutoHostEndpointConfig>,
+    /// How long an address must look leaked before it is released; 0 turns that off.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "15m0s"))]
+    pub leak_grace_period: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AutoHostEndpointConfig {
+    #[serde(skip_serializing_if = "is_default")]
+    pub auto_create: Switch,
+    #[serde(skip_serializing_if = "is_default")]
+    pub create_default_host_endpoint: Switch,
+    #[serde(skip_serializing_if = "is_default")]
+    pub templates: Vec<HostEndpointTemplate>,
+}
+
+/// Host endpoints to make for every node that it selects.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostEndpointTemplate {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 253))]
+    pub generate_name: String,
+    #[serde(rename = "interfaceCIDRs", skip_serializing_if = "is_default")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub interface_cidrs: Vec<String>,
+    /// A regular expression for interface names.
+    #[serde(skip_serializing_if = "is_default")]
+    pub interface_pattern: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub annotations: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "all()"))]
+    pub node_selector: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ReconcilerConfig {
+    #[serde(skip_serializing_if = "is_default")]
+    pub reconciler_period: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct LoadBalancerControllerConfig {
+    #[serde(rename = "assignIPs", skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "AllServices"))]
+    pub assign_ips: AssignIPs,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct MigrationControllerConfig {
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = "Enabled"))]
+    pub policy_name_migrator: Switch,
+}
+
+/// What the controllers run with, and the environment that had a part in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubeControllersConfigurationStatus {
+    #[serde(skip_serializing_if = "is_default")]
+    pub running_config: Option<KubeControllersConfigurationSpec>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub environment_vars: BTreeMap<String, String>,
+}
+
+impl Spec for KubeControllersConfigurationSpec {
+    const KIND: Kind = Kind::KubeControllersConfiguration;
+    type Status = KubeControllersConfigurationStatus;
+    const STATUS: StatusForm = StatusForm::Always;
+
+    fn set_defaults(configuration: &mut KubeControllersConfiguration) {
+        let spec = &mut configuration.spec;
+        spec.prometheus_metrics_port.get_or_insert(9094);
+        default_to(&mut spec.health_checks, Switch::Enabled);
+        let Some(controllers) = &mut spec.controllers else { return };
+        if let Some(node) = &mut controllers.node {
+            node.leak_grace_period.get_or_insert(Duration::from_secs(15 * 60));
+            for template in node.host_endpoint.iter_mut().flat_map(|config| &mut config.templates) {
+                if template.node_selector.is_empty() {
+                    template.node_selector = "all()".to_owned();
+                }
+            }
+        }
+        if let Some(load_balancer) = &mut controllers.load_balancer {
+            default_to(&mut load_balancer.assign_ips, AssignIPs::AllServices);
+        }
+        if let Some(migration) = &mut controllers.migration {
+            default_to(&mut migration.policy_name_migrator, Switch::Enabled);
+        }
+    }
+
+    fn object_rules() -> Vec<serde_json::Value> {
+        cel_settings::singleton()
+    }
+
+    fn check(configuration: &KubeControllersConfiguration, at: &Checker<'_>) {
+        let (spec, at) = (&configuration.spec, at.field("spec"));
+        at.field("logSeverityScreen").one_of(&spec.log_severity_screen);
+        at.field("healthChecks").one_of(&spec.health_checks);
+        for (key, port) in [
+            ("prometheusMetricsPort", spec.prometheus_metrics_port),
+            ("debugProfilePort", spec.debug_profile_port),
+        ] {
+            if let Some(port) = port {
+                at.field(key).within(port, Interval(0, 65535));
+            }
+        }
+        match &spec.controllers {
+            Some(controllers) => controllers.check(&at.field("controllers")),
+            None => at.field("controllers").fail("", "must be set, even if to an empty object"),
+        }
+    }
+}
+
+impl ControllersConfig {
+    fn check(&self, at: &Checker<'_>) {
+        if let Some(node) = &self.node {
+            let at = at.field("node");
+            at.field("syncLabels").one_of(&node.sync_labels);
+            if let Some(host_endpoint) = &node.host_endpoint {
+                host_endpoint.check(&at.field("hostEndpoint"));
+            }
+        }
+        if let Some(load_balancer) = &self.load_balancer {
+            at.field("loadBalancer").field("assignIPs").one_of(&load_balancer.assign_ips);
+        }
+        if let Some(migration) = &self.migration {
+            at.field("migration").field("policyNameMigrator").one_of(&migration.policy_name_migrator);
+        }
+    }
+}
+
+impl AutoHostEndpointConfig {
+    fn check(&self, at: &Checker<'_>) {
+        at.field("autoCreate").one_of(&self.auto_create);
+        at.field("createDefaultHostEndpoint").one_of(&self.create_default_host_endpoint);
+        let mut seen = HashSet::new();
+        for (at, template) in at.field("templates").each(&self.templates) {
+            template.check(&at);
+            at.field("generateName").ensure(
+                seen.insert(&template.generate_name),
+                &template.generate_name,
+                "another template has the same name",
+            );
+        }
+    }
+}
+
+impl HostEndpointTemplate {
+    fn check(&self, at: &Checker<'_>) {
+        check_name(&at.field("generateName"), &self.generate_name);
+        at.field("interfaceCIDRs").ensure(
+            !self.interface_cidrs.is_empty() || !self.interface_pattern.is_empty(),
+            "",
+            "at least one of interfaceCIDRs and interfacePattern must be set",
+        );
+        for (at, cidr) in at.field("interfaceCIDRs").each(&self.interface_cidrs) {
+            at.cidr(cidr);
+        }
+        check_pattern(&at.field("interfacePattern"), &self.interface_pattern);
+        check_labels(&at.field("labels"), &self.labels);
+        for key in self.annotations.keys() {
+            if let Err(reason) = names::check_annotation_key(key) {
+                at.field("annotations").key(key).fail(key, reason);
+            }
+        }
+        at.field("nodeSelector").selector(&self.node_selector);
+    }
+}
+
+fn default_to<E: StringEnum>(value: &mut E, default: E) {
+    if value.is_unset() {
+        *value = default;
+    }
+}

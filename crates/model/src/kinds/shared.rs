@@ -1,0 +1,125 @@
+//! Parts and rules that several kinds have in common.
+
+use crate::names;
+use crate::scalar::{Protocol, is_default};
+use crate::string_enum;
+use crate::validation::Checker;
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The least wanted route that the kernel can still hold.
+pub(super) const MAX_ROUTE_PRIORITY: i64 = 2_147_483_646;
+
+string_enum! {
+    /// For which pools the routes between nodes are made by the component that carries this setting.
+    pub enum ProgramClusterRoutes { Enabled, Disabled, EnabledIPIPOnly, EnabledNoEncapOnly }
+}
+
+string_enum! {
+    /// On or off.
+    pub enum Switch { Enabled, Disabled }
+}
+
+/// Where the password of a BGP session is found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BGPPassword {
+    #[serde(skip_serializing_if = "is_default")]
+    pub secret_key_ref: Option<SecretKeyRef>,
+}
+
+/// A key in a Kubernetes secret.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["key"]))]
+pub struct SecretKeyRef {
+    #[serde(skip_serializing_if = "is_default")]
+    pub name: String,
+    pub key: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub optional: Option<bool>,
+}
+
+impl BGPPassword {
+    pub(super) fn check(&self, at: &Checker<'_>) {
+        if let Some(secret) = &self.secret_key_ref {
+            at.field("secretKeyRef").field("key").ensure(
+                !secret.key.is_empty(),
+                "",
+                "must name a key of the secret",
+            );
+        }
+    }
+}
+
+/// The name of another object.
+pub(super) fn check_name(at: &Checker<'_>, name: &str) {
+    if let Err(reason) = names::check_dotted(name) {
+        at.fail(name, reason);
+    }
+}
+
+/// The name of another object, or nothing.
+pub(super) fn check_optional_name(at: &Checker<'_>, name: &str) {
+    if !name.is_empty() {
+        check_name(at, name);
+    }
+}
+
+/// One of a few words in any case, or nothing.
+pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
+    let known = text.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    at.ensure(known, text, format!("must be one of {}", words.join(", ")));
+}
+
+/// A BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.
+pub(super) fn check_community(at: &Checker<'_>, text: &str) {
+    let digits = |part: &&str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
+    let parts: Vec<&str> = text.split(':').collect();
+    let fits = parts.iter().all(digits)
+        && match parts.len() {
+            2 => parts.iter().all(|part| part.parse::<u16>().is_ok()),
+            3 => parts.iter().all(|part| part.parse::<u32>().is_ok()),
+            _ => false,
+        };
+    at.ensure(
+        fits,
+        text,
+        "must be a community aa:nn of two 16-bit numbers or aa:nn:mm of three 32-bit numbers, or the name of a defined one",
+    );
+}
+
+/// A regular expression, or nothing.
+pub(super) fn check_pattern(at: &Checker<'_>, text: &str) {
+    if let Err(error) = Regex::new(text) {
+        at.fail(text, format!("must be a regular expression: {error}"));
+    }
+}
+
+/// The name of a port of an endpoint.
+pub(super) fn check_port_name(at: &Checker<'_>, name: &str) {
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
+    at.ensure(
+        (1..=128).contains(&name.len()) && name.bytes().all(allowed),
+        name,
+        "must be up to 128 letters, digits, '_', '.' and '-'",
+    );
+}
+
+/// The protocol of a port of an endpoint.
+pub(super) fn check_port_protocol(at: &Checker<'_>, protocol: &Protocol) {
+    at.ensure(protocol.has_ports(), protocol, "must be TCP, UDP or SCTP");
+}
+
+/// Labels that other objects will get.
+pub(super) fn check_labels(at: &Checker<'_>, labels: &std::collections::BTreeMap<String, String>) {
+    for (key, value) in labels {
+        if let Err(reason) = names::check_qualified(key) {
+            at.key(key).fail(key, reason);
+        }
+        if let Err(reason) = names::check_label_value(value) {
+            at.key(key).fail(value, reason);
+        }
+    }
+}

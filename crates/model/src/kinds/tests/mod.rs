@@ -1,0 +1,57 @@
+//! Every rule about policies, sets, tiers and profiles: what is refused, at which path, and its accepted neighbours.
+
+use crate::schema::{admission::refusals, json_schema};
+use crate::{API_VERSION, Kind, Resource};
+use serde_json::{Value, json};
+
+mod policies;
+mod rules;
+mod schemas;
+
+fn object(kind: &str, spec: Value) -> Value {
+    let mut metadata = json!({"name": "x"});
+    if kind != "GlobalNetworkPolicy" && Kind::from_name(kind).unwrap().is_namespaced() {
+        metadata["namespace"] = json!("prod");
+    }
+    json!({"kind": kind, "apiVersion": API_VERSION, "metadata": metadata, "spec": spec})
+}
+
+fn with_defaults(value: &Value) -> Resource {
+    let mut resource = Resource::from_user(value.clone()).unwrap_or_else(|e| panic!("{value}: {e}"));
+    resource.set_defaults();
+    resource
+}
+
+/// Path and reason of each failure, after defaults.
+fn failures_of(value: &Value) -> Vec<(String, String)> {
+    match with_defaults(value).validate() {
+        Ok(()) => Vec::new(),
+        Err(error) => error.errors.into_iter().map(|e| (e.name, e.reason)).collect(),
+    }
+}
+
+#[track_caller]
+fn accepted(kind: &str, spec: Value) {
+    let value = object(kind, spec);
+    assert_eq!(failures_of(&value), [], "{value}");
+    let kind = Kind::from_name(kind).unwrap();
+    // Profiles have no schema in force.
+    if kind != Kind::Profile {
+        let stored = with_defaults(&value).to_value();
+        assert_eq!(refusals(&json_schema(kind), &stored), Vec::<String>::new(), "{stored}");
+    }
+}
+
+/// Exactly one failure, at `path`, whose reason has `reason` in it.
+#[track_caller]
+fn refused(kind: &str, spec: Value, path: &str, reason: &str) {
+    let value = object(kind, spec);
+    let failures = failures_of(&value);
+    assert!(
+        failures.len() == 1 && failures[0].0 == path && failures[0].1.contains(reason),
+        "{value}: expected {path} ({reason}), got {failures:?}"
+    );
+}
+
+const GNP: &str = "GlobalNetworkPolicy";
+const NP: &str = "NetworkPolicy";

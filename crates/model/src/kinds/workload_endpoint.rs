@@ -1,0 +1,281 @@
+//! The interfaces of workloads: pods, containers, virtual machines.
+
+use super::shared::{check_name, check_optional_name, check_port_name, check_port_protocol};
+use crate::names::WorkloadEndpointParts;
+use crate::object::{NoStatus, StatusForm};
+use crate::scalar::{Dscp, Protocol, is_default};
+use crate::validation::{Checker, Family};
+use crate::{Kind, Object, Spec};
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
+const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
+
+pub type WorkloadEndpoint = Object<WorkloadEndpointSpec>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WorkloadEndpointSpec {
+    #[serde(skip_serializing_if = "is_default")]
+    pub orchestrator: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub workload: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub node: String,
+    #[serde(rename = "containerID", skip_serializing_if = "is_default")]
+    pub container_id: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub pod: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub endpoint: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub service_account_name: String,
+    /// The endpoint's addresses, each as a /32 or /128.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ip_networks: Vec<String>,
+    #[serde(rename = "ipNATs", skip_serializing_if = "is_default")]
+    pub ip_nats: Vec<IPNAT>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ipv4_gateway: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ipv6_gateway: String,
+    /// Names of profiles, in the order in which they are applied.
+    #[serde(skip_serializing_if = "is_default")]
+    pub profiles: Vec<String>,
+    /// The interface on the host's side.
+    #[serde(skip_serializing_if = "is_default")]
+    pub interface_name: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub mac: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ports: Vec<WorkloadEndpointPort>,
+    /// Source addresses that the workload may use besides its own.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_spoofed_source_prefixes: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub qos_controls: Option<QoSControls>,
+}
+
+/// An address outside that stands for one of the endpoint's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct IPNAT {
+    #[serde(rename = "internalIP")]
+    pub internal_ip: String,
+    #[serde(rename = "externalIP")]
+    pub external_ip: String,
+}
+
+/// A port that rules can refer to by its name, or that is mapped to a port of the host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WorkloadEndpointPort {
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+    pub host_port: u16,
+    #[serde(rename = "hostIP")]
+    pub host_ip: String,
+}
+
+/// Limits on a workload's traffic; 0 is no limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct QoSControls {
+    /// In bits per second, as is the peak rate.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_bandwidth: i64,
+    /// In bits.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_burst: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_peakrate: i64,
+    /// In bytes.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_minburst: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_bandwidth: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_burst: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_peakrate: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_minburst: i64,
+    /// In packets per second.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_packet_rate: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_packet_burst: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_packet_rate: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_packet_burst: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ingress_max_connections: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress_max_connections: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub dscp: Option<Dscp>,
+}
+
+impl Spec for WorkloadEndpointSpec {
+    const KIND: Kind = Kind::WorkloadEndpoint;
+    type Status = NoStatus;
+    const STATUS: StatusForm = StatusForm::Absent;
+
+    fn set_defaults(endpoint: &mut WorkloadEndpoint) {
+        let meta = &mut endpoint.metadata;
+        if meta.name.is_empty()
+            && let Ok(name) = endpoint.spec.name_parts().name()
+        {
+            meta.name = name;
+        }
+        for (label, value) in
+            [(NAMESPACE_LABEL, &meta.namespace), (ORCHESTRATOR_LABEL, &endpoint.spec.orchestrator)]
+        {
+            if !value.is_empty() {
+                meta.labels.insert(label.to_owned(), value.clone());
+            }
+        }
+    }
+
+    fn check(endpoint: &WorkloadEndpoint, at: &Checker<'_>) {
+        endpoint.check_name(at);
+        let (spec, at) = (&endpoint.spec, at.field("spec"));
+        for (key, name) in [
+            ("orchestrator", &spec.orchestrator),
+            ("workload", &spec.workload),
+            ("node", &spec.node),
+            ("pod", &spec.pod),
+            ("endpoint", &spec.endpoint),
+            ("serviceAccountName", &spec.service_account_name),
+        ] {
+            check_optional_name(&at.field(key), name);
+        }
+        at.field("containerID").ensure(
+            spec.container_id.is_empty() || is_container_id(&spec.container_id),
+            &spec.container_id,
+            "must consist of letters, digits and '-', and begin and end with a letter or digit",
+        );
+        spec.check_addresses(&at);
+        for (at, profile) in at.field("profiles").each(&spec.profiles) {
+            check_name(&at, profile);
+        }
+        at.field("interfaceName").interface(&spec.interface_name);
+        if !spec.mac.is_empty() {
+            at.field("mac").mac(&spec.mac);
+        }
+        for (at, port) in at.field("ports").each(&spec.ports) {
+            port.check(&at);
+        }
+        for (at, prefix) in at.field("allowSpoofedSourcePrefixes").each(&spec.allow_spoofed_source_prefixes) {
+            at.cidr(prefix);
+        }
+        if let Some(dscp) = spec.qos_controls.as_ref().and_then(|qos| qos.dscp.as_ref()) {
+            at.field("qosControls").field("dscp").ensure(
+                dscp.value().is_some(),
+                dscp,
+                "must be a number between 0 and 63 or one of DF, EF, AF11..AF43, CS0..CS6",
+            );
+        }
+    }
+}
+
+impl WorkloadEndpoint {
+    /// The name is not free: it follows from the spec.
+    fn check_name(&self, at: &Checker<'_>) {
+        match self.spec.name_parts().name() {
+            Ok(name) => at.field("metadata").field("name").ensure(
+                self.metadata.name == name,
+                &self.metadata.name,
+                format!("must be {name}, which follows from the spec"),
+            ),
+            Err(parts) => {
+                for part in parts {
+                    at.field("spec").field(part.field).fail(part.value, part.reason);
+                }
+            }
+        }
+    }
+}
+
+impl WorkloadEndpointSpec {
+    /// What the endpoint's name is made from.
+    pub fn name_parts(&self) -> WorkloadEndpointParts<'_> {
+        WorkloadEndpointParts {
+            node: &self.node,
+            orchestrator: &self.orchestrator,
+            pod: &self.pod,
+            container_id: &self.container_id,
+            workload: &self.workload,
+            endpoint: &self.endpoint,
+        }
+    }
+
+    fn check_addresses(&self, at: &Checker<'_>) {
+        let mut networks = Vec::new();
+        for (at, text) in at.field("ipNetworks").each(&self.ip_networks) {
+            if let Some(net) = at.net(text) {
+                at.ensure(
+                    net.prefix_len() == net.max_prefix_len(),
+                    text,
+                    "must be one address: an IPv4 /32 or an IPv6 /128",
+                );
+                networks.push(net);
+            }
+        }
+        for (at, nat) in at.field("ipNATs").each(&self.ip_nats) {
+            nat.check(&at, &networks);
+        }
+        for (key, gateway, family) in
+            [("ipv4Gateway", &self.ipv4_gateway, Family::V4), ("ipv6Gateway", &self.ipv6_gateway, Family::V6)]
+        {
+            if !gateway.is_empty() {
+                at.field(key).ip_of(gateway, family);
+            }
+        }
+    }
+}
+
+impl IPNAT {
+    fn check(&self, at: &Checker<'_>, networks: &[IpNet]) {
+        let internal = at.field("internalIP").ip(&self.internal_ip);
+        let external = at.field("externalIP").ip(&self.external_ip);
+        let Some(internal) = internal else { return };
+        at.field("internalIP").ensure(
+            networks.iter().any(|net| net.contains(&internal)),
+            &self.internal_ip,
+            "must be one of the endpoint's ipNetworks",
+        );
+        if let Some(external) = external {
+            at.field("externalIP").ensure(
+                Family::of(internal) == Family::of(external),
+                &self.external_ip,
+                "must be of the same address family as internalIP",
+            );
+        }
+    }
+}
+
+impl WorkloadEndpointPort {
+    fn check(&self, at: &Checker<'_>) {
+        if !self.name.is_empty() {
+            check_port_name(&at.field("name"), &self.name);
+        } else {
+            at.field("name").ensure(self.host_port != 0, "", "a port must have a name or a hostPort");
+        }
+        check_port_protocol(&at.field("protocol"), &self.protocol);
+        at.field("port").port_number(self.port);
+        if !self.host_ip.is_empty() {
+            at.field("hostIP").net(&self.host_ip);
+        }
+    }
+}
+
+fn is_container_id(text: &str) -> bool {
+    text.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}

@@ -1,0 +1,53 @@
+//! Every rule about pools, BGP, endpoints, nodes and settings: what is refused, at which path, and its accepted
+//! neighbours.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod bgp;
+mod endpoints;
+mod pools;
+mod settings;
+
+use serde_json::{Value, json};
+use tortie_model::{Kind, Resource};
+
+fn read(kind: Kind, name: &str, spec: &Value) -> Resource {
+    let mut metadata = json!({"name": name});
+    if kind.is_namespaced() {
+        metadata["namespace"] = json!("prod");
+    }
+    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec});
+    let mut resource = Resource::from_user(object).unwrap_or_else(|error| panic!("{kind} {spec}: {error}"));
+    resource.set_defaults();
+    resource
+}
+
+/// The paths at which an object is refused; each failure has a reason.
+fn paths(kind: Kind, name: &str, spec: &Value) -> Vec<String> {
+    let Err(error) = read(kind, name, spec).validate() else { return Vec::new() };
+    assert!(error.errors.iter().all(|error| !error.reason.is_empty()), "{error}");
+    error.errors.into_iter().map(|error| error.name).collect()
+}
+
+/// A spec with some fields replaced, or taken out where the replacement is null.
+fn with(base: &Value, change: &Value) -> Value {
+    let mut spec = base.clone();
+    for (key, value) in change.as_object().unwrap() {
+        if value.is_null() {
+            spec.as_object_mut().unwrap().remove(key);
+        } else {
+            spec[key] = value.clone();
+        }
+    }
+    spec
+}
+
+/// Runs a table of changes to a spec that is accepted as it is.
+#[track_caller]
+fn table(kind: Kind, name: &str, base: Value, rows: &[(Value, &[&str])]) {
+    assert_eq!(paths(kind, name, &base), [""; 0], "{kind} {base}");
+    for (change, expected) in rows {
+        let spec = with(&base, change);
+        assert_eq!(paths(kind, name, &spec), *expected, "{kind} {spec}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Finding the store's servers through DNS: the SRV records of a domain, as etcd's own clients do.
+//!
+//! This is all the DNS we need, so it is asked directly: one question to each of the system's name servers.
+
+mod message;
+
+use crate::config::Endpoint;
+use crate::{Error, Result};
+use message::{Answer, Service};
+use std::fmt::Display;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const DNS_PORT: u16 = 53;
+const UDP_LIMIT: usize = 4096;
+
+/// The record's name before the domain, and whether what it names speaks TLS.
+const SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etcd-client._tcp", false)];
+
+/// The servers of a domain, those with TLS first, each kind by priority and weight.
+pub async fn endpoints(domain: &str, limit: Duration) -> Result<Vec<Endpoint>> {
+    let text = tokio::fs::read_to_string(RESOLV_CONF).await.unwrap_or_default();
+    endpoints_from(domain, &name_servers(&text), limit).await
+}
+
+async fn endpoints_from(domain: &str, servers: &[SocketAddr], limit: Duration) -> Result<Vec<Endpoint>> {
+    let failed = |reason: &dyn Display| {
+        Error::Datastore(format!(
+            "etcdDiscoverySrv (ETCD_DISCOVERY_SRV) '{domain}': {reason}; check the SRV records of {} and {}",
+            name(SERVICES[0].0, domain),
+            name(SERVICES[1].0, domain)
+        ))
+    };
+    let mut endpoints = Vec::new();
+    let mut trouble = None;
+    for (service, tls) in SERVICES {
+        match tokio::time::timeout(limit, lookup(&name(service, domain), servers, limit)).await {
+            Ok(Ok(found)) => endpoints.extend(found.into_iter().map(|service| service.endpoint(tls))),
+            Ok(Err(error)) => trouble = Some(error.to_string()),
+            Err(_) => trouble = Some(format!("no name server answers within {limit:?}")),
+        }
+    }
+    match trouble {
+        _ if !endpoints.is_empty() => Ok(endpoints),
+        Some(trouble) => Err(failed(&trouble)),
+        None => Err(failed(&"no server is named there")),
+    }
+}
+
+fn name(service: &str, domain: &str) -> String {
+    format!("{service}.{}", domain.trim_end_matches('.'))
+}
+
+impl Service {
+    fn endpoint(self, tls: bool) -> Endpoint {
+        Endpoint::Tcp { host: self.target, port: self.port, tls }
+    }
+}
+
+fn name_servers(resolv_conf: &str) -> Vec<SocketAddr> {
+    let address = |line: &str| {
+        let text = line.strip_prefix("nameserver")?.trim();
+        // A zone after an IPv6 address names an interface; a link-local server is not for us to guess.
+        text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DNS_PORT))
+    };
+    let found: Vec<SocketAddr> = resolv_conf.lines().filter_map(address).collect();
+    if found.is_empty() { vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), DNS_PORT)] } else { found }
+}
+
+/// Asks the servers in turn; the first that answers counts.
+async fn lookup(name: &str, servers: &[SocketAddr], limit: Duration) -> io::Result<Vec<Service>> {
+    let share = limit / u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = io::Error::other("there is no name server");
+    for server in servers {
+        match tokio::time::timeout(share, ask(name, *server)).await {
+            Ok(Ok(services)) => return Ok(services),
+            Ok(Err(error)) => last = io::Error::new(error.kind(), format!("name server {server}: {error}")),
+            Err(_) => last = io::Error::other(format!("name server {server} does not answer")),
+        }
+    }
+    Err(last)
+}
+
+async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<Service>> {
+    let id = rand::random();
+    let question =
+        message::question(id, name).ok_or_else(|| io::Error::other(format!("'{name}' is no domain")))?;
+    let local = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(local, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(&question).await?;
+    let mut buffer = vec![0; UDP_LIMIT];
+    let answer = loop {
+        let length = socket.recv(&mut buffer).await?;
+        // Anything else is late or forged: go on waiting.
+        if let Some(answer) = buffer.get(..length).and_then(|bytes| message::answer(id, name, bytes)) {
+            break answer;
+        }
+    };
+    match answer {
+        Answer::Services(services) => Ok(services),
+        Answer::Refused(code) => Err(io::Error::other(format!("refuses the question (code {code})"))),
+        Answer::Truncated => ask_at_length(id, name, &question, server).await,
+    }
+}
+
+/// Over TCP there is room for every record.
+async fn ask_at_length(id: u16, name: &str, question: &[u8], server: SocketAddr) -> io::Result<Vec<Service>> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_u16(u16::try_from(question.len()).map_err(io::Error::other)?).await?;
+    stream.write_all(question).await?;
+    let mut bytes = vec![0; stream.read_u16().await?.into()];
+    stream.read_exact(&mut bytes).await?;
+    match message::answer(id, name, &bytes) {
+        Some(Answer::Services(services)) => Ok(services),
+        _ => Err(io::Error::other("gives an answer that makes no sense")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Deleting a node takes along what it held and what was configured for it alone.
+
+use super::addresses::Addresses;
+use super::{Resources, read, typed};
+use crate::{Error, Result, Revision};
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_model::kinds::{BGPPeerSpec, HostEndpointSpec, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec};
+use tortie_model::{Key, Kind, Object, Resource, Spec};
+
+impl Resources {
+    /// Everything is attempted; while something could not be cleaned up the node stays, so that deleting it again
+    /// finds the rest.
+    pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
+        let key = Key::resource(Kind::Node, "", name);
+        let entry = self.client.get(&key).await?;
+        if revision.is_some_and(|revision| revision != entry.revision) {
+            return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
+        }
+        let node: Object<NodeSpec> = typed(read(entry)?)?;
+        let endpoints = self.endpoints_of(name).await?;
+
+        let mut addresses = tunnel_addresses(&node.spec);
+        addresses.extend(endpoints.iter().flat_map(|endpoint| workload_addresses(&endpoint.spec)));
+        let claims = Addresses::new(&self.client);
+        let mut outcome = claims.release(name, &addresses).await;
+        for endpoint in &endpoints {
+            outcome = outcome.and(self.remove(&endpoint.metadata.namespace, endpoint).await);
+        }
+        outcome = outcome.and(claims.release_host(name).await);
+        outcome = outcome.and(self.remove_where::<BGPPeerSpec>(|peer| peer.node == name).await);
+        let own = format!("node.{name}");
+        for kind in [Kind::FelixConfiguration, Kind::BGPConfiguration] {
+            outcome = outcome.and(self.remove_key(&Key::resource(kind, "", &own)).await);
+        }
+        outcome = outcome.and(self.remove_where::<HostEndpointSpec>(|endpoint| endpoint.node == name).await);
+        outcome?;
+        read(self.client.delete(&key, revision).await?)
+    }
+
+    async fn endpoints_of(&self, node: &str) -> Result<Vec<WorkloadEndpoint>> {
+        let all = self.list_as::<WorkloadEndpointSpec>(None).await?;
+        Ok(all.into_iter().filter(|endpoint| endpoint.spec.node == node).collect())
+    }
+
+    async fn remove_where<S: Spec>(&self, wanted: impl Fn(&S) -> bool) -> Result<()>
+    where
+        Object<S>: TryFrom<Resource, Error = Resource>,
+    {
+        let mut outcome = Ok(());
+        for object in self.list_as::<S>(None).await? {
+            if wanted(&object.spec) {
+                outcome = outcome.and(self.remove("", &object).await);
+            }
+        }
+        outcome
+    }
+
+    async fn remove<S: Spec>(&self, namespace: &str, object: &Object<S>) -> Result<()> {
+        self.remove_key(&Key::resource(S::KIND, namespace, &object.metadata.name)).await
+    }
+
+    async fn remove_key(&self, key: &Key) -> Result<()> {
+        match self.client.delete(key, None).await {
+            Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The addresses of the node's own tunnels.
+fn tunnel_addresses(spec: &NodeSpec) -> BTreeSet<IpAddr> {
+    let bgp = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str());
+    let wireguard = spec.wireguard.as_ref();
+    let texts = [
+        bgp,
+        Some(spec.ipv4_vxlan_tunnel_addr.as_str()),
+        Some(spec.ipv6_vxlan_tunnel_addr.as_str()),
+        wireguard.map(|wireguard| wireguard.interface_ipv4_address.as_str()),
+        wireguard.map(|wireguard| wireguard.interface_ipv6_address.as_str()),
+    ];
+    texts.into_iter().flatten().filter_map(address).collect()
+}
+
+fn workload_addresses(spec: &WorkloadEndpointSpec) -> impl Iterator<Item = IpAddr> {
+    spec.ip_networks.iter().filter_map(|text| address(text))
+}
+
+/// An address written alone or as a network of one.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()))
+}

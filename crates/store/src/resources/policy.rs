@@ -1,0 +1,52 @@
+//! Policies and the tiers they stand in.
+
+use super::Resources;
+use crate::{Error, Result};
+use tortie_model::kinds::{BUILT_IN_TIERS, DEFAULT_TIER};
+use tortie_model::{Kind, Resource};
+
+const IN_TIERS: [Kind; 4] = [
+    Kind::NetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+];
+
+impl Resources {
+    pub(super) async fn check_tier_exists(&self, tier: &str) -> Result<()> {
+        let tier = if tier.is_empty() { DEFAULT_TIER } else { tier };
+        self.get(Kind::Tier, "", tier).await.map(|_| ())
+    }
+
+    pub(super) async fn check_tier_unused(&self, name: &str) -> Result<()> {
+        let refused = |reason: String| Error::NotSupported {
+            operation: "delete",
+            id: Kind::Tier.identify("", name),
+            reason,
+        };
+        if BUILT_IN_TIERS.iter().any(|tier| tier.name == name) {
+            return Err(refused("it is built in".into()));
+        }
+        for kind in IN_TIERS {
+            let policies = self.list(kind, None).await?.items;
+            if let Some(policy) = policies.iter().find(|policy| tier_of(policy) == Some(name)) {
+                return Err(refused(format!(
+                    "cannot delete a non-empty tier: {} is in it",
+                    policy.identify()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tier_of(policy: &Resource) -> Option<&str> {
+    let tier = match policy {
+        Resource::NetworkPolicy(policy) => &policy.spec.tier,
+        Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
+        _ => return None,
+    };
+    Some(if tier.is_empty() { DEFAULT_TIER } else { tier })
+}

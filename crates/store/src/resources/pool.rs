@@ -1,0 +1,78 @@
+//! Pools among each other and above the blocks that were taken from them.
+
+use super::addresses::Addresses;
+use super::{Resources, read};
+use crate::{Error, Result, Revision};
+use ipnet::IpNet;
+use std::time::Duration;
+use tortie_model::kinds::{IPPool, IPPoolSpec};
+use tortie_model::{Key, Resource, ValidationError, Value};
+
+/// Time for allocators to see that a pool is disabled before its blocks are taken from under them.
+const SETTLE: Duration = Duration::from_millis(500);
+const ATTEMPTS: u32 = 5;
+const CIDR: &str = "IPPool.Spec.CIDR";
+
+impl Resources {
+    /// No other pool overlaps, and blocks that are there already have the pool's size.
+    pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> Result<()> {
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok(()) };
+        let fail = |reason: String| Error::Validation(ValidationError::one(CIDR, &pool.spec.cidr, reason));
+        for other in self.list_as::<IPPoolSpec>(None).await? {
+            let same = other.metadata.name == pool.metadata.name;
+            // The same name is left to the write, which says that the pool exists.
+            if !same && other.spec.cidr.parse().is_ok_and(|other| overlap(&cidr, &other)) {
+                let (name, taken) = (&other.metadata.name, &other.spec.cidr);
+                return Err(fail(format!(
+                    "IPPool({}) CIDR overlaps with IPPool({name}) CIDR {taken}",
+                    pool.metadata.name
+                )));
+            }
+        }
+        for block in Addresses::new(&self.client).blocks().await? {
+            if overlap(&cidr, &block.cidr) && i32::from(block.cidr.prefix_len()) != pool.spec.block_size {
+                return Err(fail(format!(
+                    "addresses are in use in blocks of another size than {}: {}",
+                    pool.spec.block_size, block.cidr
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Disables the pool, lets allocators notice, takes back its blocks, then deletes it.
+    pub(super) async fn delete_pool(&self, key: &Key, revision: Option<Revision>) -> Result<Resource> {
+        let (pool, revision) = self.disable_pool(key, revision).await?;
+        tokio::time::sleep(SETTLE).await;
+        if let Ok(cidr) = pool.spec.cidr.parse() {
+            Addresses::new(&self.client).release_range(&cidr).await?;
+        }
+        read(self.client.delete(key, revision).await?)
+    }
+
+    /// The disabled pool, and the revision that must still stand when it is deleted if the caller gave one.
+    async fn disable_pool(&self, key: &Key, given: Option<Revision>) -> Result<(IPPool, Option<Revision>)> {
+        let mut attempt = 1;
+        loop {
+            let entry = self.client.get(key).await?;
+            if given.is_some_and(|given| given != entry.revision) {
+                return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
+            }
+            let revision = entry.revision;
+            let mut pool: IPPool = super::typed(read(entry)?)?;
+            if pool.spec.disabled {
+                return Ok((pool, given));
+            }
+            pool.spec.disabled = true;
+            match self.client.update(key, &Value::Resource(pool.clone().into()), revision).await {
+                Ok(entry) => return Ok((pool, given.map(|_| entry.revision))),
+                Err(Error::Conflict { .. }) if given.is_none() && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}

@@ -1,0 +1,32 @@
+//! The profile that allows everything: it exists without being stored.
+
+use crate::Error;
+use tortie_model::kinds::{Action, Profile, ProfileSpec, Rule};
+use tortie_model::{Kind, ObjectMeta, Resource};
+
+const NAME: &str = "projectcalico-default-allow";
+const REVISION: &str = "1";
+
+pub fn is_synthetic(kind: Kind, name: &str) -> bool {
+    kind == Kind::Profile && name == NAME
+}
+
+pub fn synthetic() -> Resource {
+    let allow = || vec![Rule { action: Action::Allow, ..Default::default() }];
+    let metadata =
+        ObjectMeta { name: NAME.to_owned(), resource_version: REVISION.to_owned(), ..Default::default() };
+    let spec = ProfileSpec { ingress: allow(), egress: allow(), ..Default::default() };
+    Profile::new(metadata, spec).into()
+}
+
+pub fn exists() -> Error {
+    Error::AlreadyExists {
+        id: Kind::Profile.identify("", NAME),
+        reason: "it is built in".into(),
+        current: Some(Box::new(synthetic())),
+    }
+}
+
+pub fn refused(operation: &'static str) -> Error {
+    Error::NotSupported { operation, id: Kind::Profile.identify("", NAME), reason: "it is built in".into() }
+}

@@ -1,0 +1,180 @@
+//! A place to run calicoctl in: a fresh store, a directory, and the binary under its names.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+use tortie_testkit::Etcd;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Etcd,
+    Embedded,
+}
+
+/// A running store; gone on drop.
+enum Store {
+    Etcd(Etcd),
+    Embedded(Embedded),
+}
+
+struct Embedded {
+    child: Child,
+    endpoint: String,
+    _data: TempDir,
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Embedded {
+    fn start() -> Embedded {
+        let data = tempfile::Builder::new().prefix("tortie-store-").tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tortie"))
+            .args(["datastore", "--listen", "http://127.0.0.1:0", "--data-dir"])
+            .arg(data.path().join("db"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut ready).unwrap();
+        let endpoint = ready.trim().rsplit(' ').next().unwrap_or_default().to_owned();
+        let embedded = Embedded { child, endpoint, _data: data };
+        assert!(ready.starts_with("ready: "), "the embedded store said {ready:?}");
+        embedded
+    }
+}
+
+pub struct Lab {
+    store: Store,
+    dir: TempDir,
+}
+
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Lab {
+    pub fn on(backend: Backend) -> Lab {
+        let store = match backend {
+            Backend::Etcd => Store::Etcd(Etcd::start().unwrap()),
+            Backend::Embedded => Store::Embedded(Embedded::start()),
+        };
+        let dir = tempfile::Builder::new().prefix("tortie-lab-").tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        for name in ["calicoctl", "kubectl-calico", "tortie"] {
+            symlink(env!("CARGO_BIN_EXE_tortie"), bin.join(name)).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        Lab { store, dir }
+    }
+
+    pub fn endpoint(&self) -> String {
+        match &self.store {
+            Store::Etcd(etcd) => etcd.endpoint(),
+            Store::Embedded(embedded) => embedded.endpoint.clone(),
+        }
+    }
+
+    /// Where commands run.
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    /// A command that finds our binaries and our store, and nothing of the machine's configuration.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", format!("{}:{path}", self.dir.path().join("bin").display()))
+            .env("ETCD_ENDPOINTS", self.endpoint())
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", self.endpoint())
+            .env("LC_ALL", "C.UTF-8")
+            .current_dir(self.work())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// The binary under one of its names.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.dir.path().join("bin").join(name)
+    }
+
+    pub fn calicoctl(&self, args: &[&str]) -> Ran {
+        self.command(self.program("calicoctl")).args(args).output().unwrap().into()
+    }
+
+    /// Fails the test unless the command succeeds; its standard output.
+    pub fn must(&self, args: &[&str]) -> String {
+        let ran = self.calicoctl(args);
+        assert_eq!(ran.code, Some(0), "calicoctl {args:?}: {ran:?}");
+        ran.out
+    }
+
+    pub fn calicoctl_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut command = self.command(self.program("calicoctl"));
+        let mut child = command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            // A command that fails early does not read to the end.
+            scope.spawn(move || {
+                let _ = stdin.write_all(input);
+            });
+            child.wait_with_output().unwrap().into()
+        })
+    }
+
+    /// Runs a shell command line in the working directory.
+    pub fn shell(&self, line: &str) -> Ran {
+        self.command("sh").args(["-c", line]).output().unwrap().into()
+    }
+
+    /// What is stored under a key, read with etcdctl.
+    pub fn stored(&self, key: &str) -> String {
+        let ran: Ran =
+            self.command("etcdctl").args(["get", "--print-value-only", key]).output().unwrap().into();
+        assert_eq!(ran.code, Some(0), "etcdctl get {key}: {ran:?}");
+        ran.out.strip_suffix('\n').unwrap_or(&ran.out).to_owned()
+    }
+
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let ran: Ran =
+            self.command("etcdctl").args(["get", "--prefix", "--keys-only", prefix]).output().unwrap().into();
+        ran.out.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+/// The root of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}

@@ -1,0 +1,9 @@
+//! The real binary on real stores.
+
+// Helpers of tests may fail a test as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod lab;
+mod round_trip;
+mod transcripts;
+mod watching;

@@ -1,0 +1,172 @@
+//! The command line as people see it: each file under transcripts/ is a session on a fresh store, run for real and
+//! compared word for word, on etcd and on the embedded store.
+//!
+//! A line `$ command` is run in a shell, with `> ` continuing it; what follows is its standard output, then its
+//! standard error with `! ` before each line, then `[exit N]` unless it succeeded. A line that ends in spaces is shown
+//! with a bar behind them. Identifiers, times, revisions and places differ from run to run and are shown as names.
+//!
+//! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
+//! committed.
+
+use crate::lab::{Backend, Lab};
+use regex::Regex;
+use std::fmt::Write;
+use std::path::Path;
+
+macro_rules! transcripts {
+    ($($module:ident($folder:literal) { $($name:ident)* })*) => {
+        mod etcd {
+            $(mod $module { $(#[test] fn $name() {
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Etcd);
+            })* })*
+        }
+        mod embedded {
+            $(mod $module { $(#[test] fn $name() {
+                crate::transcripts::replay($folder, stringify!($name), crate::lab::Backend::Embedded);
+            })* })*
+        }
+        const TOLD: &[(&str, &str)] = &[$($(($folder, stringify!($name)),)*)*];
+    };
+}
+
+transcripts! {
+    sessions("") {
+        input
+        namespaces
+        verbs
+        results
+        tables
+        formats
+        patch
+        label
+        validate
+        connection
+        versions
+        migration
+        policy_names
+        ipam
+        arguments
+    }
+    bad_input("bad_input/") {
+        malformed_yaml
+        unknown_kind
+        wrong_types
+        huge_document
+        duplicate_keys
+        invalid_selector
+        overlapping_pools
+        names_against_the_rules
+        conflicting_revisions
+        endpoint_down
+        store_answers_garbage
+    }
+}
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts"))
+}
+
+#[test]
+fn every_transcript_is_run() {
+    for (sub, _) in TOLD.iter().filter(|(_, name)| *name == "input" || *name == "malformed_yaml") {
+        for entry in std::fs::read_dir(folder().join(sub)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if let Some(name) = name.strip_suffix(".txt") {
+                assert!(TOLD.contains(&(sub, name)), "{sub}{name}.txt is not run by any test");
+            }
+        }
+    }
+}
+
+fn replay(sub: &str, name: &str, backend: Backend) {
+    let file = folder().join(format!("{sub}{name}.txt"));
+    let expected = std::fs::read_to_string(&file).unwrap();
+    let lab = Lab::on(backend);
+    let mut actual = String::new();
+    for step in steps(&expected) {
+        match step {
+            Step::Comment(line) => writeln!(actual, "{line}").unwrap(),
+            Step::Command(lines) => {
+                for (first, line) in lines.iter().enumerate() {
+                    writeln!(actual, "{} {line}", if first == 0 { "$" } else { ">" }).unwrap();
+                }
+                let ran = lab.shell(&lines.join("\n"));
+                for line in normalise(&ran.out, &lab).lines() {
+                    writeln!(actual, "{}", visible(line)).unwrap();
+                }
+                for line in normalise(&ran.err, &lab).lines() {
+                    writeln!(actual, "{}", visible(&format!("! {line}"))).unwrap();
+                }
+                if ran.code != Some(0) {
+                    writeln!(actual, "[exit {}]", ran.code.unwrap_or(-1)).unwrap();
+                }
+                actual.push('\n');
+            }
+        }
+    }
+    if std::env::var("TRANSCRIPTS").is_ok_and(|v| v == "write") {
+        std::fs::write(&file, actual).unwrap();
+    } else if actual != expected {
+        panic!("{name} went otherwise on {backend:?}:\n{}", difference(&expected, &actual));
+    }
+}
+
+enum Step<'a> {
+    Comment(&'a str),
+    Command(Vec<&'a str>),
+}
+
+/// The commands of a transcript and the comments before them; what was printed is left out.
+fn steps(text: &str) -> Vec<Step<'_>> {
+    let mut steps = Vec::new();
+    for line in text.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            steps.push(Step::Command(vec![command]));
+        } else if let Some(Step::Command(lines)) = steps.last_mut()
+            && let Some(more) = line.strip_prefix('>')
+        {
+            lines.push(more.strip_prefix(' ').unwrap_or(more));
+        } else if line.starts_with("# ") {
+            steps.push(Step::Comment(line));
+        }
+    }
+    steps
+}
+
+fn visible(line: &str) -> String {
+    if line.ends_with(' ') { format!("{line}|") } else { line.to_owned() }
+}
+
+fn normalise(text: &str, lab: &Lab) -> String {
+    let mut text = text
+        .replace(&lab.endpoint(), "http://ENDPOINT")
+        .replace(lab.endpoint().trim_start_matches("http://"), "ENDPOINT")
+        .replace(&lab.work().display().to_string(), "WORK");
+    for (pattern, name) in [
+        (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
+        (r#"(resourceVersion"?: )"\d+""#, "${1}\"REVISION\""),
+        // As wide as what it stands for, so that tables stay in shape.
+        (r"\b[0-9a-f]{32}\b", "GUID----------------------------"),
+        (r"(Git commit: +)\S+", "${1}COMMIT"),
+    ] {
+        text = Regex::new(pattern).unwrap().replace_all(&text, name).into_owned();
+    }
+    text
+}
+
+/// Lines that are only expected, or only there.
+fn difference(expected: &str, actual: &str) -> String {
+    let (expected, actual): (Vec<_>, Vec<_>) = (expected.lines().collect(), actual.lines().collect());
+    let same = expected.iter().zip(&actual).take_while(|(a, b)| a == b).count();
+    let tail =
+        expected[same..].iter().rev().zip(actual[same..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let mut text = format!("from line {}:\n", same + 1);
+    for line in &expected[same..expected.len() - tail] {
+        writeln!(text, "- {line}").unwrap();
+    }
+    for line in &actual[same..actual.len() - tail] {
+        writeln!(text, "+ {line}").unwrap();
+    }
+    text
+}
