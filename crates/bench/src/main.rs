@@ -1,5 +1,6 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod ipam;
 mod measure;
 mod model;
 mod store;
@@ -14,8 +15,11 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 2] =
-    [Suite { name: "model", run: model::run }, Suite { name: "store", run: store::run }];
+const SUITES: [Suite; 3] = [
+    Suite { name: "model", run: model::run },
+    Suite { name: "store", run: store::run },
+    Suite { name: "ipam", run: ipam::run },
+];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,7 @@
 //! The embedded store beside Debian's etcd: both durable on the same disk, driven by the same client.
 
 mod client;
-mod server;
+pub mod server;
 
 use crate::Outcome;
 use crate::measure::{table, times};

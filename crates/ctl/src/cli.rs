@@ -50,6 +50,8 @@ pub enum Command {
     Label(Label),
     /// Check resources in a file against the schema and the rules, without a store
     Validate(FromFile),
+    /// Look after addresses: which are in use, and whether the records are right
+    Ipam(crate::ipam::Ipam),
     /// Move a whole datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster

@@ -19,6 +19,11 @@ impl HandleRecord {
         HandleRecord { id: id.to_owned(), standing }
     }
 
+    /// Whether it was read or written, not only guessed to be absent.
+    pub fn is_known(&self) -> bool {
+        self.standing.is_some()
+    }
+
     /// The blocks it has addresses in, as far as it knows.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         self.standing.iter().flat_map(|standing| standing.value.block.keys().map(String::as_str))

@@ -263,7 +263,7 @@ async fn the_profile_that_is_not_stored(store: Store) {
         profile.to_value()["spec"],
         json!({"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]})
     );
-    assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, [profile.clone()]);
+    assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, std::slice::from_ref(&profile));
     let exists = resources.create(object(Kind::Profile, "", name, json!({}))).await;
     assert!(matches!(exists, Err(Error::AlreadyExists { .. })), "{exists:?}");
     let mut changed = profile;

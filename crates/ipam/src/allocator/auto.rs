@@ -104,30 +104,33 @@ impl Allocator {
             now: Timestamp::now(),
         };
         job.assigned.messages.clear();
-        let result = self.run(&mut job).await;
+        let mut owned = self.owned.lock().await;
+        let result = self.run(&mut job, &mut owned).await;
         *assigned = job.assigned;
+        if let Some(record) = job.handle.as_ref().filter(|record| record.is_known()) {
+            owned.remember_handle(record.clone());
+        }
         result
     }
 
-    async fn run(&self, job: &mut Job<'_>) -> Result<()> {
-        let mut owned = self.owned.lock().await;
+    async fn run(&self, job: &mut Job<'_>, owned: &mut Owned) -> Result<()> {
         if job.request.max_per_handle.is_some() && self.refresh_handle(job).await? {
             return Ok(());
         }
         let mut fresh = owned.claims(job.version).is_none();
         if fresh {
-            self.load_claims(&mut owned, job.version).await?;
-            self.return_unsuitable(job, &mut owned).await;
+            self.load_claims(owned, job.version).await?;
+            self.return_unsuitable(job, owned).await;
         }
         for _ in 0..MAX_ATTEMPTS {
-            while job.assigned.missing() > 0 && self.take_from_owned(job, &mut owned).await? {}
+            while job.assigned.missing() > 0 && self.take_from_owned(job, owned).await? {}
             if job.assigned.missing() == 0 {
                 return Ok(());
             }
             if !fresh {
                 // Addresses may have come back, and blocks may have gone, without our doing.
-                self.load_claims(&mut owned, job.version).await?;
-                self.return_unsuitable(job, &mut owned).await;
+                self.load_claims(owned, job.version).await?;
+                self.return_unsuitable(job, owned).await;
                 fresh = true;
                 continue;
             }
@@ -139,9 +142,9 @@ impl Allocator {
             if !job.facts.config.auto_allocate_blocks {
                 return Err(Error::NoClaimsAllowed);
             }
-            match self.claim(job, &mut owned).await? {
+            match self.claim(job, owned).await? {
                 Claimed::Yes => {}
-                Claimed::NothingFree(blocks) => return self.borrow(job, &mut owned, blocks).await,
+                Claimed::NothingFree(blocks) => return self.borrow(job, owned, blocks).await,
             }
         }
         Err(Error::TooManyRetries)

@@ -159,14 +159,16 @@ impl Allocator {
         let facts = self.facts().await?;
         let mut owned = self.owned.lock().await;
         let mut released = Vec::new();
-        let mut record = None;
-        for attempt in 0..MAX_ATTEMPTS {
+        let mut record = owned.take_handle(id);
+        let mut existed = false;
+        for _ in 0..MAX_ATTEMPTS {
             if record.is_none() {
                 let standing = self.ledger.handle(id).await?;
                 record = standing.is_some().then(|| HandleRecord::new(id, standing));
+                existed |= record.is_some();
             }
             let Some(handle) = &record else {
-                if attempt > 0 {
+                if existed {
                     return Ok(released);
                 }
                 let id = handle_key(id).to_string();
@@ -192,6 +194,7 @@ impl Allocator {
             }
             match self.ledger.commit(&changes).await? {
                 Commit::Done(revision) => {
+                    existed = true;
                     released.append(&mut addresses);
                     for block in written {
                         self.written(block, revision, &changes, &facts, &mut owned).await;

@@ -68,7 +68,11 @@ async fn one_operation_for_each_allocation_once_a_block_is_owned() {
         assert_eq!(allocator.operations() - before, 2, "one for each family");
         let before = allocator.operations();
         allocator.release_by_handle("dual").await.unwrap();
-        assert_eq!(allocator.operations() - before, 2, "the handle read, everything written at once");
+        assert_eq!(allocator.operations() - before, 1, "both families and the handle at once");
+        store.allocator("n1").release_by_handle("pod-7").await.unwrap();
+        let gone = allocator.release_by_handle("pod-7").await.unwrap_err();
+        assert!(matches!(gone, Error::DoesNotExist { .. }), "what is remembered may be gone: {gone}");
+        assert_eq!(texts(&allocator.addresses_of("first").await.unwrap()).len(), 2);
     }
 }
 

@@ -44,6 +44,7 @@ transcripts! {
         versions
         migration
         policy_names
+        ipam
         arguments
     }
     bad_input("bad_input/") {
