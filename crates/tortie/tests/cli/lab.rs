@@ -1,11 +1,12 @@
 //! A place to run calicoctl in: a fresh store, a directory, and the binary under its names.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 use tempfile::TempDir;
 use tortie_testkit::Etcd;
 
@@ -74,14 +75,17 @@ pub fn strangers() -> &'static Strangers {
     })
 }
 
-fn stranger(greeting: &[u8]) -> String {
+/// Answers with these words once the client has asked and waits; keeps every connection.
+fn stranger(words: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let greeting = greeting.to_vec();
+    let words = words.to_vec();
     std::thread::spawn(move || {
         let mut kept = Vec::new();
         for mut client in listener.incoming().flatten() {
-            let _ = client.write_all(&greeting);
+            client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            while client.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
+            let _ = client.write_all(&words);
             kept.push(client);
         }
     });
