@@ -1,5 +1,6 @@
 //! The server: opens the store, listens, serves until told to stop.
 
+use super::authority::Lenient;
 use super::core::{Core, Write};
 use super::directory::OpenError;
 use super::fault::Fault;
@@ -8,6 +9,7 @@ use super::options::{AutoCompaction, Listen, Options};
 use super::service::Service;
 use super::watch::Hub;
 use super::writer::{Writer, WriterLoop};
+use futures::StreamExt;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
@@ -192,10 +194,12 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let incoming = incoming.map(|connection| connection.map(Lenient::new));
                 server.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
             Listener::Unix(listener, _file) => {
                 let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+                let incoming = incoming.map(|connection| connection.map(Lenient::new));
                 server.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
         }
