@@ -57,6 +57,16 @@ impl HandleRecord {
         Some(self.write_or_delete(handle, standing.revision))
     }
 
+    /// The change that makes the handle what it is not yet.
+    pub fn create(&self, handle: &Handle) -> Change {
+        Change::Create { key: handle_key(&self.id), value: Value::Handle(handle.clone()) }
+    }
+
+    /// Goes on as if this had been written.
+    pub fn assume(&mut self, handle: Handle) {
+        self.written(handle, 0);
+    }
+
     /// What stands after a write.
     pub fn written(&mut self, handle: Handle, revision: Revision) {
         self.standing = Some(Standing { value: handle, revision });

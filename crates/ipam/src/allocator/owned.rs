@@ -77,6 +77,11 @@ impl Owned {
         }
     }
 
+    /// The claim may be gone or about to go; what is known of it is to be read again before it is used.
+    pub fn doubt(&mut self, cidr: IpNet) {
+        *self.claims(space::version(&cidr)) = None;
+    }
+
     pub fn remember_handle(&mut self, record: HandleRecord) {
         if self.handles.len() >= MAX_HANDLES {
             self.handles.clear();
