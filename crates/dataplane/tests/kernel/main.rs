@@ -1,0 +1,7 @@
+//! The dataplane against a real kernel, each test in network namespaces of its own. Needs root, iproute2 and ping.
+
+mod namespace;
+mod pods;
+mod repair;
+mod restart;
+mod routes;
