@@ -48,6 +48,7 @@ pub(super) async fn wire(
         };
         added.map_err(|error| Error::kernel(format!("address {address}"), &error))?;
     }
+    link::wait_until_running(outside, &request.host_interface).await?;
     let finished = link::require(inside, &request.container_interface).await?;
     let address = finished.address().and_then(mac).ok_or_else(|| Error::Kernel {
         object: format!("interface {}", request.container_interface),

@@ -20,7 +20,7 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
-use tortie_plan::{Plan, Route, Settings, Update, WorkloadId};
+use tortie_plan::{Plan, Route, Settings, Update, Workload, WorkloadId};
 
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     /// To be looked at again when some time has passed.
     later: BTreeSet<IpNet>,
     failures: BTreeMap<IpNet, String>,
+    /// Addresses that a workload had and has no more.
+    departed: BTreeSet<IpAddr>,
 }
 
 impl Core {
@@ -93,6 +95,7 @@ impl Core {
             dirty: BTreeSet::new(),
             later: BTreeSet::new(),
             failures: BTreeMap::new(),
+            departed: BTreeSet::new(),
         };
         core.resync(snapshot, now);
         core
@@ -101,7 +104,10 @@ impl Core {
     /// A new whole plan. From the first one on, what is ours and unwanted goes.
     pub fn replace(&mut self, plan: Plan) {
         self.dirty.extend(self.plan.destinations());
-        self.plan = Index::new(plan);
+        let old = std::mem::replace(&mut self.plan, Index::new(plan));
+        for (id, workload) in old.workloads() {
+            self.departed.extend(departed(workload, self.plan.workloads().get(id)));
+        }
         self.in_sync = true;
         self.everything_dirty();
         self.lookups_stale = true;
@@ -112,6 +118,11 @@ impl Core {
             && !self.lookups.contains_key(node)
         {
             self.lookups_stale = true;
+        }
+        if let Update::Workload(id, new) = &update
+            && let Some(old) = self.plan.workloads().get(id)
+        {
+            self.departed.extend(departed(old, new.as_ref()));
         }
         let touched = self.plan.apply(update);
         self.dirty.extend(touched);
@@ -381,19 +392,19 @@ impl Core {
         self.failures.insert(destination, reason);
     }
 
-    /// Whether this operation takes an address away from a workload interface.
-    pub fn leaves_workload(&self, operation: &Operation) -> Option<IpAddr> {
-        let (old, new) = match operation {
-            Operation::Add(_) => return None,
-            Operation::Replace { old, new } => (old, new.target.device()),
-            Operation::Delete(old) => {
-                (old, self.workload_link(old.destination.addr()).map(|link| link.index))
-            }
-        };
+    /// Whether this operation gives an address to another workload interface.
+    pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
+        let Operation::Replace { old, new } = operation else { return None };
         let single = old.destination.prefix_len() == old.destination.max_prefix_len();
         let device = old.target.device()?;
         let workload = self.mirror.link(device).is_some_and(|link| self.is_workload(&link.name));
-        (single && workload && new != Some(device)).then(|| old.destination.addr())
+        (single && workload && new.target.device() != Some(device)).then(|| old.destination.addr())
+    }
+
+    /// The addresses that left since the last call: those that another workload has by now, and the others.
+    pub fn take_departed(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let departed = std::mem::take(&mut self.departed);
+        departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
     }
 
     /// The neighbour entries that are missing, and those of ours that are no longer wanted.
@@ -420,7 +431,7 @@ impl Core {
     }
 
     /// The settings that workload interfaces still need.
-    pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
+    pub fn conf_work(&self) -> Vec<(u32, String, Vec<Setting>)> {
         let mut work = Vec::new();
         for (interface, workload) in self.plan.all_active() {
             let Some(link) = self.mirror.named(interface).filter(|link| link.is_up()) else { continue };
@@ -429,7 +440,7 @@ impl Core {
             let with_v6 = self.settings.ipv6;
             let settings = conf::missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
             if !settings.is_empty() {
-                work.push((link.index, settings));
+                work.push((link.index, link.name.clone(), settings));
             }
         }
         work
@@ -498,4 +509,11 @@ impl Core {
             .filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours)
             .count()
     }
+}
+
+/// The addresses of a workload that it no longer has on that interface.
+fn departed(old: &Workload, new: Option<&Workload>) -> Vec<IpAddr> {
+    let same = new.filter(|new| new.interface == old.interface);
+    let kept = |address: &&IpAddr| same.is_some_and(|new| new.addresses.contains(address));
+    old.addresses.iter().filter(|address| !kept(address)).copied().collect()
 }

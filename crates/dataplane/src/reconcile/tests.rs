@@ -3,7 +3,6 @@
 use super::*;
 use proptest::prelude::*;
 use std::time::Duration;
-use tortie_plan::Workload;
 
 const LATER: Duration = Duration::from_secs(3600);
 
@@ -207,4 +206,18 @@ fn an_address_claimed_twice_goes_to_the_younger_interface_and_the_other_says_so(
     let states: Vec<WorkloadState> = core.states().map(|(_, state)| state).collect();
     let lost = WorkloadState::Error("address 10.0.0.1 belongs to cali4".into());
     assert_eq!(states, [lost, WorkloadState::Up]);
+}
+
+#[test]
+fn addresses_that_leave_a_workload_are_told_once() {
+    let mut core = core(Snapshot::default());
+    core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.2"), pod("cali5", "10.0.0.3")]));
+    assert_eq!(core.take_departed(), (vec![], vec![]));
+    core.apply(pod("cali3", "10.0.0.9"));
+    core.replace(planned(&[pod("cali3", "10.0.0.3"), pod("cali4", "10.0.0.2")]));
+    let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+    // One belongs to somebody else by now, two to nobody, and 10.0.0.2 never left.
+    let gone = vec![address("10.0.0.1"), address("10.0.0.9")];
+    assert_eq!(core.take_departed(), (vec![address("10.0.0.3")], gone));
+    assert_eq!(core.take_departed(), (vec![], vec![]));
 }

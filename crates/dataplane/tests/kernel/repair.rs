@@ -117,3 +117,32 @@ async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workl
     assert_eq!(node.routes("10.65.0.9/32").len(), 1, "the plugin may just not have told yet");
     eventually("the grace period to end", || node.routes("10.65.0.9/32").is_empty()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_flows_of_a_workload_go_with_it_and_those_of_others_stay() {
+    use nlink::netlink::Netfilter;
+    use nlink::netlink::netfilter::{ConntrackBuilder, ConntrackTuple, IpProtocol};
+    let Scene { node, _dataplane: dataplane, .. } = &scene().await;
+    let path = node.path();
+    let flows = nlink::Connection::<Netfilter>::new_in(path.as_path()).unwrap();
+    for source in ["10.65.0.2", "10.65.0.7"] {
+        let tuple = ConntrackTuple::v4(source.parse().unwrap(), "192.0.2.1".parse().unwrap()).ports(4000, 53);
+        let flow = ConntrackBuilder::new_v4(IpProtocol::Udp).orig(tuple).timeout(Duration::from_secs(600));
+        flows.add_conntrack(flow).await.unwrap();
+    }
+    let sources = async || {
+        let entries = flows.get_conntrack().await.unwrap();
+        entries
+            .iter()
+            .filter_map(|entry| entry.orig.src_ip)
+            .map(|source| source.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sources().await.len(), 2);
+    dataplane.apply(vec![tortie_plan::Update::Workload(crate::namespace::id("one"), None)]).await.unwrap();
+    let patience = std::time::Instant::now() + Duration::from_secs(30);
+    while sources().await != ["10.65.0.7"] {
+        assert!(std::time::Instant::now() < patience, "left: {:?}", sources().await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
