@@ -6,11 +6,12 @@ mod index;
 mod mirror;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub(crate) use diff::Operation;
+pub use view::WorkloadState;
 
 use crate::kernel::{Entry, Event, Link, NeighbourKey, Snapshot, Target};
-use crate::mtu::{self, MtuChoice};
 use crate::sysctl::Setting;
 use diff::Ownership;
 use index::Index;
@@ -20,20 +21,12 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
-use tortie_plan::{Plan, Route, Settings, Update, Workload, WorkloadId};
+use tortie_plan::{Plan, Route, Settings, Update, Workload};
 
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_BOOT: u8 = 3;
 const PROTOCOL_OURS: u8 = 80;
-
-/// How a workload is doing in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkloadState {
-    Up,
-    Down,
-    Error(String),
-}
 
 /// Routes to change, found by [`Core::route_work`].
 #[derive(Debug, Default)]
@@ -456,58 +449,6 @@ impl Core {
                 self.conf_errors.insert(index, reason);
             }
         }
-    }
-
-    pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
-        self.plan
-            .workloads()
-            .iter()
-            .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
-    }
-
-    fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
-        let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
-        let Some(link) = self.mirror.named(interface).filter(|link| active && link.is_up()) else {
-            return WorkloadState::Down;
-        };
-        if let Some(reason) = self.conf_errors.get(&link.index) {
-            return WorkloadState::Error(reason.clone());
-        }
-        for address in addresses {
-            let destination = IpNet::from(*address);
-            if let Some(reason) = self.failures.get(&destination) {
-                return WorkloadState::Error(format!("route {destination}: {reason}"));
-            }
-            match self.wanted(&destination) {
-                Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
-                    let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
-                    return WorkloadState::Error(format!("address {address} belongs to {owner}"));
-                }
-                Ok(Some(entry)) if !self.mirror.routes(&destination).contains(&entry) => {
-                    return WorkloadState::Down;
-                }
-                _ => {}
-            }
-        }
-        WorkloadState::Up
-    }
-
-    pub fn mtu(&self) -> MtuChoice {
-        let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.mirror.routes(&net).iter().min_by_key(|entry| entry.metric));
-        let ours = self.mirror.all_routes().filter(|entry| entry.protocol == self.own_protocol());
-        let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
-        carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
-        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
-        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
-    }
-
-    /// How many routes of ours the kernel has.
-    pub fn route_count(&self) -> usize {
-        self.mirror
-            .all_routes()
-            .filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours)
-            .count()
     }
 }
 

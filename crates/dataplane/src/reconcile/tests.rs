@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::time::Duration;
+use tortie_plan::WorkloadId;
 
 const LATER: Duration = Duration::from_secs(3600);
 

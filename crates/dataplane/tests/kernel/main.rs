@@ -1,5 +1,7 @@
 //! The dataplane against a real kernel, each test in network namespaces of its own. Needs root, iproute2 and ping.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod namespace;
 mod pods;
 mod repair;
