@@ -1,7 +1,9 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod ipam;
 mod measure;
 mod model;
+mod store;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -13,7 +15,11 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 1] = [Suite { name: "model", run: model::run }];
+const SUITES: [Suite; 3] = [
+    Suite { name: "model", run: model::run },
+    Suite { name: "store", run: store::run },
+    Suite { name: "ipam", run: ipam::run },
+];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

@@ -50,6 +50,8 @@ pub enum Command {
     Label(Label),
     /// Check resources in a file against the schema and the rules, without a store
     Validate(FromFile),
+    /// Look after addresses: which are in use, and whether the records are right
+    Ipam(crate::ipam::Ipam),
     /// Move a whole datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster
@@ -111,6 +113,7 @@ pub struct Selection {
     /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, conflicts_with = "filename", hide_possible_values = true)]
     pub kind: Option<String>,
+    /// Names of resources of that kind
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
@@ -161,13 +164,14 @@ Output formats:
   wide                   the table with more columns
   custom-columns=A,B     the table with just these columns
   yaml, json             the resources, fit to be given to apply again
-  go-template=TEXT       a Go template over the list of results; fields by their Go name (.ObjectMeta.Name,
-                         .Spec.CIDR) or their JSON name (.metadata.name, .spec.cidr); functions join,
-                         joinAndTruncate and config besides Go's own
+  go-template=TEXT       a Go template over the list of results, with fields by
+                         their Go name (.ObjectMeta.Name, .Spec.CIDR) or their
+                         JSON name (.metadata.name, .spec.cidr); it has join,
+                         joinAndTruncate and config besides Go's functions
   go-template-file=FILE  the same, from a file
 
-With --watch, tables gain a first column EVENT (ADDED, MODIFIED or DELETED); yaml and json print one
-{type, object} per change.";
+With --watch, tables gain a first column EVENT (ADDED, MODIFIED or DELETED),
+and yaml and json print one {type, object} for each change.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PatchType {
@@ -182,8 +186,10 @@ pub enum PatchType {
 
 #[derive(Debug, Args)]
 pub struct Patch {
+    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
+    /// The resource's name
     #[arg(value_name = "NAME")]
     pub name: String,
     /// The patch, as JSON or YAML
@@ -200,11 +206,13 @@ pub struct Patch {
 
 #[derive(Debug, Args)]
 pub struct Label {
+    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
+    /// The resource's name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// KEY=VALUE to set a label, KEY to remove it
+    /// KEY=VALUE to set a label; KEY, with --remove, to remove it
     #[arg(value_name = "LABEL")]
     pub label: String,
     /// Change the value if the label is there already
@@ -281,6 +289,7 @@ pub struct Version {
 
 #[derive(Debug, Args)]
 pub struct Completion {
+    /// Your shell
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
 }

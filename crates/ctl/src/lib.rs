@@ -8,6 +8,7 @@ pub mod cli;
 mod commands;
 mod failure;
 mod input;
+pub mod ipam;
 mod kind_word;
 mod migrate;
 mod namespace;
@@ -42,6 +43,7 @@ pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Label(args) => commands::label::label(args, global, out).await,
         Command::Version(args) => commands::version::version(args, out).await,
         Command::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
+        Command::Ipam(args) => ipam::run(args, global, out).await,
         Command::Datastore(args) => match &args.command {
             DatastoreCommand::MigratePolicyNames(connection) => {
                 migrate::policy_names::migrate(connection, global, out).await

@@ -16,6 +16,7 @@ pub mod pick;
 pub mod pool;
 pub mod reservation;
 pub mod space;
+pub mod usage;
 
 pub use allocator::{
     Allocator, AssignError, Assigned, Assignments, ConfigChange, ReleaseReport, Request, SpecificRequest,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{client, etcd, hasty, within};
+use common::{Proxy, client, etcd, hasty, within};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -97,6 +97,39 @@ async fn an_endpoint_that_answers_garbage() {
         assert!(text.contains(&impostor.endpoint), "{text}");
         assert!(text.contains("check that"), "{answer:?}: {text}");
     }
+}
+
+#[tokio::test]
+async fn a_grpc_server_that_is_not_a_datastore() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
+    let serving =
+        tokio::spawn(server.serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)));
+    let text = failure(&hasty(&Config::at(&endpoint)).await).await;
+    serving.abort();
+    assert!(text.starts_with(&format!("{endpoint} does not answer in the etcd v3 protocol")), "{text}");
+}
+
+#[tokio::test]
+async fn a_frozen_connection_costs_one_call() {
+    let etcd = etcd();
+    let proxy = Proxy::start(&etcd.endpoint()).await;
+    let client = hasty(&Config::at(&proxy.endpoint)).await;
+    works(&client).await;
+    proxy.freeze();
+    let text = failure(&client).await;
+    assert!(text.starts_with("no answer from"), "{text}");
+    works(&client).await;
+}
+
+#[tokio::test]
+async fn a_write_of_unknown_outcome_says_so() {
+    let impostor = Impostor::start(b"").await;
+    let client = hasty(&Config::at(&impostor.endpoint)).await;
+    let error =
+        within("create", client.create(&handle("h"), &Value::Handle(Handle::default()))).await.unwrap_err();
+    assert!(error.to_string().ends_with("The write may have been carried out or not"), "{error}");
 }
 
 #[tokio::test]
@@ -222,10 +255,7 @@ async fn the_wrong_scheme_is_explained() {
 
 #[tokio::test]
 async fn users_and_passwords() {
-    let mut etcd =
-        Etcd::start_with(EtcdOptions { args: vec!["--auth-token-ttl=1".into()], ..Default::default() })
-            .or_else(|_| Etcd::start())
-            .unwrap();
+    let mut etcd = etcd();
     let with = |user: &str, password: &str| Config {
         etcd_username: user.into(),
         etcd_password: password.into(),

@@ -1,4 +1,5 @@
 //! The same requests to real etcd and to the embedded store must get the same answers.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod generate;
 mod support;

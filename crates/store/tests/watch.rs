@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Store, next, within};
+use common::{Proxy, Store, next, within};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::ipam::Handle;
 use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Client, Error, Event, Watch};
+use tortie_store::{Client, Config, Error, Event, Limits, Watch};
 
 on_each_store! {
     a_snapshot_then_every_change
@@ -19,6 +19,8 @@ on_each_store! {
     a_watch_goes_on_from_a_revision
     a_revision_that_is_gone_means_a_reset
     a_slow_consumer_loses_nothing
+    a_store_put_back_to_an_older_state
+    a_frozen_connection_is_noticed
     live_migrations_cannot_be_watched
 }
 
@@ -269,6 +271,64 @@ async fn a_slow_consumer_loses_nothing(store: Store) {
     put(&client, "last", 1).await;
     mirror.until(&mut watch, &handle("last")).await;
     assert_eq!(mirror.puts, 2_001);
+}
+
+async fn a_store_put_back_to_an_older_state(mut store: Store) {
+    let client = store.client().await;
+    for id in ["kept", "changed", "deleted"] {
+        put(&client, id, 1).await;
+    }
+    store.backup().await;
+    let old = {
+        eventually_put(&client, "kept").await;
+        truth(&client).await
+    };
+    put(&client, "changed", 2).await;
+    put(&client, "new", 1).await;
+    client.delete(&handle("deleted"), None).await.unwrap();
+    let mut watch = client.watch(KeyRange::Handles, None);
+    let mut seen = BTreeMap::new();
+    loop {
+        match next(&mut watch).await {
+            Event::Put(entry) => seen.insert(entry.key, entry.revision),
+            Event::InSync(_) => break,
+            other => panic!("{other:?}"),
+        };
+    }
+    assert_eq!(seen, truth(&client).await);
+
+    store.restore().await;
+    let mut told = 0;
+    // "kept" was written after the backup: all four differ.
+    while told < 4 {
+        match next(&mut watch).await {
+            Event::Put(entry) => assert_ne!(seen.insert(entry.key, entry.revision), Some(entry.revision)),
+            Event::Delete { key, .. } => assert!(seen.remove(&key).is_some()),
+            other => panic!("{other:?}"),
+        };
+        told += 1;
+    }
+    assert_eq!(seen.keys().collect::<Vec<_>>(), old.keys().collect::<Vec<_>>());
+    assert_eq!(seen, truth(&client).await);
+    put(&client, "later", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("later")));
+}
+
+async fn a_frozen_connection_is_noticed(store: Store) {
+    let proxy = Proxy::start(&store.endpoint()).await;
+    let limits = Limits { watch_silence: Duration::from_millis(500), ..Limits::default() };
+    let through = Client::connect_with(&Config::at(&proxy.endpoint), limits).await.unwrap();
+    let mut watch = through.watch(KeyRange::Handles, None);
+    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    let direct = store.client().await;
+    put(&direct, "before", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("before")));
+    // Nothing is closed, nothing is refused: bytes just stop.
+    proxy.freeze();
+    put(&direct, "after", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("after")));
+    put(&direct, "later", 1).await;
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("later")));
 }
 
 async fn live_migrations_cannot_be_watched(store: Store) {

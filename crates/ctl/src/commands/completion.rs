@@ -1,6 +1,7 @@
 //! completion: a script for the user's shell.
 
 use crate::failure::Result;
+use crate::kind_word::KINDS;
 use clap_complete::{Shell, generate};
 use std::io::Write;
 
@@ -14,6 +15,36 @@ pub fn completion(
     // Written to memory first: the generator panics on a reader that goes away.
     let mut script = Vec::new();
     generate(shell, &mut command, program, &mut script);
+    if shell == Shell::Fish {
+        script.extend_from_slice(fish_kinds(program).as_bytes());
+    }
     out.write_all(&script)?;
     Ok(())
+}
+
+/// The generator for fish leaves out values of arguments that have no flag.
+fn fish_kinds(program: &str) -> String {
+    let kinds: Vec<_> = KINDS.iter().map(|kind| kind.plural()).collect();
+    format!(
+        "complete -c {program} -n \"__fish_seen_subcommand_from get delete patch label\" -f -a \"{}\"\n",
+        kinds.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_shell_completes_kinds() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            completion(shell, crate::Cli::command(), "calicoctl", &mut script).unwrap();
+            let script = String::from_utf8(script).unwrap();
+            for word in ["globalnetworkpolicies", "migrate-policy-names", "all-namespaces"] {
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+        }
+    }
 }

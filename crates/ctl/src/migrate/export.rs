@@ -25,12 +25,12 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
             clean(resource);
             rename(resource, &mut names);
         }
-        write!(out, "{}---\n", codec::to_yaml(&list.to_value()))?;
+        writeln!(out, "{}---", codec::to_yaml(&list.to_value()))?;
     }
-    write!(out, "{PART}{}\n", codec::to_json(&cluster_information(&store).await?))?;
+    writeln!(out, "{PART}{}", codec::to_json(&cluster_information(&store).await?))?;
     let addresses = Addresses::pull(store.client(), &names).await.map_err(Failure::Message)?;
     let addresses = serde_json::to_value(&addresses).unwrap_or_default();
-    write!(out, "{PART}{}\n", codec::to_json(&addresses))?;
+    writeln!(out, "{PART}{}", codec::to_json(&addresses))?;
     out.flush()?;
     Ok(())
 }

@@ -155,6 +155,29 @@ async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
+    let (node, old, new) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let host = node.open();
+    attach(&host, &request(&old, "cali1", &BOTH)).await.unwrap();
+    attach(&host, &request(&new, "cali1", &BOTH)).await.unwrap();
+    assert!(!old.has_link("eth0"), "the old pair gave way to the new one");
+    detach(&host, Some(&old.path()), "eth0", "cali1").await.unwrap();
+    assert!(new.has_link("eth0") && node.has_link("cali1"));
+    let path = old.path();
+    drop(old);
+    detach(&host, Some(&path), "eth0", "cali1").await.unwrap();
+    assert!(new.has_link("eth0") && node.has_link("cali1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
+    let node = Namespace::new();
+    let sandbox = pod(&node, "cali1", &BOTH).await;
+    detach(&node.open(), None, "eth0", "cali1").await.unwrap();
+    assert!(!sandbox.has_link("eth0") && !node.has_link("cali1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attach_that_fails_leaves_nothing() {
     let (node, sandbox) = (Namespace::new(), Namespace::new());
     let host = node.open();

@@ -1,5 +1,8 @@
 //! The allocator on real stores: etcd and the embedded one, each test on both.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod assign;
 mod contention;
 mod interop;

@@ -106,6 +106,8 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
 /// The parser's message without its place, which is relative to the document, and in words where it is not.
 fn explain(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    // Advice for whoever calls the library, not for whoever wrote the document.
+    let message = message.split_once(", set DuplicateKeyPolicy").map_or(message, |(message, _)| message);
     if message.contains("Depth {") || message.contains("recursion limit") {
         return format!("nested more than {MAX_DEPTH} levels deep");
     }

@@ -41,9 +41,12 @@ pub enum LeaseChange {
     Revoked { id: i64 },
 }
 
+type Current<'t> = Table<'t, &'static [u8], &'static [u8]>;
+type History<'t> = Table<'t, (u64, u32), &'static [u8]>;
+
 pub struct Batch<'t> {
-    current: Table<'t, &'static [u8], &'static [u8]>,
-    history: Table<'t, (u64, u32), &'static [u8]>,
+    current: Current<'t>,
+    history: History<'t>,
     leases: Table<'t, i64, i64>,
     lease_keys: Table<'t, (i64, &'static [u8]), ()>,
     pub state: State,
@@ -99,9 +102,7 @@ impl<'t> Batch<'t> {
         Some(ResponseHeader { revision: self.revision(), ..Default::default() })
     }
 
-    pub fn view(
-        &self,
-    ) -> View<'_, Table<'t, &'static [u8], &'static [u8]>, Table<'t, (u64, u32), &'static [u8]>> {
+    pub fn view(&self) -> View<'_, Current<'t>, History<'t>> {
         View {
             current: &self.current,
             history: &self.history,

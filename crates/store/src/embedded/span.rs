@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use std::ops::Bound;
 
+pub type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Span {
     Key(Bytes),
@@ -28,7 +30,7 @@ impl Span {
     }
 
     /// Bounds for an ordered scan; `None` when nothing can lie in the range.
-    pub fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+    pub fn bounds(&self) -> Option<Bounds<'_>> {
         match self {
             Span::Key(only) => Some((Bound::Included(only), Bound::Included(only))),
             Span::Range(from, end) if from < end => Some((Bound::Included(from), Bound::Excluded(end))),

@@ -23,12 +23,20 @@ pub const TLS_FAILED: &str = "TLS handshake failed";
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-pub fn channel(
+/// What is needed to open a connection to one endpoint, any number of times.
+pub struct Dialler {
+    settings: tonic::transport::Endpoint,
+    endpoint: Endpoint,
+    tls: Arc<ClientConfig>,
+    limit: Duration,
+}
+
+pub fn dialler(
     endpoint: &Endpoint,
     tls: &Arc<ClientConfig>,
-    dial: Duration,
+    limit: Duration,
     limits: &Limits,
-) -> Result<Channel> {
+) -> Result<Dialler> {
     let unusable =
         |e: &dyn std::fmt::Display| Error::Config(format!("endpoint {endpoint} cannot be used: {e}"));
     // We do TLS ourselves; tonic sees a plain connection but must name the real origin.
@@ -47,16 +55,22 @@ pub fn channel(
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);
-    let (endpoint, tls) = (endpoint.clone(), tls.clone());
-    Ok(settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-        let (endpoint, tls) = (endpoint.clone(), tls.clone());
-        async move {
-            let opened = tokio::time::timeout(dial, open(&endpoint, tls)).await;
-            let timed_out =
-                || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {dial:?}"));
-            opened.unwrap_or_else(|_| Err(timed_out())).map(TokioIo::new)
-        }
-    })))
+    Ok(Dialler { settings, endpoint: endpoint.clone(), tls: tls.clone(), limit })
+}
+
+impl Dialler {
+    pub fn channel(&self) -> Channel {
+        let (endpoint, tls, limit) = (self.endpoint.clone(), self.tls.clone(), self.limit);
+        self.settings.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+            let (endpoint, tls) = (endpoint.clone(), tls.clone());
+            async move {
+                let opened = tokio::time::timeout(limit, open(&endpoint, tls)).await;
+                let timed_out =
+                    || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}"));
+                opened.unwrap_or_else(|_| Err(timed_out())).map(TokioIo::new)
+            }
+        }))
+    }
 }
 
 async fn open(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> io::Result<Box<dyn Stream>> {

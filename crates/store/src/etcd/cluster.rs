@@ -4,9 +4,9 @@
 //! repeated; a read is.
 
 use super::auth::Auth;
-use super::channel::channel;
 use super::failure::Failure;
 use super::limits::Limits;
+use super::member::{Line, Member};
 use super::tls::{TlsPolicy, client_config};
 use crate::config::{Endpoint, EtcdTarget};
 use crate::{Error, Result};
@@ -26,11 +26,6 @@ pub(crate) enum Retry {
     IfUnsent,
 }
 
-pub(crate) struct Member {
-    pub endpoint: Endpoint,
-    pub channel: Channel,
-}
-
 pub(crate) struct Cluster {
     members: Vec<Member>,
     /// The member that answered last.
@@ -41,12 +36,11 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub fn new(target: &EtcdTarget, endpoints: &[Endpoint], limits: Limits) -> Result<Cluster> {
-        let tls = client_config(&target.tls, &TlsPolicy::from_env())?;
+        let used = endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Tcp { tls: true, .. }));
+        let tls = client_config(&target.tls, &TlsPolicy::from_env(), used)?;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
         let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
-        let member = |endpoint: &Endpoint| {
-            Ok(Member { endpoint: endpoint.clone(), channel: channel(endpoint, &tls, dial, &limits)? })
-        };
+        let member = |endpoint: &Endpoint| Member::new(endpoint, &tls, dial, &limits);
         Ok(Cluster {
             members: endpoints.iter().map(member).collect::<Result<_>>()?,
             current: AtomicUsize::new(0),
@@ -74,14 +68,18 @@ impl Cluster {
             let left = deadline.saturating_duration_since(Instant::now());
             // The others must still get their turn when this one is silent.
             let share = left / u32::try_from(count - step).unwrap_or(1).max(1);
-            let attempt = self.attempt(member, &message, &send);
+            let line = member.line();
+            let attempt = self.attempt(member, &line, &message, &send);
             let failure = match tokio::time::timeout(share, attempt).await {
                 Ok(Ok(answer)) => {
                     self.current.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::silent(&member.endpoint, share),
+                Err(_) => {
+                    member.hang_up(&line);
+                    Failure::silent(&member.endpoint, share)
+                }
             };
             match &failure {
                 Failure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
@@ -100,7 +98,7 @@ impl Cluster {
             let settled = retry == Retry::IfUnsent && !unsent;
             let error = failure.into_error(&member.endpoint);
             if settled {
-                return Err(error);
+                return Err(Error::Datastore(format!("{error}. The write may have been carried out or not")));
             }
             tried.push(error);
             step += 1;
@@ -111,6 +109,7 @@ impl Cluster {
     async fn attempt<M, R, F, S>(
         &self,
         member: &Member,
+        line: &Line,
         message: &M,
         send: &S,
     ) -> std::result::Result<R, Failure>
@@ -122,8 +121,8 @@ impl Cluster {
         let mut renewed = false;
         loop {
             let mut request = Request::new(message.clone());
-            let token = self.authorise(member, &mut request).await?;
-            match send(member.channel.clone(), request).await {
+            let token = self.authorise(member, line, &mut request).await?;
+            match send(line.channel.clone(), request).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => match (&self.auth, token) {
                     (Some(auth), Some(token)) if !renewed && Auth::is_stale(&status) => {
@@ -140,11 +139,12 @@ impl Cluster {
     pub async fn authorise<M>(
         &self,
         member: &Member,
+        line: &Line,
         request: &mut Request<M>,
     ) -> std::result::Result<Option<String>, Failure> {
         let Some(auth) = &self.auth else { return Ok(None) };
         let token =
-            auth.token(&member.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+            auth.token(&line.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
         if !token.is_empty()
             && let Ok(value) = MetadataValue::try_from(token.as_str())
         {

@@ -8,6 +8,7 @@ mod cluster;
 mod failure;
 mod kv;
 mod limits;
+mod member;
 mod tls;
 mod watch;
 

@@ -1,9 +1,9 @@
 //! One watch stream on one server. It ends at the first trouble; going on after that is `crate::watch`'s business.
 
 use super::Cluster;
-use super::cluster::Member;
 use super::failure::Failure;
 use super::kv::prefix_end;
+use super::member::{Line, Member};
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
@@ -19,6 +19,7 @@ const MESSAGE_LIMIT: usize = 1 << 30;
 pub(crate) struct WatchStream<'a> {
     cluster: &'a Cluster,
     member: &'a Member,
+    line: Line,
     token: Option<String>,
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
@@ -29,18 +30,24 @@ pub(crate) async fn open_watch<'a>(cluster: &'a Cluster, prefix: &str, from: i64
     let Some(member) = cluster.current() else {
         return Err(Error::Config("no etcd endpoints specified".into()));
     };
-    let opened = tokio::time::timeout(cluster.limits.request, open(cluster, member, prefix, from)).await;
-    opened.unwrap_or_else(|_| Err(Failure::silent(&member.endpoint, cluster.limits.request))).map_err(
-        |failure| {
-            cluster.leave(member);
-            failure.into_error(&member.endpoint)
-        },
-    )
+    let line = member.line();
+    let limit = cluster.limits.request;
+    let failure = match tokio::time::timeout(limit, open(cluster, member, &line, prefix, from)).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(failure)) => failure,
+        Err(_) => {
+            member.hang_up(&line);
+            Failure::silent(&member.endpoint, limit)
+        }
+    };
+    cluster.leave(member);
+    Err(failure.into_error(&member.endpoint))
 }
 
 async fn open<'a>(
     cluster: &'a Cluster,
     member: &'a Member,
+    line: &Line,
     prefix: &str,
     from: i64,
 ) -> std::result::Result<WatchStream<'a>, Failure> {
@@ -56,12 +63,12 @@ async fn open<'a>(
     // The queue was just made and holds more than one.
     let _ = requests.try_send(create);
     let mut request = Request::new(ReceiverStream::new(queue));
-    let token = cluster.authorise(member, &mut request).await?;
+    let token = cluster.authorise(member, line, &mut request).await?;
     // A server cut off from the others ends the stream instead of falling silent.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    let mut client = WatchClient::new(member.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut client = WatchClient::new(line.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
     let answer = client.watch(request).await.map_err(|status| Failure::of(&member.endpoint, status))?;
-    Ok(WatchStream { cluster, member, token, requests, responses: answer.into_inner() })
+    Ok(WatchStream { cluster, member, line: line.clone(), token, requests, responses: answer.into_inner() })
 }
 
 impl WatchStream<'_> {
@@ -74,7 +81,10 @@ impl WatchStream<'_> {
                 Ok(Ok(Some(response))) => return Ok(response),
                 Ok(Ok(None)) => return Err(self.fail(Failure::Lost("the server ended the watch".into()))),
                 Ok(Err(status)) => return Err(self.fail(Failure::of(&self.member.endpoint, status))),
-                Err(_) if asked => return Err(self.fail(Failure::silent(&self.member.endpoint, silence))),
+                Err(_) if asked => {
+                    self.member.hang_up(&self.line);
+                    return Err(self.fail(Failure::silent(&self.member.endpoint, silence)));
+                }
                 Err(_) => {
                     asked = true;
                     let progress = RequestUnion::ProgressRequest(WatchProgressRequest {});

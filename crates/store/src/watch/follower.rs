@@ -4,7 +4,7 @@
 //! with. When history is lost (compaction, a store put back to an older state) that is enough to find out from a
 //! new list what has changed, deletions included, without telling anything twice.
 
-use crate::proto::etcdserverpb::WatchResponse;
+use crate::proto::etcdserverpb::{ResponseHeader, WatchResponse};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
 use std::collections::BTreeMap;
@@ -69,6 +69,8 @@ pub struct Follower {
     /// Copies, not slices of responses: those would keep whole responses in memory.
     known: BTreeMap<Box<[u8]>, i64>,
     cluster_id: u64,
+    /// Only grows, except in a store that was put back to an older state.
+    raft_term: u64,
     in_sync: bool,
 }
 
@@ -81,6 +83,7 @@ impl Follower {
             revision: after.unwrap_or_default(),
             known: BTreeMap::new(),
             cluster_id: 0,
+            raft_term: 0,
             in_sync: false,
         }
     }
@@ -133,6 +136,7 @@ impl Follower {
         self.phase = Phase::Following;
         self.revision = revision;
         self.cluster_id = cluster_id;
+        self.raft_term = 0;
         if !self.in_sync {
             self.in_sync = true;
             changes.push(Change::InSync(revision));
@@ -140,7 +144,7 @@ impl Follower {
     }
 
     pub fn heard(&mut self, response: WatchResponse) -> Heard {
-        let (revision, cluster_id) = response.header.map(|h| (h.revision, h.cluster_id)).unwrap_or_default();
+        let ResponseHeader { revision, cluster_id, raft_term, .. } = response.header.unwrap_or_default();
         if response.canceled && response.compact_revision > 0 {
             return self.stale(format!("revision {} was compacted away", self.revision));
         }
@@ -154,6 +158,11 @@ impl Follower {
             return self
                 .stale(format!("the datastore went back from revision {} to {revision}", self.revision));
         }
+        if raft_term < self.raft_term {
+            return self
+                .stale(format!("the datastore went back from raft term {} to {raft_term}", self.raft_term));
+        }
+        self.raft_term = raft_term;
         if response.events.is_empty() {
             if !response.created && response.watch_id != NO_WATCH {
                 self.revision = self.revision.max(revision);

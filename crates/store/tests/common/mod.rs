@@ -2,10 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::{Value as Json, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::{Channel, Endpoint};
 use tortie_model::{API_VERSION, Kind, Resource};
 use tortie_store::embedded::{Listen, Options, Server};
@@ -16,7 +18,7 @@ use tortie_testkit::Etcd;
 
 /// Ends a test that hangs, with a word about where.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
+    tokio::time::timeout(Duration::from_secs(180), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
 }
 
 pub fn etcd() -> Etcd {
@@ -30,7 +32,7 @@ pub async fn client(endpoints: &str) -> Client {
 /// A client that gives up soon.
 pub async fn hasty(config: &Config) -> Client {
     let limits =
-        Limits { dial: Duration::from_secs(2), request: Duration::from_secs(3), ..Limits::default() };
+        Limits { dial: Duration::from_secs(6), request: Duration::from_secs(9), ..Limits::default() };
     Client::connect_with(config, limits).await.unwrap()
 }
 
@@ -114,6 +116,28 @@ impl Store {
         }
     }
 
+    /// Keeps a copy of the data, for [`Store::restore`].
+    pub async fn backup(&mut self) {
+        self.kill().await;
+        copy(&self.data(), &self.data().with_extension("backup"));
+        self.restart().await;
+    }
+
+    /// Puts the store back to its backup.
+    pub async fn restore(&mut self) {
+        self.kill().await;
+        std::fs::remove_dir_all(self.data()).unwrap();
+        copy(&self.data().with_extension("backup"), &self.data());
+        self.restart().await;
+    }
+
+    fn data(&self) -> PathBuf {
+        match self {
+            Store::Etcd(etcd) => etcd.data_dir(),
+            Store::Embedded(store) => store.dir.path().join("data"),
+        }
+    }
+
     pub async fn client(&self) -> Client {
         client(&self.endpoint()).await
     }
@@ -156,6 +180,19 @@ impl Store {
         let range = RangeRequest { key: "/".into(), ..Default::default() };
         let revision = kv.range(range).await.unwrap().into_inner().header.unwrap().revision;
         kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
     }
 }
 
@@ -205,4 +242,58 @@ macro_rules! on_each_store {
             }
         }
     )*};
+}
+
+/// A way to a store on which connections can be made to hang.
+pub struct Proxy {
+    pub endpoint: String,
+    frozen: tokio::sync::watch::Sender<u32>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(target: &str) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (frozen, freezes) = tokio::sync::watch::channel(0);
+        let target = target.to_owned();
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let mut freezes = freezes.clone();
+                freezes.mark_unchanged();
+                let target = target.clone();
+                connections.spawn(async move {
+                    let mut carried = std::pin::pin!(carry(client, &target));
+                    tokio::select! {
+                        () = &mut carried => {}
+                        // Holds both ends open without reading or writing.
+                        _ = freezes.changed() => std::future::pending::<()>().await,
+                    }
+                });
+            }
+        });
+        Proxy { endpoint, frozen, task }
+    }
+
+    /// Connections that are open now carry nothing any more; new ones do.
+    pub fn freeze(&self) {
+        self.frozen.send_modify(|count| *count += 1);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn carry(mut client: TcpStream, target: &str) {
+    let _ = match target.strip_prefix("unix://") {
+        Some(path) => copy_bidirectional(&mut client, &mut UnixStream::connect(path).await.unwrap()).await,
+        None => {
+            let address = target.trim_start_matches("http://");
+            copy_bidirectional(&mut client, &mut TcpStream::connect(address).await.unwrap()).await
+        }
+    };
 }

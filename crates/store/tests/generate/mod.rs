@@ -1,4 +1,5 @@
 //! Random requests over few keys, so that they meet.
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use rand::Rng;

@@ -1,6 +1,10 @@
 //! The real binary on real stores.
 
+// Helpers of tests may fail a test as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod lab;
+mod moving;
 mod round_trip;
 mod transcripts;
 mod watching;

@@ -2,7 +2,6 @@
 //! change once.
 
 use super::*;
-use crate::proto::etcdserverpb::ResponseHeader;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -259,6 +258,21 @@ fn a_replaced_store_is_noticed() {
         follower.listed(vec![kv(2, 3)], 9, CLUSTER + 1),
         [Change::Delete { key: handle("1"), revision: 9 }, Change::Put { key: handle("2"), kv: kv(2, 3) }]
     );
+}
+
+#[test]
+fn a_store_put_back_is_noticed_by_its_term() {
+    let header = |revision, raft_term| {
+        let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER, ..Default::default() };
+        WatchResponse { header: Some(header), created: true, ..Default::default() }
+    };
+    let mut follower = Follower::new(KeyRange::Handles, None);
+    follower.listed(vec![kv(1, 5)], 5, CLUSTER);
+    assert_eq!(follower.heard(header(5, 9)), Heard::Changes(Vec::new()));
+    assert_eq!(follower.heard(header(7, 9)), Heard::Changes(Vec::new()));
+    assert!(matches!(follower.heard(header(7, 2)), Heard::Stale(_)));
+    follower.listed(vec![kv(1, 5)], 7, CLUSTER);
+    assert_eq!(follower.heard(header(7, 2)), Heard::Changes(Vec::new()));
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! Addresses per second, what each costs the store, and how that grows, on etcd and on the embedded store.
+
+mod load;
+
+use crate::Outcome;
+use crate::measure::{table, times};
+use crate::store::server::Server;
+use load::{Cluster, Phase};
+use std::error::Error;
+
+/// Each measurement is taken this many times, the two stores in turn.
+const ROUNDS: usize = 3;
+/// Fits into one block, so that after the first address nothing but handing out happens.
+const EACH: usize = 48;
+const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
+
+/// What crossed a task, as what does not have to.
+fn plain(error: Box<dyn Error + Send + Sync>) -> Box<dyn Error> {
+    error
+}
+
+pub fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        rates().await?;
+        growth().await
+    })
+}
+
+/// Many nodes, each with blocks of its own, then more nodes than blocks.
+async fn rates() -> Outcome {
+    let mut rows = Vec::new();
+    for (title, nodes, at_once, pool, block_size) in [
+        ("1 node", 1, 1, "10.0.0.0/12", 26),
+        ("1 node, 16 requests at once", 1, 16, "10.0.0.0/12", 26),
+        ("64 nodes", 64, 1, "10.0.0.0/12", 26),
+        ("64 nodes, 16 blocks", 64, 1, "10.0.0.0/20", 24),
+    ] {
+        let mut take = [Phase::default(); 2];
+        let mut give_back = [Phase::default(); 2];
+        let servers = [Server::etcd().await?, Server::embedded().await?];
+        let mut clusters = Vec::new();
+        for server in &servers {
+            clusters.push(Cluster::new(&server.url, nodes, pool, block_size).await.map_err(plain)?);
+        }
+        for round in 0..ROUNDS {
+            for (place, cluster) in clusters.iter().enumerate() {
+                take[place].add(cluster.take(round, EACH, at_once).await.map_err(plain)?);
+                give_back[place].add(cluster.give_back(round, EACH, at_once).await.map_err(plain)?);
+            }
+        }
+        for (what, [etcd, ours]) in [("taken", take), ("given back", give_back)] {
+            rows.push(vec![
+                format!("{title}: addresses {what}"),
+                format!("{:.0}/s", etcd.rate()),
+                format!("{:.0}/s", ours.rate()),
+                times(ours.rate() / etcd.rate()),
+                format!("{:.2}", etcd.operations()),
+                format!("{:.2}", ours.operations()),
+            ]);
+        }
+    }
+    let header = ["", "etcd", "embedded", "ratio", "operations each, etcd", "operations each, embedded"];
+    table(
+        "Addresses: each node follows the store and owns what it hands out, while there are blocks",
+        &header,
+        &rows,
+    );
+    Ok(())
+}
+
+/// A node's first address, its next, and a refusal, with more and more blocks in the store.
+async fn growth() -> Outcome {
+    let mut rows = Vec::new();
+    let servers = [Server::etcd().await?, Server::embedded().await?];
+    let mut clusters = Vec::new();
+    for server in &servers {
+        clusters.push(Cluster::new(&server.url, 0, "10.0.0.0/12", 26).await.map_err(plain)?);
+    }
+    let mut before = [[0.0; 2]; 3];
+    for (blocks, previous) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {
+        let mut seconds = [[0.0; 2]; 3];
+        for (place, cluster) in clusters.iter().enumerate() {
+            cluster.fill(previous..blocks).await.map_err(plain)?;
+            for round in 0..ROUNDS {
+                for (kind, took) in
+                    cluster.newcomer(blocks, round).await.map_err(plain)?.into_iter().enumerate()
+                {
+                    seconds[kind][place] += took.as_secs_f64() / ROUNDS as f64;
+                }
+            }
+        }
+        for (kind, title) in
+            ["first address of a node", "next address", "pool exhausted"].into_iter().enumerate()
+        {
+            let [etcd, ours] = seconds[kind];
+            let grown =
+                |now: f64, before: f64| if before > 0.0 { times(now / before) } else { String::new() };
+            rows.push(vec![
+                format!("{blocks} full blocks: {title}"),
+                format!("{:.2} ms", etcd * 1e3),
+                format!("{:.2} ms", ours * 1e3),
+                times(ours / etcd),
+                grown(etcd, before[kind][0]),
+                grown(ours, before[kind][1]),
+            ]);
+        }
+        before = seconds;
+    }
+    let header = ["", "etcd", "embedded", "ratio", "growth etcd", "growth embedded"];
+    table("Addresses: time for one, by what is there already", &header, &rows);
+    Ok(())
+}

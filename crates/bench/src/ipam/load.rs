@@ -1,0 +1,206 @@
+//! A cluster's worth of allocators, each with a connection of its own.
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tortie_ipam::reservation::Reservations;
+use tortie_ipam::{Allocator, Holder, Owner, Request, block, space};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::{Change, Client, Config};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How many addresses moved, in what time, with how many requests to the store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Phase {
+    addresses: u64,
+    requests: u64,
+    time: Duration,
+}
+
+pub struct Cluster {
+    client: Client,
+    url: String,
+    pool: ipnet::IpNet,
+    block_size: u8,
+    allocators: Vec<Arc<Allocator>>,
+}
+
+impl Phase {
+    pub fn add(&mut self, other: Phase) {
+        self.addresses += other.addresses;
+        self.requests += other.requests;
+        self.time += other.time;
+    }
+
+    pub fn rate(&self) -> f64 {
+        self.addresses as f64 / self.time.as_secs_f64()
+    }
+
+    /// Requests to the store for each address.
+    pub fn operations(&self) -> f64 {
+        self.requests as f64 / self.addresses as f64
+    }
+}
+
+impl Cluster {
+    pub async fn new(url: &str, nodes: usize, pool: &str, block_size: u8) -> Result<Cluster> {
+        let client = connect(url).await?;
+        let spec = json!({"spec": {"cidr": pool, "blockSize": block_size}});
+        put(&client, Kind::IPPool, "pool", spec).await?;
+        let mut cluster =
+            Cluster { client, url: url.to_owned(), pool: pool.parse()?, block_size, allocators: Vec::new() };
+        for n in 0..nodes {
+            let allocator = cluster.node(&format!("node-{n}")).await?;
+            cluster.allocators.push(allocator);
+        }
+        Ok(cluster)
+    }
+
+    async fn node(&self, name: &str) -> Result<Arc<Allocator>> {
+        put(&self.client, Kind::Node, name, json!({"spec": {}})).await?;
+        let allocator = Allocator::following(connect(&self.url).await?, Owner::host(name));
+        // The first look at the cluster is not what is measured.
+        let _ = allocator.release_by_handle("nothing").await;
+        Ok(Arc::new(allocator))
+    }
+
+    /// All nodes at once, each so many addresses, so many of them at once.
+    pub async fn take(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+        self.phase(each, at_once, move |allocator, n| async move { take_one(&allocator, round, n).await })
+            .await
+    }
+
+    pub async fn give_back(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+        self.phase(each, at_once, move |allocator, n| async move {
+            allocator.release_by_handle(&handle(&allocator, round, n)).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn phase<F, W>(&self, each: usize, at_once: usize, work: F) -> Result<Phase>
+    where
+        F: Fn(Arc<Allocator>, usize) -> W + Clone + Send + 'static,
+        W: Future<Output = Result<()>> + Send + 'static,
+    {
+        let requests = || self.allocators.iter().map(|allocator| allocator.operations()).sum::<u64>();
+        let (before, start) = (requests(), Instant::now());
+        let mut running: JoinSet<Result<()>> = JoinSet::new();
+        for allocator in &self.allocators {
+            for lane in 0..at_once {
+                let (allocator, work) = (allocator.clone(), work.clone());
+                running.spawn(async move {
+                    for n in (lane..each).step_by(at_once) {
+                        work(allocator.clone(), n).await?;
+                    }
+                    Ok(())
+                });
+            }
+        }
+        while let Some(done) = running.join_next().await {
+            done??;
+        }
+        let time = start.elapsed();
+        let addresses = (self.allocators.len() * each) as u64;
+        Ok(Phase { addresses, requests: requests() - before, time })
+    }
+
+    /// Full blocks of nodes that are not here, at these places in the pool.
+    pub async fn fill(&self, places: Range<usize>) -> Result<()> {
+        let now = jiff::Timestamp::now();
+        let full = |place: usize| {
+            let cidr = space::nth_block(&self.pool, self.block_size, place as u128)?;
+            let mut full = block::fresh(cidr, &Owner::host(&format!("far-{}", place / 10)), None, now);
+            let holder = Holder::new(Some(&format!("pod-{place}")), BTreeMap::new());
+            block::allocate(&mut full, 64, &holder, &Reservations::default());
+            Some(Change::Create { key: Key::Block { cidr }, value: Value::Block(full) })
+        };
+        let changes: Vec<Change> = places.filter_map(full).collect();
+        for batch in changes.chunks(100) {
+            self.client.transact(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// A new node's first address, its second, and one from a pool in which nothing is left. Leaves nothing behind.
+    pub async fn newcomer(&self, blocks: usize, round: usize) -> Result<[Duration; 3]> {
+        let name = format!("newcomer-{blocks}-{round}");
+        let allocator = self.node(&name).await?;
+        let start = Instant::now();
+        take_one(&allocator, round, 0).await?;
+        let first = start.elapsed();
+        let start = Instant::now();
+        take_one(&allocator, round, 1).await?;
+        let next = start.elapsed();
+        for n in 0..2 {
+            allocator.release_by_handle(&handle(&allocator, round, n)).await?;
+        }
+        allocator.release_owner_affinities(allocator.owner(), None, true).await?;
+        let exhausted = self.refusal(&name, blocks).await?;
+        Ok([first, next, exhausted])
+    }
+
+    /// The time to learn that a pool is full: a pool of just the blocks that are there.
+    async fn refusal(&self, name: &str, blocks: usize) -> Result<Duration> {
+        let mut prefix = self.block_size;
+        while space::block_count(&ipnet::IpNet::new(self.pool.network(), prefix)?, self.block_size)
+            < blocks as u128 / 2
+        {
+            prefix -= 1;
+        }
+        let full = json!({"spec": {"cidr": format!("{}/{prefix}", self.pool.network()), "blockSize": self.block_size}});
+        put(&self.client, Kind::IPPool, "pool", full).await?;
+        let allocator = Allocator::new(self.client.clone(), Owner::host(name));
+        let start = Instant::now();
+        let refused =
+            allocator.auto_assign(&request(name, "refused")).await.map_err(|failed| failed.error)?;
+        let took = start.elapsed();
+        if refused.v4.missing() != 1 {
+            return Err("the pool was not full".into());
+        }
+        let whole = json!({"spec": {"cidr": self.pool.to_string(), "blockSize": self.block_size}});
+        put(&self.client, Kind::IPPool, "pool", whole).await?;
+        Ok(took)
+    }
+}
+
+async fn take_one(allocator: &Allocator, round: usize, n: usize) -> Result<()> {
+    let wanted = request(&allocator.owner().name, &handle(allocator, round, n));
+    let assigned = allocator.auto_assign(&wanted).await.map_err(|failed| failed.error)?;
+    match assigned.v4.shortfall() {
+        None => Ok(()),
+        Some(text) => Err(text.into()),
+    }
+}
+
+fn handle(allocator: &Allocator, round: usize, n: usize) -> String {
+    format!("{}.{round}-{n}", allocator.owner().name)
+}
+
+/// What a pod's request looks like.
+fn request(node: &str, handle: &str) -> Request {
+    let words = [
+        ("node", node),
+        ("namespace", "prod"),
+        ("pod", handle),
+        ("timestamp", "2026-03-01 10:20:31 +0000 UTC"),
+    ];
+    let attributes = words.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Request::new(Holder::new(Some(handle), BTreeMap::from(attributes)), 1, 0)
+}
+
+async fn connect(url: &str) -> Result<Client> {
+    Ok(Client::connect(&Config { etcd_endpoints: url.to_owned(), ..Config::default() }).await?)
+}
+
+async fn put(client: &Client, kind: Kind, name: &str, mut object: serde_json::Value) -> Result<()> {
+    object["metadata"] = json!({"name": name});
+    let resource = Resource::from_store(kind, object)?;
+    client.apply(&Key::resource(kind, "", name), &Value::Resource(resource), None).await?;
+    Ok(())
+}

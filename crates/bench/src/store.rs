@@ -1,0 +1,121 @@
+//! The embedded store beside Debian's etcd: both durable on the same disk, driven by the same client.
+
+mod client;
+pub mod server;
+
+use crate::Outcome;
+use crate::measure::{table, times};
+use client::{Latencies, Load};
+use server::Server;
+use std::time::Duration;
+
+/// Each measurement is taken this many times, the two servers in turn.
+const ROUNDS: usize = 3;
+const ROUND: Duration = Duration::from_millis(1500);
+const CLIENTS: [usize; 3] = [1, 16, 64];
+const LISTS: [usize; 3] = [1_000, 10_000, 100_000];
+const WATCHERS: [usize; 2] = [1, 500];
+
+pub fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        writes().await?;
+        watches().await?;
+        lists().await
+    })
+}
+
+async fn both() -> Result<[Server; 2], Box<dyn std::error::Error>> {
+    Ok([Server::etcd().await?, Server::embedded().await?])
+}
+
+async fn writes() -> Outcome {
+    let mut rows = Vec::new();
+    for load in [Load::Put, Load::CompareAndPut] {
+        for clients in CLIENTS {
+            let servers = both().await?;
+            let mut rates = [0.0, 0.0];
+            for _ in 0..ROUNDS {
+                for (server, rate) in servers.iter().zip(&mut rates) {
+                    *rate += client::rate(&server.url, load, clients, ROUND).await? / ROUNDS as f64;
+                }
+            }
+            let [etcd, ours] = rates;
+            rows.push(vec![
+                format!("{load}, {clients} clients"),
+                format!("{etcd:.0}/s"),
+                format!("{ours:.0}/s"),
+                times(ours / etcd),
+            ]);
+        }
+    }
+    table("Writes: 512 bytes on 10,000 keys, durable", &["", "etcd", "embedded", "ratio"], &rows);
+    Ok(())
+}
+
+async fn watches() -> Outcome {
+    let mut rows = Vec::new();
+    for watchers in WATCHERS {
+        let servers = both().await?;
+        let mut latencies = [Latencies::default(), Latencies::default()];
+        for _ in 0..ROUNDS {
+            for (server, latencies) in servers.iter().zip(&mut latencies) {
+                latencies.extend(client::watch_latency(&server.url, watchers).await?);
+            }
+        }
+        let [etcd, ours] = &mut latencies;
+        for (name, quantile) in [("p50", 0.50), ("p99", 0.99)] {
+            let (etcd, ours) = (etcd.quantile(quantile), ours.quantile(quantile));
+            rows.push(vec![
+                format!("{watchers} watchers, {name}"),
+                format!("{etcd:.2?}"),
+                format!("{ours:.2?}"),
+                times(ours.as_secs_f64() / etcd.as_secs_f64()),
+            ]);
+        }
+    }
+    table("Watch: from sending a put to seeing its event", &["", "etcd", "embedded", "ratio"], &rows);
+    Ok(())
+}
+
+async fn lists() -> Outcome {
+    let mut rows = Vec::new();
+    let servers = both().await?;
+    let mut before = [0.0, 0.0];
+    for (keys, previous) in LISTS.into_iter().zip([0].into_iter().chain(LISTS)) {
+        let mut seconds = [0.0, 0.0];
+        for server in &servers {
+            client::fill(&server.url, previous..keys).await?;
+        }
+        for _ in 0..ROUNDS {
+            for (server, seconds) in servers.iter().zip(&mut seconds) {
+                *seconds += client::list(&server.url, keys).await?.as_secs_f64() / ROUNDS as f64;
+            }
+        }
+        let [etcd, ours] = seconds;
+        let growth = |now: f64, before: f64| if before > 0.0 { times(now / before) } else { String::new() };
+        rows.push(vec![
+            format!("list of {keys} keys"),
+            format!("{:.2} ms", etcd * 1e3),
+            format!("{:.2} ms", ours * 1e3),
+            times(ours / etcd),
+            growth(etcd, before[0]),
+            growth(ours, before[1]),
+        ]);
+        before = seconds;
+        let [etcd, ours] = [servers[0].memory()?, servers[1].memory()?];
+        for (name, etcd, ours) in [("resident", etcd.resident, ours.resident), ("own", etcd.own, ours.own)] {
+            rows.push(vec![
+                format!("{name} memory with {keys} keys"),
+                format!("{:.1} MiB", etcd as f64 / 1024.0),
+                format!("{:.1} MiB", ours as f64 / 1024.0),
+                times(ours as f64 / etcd as f64),
+                String::new(),
+                String::new(),
+            ]);
+        }
+    }
+    let header = ["", "etcd", "embedded", "ratio", "growth etcd", "growth embedded"];
+    table("Lists and memory: 512 bytes a key", &header, &rows);
+    Ok(())
+}

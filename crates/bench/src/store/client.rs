@@ -1,0 +1,200 @@
+//! The load: the same requests to either server.
+
+use bytes::Bytes;
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tortie_store::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use tortie_store::proto::etcdserverpb::kv_client::KvClient;
+use tortie_store::proto::etcdserverpb::request_op::Request;
+use tortie_store::proto::etcdserverpb::watch_client::WatchClient;
+use tortie_store::proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_store::proto::etcdserverpb::{
+    Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const VALUE: usize = 512;
+const KEYS: usize = 10_000;
+const EVENTS: usize = 200;
+/// Watch streams share connections as the watches of one node do.
+const STREAMS_PER_CONNECTION: usize = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    Put,
+    /// The update of a versioned object: put if the key's version is still the one that was read.
+    CompareAndPut,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Load::Put => "put",
+            Load::CompareAndPut => "transaction",
+        })
+    }
+}
+
+#[derive(Default)]
+pub struct Latencies(Vec<Duration>);
+
+impl Latencies {
+    pub fn extend(&mut self, other: Latencies) {
+        self.0.extend(other.0);
+    }
+
+    pub fn quantile(&mut self, quantile: f64) -> Duration {
+        self.0.sort_unstable();
+        let place = (self.0.len() as f64 * quantile) as usize;
+        self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or_default()
+    }
+}
+
+async fn connect(url: &str) -> Result<Channel> {
+    Ok(Endpoint::from_shared(url.to_owned())?.connect().await?)
+}
+
+fn key(prefix: &str, number: usize) -> Bytes {
+    Bytes::from(format!("/calico/resources/v3/projectcalico.org/{prefix}/{number:08}"))
+}
+
+fn put(key: Bytes) -> PutRequest {
+    PutRequest { key, value: Bytes::from_static(&[b'x'; VALUE]), ..Default::default() }
+}
+
+fn put_op(key: Bytes) -> RequestOp {
+    RequestOp { request: Some(Request::RequestPut(put(key))) }
+}
+
+/// Requests answered per second, by so many clients that each wait for their answer.
+pub async fn rate(url: &str, load: Load, clients: usize, time: Duration) -> Result<f64> {
+    let mut connections = Vec::new();
+    for _ in 0..clients {
+        connections.push(KvClient::new(connect(url).await?));
+    }
+    let done = Arc::new(AtomicUsize::new(0));
+    let start = Instant::now();
+    let mut running = JoinSet::new();
+    for (number, mut kv) in connections.into_iter().enumerate() {
+        let done = done.clone();
+        running.spawn(async move {
+            let mut place = number * 7919;
+            while start.elapsed() < time {
+                place = (place + 104_729) % KEYS;
+                let key = key("profiles", place);
+                match load {
+                    Load::Put => drop(kv.put(put(key)).await?),
+                    Load::CompareAndPut => drop(kv.txn(compare_and_put(key)).await?),
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok::<(), Status>(())
+        });
+    }
+    while let Some(client) = running.join_next().await {
+        client??;
+    }
+    Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+}
+
+fn compare_and_put(key: Bytes) -> TxnRequest {
+    let compare = Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Mod.into(),
+        key: key.clone(),
+        target_union: Some(TargetUnion::ModRevision(-1)),
+        ..Default::default()
+    };
+    TxnRequest { compare: vec![compare], success: vec![put_op(key)], failure: Vec::new() }
+}
+
+/// Writes the keys that `list` reads.
+pub async fn fill(url: &str, keys: Range<usize>) -> Result<()> {
+    let channel = connect(url).await?;
+    let mut running = JoinSet::new();
+    for chunk in keys.clone().step_by(100) {
+        let mut kv = KvClient::new(channel.clone());
+        let success = (chunk..keys.end.min(chunk + 100)).map(|number| put_op(key("list", number))).collect();
+        running.spawn(async move { kv.txn(TxnRequest { success, ..Default::default() }).await.map(drop) });
+        if running.len() >= 8
+            && let Some(result) = running.join_next().await
+        {
+            result??;
+        }
+    }
+    while let Some(result) = running.join_next().await {
+        result??;
+    }
+    Ok(())
+}
+
+/// How long it takes to read all of them at once.
+pub async fn list(url: &str, expected: usize) -> Result<Duration> {
+    let mut kv = KvClient::new(connect(url).await?).max_decoding_message_size(usize::MAX);
+    let range = RangeRequest {
+        key: Bytes::from_static(b"/calico/resources/v3/projectcalico.org/list/"),
+        range_end: Bytes::from_static(b"/calico/resources/v3/projectcalico.org/list0"),
+        ..Default::default()
+    };
+    let start = Instant::now();
+    let found = kv.range(range).await?.into_inner().kvs.len();
+    let took = start.elapsed();
+    if found == expected { Ok(took) } else { Err(format!("{found} keys instead of {expected}").into()) }
+}
+
+/// From sending a put to every watcher of its prefix having the event, one put after the other.
+pub async fn watch_latency(url: &str, watchers: usize) -> Result<Latencies> {
+    let epoch = Instant::now();
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    let mut running = JoinSet::new();
+    let mut channel = connect(url).await?;
+    for number in 0..watchers {
+        if number % STREAMS_PER_CONNECTION == 0 {
+            channel = connect(url).await?;
+        }
+        let create = WatchCreateRequest {
+            key: Bytes::from_static(b"/calico/resources/v3/projectcalico.org/watch/"),
+            range_end: Bytes::from_static(b"/calico/resources/v3/projectcalico.org/watch0"),
+            ..Default::default()
+        };
+        let requests = tokio_stream::StreamExt::chain(
+            tokio_stream::once(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }),
+            tokio_stream::pending(),
+        );
+        let mut responses = WatchClient::new(channel.clone()).watch(requests).await?.into_inner();
+        // The first response says that the watch stands.
+        responses.message().await?;
+        let sender = sender.clone();
+        running.spawn(async move {
+            while let Ok(Some(response)) = responses.message().await {
+                let now = epoch.elapsed();
+                for event in response.events {
+                    let sent = event.kv.and_then(|kv| Some(u64::from_be_bytes(*kv.value.first_chunk()?)));
+                    let _ = sender.send(now.saturating_sub(Duration::from_nanos(sent.unwrap_or(0))));
+                }
+            }
+        });
+    }
+    let mut kv = KvClient::new(connect(url).await?);
+    let mut latencies = Vec::with_capacity(EVENTS * watchers);
+    for number in 0..EVENTS {
+        let mut value = vec![b'x'; VALUE];
+        value[..8].copy_from_slice(&(epoch.elapsed().as_nanos() as u64).to_be_bytes());
+        let request = PutRequest { key: key("watch", number), value: value.into(), ..Default::default() };
+        kv.put(request).await?;
+        for _ in 0..watchers {
+            latencies.push(seen.recv().await.ok_or("the watchers are gone")?);
+        }
+    }
+    running.shutdown().await;
+    Ok(Latencies(latencies))
+}

@@ -1,0 +1,105 @@
+//! Tables in a box, as the address commands print them.
+
+use std::io::{self, Write};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Numbers to the right, the rest to the left.
+    Natural,
+    Right,
+}
+
+/// Prints a table: rules above and below the header and at the end, headers centred.
+pub fn print<const N: usize>(
+    out: &mut dyn Write,
+    headers: [&str; N],
+    align: [Align; N],
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headers[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect();
+    writeln!(out, "{rule}+")?;
+    let centred = |column: usize| {
+        let gap = widths[column] - headers[column].len();
+        format!("| {}{}{} ", " ".repeat(gap / 2), headers[column], " ".repeat(gap - gap / 2))
+    };
+    writeln!(out, "{}|", (0..N).map(centred).collect::<String>())?;
+    writeln!(out, "{rule}+")?;
+    for row in rows {
+        for column in 0..N {
+            let (cell, width) = (&row[column], widths[column]);
+            let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit());
+            if align[column] == Align::Right || is_number {
+                write!(out, "| {cell:>width$} ")?;
+            } else {
+                write!(out, "| {cell:<width$} ")?;
+            }
+        }
+        writeln!(out, "|")?;
+    }
+    writeln!(out, "{rule}+")
+}
+
+/// A number with at most five significant digits, in Go's `%.5g` form.
+pub fn five_digits(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    let scientific = format!("{number:.4e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..5).contains(&exponent) {
+        let decimals = usize::try_from(4 - exponent).unwrap_or(0);
+        return trimmed(&format!("{number:.decimals$}"));
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+}
+
+fn trimmed(number: &str) -> String {
+    match number.contains('.') {
+        true => number.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => number.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_as_in_go() {
+        for (number, text) in [
+            (0.0, "0"),
+            (64.0, "64"),
+            (65536.0, "65536"),
+            (262144.0, "2.6214e+05"),
+            (100000.0, "1e+05"),
+            (18446744073709551616.0, "1.8447e+19"),
+            (1.5, "1.5"),
+        ] {
+            assert_eq!(five_digits(number), text);
+        }
+    }
+
+    #[test]
+    fn a_table_in_a_box() {
+        let mut out = Vec::new();
+        let rows =
+            [["IP Pool".to_owned(), "10.9.0.0/16".to_owned(), "65536".to_owned(), "9 (0%)".to_owned()]];
+        let align = [Align::Natural, Align::Natural, Align::Right, Align::Right];
+        print(&mut out, ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE"], align, &rows).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "+----------+-------------+-----------+------------+\n\
+             | GROUPING |    CIDR     | IPS TOTAL | IPS IN USE |\n\
+             +----------+-------------+-----------+------------+\n\
+             | IP Pool  | 10.9.0.0/16 |     65536 |     9 (0%) |\n\
+             +----------+-------------+-----------+------------+\n"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! `ipam configure`.
+
+use super::{Configure, allocator};
+use crate::failure::{Failure, Result};
+use std::io::Write;
+use tortie_ipam::ConfigChange;
+use tortie_store::Resources;
+
+/// The longest time an address may cool down.
+const LONGEST_COOLDOWN: u32 = 1200;
+
+/// What the arguments ask for.
+pub fn change(args: &Configure) -> Result<ConfigChange> {
+    let strict_affinity = match args.strictaffinity.as_deref() {
+        None => None,
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(_) => {
+            return Err(Failure::message("invalid value. Use true or false to set strictaffinity"));
+        }
+    };
+    let max_blocks_per_host = match args.max_blocks_per_host.as_deref().map(str::parse) {
+        None => None,
+        Some(Ok(number)) => Some(number),
+        Some(Err(_)) => return Err(Failure::message("invalid value for maxblockhost. Use a valid number")),
+    };
+    let kubevirt_vm_address_persistence = match args.kubevirt_ip_persistence.as_deref() {
+        None => None,
+        Some(mode @ ("Enabled" | "Disabled")) => Some(mode.to_owned()),
+        Some(_) => {
+            let text = "invalid value for --kubevirt-ip-persistence. Use Enabled or Disabled";
+            return Err(Failure::message(text));
+        }
+    };
+    let ip_cooldown_seconds = match args.ip_cooldown_seconds.as_deref() {
+        None | Some("-1") => None,
+        Some(text) => Some(text.parse().ok().filter(|n| *n <= LONGEST_COOLDOWN).ok_or_else(|| {
+            Failure::message(format!(
+                "invalid value for --ip-cooldown-seconds. Use a number of seconds from 0 to {LONGEST_COOLDOWN}"
+            ))
+        })?),
+    };
+    let change = ConfigChange {
+        strict_affinity,
+        auto_allocate_blocks: None,
+        max_blocks_per_host,
+        kubevirt_vm_address_persistence,
+        ip_cooldown_seconds,
+    };
+    if change == ConfigChange::default() {
+        return Err(Failure::message("at least one configuration option must be specified"));
+    }
+    Ok(change)
+}
+
+pub async fn configure(change: &ConfigChange, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let config = allocator(store).configure(change).await?;
+    if change.strict_affinity.is_some() {
+        writeln!(out, "Successfully set StrictAffinity to: {}", config.strict_affinity)?;
+    }
+    if change.max_blocks_per_host.is_some() {
+        writeln!(out, "Successfully set MaxBlocksPerHost to: {}", config.max_blocks_per_host)?;
+    }
+    if let Some(mode) = &change.kubevirt_vm_address_persistence {
+        writeln!(out, "Successfully set KubeVirtVMAddressPersistence to: {mode}")?;
+    }
+    if change.ip_cooldown_seconds.is_some() {
+        writeln!(out, "Successfully set IPCooldownSeconds to: {}", config.ip_cooldown_seconds)?;
+    }
+    Ok(())
+}

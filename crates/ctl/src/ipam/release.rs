@@ -1,0 +1,164 @@
+//! `ipam release`: one address, or what reports call leaked.
+
+use super::report::{Leak, LeakedHandle, Report};
+use super::{Release, address, allocator};
+use crate::failure::{Failure, Result};
+use crate::release::{CLIENT_VERSION, same};
+use crate::session::{cluster_information, text};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::Write;
+use tortie_ipam::{Ledger, audit, block};
+use tortie_model::Key;
+use tortie_store::{Error, Resources};
+
+pub async fn release(args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    match &args.ip {
+        Some(ip) => release_address(ip, store, out).await,
+        None => release_leaks(args, store, out).await,
+    }
+}
+
+async fn release_address(ip: &str, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let address = address(ip)?;
+    let report = allocator(store).release(&[block::Release::of(address)]).await?;
+    if let Some(error) = report.error {
+        return Err(error.into());
+    }
+    if report.released.is_empty() {
+        return Err(Failure::message(format!("IP address {address} is not assigned")));
+    }
+    writeln!(out, "Successfully released IP address {address}")?;
+    Ok(())
+}
+
+async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let reports = args.from_report.iter().map(|file| Report::read(file)).collect::<Result<Vec<_>>>()?;
+    let cluster = cluster_information(store).await?;
+    check_reports(args, &reports, &cluster, out)?;
+
+    let leaks = in_all(&reports, |report| report.leaks().collect());
+    writeln!(out, "Releasing {} old IPs...", leaks.len())?;
+    let standing = standing(store).await?;
+    let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| standing.contains(leak));
+    let wanted: Vec<block::Release> = left
+        .into_iter()
+        .map(|Leak { address, handle, sequence_number }| block::Release {
+            address,
+            handle: Some(handle).filter(|handle| !handle.is_empty()),
+            sequence_number: Some(sequence_number),
+        })
+        .collect();
+    let released = allocator(store).release(&wanted).await?;
+    if let Some(error) = released.error {
+        return Err(Failure::message(format!("failed to release IPs: {error}")));
+    }
+    writeln!(out, "Released {} IPs successfully", released.released.len())?;
+    let gone = gone.len() + released.unallocated.len();
+    if gone > 0 {
+        writeln!(out, "{gone} addresses marked as leaked in the report had already been cleaned up.")?;
+    }
+    let handles = in_all(&reports, |report| {
+        report.leaked_handles.iter().map(|handle| (handle.id.clone(), handle.revision.clone())).collect()
+    });
+    let handles: Vec<LeakedHandle> = handles
+        .into_iter()
+        .map(|(id, revision)| LeakedHandle { id, revision, ..LeakedHandle::default() })
+        .collect();
+    delete_handles(&handles, store, out).await?;
+    writeln!(out, "You may now unlock the data store.")?;
+    Ok(())
+}
+
+/// The allocations there are now. One that was released and made again since is another one, by its number.
+async fn standing(store: &Resources) -> Result<BTreeSet<Leak>> {
+    let blocks = Ledger::new(store.client().clone()).blocks(None).await?;
+    let leak = |allocation: audit::Allocation<'_>| Leak {
+        address: allocation.address,
+        handle: allocation.handle().unwrap_or_default().to_owned(),
+        sequence_number: allocation.sequence_number,
+    };
+    Ok(blocks
+        .iter()
+        .flat_map(|standing| audit::allocations(&standing.value))
+        .filter(|allocation| !allocation.is_cooling_down())
+        .map(leak)
+        .collect())
+}
+
+/// Only what every report says: anything else was in use at some time, or came later.
+fn in_all<T: Ord>(reports: &[Report], items: impl Fn(&Report) -> BTreeSet<T>) -> BTreeSet<T> {
+    let common = |mut all: BTreeSet<T>, next: BTreeSet<T>| {
+        all.retain(|item| next.contains(item));
+        all
+    };
+    reports.iter().map(items).reduce(common).unwrap_or_default()
+}
+
+fn check_reports(args: &Release, reports: &[Report], cluster: &Value, out: &mut dyn Write) -> Result<()> {
+    let guid = text(cluster, "/spec/clusterGUID");
+    if let Some(other) = reports.iter().find(|report| report.cluster_guid != guid) {
+        return Err(Failure::message(format!(
+            "the report is of another cluster: its GUID is {}, the GUID of this cluster is {guid}",
+            other.cluster_guid
+        )));
+    }
+    let mut doubts = Vec::new();
+    if let Some(other) = reports.iter().find(|report| !same(&report.version, CLIENT_VERSION)) {
+        doubts.push(format!(
+            "the report was made by version {}, this is version {CLIENT_VERSION}",
+            other.version
+        ));
+    }
+    if cluster.pointer("/spec/datastoreReady") != Some(&Value::Bool(false)) {
+        doubts.push(
+            "the datastore is not locked: run 'calicoctl datastore migrate lock', then make a report"
+                .to_owned(),
+        );
+    }
+    for doubt in doubts {
+        if !args.force {
+            return Err(Failure::message(format!("{doubt} (--force releases nevertheless)")));
+        }
+        writeln!(out, "WARNING: {doubt}")?;
+    }
+    let revision = text(cluster, "/metadata/resourceVersion");
+    if !reports.iter().any(|report| report.cluster_information_revision == revision) {
+        return Err(Failure::message(
+            "no report is of the present state: ClusterInformation has changed since; run 'calicoctl ipam check' again",
+        ));
+    }
+    Ok(())
+}
+
+async fn delete_handles(handles: &[LeakedHandle], store: &Resources, out: &mut dyn Write) -> Result<()> {
+    if handles.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "Deleting {} handles...", handles.len())?;
+    writeln!(out, "Key: '.' = deleted, 'x' = skipped, it has changed since the report")?;
+    let (mut deleted, mut skipped, mut errors) = (0, 0, 0);
+    for handle in handles {
+        let key = Key::Handle { id: handle.id.clone() };
+        let result = match handle.revision.parse() {
+            Ok(revision) => store.client().delete(&key, Some(revision)).await,
+            Err(_) => Err(Error::DoesNotExist { id: key.to_string(), reason: "no revision".to_owned() }),
+        };
+        match result {
+            Ok(_) => {
+                deleted += 1;
+                write!(out, ".")?;
+            }
+            Err(Error::DoesNotExist { .. } | Error::Conflict { .. }) => {
+                skipped += 1;
+                write!(out, "x")?;
+            }
+            Err(error) => {
+                errors += 1;
+                writeln!(out, "\n{error}")?;
+            }
+        }
+    }
+    writeln!(out, "\nReleased {deleted} handles; {skipped} skipped; {errors} errors.")?;
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! The file in which `ipam check` writes down what it found, and from which `ipam release` works.
+
+use crate::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Report {
+    pub version: String,
+    #[serde(rename = "clusterGUID")]
+    pub cluster_guid: String,
+    pub datastore_locked: bool,
+    pub cluster_information_revision: String,
+    pub cluster_type: String,
+    /// By address.
+    pub allocations: BTreeMap<String, Vec<Entry>>,
+    pub leaked_handles: Vec<LeakedHandle>,
+}
+
+/// One allocation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Entry {
+    pub ip: String,
+    pub handle: String,
+    pub sequence_number: u64,
+    pub pod: String,
+    pub namespace: String,
+    pub node: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub creation_timestamp: String,
+    pub in_use: bool,
+    pub borrowed: bool,
+    pub cooling_down: bool,
+    pub owners: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeakedHandle {
+    #[serde(rename = "ID")]
+    pub id: String,
+    #[serde(rename = "UID")]
+    pub uid: String,
+    #[serde(rename = "Revision")]
+    pub revision: String,
+}
+
+/// What makes an allocation the same one in another report.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leak {
+    pub address: IpAddr,
+    pub handle: String,
+    pub sequence_number: u64,
+}
+
+impl Report {
+    pub fn read(file: &Path) -> Result<Report> {
+        let unreadable = |error: &dyn std::fmt::Display| {
+            Failure::message(format!("failed to read report {}: {error}", file.display()))
+        };
+        let text = std::fs::read(file).map_err(|error| unreadable(&error))?;
+        serde_json::from_slice(&text).map_err(|error| unreadable(&error))
+    }
+
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| Failure::message(error.to_string()))?;
+        std::fs::write(file, text + "\n")
+            .map_err(|error| Failure::message(format!("failed to write report {}: {error}", file.display())))
+    }
+
+    /// Allocated, not in use and not already on the way back.
+    pub fn leaks(&self) -> impl Iterator<Item = Leak> + '_ {
+        self.allocations.values().flatten().filter(|entry| !entry.in_use && !entry.cooling_down).filter_map(
+            |entry| {
+                Some(Leak {
+                    address: entry.ip.parse().ok()?,
+                    handle: entry.handle.clone(),
+                    sequence_number: entry.sequence_number,
+                })
+            },
+        )
+    }
+}

@@ -1,0 +1,182 @@
+//! `ipam show`.
+
+use super::boxed::{self, Align, five_digits};
+use super::{Show, address, allocator};
+use crate::failure::Result;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::IpAddr;
+use tortie_ipam::audit::{Allocation, allocations};
+use tortie_ipam::owner::attribute;
+use tortie_ipam::pool::{self, Pool};
+use tortie_ipam::usage::{self, Usage};
+use tortie_ipam::{Ledger, block, facts, space};
+use tortie_model::Kind;
+use tortie_model::ipam::Block;
+use tortie_store::Resources;
+
+pub async fn show(args: &Show, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let ledger = Ledger::new(store.client().clone());
+    match args {
+        Show { ip: Some(ip), .. } => show_address(&ledger, address(ip)?, out).await,
+        Show { show_blocks: true, .. } => show_usage(&ledger, true, out).await,
+        Show { show_borrowed: true, .. } => show_borrowed(&ledger, out).await,
+        Show { show_configuration: true, .. } => show_configuration(store, out).await,
+        _ => show_usage(&ledger, false, out).await,
+    }
+}
+
+pub async fn pools(ledger: &Ledger) -> Result<Vec<Pool>> {
+    Ok(ledger.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
+}
+
+/// All blocks, in the order of their addresses.
+pub async fn blocks(ledger: &Ledger) -> Result<Vec<Block>> {
+    let found = ledger.blocks(None).await?;
+    let mut blocks: Vec<Block> = found.into_iter().map(|standing| standing.value).collect();
+    blocks.sort_by_key(|block| (space::version(&block.cidr), block.cidr));
+    Ok(blocks)
+}
+
+async fn show_address(ledger: &Ledger, address: IpAddr, out: &mut dyn Write) -> Result<()> {
+    let pools = pools(ledger).await?;
+    let cidr = pool::containing(&pools, address, true).and_then(|pool| pool.block_of(address));
+    let found = match cidr {
+        Some(cidr) => ledger.block(cidr).await?,
+        None => None,
+    };
+    let record = found.as_ref().and_then(|standing| block::record(&standing.value, address));
+    let Some(record) = record.filter(|record| record.released_at.is_none()) else {
+        writeln!(out, "{address} is not assigned")?;
+        return Ok(());
+    };
+    writeln!(out, "IP {address} is in use")?;
+    writeln!(out, "Handle ID: {}", record.handle().unwrap_or("<none>"))?;
+    if record.secondary.is_empty() {
+        writeln!(out, "No Active Owner attributes defined")?;
+    } else {
+        writeln!(out, "Active Owner Attributes:")?;
+        attributes(&record.secondary, out)?;
+    }
+    if !record.alternate_owner.is_empty() {
+        writeln!(out, "Alternate Owner Attributes:")?;
+        attributes(&record.alternate_owner, out)?;
+    }
+    Ok(())
+}
+
+fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> Result<()> {
+    for (name, value) in attributes {
+        writeln!(out, "  {name}: {value}")?;
+    }
+    Ok(())
+}
+
+async fn show_usage(ledger: &Ledger, with_blocks: bool, out: &mut dyn Write) -> Result<()> {
+    let pools = pools(ledger).await?;
+    let reservations = facts::reservations(&ledger.resources(Kind::IPReservation).await?);
+    let blocks = blocks(ledger).await?;
+    let mut rows = Vec::new();
+    for pool in &pools {
+        let inside = || blocks.iter().filter(|block| pool.cidr.contains(&block.cidr));
+        let usage = usage::of_pool(&pool.cidr, inside(), &reservations);
+        rows.push(row("IP Pool", pool.cidr.to_string(), usage));
+        if with_blocks {
+            let each = inside()
+                .map(|block| row("Block", block.cidr.to_string(), usage::of_block(block, &reservations)));
+            rows.extend(each);
+        }
+    }
+    if with_blocks {
+        let orphans = blocks.iter().filter(|block| !pools.iter().any(|p| p.cidr.contains(&block.cidr)));
+        rows.extend(
+            orphans.map(|block| row("Block", block.cidr.to_string(), usage::of_block(block, &reservations))),
+        );
+    }
+    let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
+    let align = [Align::Natural, Align::Natural, Align::Right, Align::Right, Align::Right, Align::Right];
+    boxed::print(out, headers, align, &rows)?;
+    Ok(())
+}
+
+fn row(grouping: &str, cidr: String, usage: Usage) -> [String; 6] {
+    let total = usage.total as f64;
+    let part = |number: u128| {
+        let number = number as f64;
+        format!("{} ({:.0}%)", five_digits(number), 100.0 * number / total)
+    };
+    [
+        grouping.to_owned(),
+        cidr,
+        five_digits(total),
+        part(usage.in_use),
+        part(usage.reserved),
+        part(usage.free),
+    ]
+}
+
+async fn show_borrowed(ledger: &Ledger, out: &mut dyn Write) -> Result<()> {
+    let blocks = blocks(ledger).await?;
+    let mut rows = Vec::new();
+    let mut without_node = 0;
+    for allocation in blocks.iter().flat_map(allocations).filter(|a| !a.is_cooling_down()) {
+        let owner = block_owner(allocation.block);
+        match allocation.attribute(attribute::NODE) {
+            None => without_node += 1,
+            Some(node) if owner != Some(node) => {
+                let (kind, holder) = holder(&allocation);
+                rows.push([
+                    allocation.address.to_string(),
+                    node.to_owned(),
+                    allocation.block.cidr.to_string(),
+                    owner.unwrap_or_default().to_owned(),
+                    kind,
+                    holder,
+                ]);
+            }
+            Some(_) => {}
+        }
+    }
+    let headers = ["IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"];
+    boxed::print(out, headers, [Align::Natural; 6], &rows)?;
+    if without_node > 0 {
+        writeln!(
+            out,
+            "\nNote: found {without_node} IP allocations without an explicit node association. Unable to determine \
+             if they are borrowed."
+        )?;
+    }
+    Ok(())
+}
+
+/// The host a block belongs to.
+pub fn block_owner(block: &Block) -> Option<&str> {
+    block.owner().map(|(_, name)| name)
+}
+
+fn holder(allocation: &Allocation<'_>) -> (String, String) {
+    let named = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
+    let namespaced = |name: String| format!("{}/{name}", named(attribute::NAMESPACE));
+    if let Some(machine) = allocation.attribute("vmi-name") {
+        ("vmi".to_owned(), namespaced(machine.to_owned()))
+    } else if let Some(pod) = allocation.attribute(attribute::POD) {
+        ("pod".to_owned(), namespaced(pod.to_owned()))
+    } else {
+        (named(attribute::TYPE), named(attribute::NODE))
+    }
+}
+
+async fn show_configuration(store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let config = allocator(store).config().await?;
+    let persistence = config.kubevirt_vm_address_persistence.as_deref().unwrap_or("Enabled");
+    let row = |name: &str, value: String| [name.to_owned(), value];
+    let rows = [
+        row("StrictAffinity", config.strict_affinity.to_string()),
+        row("AutoAllocateBlocks", config.auto_allocate_blocks.to_string()),
+        row("MaxBlocksPerHost", config.max_blocks_per_host.to_string()),
+        row("KubeVirtVMAddressPersistence", format!("{persistence:?}")),
+        row("IPCooldownSeconds", config.ip_cooldown_seconds.to_string()),
+    ];
+    boxed::print(out, ["PROPERTY", "VALUE"], [Align::Natural; 2], &rows)?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! `ipam split`: one pool becomes several, and every address stays where it is.
+
+use super::Split;
+use crate::failure::{Failure, Result};
+use crate::migrate::lock::is_locked;
+use serde_json::json;
+use std::io::Write;
+use tortie_ipam::space;
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::{Change, Resources};
+
+/// What stays of the old name, so that the new ones are not too long.
+const NAME_LENGTH: usize = 245;
+/// A store takes 128 steps in one transaction.
+const PER_TRANSACTION: usize = 100;
+
+pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Result<()> {
+    let number = args.number.parse::<u32>().ok().filter(|n| *n >= 2 && n.is_power_of_two());
+    let Some(number) = number else {
+        return Err(Failure::message(format!(
+            "the number of pools to split into must be a power of 2 and at least 2, not '{}'",
+            args.number
+        )));
+    };
+    if !is_locked(store).await? {
+        return Err(Failure::message(
+            "the datastore is not locked: run 'calicoctl datastore migrate lock' before splitting an IP pool",
+        ));
+    }
+    let pool = find(args, store).await?;
+    let name = pool.metadata().name.clone();
+    let pieces = pieces(&pool, number)?;
+
+    let mut old = pool.to_value();
+    old["spec"]["disabled"] = json!(true);
+    let old = resource(old)?;
+    let revision = store.update(old).await?.metadata().resource_version.clone();
+    let revision = revision.parse().map_err(|_| Failure::message("the pool has no revision"))?;
+    let mut changes: Vec<Change> = pieces.iter().map(|piece| create(piece.clone())).collect();
+    changes.push(Change::Delete { key: Key::resource(Kind::IPPool, "", &name), revision });
+    for batch in changes.chunks(PER_TRANSACTION) {
+        store.client().transact(batch).await?;
+    }
+    writeln!(out, "IP Pool {name} was successfully split into {number} smaller pools.")?;
+    for piece in &pieces {
+        let object = piece.to_value();
+        writeln!(
+            out,
+            "Created {} with CIDR {}.",
+            piece.metadata().name,
+            crate::session::text(&object, "/spec/cidr")
+        )?;
+    }
+    Ok(())
+}
+
+async fn find(args: &Split, store: &Resources) -> Result<Resource> {
+    if let Some(name) = &args.name {
+        return Ok(store.get(Kind::IPPool, "", name).await?);
+    }
+    let wanted = args.cidr.as_deref().unwrap_or_default();
+    let pools = store.list(Kind::IPPool, None).await?.items;
+    let is_wanted = |pool: &Resource| crate::session::text(&pool.to_value(), "/spec/cidr") == wanted;
+    pools.into_iter().find(is_wanted).ok_or_else(|| {
+        Failure::message(format!("Unable to find IP pool covering the specified CIDR {wanted}"))
+    })
+}
+
+/// The new pools: the same in everything but name and CIDR, and enabled.
+fn pieces(pool: &Resource, number: u32) -> Result<Vec<Resource>> {
+    let read = tortie_ipam::facts::pool(pool);
+    let read = read.ok_or_else(|| Failure::message("the pool's CIDR or block size is not valid"))?;
+    let bits = u8::try_from(number.trailing_zeros()).unwrap_or(u8::MAX);
+    let prefix = read.cidr.prefix_len().saturating_add(bits);
+    if prefix > read.block_prefix {
+        return Err(Failure::message(format!(
+            "IP pool {} has only {} blocks of /{}: it cannot be split into {number} pools",
+            read.cidr,
+            read.block_count(),
+            read.block_prefix
+        )));
+    }
+    let short: String = read.name.chars().take(NAME_LENGTH).collect();
+    (0..number)
+        .map(|index| {
+            let cidr = space::nth_block(&read.cidr, prefix, u128::from(index));
+            let cidr = cidr.ok_or_else(|| Failure::message("the pool cannot be split that far"))?;
+            let mut object = pool.to_value();
+            object["metadata"] = json!({
+                "name": format!("split-{short}-{index}"),
+                "uid": uuid::Uuid::new_v4().to_string(),
+                "creationTimestamp": format!("{:.0}", jiff::Timestamp::now()),
+            });
+            object["spec"]["cidr"] = json!(cidr.to_string());
+            if let Some(spec) = object["spec"].as_object_mut() {
+                spec.remove("disabled");
+            }
+            if let Some(object) = object.as_object_mut() {
+                object.remove("status");
+            }
+            resource(object)
+        })
+        .collect()
+}
+
+fn resource(object: serde_json::Value) -> Result<Resource> {
+    Resource::from_store(Kind::IPPool, object).map_err(|error| Failure::message(error.to_string()))
+}
+
+fn create(pool: Resource) -> Change {
+    Change::Create {
+        key: Key::resource(Kind::IPPool, "", &pool.metadata().name),
+        value: Value::Resource(pool),
+    }
+}

@@ -1,0 +1,67 @@
+//! How full pools and blocks are.
+
+use crate::reservation::Reservations;
+use crate::{block, space};
+use ipnet::IpNet;
+use tortie_model::ipam::Block;
+
+/// Numbers of addresses. What is reserved may also be in use; free is what is neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub total: u128,
+    /// An address that cools down is in use.
+    pub in_use: u128,
+    pub reserved: u128,
+    pub free: u128,
+}
+
+pub fn of_block(block: &Block, reservations: &Reservations) -> Usage {
+    let total = space::size(&block.cidr);
+    Usage {
+        total,
+        in_use: total.saturating_sub(block.unallocated.len() as u128),
+        reserved: reservations.count_in(&block.cidr),
+        free: block::free(block, reservations) as u128,
+    }
+}
+
+/// Of a pool and the blocks in it; the space without blocks counts too.
+pub fn of_pool<'a>(
+    cidr: &IpNet,
+    blocks: impl IntoIterator<Item = &'a Block>,
+    reservations: &Reservations,
+) -> Usage {
+    let (total, reserved) = (space::size(cidr), reservations.count_in(cidr));
+    let mut usage = Usage { total, in_use: 0, reserved, free: total.saturating_sub(reserved) };
+    for block in blocks {
+        let inside = of_block(block, reservations);
+        usage.in_use += inside.in_use;
+        let open = inside.total.saturating_sub(inside.reserved);
+        usage.free = usage.free.saturating_sub(open).saturating_add(inside.free);
+    }
+    usage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::{Holder, Owner};
+
+    #[test]
+    fn pools_count_blocks_and_the_space_between() {
+        let now = "2026-03-01T10:20:30Z".parse().unwrap();
+        let mut block = block::fresh("10.0.0.0/29".parse().unwrap(), &Owner::host("n"), None, now);
+        let none = Reservations::default();
+        block::allocate(&mut block, 3, &Holder::default(), &none);
+        let reservations =
+            Reservations::new(["10.0.0.2/31".parse().unwrap(), "10.0.0.240/28".parse().unwrap()]);
+        assert_eq!(of_block(&block, &reservations), Usage { total: 8, in_use: 3, reserved: 2, free: 4 });
+        let pool = "10.0.0.0/24".parse().unwrap();
+        assert_eq!(
+            of_pool(&pool, [&block], &reservations),
+            Usage { total: 256, in_use: 3, reserved: 18, free: 236 }
+        );
+        let vast = of_pool(&"::/0".parse().unwrap(), [], &none);
+        assert_eq!(vast.free, u128::MAX);
+    }
+}

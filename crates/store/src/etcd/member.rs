@@ -1,0 +1,49 @@
+//! One server of the store and the connection to it.
+
+use super::channel::{Dialler, dialler};
+use super::limits::Limits;
+use crate::Result;
+use crate::config::Endpoint;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio_rustls::rustls::ClientConfig;
+use tonic::transport::Channel;
+
+/// A connection, and which one it is.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub channel: Channel,
+    number: u64,
+}
+
+pub(crate) struct Member {
+    pub endpoint: Endpoint,
+    dialler: Dialler,
+    line: Mutex<Line>,
+}
+
+impl Member {
+    pub fn new(
+        endpoint: &Endpoint,
+        tls: &Arc<ClientConfig>,
+        dial: Duration,
+        limits: &Limits,
+    ) -> Result<Member> {
+        let dialler = dialler(endpoint, tls, dial, limits)?;
+        let line = Mutex::new(Line { channel: dialler.channel(), number: 0 });
+        Ok(Member { endpoint: endpoint.clone(), dialler, line })
+    }
+
+    pub fn line(&self) -> Line {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives up a connection on which nothing comes back any more; the next call opens another. A dead connection
+    /// is not always closed: a firewall that forgot it, or a host that is gone, say nothing.
+    pub fn hang_up(&self, dead: &Line) {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.number == dead.number {
+            *line = Line { channel: self.dialler.channel(), number: dead.number.wrapping_add(1) };
+        }
+    }
+}
