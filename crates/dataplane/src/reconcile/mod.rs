@@ -26,6 +26,7 @@ use tortie_plan::{Plan, Route, Settings, Update, Workload};
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_BOOT: u8 = 3;
+const PROTOCOL_BIRD: u8 = 12;
 const PROTOCOL_OURS: u8 = 80;
 
 /// Routes to change, found by [`Core::route_work`].
@@ -164,7 +165,7 @@ impl Core {
                 !present && net.addr().is_ipv4()
             }
             Event::Route { entry, present } => {
-                if self.ownership(&entry, Duration::MAX) == Ownership::Foreign {
+                if self.ownership(&entry, Duration::MAX) != Ownership::Ours {
                     self.lookups_stale = true;
                 }
                 self.dirty.insert(entry.destination);
@@ -252,7 +253,11 @@ impl Core {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.mirror.link(device));
-        let Some(link) = link.filter(|link| self.is_workload(&link.name)) else { return Ownership::Foreign };
+        let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
+            // BIRD leaves its routes behind when it stops, and we ours when our protocol number is changed.
+            let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
+            return if predecessor { Ownership::Predecessor } else { Ownership::Foreign };
+        };
         let known = [self.settings.device_route_protocol, PROTOCOL_BOOT, PROTOCOL_OURS];
         if !self.settings.remove_external_routes && !known.contains(&entry.protocol) {
             return Ownership::Foreign;

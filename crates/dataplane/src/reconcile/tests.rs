@@ -149,7 +149,7 @@ proptest! {
         for entry in &kernel {
             let wanted = core.wanted(&entry.destination).ok().flatten();
             prop_assert!(
-                wanted.as_ref() == Some(entry) || core.ownership(entry, LATER) == Ownership::Foreign,
+                wanted.as_ref() == Some(entry) || core.ownership(entry, LATER) != Ownership::Ours,
                 "{:?} is ours and unwanted", entry
             );
         }
@@ -221,4 +221,15 @@ fn addresses_that_leave_a_workload_are_told_once() {
     let gone = vec![address("10.0.0.1"), address("10.0.0.9")];
     assert_eq!(core.take_departed(), (vec![address("10.0.0.3")], gone));
     assert_eq!(core.take_departed(), (vec![], vec![]));
+}
+
+#[test]
+fn a_route_left_by_bird_gives_way_and_one_that_we_do_not_want_stays() {
+    let net: IpNet = "10.0.1.0/26".parse().unwrap();
+    let other = Entry::new("10.0.2.0/26".parse().unwrap(), 0, PROTOCOL_BIRD, Target::Blackhole);
+    let mut kernel = vec![Entry::new(net, 0, PROTOCOL_BIRD, Target::Blackhole), other.clone()];
+    let mut core = core(Snapshot { routes: kernel.clone(), ..Snapshot::default() });
+    core.replace(planned(&[Update::Route(net, Some(Route::Blackhole))]));
+    perform(&mut core, &mut kernel, LATER);
+    assert_eq!(kernel, [other, Entry::new(net, 0, PROTOCOL_OURS, Target::Blackhole)]);
 }

@@ -4,6 +4,7 @@
 
 mod namespace;
 mod pods;
+mod read_only;
 mod repair;
 mod restart;
 mod routes;
