@@ -25,6 +25,7 @@ test: setup lint deny ## Format, lints, licences and every test
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/purity
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny
