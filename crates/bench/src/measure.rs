@@ -1,9 +1,11 @@
 //! Times of short operations, taken side by side, and tables of them.
+//!
+//! The time is that which the thread spent on a processor, so that other work on the machine counts little.
 
-use std::time::{Duration, Instant};
+use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_millis(60);
+const ROUND: f64 = 60e6;
 
 /// Nanoseconds per call of each candidate: the median of several rounds. The candidates take turns, so that what
 /// disturbs the machine disturbs all of them.
@@ -12,9 +14,9 @@ pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f
     let mut times = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {
         for ((candidate, calls), times) in candidates.iter_mut().zip(&batches).zip(&mut times) {
-            let start = Instant::now();
+            let start = now();
             (0..*calls).for_each(|_| candidate());
-            times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(*calls));
+            times.push((now() - start) / f64::from(*calls));
         }
     }
     times.map(|mut times| {
@@ -25,13 +27,19 @@ pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f
 
 /// How many calls fill a round.
 fn batch(candidate: &mut dyn FnMut()) -> u32 {
-    let start = Instant::now();
+    let start = now();
     let mut calls = 0u32;
-    while start.elapsed() < ROUND {
+    while now() - start < ROUND {
         candidate();
         calls += 1;
     }
     calls.max(1)
+}
+
+/// Nanoseconds this thread has been running for.
+fn now() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// `1.23 us`

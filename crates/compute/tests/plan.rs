@@ -1,4 +1,5 @@
 //! Datastores in, plans out: what a node must have, and that the order of news does not matter.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
 use serde_json::json;

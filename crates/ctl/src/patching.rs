@@ -136,6 +136,7 @@ fn replacement(items: Vec<Value>) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn object() -> Value {
@@ -248,5 +249,45 @@ mod tests {
         assert!(error.starts_with("invalid JSON patch: "), "{error}");
         let error = apply(&object(), json!({}), PatchType::Json).unwrap_err().to_string();
         assert_eq!(error, "a json patch must be a list of operations");
+    }
+
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (0..3i64).prop_map(Value::from),
+            "[ab]".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[a-d]", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn json_object() -> impl Strategy<Value = Value> {
+        prop::collection::btree_map("[a-d]", json_value(), 0..4)
+            .prop_map(|map| Value::Object(map.into_iter().collect()))
+    }
+
+    proptest! {
+        /// Without merge keys and directives a strategic merge is a JSON merge.
+        #[test]
+        fn strategic_without_directives_is_merge(object in json_object(), patch in json_object()) {
+            prop_assert_eq!(
+                apply(&object, patch.clone(), PatchType::Strategic),
+                apply(&object, patch, PatchType::Merge)
+            );
+        }
+
+        #[test]
+        fn no_patch_panics(object in json_value(), patch in json_value(), key in r"\$(patch|retainKeys|deleteFromPrimitiveList/a|x)") {
+            for patch_type in [PatchType::Strategic, PatchType::Json, PatchType::Merge] {
+                let _ = apply(&object, json!({&key: patch, "a": {&key: patch}}), patch_type);
+                let _ = apply(&object, json!([{"op": "add", "path": "/a", "value": patch}]), patch_type);
+            }
+        }
     }
 }

@@ -208,7 +208,7 @@ mod tests {
     fn everything_is_held_against_everything() {
         let pool =
             serde_json::json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}});
-        let pools = [Pool::read(&pool).unwrap()];
+        let pools = [crate::pool::from_json(pool).unwrap()];
         let windows = HostReserved::windows();
         let other = block::fresh("10.0.0.8/29".parse().unwrap(), &Owner::host("w"), Some(&windows), now());
         let handles = ["h", "lost"].map(|id| (id.to_owned(), Handle::default()));

@@ -47,7 +47,8 @@ impl Facts {
 
 /// A pool of the store, if it can be used at all.
 pub fn pool(resource: &Resource) -> Option<Pool> {
-    let pool = Pool::read(&resource.to_value());
+    let Resource::IPPool(object) = resource else { return None };
+    let pool = Pool::of(object);
     if pool.is_none() {
         tracing::warn!(
             pool = resource.metadata().name,
@@ -69,9 +70,8 @@ pub fn node_labels(owner: &Owner, node: Option<&Resource>) -> Option<BTreeMap<St
 pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Reservations {
     let mut nets = Vec::new();
     for resource in resources {
-        let object = resource.to_value();
-        let listed = object.pointer("/spec/reservedCIDRs").and_then(|list| list.as_array().cloned());
-        for text in listed.iter().flatten().filter_map(|text| text.as_str()).map(str::trim) {
+        let Resource::IPReservation(reservation) = resource else { continue };
+        for text in reservation.spec.reserved_cidrs.iter().map(|text| text.trim()) {
             let single = || text.parse::<IpAddr>().map(IpNet::from).ok();
             match text.parse::<IpNet>().ok().or_else(single) {
                 Some(net) => nets.push(net.trunc()),

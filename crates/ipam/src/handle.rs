@@ -19,6 +19,11 @@ impl HandleRecord {
         HandleRecord { id: id.to_owned(), standing }
     }
 
+    /// Whether it was read or written, not only guessed to be absent.
+    pub fn is_known(&self) -> bool {
+        self.standing.is_some()
+    }
+
     /// The blocks it has addresses in, as far as it knows.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         self.standing.iter().flat_map(|standing| standing.value.block.keys().map(String::as_str))
@@ -50,6 +55,16 @@ impl HandleRecord {
         let mut handle = standing.value.clone();
         handle.block.retain(|cidr, _| !blocks.contains(cidr));
         Some(self.write_or_delete(handle, standing.revision))
+    }
+
+    /// The change that makes the handle what it is not yet.
+    pub fn create(&self, handle: &Handle) -> Change {
+        Change::Create { key: handle_key(&self.id), value: Value::Handle(handle.clone()) }
+    }
+
+    /// Goes on as if this had been written.
+    pub fn assume(&mut self, handle: Handle) {
+        self.written(handle, 0);
     }
 
     /// What stands after a write.

@@ -61,10 +61,20 @@ impl Ledger {
     }
 
     pub async fn block(&self, cidr: IpNet) -> Result<Option<Standing<Block>>> {
-        Ok(self.get(&Key::Block { cidr }).await?.and_then(|found| match found.value {
+        let key = Key::Block { cidr };
+        let found = self.get(&key).await?.and_then(|found| match found.value {
             Value::Block(value) => Some(Standing { value, revision: found.revision }),
             _ => None,
-        }))
+        });
+        match found {
+            // Written back, it would go to another key.
+            Some(block) if block.value.cidr != cidr => Err(Error::Store(tortie_store::Error::Parse {
+                key: key.path(),
+                value: block.value.cidr.to_string(),
+                reason: "the block says it is another one".to_owned(),
+            })),
+            found => Ok(found),
+        }
     }
 
     pub async fn affinity(&self, owner: &Owner, cidr: IpNet) -> Result<Option<Standing<BlockAffinity>>> {
@@ -126,8 +136,10 @@ impl Ledger {
         Ok(listing
             .entries
             .into_iter()
-            .filter_map(|entry| match entry.value {
-                Value::Block(value) => Some(Standing { value, revision: entry.revision }),
+            .filter_map(|entry| match (entry.key, entry.value) {
+                (Key::Block { cidr }, Value::Block(value)) if value.cidr == cidr => {
+                    Some(Standing { value, revision: entry.revision })
+                }
                 _ => None,
             })
             .collect())

@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     fn pool(cidr: &str, size: u8) -> Pool {
-        Pool::read(&json!({"metadata": {"name": "p"}, "spec": {"cidr": cidr, "blockSize": size}})).unwrap()
+        crate::pool::from_json(json!({"spec": {"cidr": cidr, "blockSize": size}})).unwrap()
     }
 
     fn net(text: &str) -> IpNet {

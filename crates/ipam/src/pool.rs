@@ -2,10 +2,11 @@
 
 use crate::{Error, Result, space};
 use ipnet::IpNet;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use tortie_model::kinds::{AssignmentMode, EncapMode, IPPool};
+use tortie_model::scalar::StringEnum;
 use tortie_model::selector::Selector;
 
 /// What an address is for.
@@ -14,14 +15,6 @@ pub enum Use {
     Workload,
     Tunnel,
     LoadBalancer,
-}
-
-/// Whether packets between nodes are wrapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encapsulation {
-    Never,
-    Always,
-    CrossSubnet,
 }
 
 /// An IPPool whose numbers make sense.
@@ -39,8 +32,9 @@ pub struct Pool {
     pub node_selector: Option<Selector>,
     pub namespace_selector: Option<Selector>,
     pub uses: Vec<Use>,
-    pub ipip: Encapsulation,
-    pub vxlan: Encapsulation,
+    /// Packets between some of the nodes travel inside others.
+    pub ipip: bool,
+    pub vxlan: bool,
 }
 
 /// What the choice of pools depends on.
@@ -75,52 +69,42 @@ impl fmt::Display for Use {
     }
 }
 
-impl Encapsulation {
-    fn read(value: Option<&Value>) -> Encapsulation {
-        match value.and_then(Value::as_str) {
-            Some("Always") => Encapsulation::Always,
-            Some("CrossSubnet") => Encapsulation::CrossSubnet,
-            _ => Encapsulation::Never,
-        }
-    }
-}
-
 impl Pool {
-    /// Reads an IPPool as JSON; nothing if its CIDR or block size cannot be used at all.
-    pub fn read(object: &Value) -> Option<Pool> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-        let flag = |pointer: &str| object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
-        let cidr: IpNet = text("/spec/cidr")?.parse().ok()?;
+    /// Nothing if the CIDR or the block size cannot be used at all.
+    pub fn of(pool: &IPPool) -> Option<Pool> {
+        let spec = &pool.spec;
+        let cidr: IpNet = spec.cidr.parse().ok()?;
         let longest = cidr.max_prefix_len();
-        let block_prefix = match object.pointer("/spec/blockSize").and_then(Value::as_u64) {
-            None | Some(0) => longest - 6,
-            Some(size) => u8::try_from(size).ok()?,
-        };
+        let block_prefix =
+            if spec.block_size == 0 { longest - 6 } else { u8::try_from(spec.block_size).ok()? };
         if !(longest - 12..=longest).contains(&block_prefix) {
             return None;
         }
-        let refused = object.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| {
-            all.iter().any(|condition| condition["type"] == "Allocatable" && condition["status"] == "False")
-        });
-        let terminating = object.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
-        let selector = |pointer: &str| Selector::parse(text(pointer).unwrap_or_default()).ok();
-        let uses = match object.pointer("/spec/allowedUses").and_then(Value::as_array) {
-            Some(uses) if !uses.is_empty() => {
-                Use::ALL.into_iter().filter(|known| uses.iter().any(|word| word == known.as_str())).collect()
-            }
-            _ => vec![Use::Workload, Use::Tunnel],
+        let refused = pool
+            .status
+            .conditions
+            .iter()
+            .any(|condition| condition.r#type == "Allocatable" && condition.status == "False");
+        let uses = if spec.allowed_uses.is_empty() {
+            vec![Use::Workload, Use::Tunnel]
+        } else {
+            Use::ALL
+                .into_iter()
+                .filter(|known| spec.allowed_uses.iter().any(|word| word.as_str() == known.as_str()))
+                .collect()
         };
+        let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
         Some(Pool {
-            name: text("/metadata/name").unwrap_or_default().to_owned(),
+            name: pool.metadata.name.clone(),
             cidr: cidr.trunc(),
             block_prefix,
-            enabled: !flag("/spec/disabled") && !terminating && !refused,
-            automatic: text("/spec/assignmentMode") != Some("Manual"),
-            node_selector: selector("/spec/nodeSelector"),
-            namespace_selector: selector("/spec/namespaceSelector"),
+            enabled: !spec.disabled && pool.metadata.deletion_timestamp.is_none() && !refused,
+            automatic: spec.assignment_mode != AssignmentMode::Manual,
+            node_selector: Selector::parse(&spec.node_selector).ok(),
+            namespace_selector: Selector::parse(&spec.namespace_selector).ok(),
             uses,
-            ipip: Encapsulation::read(object.pointer("/spec/ipipMode")),
-            vxlan: Encapsulation::read(object.pointer("/spec/vxlanMode")),
+            ipip: wraps(&spec.ipip_mode),
+            vxlan: wraps(&spec.vxlan_mode),
         })
     }
 
@@ -182,13 +166,20 @@ pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool
     Ok(usable)
 }
 
+/// A pool from JSON, for tests.
+#[cfg(test)]
+pub(crate) fn from_json(object: serde_json::Value) -> Option<Pool> {
+    let pool = tortie_model::Resource::from_store(tortie_model::Kind::IPPool, object).unwrap();
+    Pool::of(&IPPool::try_from(pool).unwrap())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn pool(name: &str, spec: Value) -> Pool {
-        Pool::read(&json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+        from_json(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -221,7 +212,7 @@ mod tests {
             json!({"cidr": "fd00::/48", "blockSize": 64}),
             json!({"cidr": "fd00::/48", "blockSize": 99999}),
         ] {
-            assert_eq!(Pool::read(&json!({"metadata": {"name": "p"}, "spec": spec.clone()})), None, "{spec}");
+            assert_eq!(from_json(json!({"metadata": {"name": "p"}, "spec": spec.clone()})), None, "{spec}");
         }
     }
 
@@ -233,7 +224,7 @@ mod tests {
             json!({"metadata": {}, "spec": {"cidr": "10.0.0.0/16"},
                    "status": {"conditions": [{"type": "Allocatable", "status": "False"}]}}),
         ] {
-            assert!(!Pool::read(&object).unwrap().enabled);
+            assert!(!from_json(object).unwrap().enabled);
         }
     }
 

@@ -255,10 +255,7 @@ async fn the_wrong_scheme_is_explained() {
 
 #[tokio::test]
 async fn users_and_passwords() {
-    let mut etcd =
-        Etcd::start_with(EtcdOptions { args: vec!["--auth-token-ttl=1".into()], ..Default::default() })
-            .or_else(|_| Etcd::start())
-            .unwrap();
+    let mut etcd = etcd();
     let with = |user: &str, password: &str| Config {
         etcd_username: user.into(),
         etcd_password: password.into(),

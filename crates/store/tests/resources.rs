@@ -263,7 +263,7 @@ async fn the_profile_that_is_not_stored(store: Store) {
         profile.to_value()["spec"],
         json!({"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]})
     );
-    assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, [profile.clone()]);
+    assert_eq!(resources.list(Kind::Profile, None).await.unwrap().items, std::slice::from_ref(&profile));
     let exists = resources.create(object(Kind::Profile, "", name, json!({}))).await;
     assert!(matches!(exists, Err(Error::AlreadyExists { .. })), "{exists:?}");
     let mut changed = profile;
@@ -370,6 +370,9 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     put_block(&store, "10.65.3.8/29", Some("n1"), &[]).await;
     put_block(&store, "10.65.3.16/29", Some("n2"), &[(2, "pod", "n2")]).await;
     put_block(&store, "10.65.4.0/29", Some("n1"), &[]).await;
+    // A node died before it could record its claim.
+    put_block(&store, "10.65.3.24/29", Some("n3"), &[]).await;
+    store.delete_raw("/calico/ipam/v2/host/n3/ipv4/block/10.65.3.24-29").await;
 
     let other = resources.delete(Kind::IPPool, "", "p", Some("1")).await;
     assert!(matches!(other, Err(Error::Conflict { .. })), "{other:?}");
@@ -378,6 +381,7 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     assert_eq!(deleted.to_value()["spec"]["disabled"], true);
 
     assert_eq!(block(&store, "ipv4/block/10.65.3.8-29").await, None);
+    assert_eq!(block(&store, "ipv4/block/10.65.3.24-29").await, None);
     let kept = block(&store, "ipv4/block/10.65.3.16-29").await.unwrap();
     assert_eq!(kept["affinity"], Json::Null);
     assert_eq!(kept["sequenceNumber"], 8);

@@ -69,42 +69,45 @@ impl Cluster {
         Ok(Arc::new(allocator))
     }
 
-    /// All nodes at once, each so many addresses one after the other.
-    pub async fn take(&self, round: usize, each: usize) -> Result<Phase> {
-        self.phase(move |allocator| async move {
-            for n in 0..each {
-                take_one(&allocator, round, n).await?;
-            }
-            Ok(each as u64)
+    /// All nodes at once, each so many addresses, so many of them at once.
+    pub async fn take(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+        self.phase(each, at_once, move |allocator, n| async move { take_one(&allocator, round, n).await })
+            .await
+    }
+
+    pub async fn give_back(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
+        self.phase(each, at_once, move |allocator, n| async move {
+            allocator.release_by_handle(&handle(&allocator, round, n)).await?;
+            Ok(())
         })
         .await
     }
 
-    pub async fn give_back(&self, round: usize, each: usize) -> Result<Phase> {
-        self.phase(move |allocator| async move {
-            for n in 0..each {
-                allocator.release_by_handle(&handle(&allocator, round, n)).await?;
-            }
-            Ok(each as u64)
-        })
-        .await
-    }
-
-    async fn phase<F, W>(&self, work: F) -> Result<Phase>
+    async fn phase<F, W>(&self, each: usize, at_once: usize, work: F) -> Result<Phase>
     where
-        F: Fn(Arc<Allocator>) -> W,
-        W: Future<Output = Result<u64>> + Send + 'static,
+        F: Fn(Arc<Allocator>, usize) -> W + Clone + Send + 'static,
+        W: Future<Output = Result<()>> + Send + 'static,
     {
-        let before: u64 = self.allocators.iter().map(|allocator| allocator.operations()).sum();
-        let start = Instant::now();
-        let mut running: JoinSet<Result<u64>> = self.allocators.iter().cloned().map(work).collect();
-        let mut addresses = 0;
+        let requests = || self.allocators.iter().map(|allocator| allocator.operations()).sum::<u64>();
+        let (before, start) = (requests(), Instant::now());
+        let mut running: JoinSet<Result<()>> = JoinSet::new();
+        for allocator in &self.allocators {
+            for lane in 0..at_once {
+                let (allocator, work) = (allocator.clone(), work.clone());
+                running.spawn(async move {
+                    for n in (lane..each).step_by(at_once) {
+                        work(allocator.clone(), n).await?;
+                    }
+                    Ok(())
+                });
+            }
+        }
         while let Some(done) = running.join_next().await {
-            addresses += done??;
+            done??;
         }
         let time = start.elapsed();
-        let after: u64 = self.allocators.iter().map(|allocator| allocator.operations()).sum();
-        Ok(Phase { addresses, requests: after - before, time })
+        let addresses = (self.allocators.len() * each) as u64;
+        Ok(Phase { addresses, requests: requests() - before, time })
     }
 
     /// Full blocks of nodes that are not here, at these places in the pool.

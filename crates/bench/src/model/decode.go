@@ -1,5 +1,5 @@
-// Decodes the policies in a file, one JSON object per line, with encoding/json and prints nanoseconds per policy:
-// the median of several rounds.
+// Decodes the policies in a file, one JSON object per line, with encoding/json and prints nanoseconds of processor
+// time per policy: the median of several rounds.
 package main
 
 import (
@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"sort"
+	"syscall"
 	"time"
 )
 
@@ -57,7 +59,18 @@ type entity struct {
 	NotPorts          []any    `json:"notPorts"`
 }
 
+// What all threads of the process have used, the garbage collector's too.
+func now() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 func main() {
+	runtime.GOMAXPROCS(1)
 	content, err := os.ReadFile(os.Args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -66,8 +79,8 @@ func main() {
 	lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
 	var times []float64
 	for range 7 {
-		start, decoded := time.Now(), 0
-		for decoded == 0 || time.Since(start) < 60*time.Millisecond {
+		start, decoded := now(), 0
+		for decoded == 0 || now()-start < 60*time.Millisecond {
 			policies := make([]policy, len(lines))
 			for i, line := range lines {
 				if err := json.Unmarshal(line, &policies[i]); err != nil {
@@ -77,7 +90,7 @@ func main() {
 			}
 			decoded += len(policies)
 		}
-		times = append(times, float64(time.Since(start).Nanoseconds())/float64(decoded))
+		times = append(times, float64((now()-start).Nanoseconds())/float64(decoded))
 	}
 	sort.Float64s(times)
 	fmt.Printf("%.1f\n", times[len(times)/2])

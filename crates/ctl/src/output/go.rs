@@ -48,6 +48,7 @@ pub fn list(items: impl IntoIterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[test]
@@ -79,5 +80,12 @@ mod tests {
         assert_eq!(value(&json!(["a", 1, true])), "[a 1 true]");
         assert_eq!(value(&json!({"b": 2, "a": "x"})), "map[a:x b:2]");
         assert_eq!(value(&json!(18_000_000_000_000_000_001u64)), "18000000000000000001");
+    }
+
+    proptest! {
+        #[test]
+        fn floats_read_back_the_same(number in any::<f64>().prop_filter("a number", |n| n.is_finite())) {
+            prop_assert_eq!(float(number).parse::<f64>(), Ok(number));
+        }
     }
 }

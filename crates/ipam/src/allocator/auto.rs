@@ -2,6 +2,7 @@
 
 use super::claim::Claimed;
 use super::owned::{Owned, Seen};
+use super::plan::Work;
 use super::request::{AssignError, Assigned, Assignments, Request};
 use super::{Allocator, MAX_ATTEMPTS};
 use crate::facts::Facts;
@@ -11,6 +12,8 @@ use crate::pool::{self, Choice, Pool};
 use crate::{Error, Result, block};
 use ipnet::IpNet;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
+use tokio::sync::oneshot;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
 use tortie_store::Change;
@@ -42,6 +45,11 @@ impl Allocator {
     /// Assigns addresses of both families, IPv4 first.
     pub async fn auto_assign(&self, request: &Request) -> std::result::Result<Assignments, AssignError> {
         let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
+        match self.assign_together(request).await {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => {}
+            Err(error) => return Err(AssignError { error, assigned }),
+        }
         let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
         for version in [4, 6] {
             let family = if version == 4 { &mut assigned.v4 } else { &mut assigned.v6 };
@@ -50,6 +58,16 @@ impl Allocator {
             }
         }
         Ok(assigned)
+    }
+
+    /// With others, if what is asked for can be had from memory.
+    async fn assign_together(&self, request: &Request) -> Result<Option<Assignments>> {
+        let simple = request.holder.handle.is_some() && request.max_per_handle.is_none();
+        if self.follower.is_none() || !simple || request.v4 == 0 && request.v6 == 0 {
+            return Ok(None);
+        }
+        let (sender, answer) = oneshot::channel();
+        self.together(Work::Assign { request: Box::new(request.clone()), answer: sender }, answer).await
     }
 
     async fn assign_family(
@@ -81,53 +99,44 @@ impl Allocator {
         handle: &mut Option<HandleRecord>,
     ) -> Result<()> {
         let version = assigned.version;
-        let address_bits = if version == 4 { 32 } else { 128 };
-        let choice = Choice {
-            version,
-            node: &self.owner.name,
-            node_labels: facts.labels(&self.owner)?,
-            namespace_labels: &request.namespace_labels,
-            requested: request.pools(version),
-            intended: request.intended,
-            longest_prefix: request
-                .reserved
-                .as_ref()
-                .map_or(address_bits, |reserved| reserved.longest_prefix(address_bits)),
-        };
+        let labels = facts.labels(&self.owner)?;
         let mut job = Job {
             request,
             facts,
-            pools: pool::select(&facts.pools, &choice)?,
+            pools: choose(facts, &self.owner.name, labels, request, version)?,
             version,
             assigned: std::mem::take(assigned),
             handle,
             now: Timestamp::now(),
         };
         job.assigned.messages.clear();
-        let result = self.run(&mut job).await;
+        let mut owned = self.owned.lock().await;
+        let result = self.run(&mut job, &mut owned).await;
         *assigned = job.assigned;
+        if let Some(record) = job.handle.as_ref().filter(|record| record.is_known()) {
+            owned.remember_handle(record.clone());
+        }
         result
     }
 
-    async fn run(&self, job: &mut Job<'_>) -> Result<()> {
-        let mut owned = self.owned.lock().await;
+    async fn run(&self, job: &mut Job<'_>, owned: &mut Owned) -> Result<()> {
         if job.request.max_per_handle.is_some() && self.refresh_handle(job).await? {
             return Ok(());
         }
         let mut fresh = owned.claims(job.version).is_none();
         if fresh {
-            self.load_claims(&mut owned, job.version).await?;
-            self.return_unsuitable(job, &mut owned).await;
+            self.load_claims(owned, job.version).await?;
+            self.return_unsuitable(job, owned).await;
         }
         for _ in 0..MAX_ATTEMPTS {
-            while job.assigned.missing() > 0 && self.take_from_owned(job, &mut owned).await? {}
+            while job.assigned.missing() > 0 && self.take_from_owned(job, owned).await? {}
             if job.assigned.missing() == 0 {
                 return Ok(());
             }
             if !fresh {
                 // Addresses may have come back, and blocks may have gone, without our doing.
-                self.load_claims(&mut owned, job.version).await?;
-                self.return_unsuitable(job, &mut owned).await;
+                self.load_claims(owned, job.version).await?;
+                self.return_unsuitable(job, owned).await;
                 fresh = true;
                 continue;
             }
@@ -139,9 +148,9 @@ impl Allocator {
             if !job.facts.config.auto_allocate_blocks {
                 return Err(Error::NoClaimsAllowed);
             }
-            match self.claim(job, &mut owned).await? {
+            match self.claim(job, owned).await? {
                 Claimed::Yes => {}
-                Claimed::NothingFree(blocks) => return self.borrow(job, &mut owned, blocks).await,
+                Claimed::NothingFree(blocks) => return self.borrow(job, owned, blocks).await,
             }
         }
         Err(Error::TooManyRetries)
@@ -286,6 +295,28 @@ impl Job<'_> {
     pub fn suits(&self, cidr: &IpNet) -> bool {
         self.pools.iter().any(|pool| pool.cidr.contains(cidr))
     }
+}
+
+/// The pools a request may use for one family.
+pub(super) fn choose<'a>(
+    facts: &'a Facts,
+    node: &str,
+    node_labels: &BTreeMap<String, String>,
+    request: &Request,
+    version: u8,
+) -> Result<Vec<&'a Pool>> {
+    let address_bits = if version == 4 { 32 } else { 128 };
+    let reserved = request.reserved.as_ref();
+    let choice = Choice {
+        version,
+        node,
+        node_labels,
+        namespace_labels: &request.namespace_labels,
+        requested: request.pools(version),
+        intended: request.intended,
+        longest_prefix: reserved.map_or(address_bits, |reserved| reserved.longest_prefix(address_bits)),
+    };
+    pool::select(&facts.pools, &choice)
 }
 
 fn block_limit(job: &Job<'_>) -> u32 {

@@ -13,9 +13,11 @@ mod borrow;
 mod claim;
 mod config;
 mod owned;
+mod plan;
 mod release;
 mod request;
 mod specific;
+mod together;
 mod tunnel;
 
 pub use config::ConfigChange;
@@ -30,6 +32,7 @@ use crate::ledger::Ledger;
 use crate::owner::Owner;
 use owned::Owned;
 use std::sync::Arc;
+use together::Queue;
 use tokio::sync::Mutex;
 use tortie_store::Client;
 
@@ -44,12 +47,19 @@ pub struct Allocator {
     follower: Option<Follower>,
     /// Held during a change, so that requests on one host do not race each other.
     owned: Mutex<Owned>,
+    queue: Queue,
 }
 
 impl Allocator {
     /// Reads pools, settings and the node for every request: for processes that make few.
     pub fn new(client: Client, owner: Owner) -> Allocator {
-        Allocator { ledger: Ledger::new(client), owner, follower: None, owned: Mutex::default() }
+        Allocator {
+            ledger: Ledger::new(client),
+            owner,
+            follower: None,
+            owned: Mutex::default(),
+            queue: Queue::default(),
+        }
     }
 
     /// Follows pools, settings and the node: for a daemon. Needs a tokio runtime.

@@ -1,11 +1,13 @@
 //! The blocks of this host as last seen: the memory that makes an allocation cost one transaction.
 
 use super::{Allocator, MAX_ATTEMPTS};
+use crate::handle::HandleRecord;
 use crate::ledger::{Commit, Standing, affinity_key, create_block, update_block};
 use crate::owner::{HostReserved, Owner};
 use crate::{Error, Result, block, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_model::ipam::{AffinityState, Block, BlockAffinity};
 use tortie_model::{Key, Value};
@@ -27,11 +29,16 @@ pub(super) enum Seen {
     At(Box<Standing<Block>>),
 }
 
-/// Claims by family, in the order of their keys; `None` until read.
+/// Handles remembered at most; what others released stays in memory until there are this many.
+const MAX_HANDLES: usize = 4096;
+
+/// Claims by family, in the order of their keys; `None` until read. And the handles written last, which will be
+/// wanted when their addresses come back.
 #[derive(Debug, Default)]
 pub(super) struct Owned {
     v4: Option<Vec<Claim>>,
     v6: Option<Vec<Claim>>,
+    handles: BTreeMap<String, HandleRecord>,
 }
 
 impl Seen {
@@ -68,6 +75,23 @@ impl Owned {
         if let Some(claim) = self.find(cidr) {
             claim.block = block.map_or(Seen::NotYet, Seen::at);
         }
+    }
+
+    /// The claim may be gone or about to go; what is known of it is to be read again before it is used.
+    pub fn doubt(&mut self, cidr: IpNet) {
+        *self.claims(space::version(&cidr)) = None;
+    }
+
+    pub fn remember_handle(&mut self, record: HandleRecord) {
+        if self.handles.len() >= MAX_HANDLES {
+            self.handles.clear();
+        }
+        self.handles.insert(record.id.clone(), record);
+    }
+
+    /// The handle as last written, once: after that it is something else.
+    pub fn take_handle(&mut self, id: &str) -> Option<HandleRecord> {
+        self.handles.remove(id)
     }
 
     pub fn forget(&mut self, cidr: IpNet) {

@@ -1,6 +1,7 @@
 //! Taking addresses back, by address or by handle.
 
 use super::owned::Owned;
+use super::plan::Work;
 use super::{Allocator, MAX_ATTEMPTS};
 use crate::block::{self, Release, Released};
 use crate::facts::Facts;
@@ -11,6 +12,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use tokio::sync::oneshot;
 use tortie_model::ipam::{Block, Handle};
 use tortie_model::key::AffinityType;
 use tortie_model::selector::Selector;
@@ -156,17 +158,30 @@ impl Allocator {
 
     /// Gives back everything a handle has, and the handle. Returns the addresses.
     pub async fn release_by_handle(&self, id: &str) -> Result<Vec<IpAddr>> {
-        let facts = self.facts().await?;
+        if self.follower.is_some() {
+            let (sender, answer) = oneshot::channel();
+            let work = Work::Release { handle: id.to_owned(), record: None, answer: sender };
+            if let Some(released) = self.together(work, answer).await? {
+                return Ok(released);
+            }
+        }
         let mut owned = self.owned.lock().await;
+        self.release_handle(id, &mut owned).await
+    }
+
+    pub(super) async fn release_handle(&self, id: &str, owned: &mut Owned) -> Result<Vec<IpAddr>> {
+        let facts = self.facts().await?;
         let mut released = Vec::new();
-        let mut record = None;
-        for attempt in 0..MAX_ATTEMPTS {
+        let mut record = owned.take_handle(id);
+        let mut existed = false;
+        for _ in 0..MAX_ATTEMPTS {
             if record.is_none() {
                 let standing = self.ledger.handle(id).await?;
                 record = standing.is_some().then(|| HandleRecord::new(id, standing));
+                existed |= record.is_some();
             }
             let Some(handle) = &record else {
-                if attempt > 0 {
+                if existed {
                     return Ok(released);
                 }
                 let id = handle_key(id).to_string();
@@ -178,7 +193,7 @@ impl Allocator {
             let mut written = Vec::new();
             let mut addresses = Vec::new();
             for cidr in blocks.iter().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
-                let Some(standing) = self.block_with_handle(cidr, id, &mut owned).await? else { continue };
+                let Some(standing) = self.block_with_handle(cidr, id, owned).await? else { continue };
                 let mut next = standing.value;
                 let given_back = block::release_handle(&mut next, id, now);
                 if given_back.is_empty() {
@@ -192,9 +207,10 @@ impl Allocator {
             }
             match self.ledger.commit(&changes).await? {
                 Commit::Done(revision) => {
+                    existed = true;
                     released.append(&mut addresses);
                     for block in written {
-                        self.written(block, revision, &changes, &facts, &mut owned).await;
+                        self.written(block, revision, &changes, &facts, owned).await;
                     }
                     if matches!(changes.first(), Some(Change::Delete { .. })) {
                         return Ok(released);
@@ -227,7 +243,7 @@ impl Allocator {
     }
 
     /// After a block was written: remembers it, and gives it up if its pool is no longer for its host.
-    async fn written(
+    pub(super) async fn written(
         &self,
         block: Block,
         revision: i64,

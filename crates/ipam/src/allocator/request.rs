@@ -80,6 +80,10 @@ impl Request {
         }
     }
 
+    pub(super) fn count(&self, version: u8) -> u32 {
+        if version == 4 { self.v4 } else { self.v6 }
+    }
+
     pub(super) fn pools(&self, version: u8) -> &[IpNet] {
         if version == 4 { &self.v4_pools } else { &self.v6_pools }
     }

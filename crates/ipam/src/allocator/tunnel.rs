@@ -3,8 +3,9 @@
 use super::Allocator;
 use super::request::{Request, SpecificRequest};
 use crate::block::{self, Release};
+use crate::handle::HandleRecord;
 use crate::owner::{Holder, attribute};
-use crate::pool::{Encapsulation, Pool, Use};
+use crate::pool::{Pool, Use};
 use crate::{Error, Result};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -67,8 +68,8 @@ impl Tunnel {
     pub fn pools(self, given: &TunnelPools<'_>) -> Vec<IpNet> {
         let wants = |pool: &Pool| match self {
             Tunnel::WireguardV4 | Tunnel::WireguardV6 => given.wireguard,
-            Tunnel::Ipip => pool.ipip != Encapsulation::Never,
-            Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan != Encapsulation::Never,
+            Tunnel::Ipip => pool.ipip,
+            Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan,
         };
         let suits = |pool: &&Pool| {
             pool.enabled
@@ -189,6 +190,14 @@ impl Allocator {
         })
     }
 
+    /// The addresses a handle has, with the prefix lengths of their blocks: what a repeated request is answered with.
+    pub async fn addresses_of(&self, handle: &str) -> Result<Vec<IpNet>> {
+        let record = HandleRecord::new(handle, self.ledger.handle(handle).await?);
+        let mut addresses = self.held_by(&record, 4).await?;
+        addresses.extend(self.held_by(&record, 6).await?);
+        Ok(addresses)
+    }
+
     /// Who has an address; nobody if it is free or cools down.
     pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
         let facts = self.facts().await?;
@@ -214,7 +223,7 @@ mod tests {
         let pool = |cidr: &str, spec: serde_json::Value| {
             let mut object = json!({"metadata": {"name": cidr}, "spec": spec});
             object["spec"]["cidr"] = json!(cidr);
-            Pool::read(&object).unwrap()
+            crate::pool::from_json(object).unwrap()
         };
         let pools = [
             pool("10.1.0.0/16", json!({"vxlanMode": "Always"})),

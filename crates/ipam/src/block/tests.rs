@@ -293,3 +293,47 @@ proptest! {
         }
     }
 }
+
+/// A block as nobody should write it.
+fn any_block() -> impl Strategy<Value = Block> {
+    let record = (proptest::option::of("[a-c]"), any::<bool>()).prop_map(|(handle_id, released)| {
+        AllocationAttribute { handle_id, released_at: released.then(now), ..AllocationAttribute::default() }
+    });
+    let allocations = proptest::collection::vec(proptest::option::of(0u32..6), 0..24);
+    let records = proptest::collection::vec(record, 0..4);
+    (allocations, proptest::collection::vec(0u32..40, 0..40), records, any::<u64>()).prop_map(
+        |(allocations, unallocated, attributes, sequence_number)| Block {
+            allocations,
+            unallocated,
+            attributes,
+            sequence_number,
+            ..block("10.65.3.0/28")
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn no_block_makes_us_panic_or_hand_out_twice(mut block in any_block(), count in 0usize..40, ordinal in 0u32..40) {
+        let address = ip(&format!("10.65.3.{ordinal}"));
+        thaw(&mut block, 10, after(60));
+        let before = block.clone();
+        let taken = allocate(&mut block, count, &holder("new"), &none());
+        advance(&mut block);
+        let unique: BTreeSet<&IpAddr> = taken.iter().collect();
+        prop_assert_eq!(unique.len(), taken.len());
+        for address in &taken {
+            let ordinal = space::ordinal(&before.cidr, *address).unwrap() as usize;
+            prop_assert_eq!(before.allocations[ordinal], None);
+        }
+        let _ = allocate_address(&mut block, address, &holder("other"));
+        let _ = record(&block, address);
+        release(&mut block, &[Release::of(address)], after(61)).unwrap();
+        release_handle(&mut block, "a", after(62));
+        thaw(&mut block, 0, after(63));
+        prop_assert!(addresses_of(&block, "a").is_empty());
+        crate::audit::faults(&block, after(64));
+        crate::usage::of_block(&block, &none());
+        prop_assert_eq!(crate::audit::allocations(&block).count(), block.allocations.iter().take(16).flatten().count());
+    }
+}

@@ -3,6 +3,10 @@
 use crate::support::{Backend, Store, ip, net, request, texts};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
 use tortie_ipam::pool::Use;
 use tortie_ipam::{ConfigChange, Error, Holder, SpecificRequest};
 use tortie_model::Kind;
@@ -65,10 +69,65 @@ async fn one_operation_for_each_allocation_once_a_block_is_owned() {
         assert_eq!(allocator.operations() - before, 50);
         let before = allocator.operations();
         allocator.auto_assign(&request("dual", "n1", 1, 1)).await.unwrap();
-        assert_eq!(allocator.operations() - before, 2, "one for each family");
+        assert_eq!(allocator.operations() - before, 1, "both families at once");
         let before = allocator.operations();
         allocator.release_by_handle("dual").await.unwrap();
-        assert_eq!(allocator.operations() - before, 2, "the handle read, everything written at once");
+        assert_eq!(allocator.operations() - before, 1, "both families and the handle at once");
+        store.allocator("n1").release_by_handle("pod-7").await.unwrap();
+        let gone = allocator.release_by_handle("pod-7").await.unwrap_err();
+        assert!(matches!(gone, Error::DoesNotExist { .. }), "what is remembered may be gone: {gone}");
+        assert_eq!(texts(&allocator.addresses_of("first").await.unwrap()).len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_on_one_node_goes_to_the_store_together() {
+    for backend in Backend::BOTH {
+        let store =
+            Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/16", "blockSize": 24}))], &["n1"]).await;
+        let allocator = Arc::new(store.following("n1"));
+        allocator.auto_assign(&request("first", "n1", 1, 0)).await.unwrap();
+        let before = allocator.operations();
+        let burst = |handles: std::ops::Range<u32>| {
+            let tasks: JoinSet<BTreeSet<IpAddr>> = handles
+                .map(|n| {
+                    let allocator = allocator.clone();
+                    async move {
+                        let assigned = allocator.auto_assign(&request(&format!("pod-{n}"), "n1", 1, 0)).await;
+                        assigned.unwrap().addresses().map(|net| net.addr()).collect()
+                    }
+                })
+                .collect();
+            tasks
+        };
+        let assigned = burst(0..200).join_all().await;
+        let operations = allocator.operations() - before;
+        assert!(operations < 100, "{operations} operations for 200 addresses");
+        let addresses: BTreeSet<IpAddr> = assigned.into_iter().flatten().collect();
+        assert_eq!(addresses.len(), 200, "each its own");
+        let mut in_use = addresses.clone();
+        in_use.insert(allocator.addresses_of("first").await.unwrap()[0].addr());
+        store.assert_consistent(&in_use).await;
+
+        // Some come, some go, some give up before they are told.
+        let mut leaving: JoinSet<()> = (0..200)
+            .map(|n| {
+                let allocator = allocator.clone();
+                async move { drop(allocator.release_by_handle(&format!("pod-{n}")).await.unwrap()) }
+            })
+            .collect();
+        let mut coming = burst(300..340);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        coming.abort_all();
+        while coming.join_next().await.is_some() {}
+        while let Some(done) = leaving.join_next().await {
+            done.unwrap();
+        }
+        for n in 300..340 {
+            let _ = allocator.release_by_handle(&format!("pod-{n}")).await;
+        }
+        allocator.release_by_handle("first").await.unwrap();
+        store.assert_consistent(&BTreeSet::new()).await;
     }
 }
 

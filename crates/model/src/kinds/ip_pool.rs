@@ -124,7 +124,7 @@ impl IPPoolSpec {
         if self.cidr.is_empty() {
             return place.fail("", "a pool must have a CIDR");
         }
-        let Some(net) = place.masked_cidr(&self.cidr) else { return };
+        let Some(net) = place.masked_cidr(&self.cidr) else { return self.check_size_of_any_family(at) };
         if let Some(reserved) =
             LINK_LOCAL.iter().find(|reserved| reserved.contains(&net) || net.contains(*reserved))
         {
@@ -142,6 +142,15 @@ impl IPPoolSpec {
             family == Family::V4 || !wrapped,
             &self.ipip_mode,
             "IPIP cannot carry IPv6: ipipMode must be Never",
+        );
+    }
+
+    /// Without a network there is no family; what is wrong in both is still worth telling at once.
+    fn check_size_of_any_family(&self, at: &Checker<'_>) {
+        at.field("blockSize").ensure(
+            matches!(self.block_size, 0 | 20..=32 | 116..=128),
+            self.block_size,
+            "must be between 20 and 32 (IPv4) or between 116 and 128 (IPv6)",
         );
     }
 

@@ -28,6 +28,7 @@ fn pools() {
             (json!({"blockSize": 32}), &[]),
             (json!({"blockSize": 33}), &["Spec.BlockSize"]),
             (json!({"cidr": "fd00:65::/48", "blockSize": 26}), &["Spec.BlockSize", "Spec.CIDR"]),
+            (json!({"cidr": "10.65.0.0/33", "blockSize": 99}), &["Spec.CIDR", "Spec.BlockSize"]),
             (json!({"cidr": "fd00:65::/48", "blockSize": 128}), &[]),
             (json!({"ipipMode": "Sometimes"}), &["Spec.IPIPMode"]),
             (json!({"vxlanMode": "always"}), &["Spec.VXLANMode"]),

@@ -3,6 +3,7 @@
 //! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
 //! durable commits; `watch` tells watchers; `service` speaks gRPC; `server` ties them together.
 
+mod authority;
 mod batch;
 mod change;
 pub mod check;

@@ -36,7 +36,8 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub fn new(target: &EtcdTarget, endpoints: &[Endpoint], limits: Limits) -> Result<Cluster> {
-        let tls = client_config(&target.tls, &TlsPolicy::from_env())?;
+        let used = endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Tcp { tls: true, .. }));
+        let tls = client_config(&target.tls, &TlsPolicy::from_env(), used)?;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
         let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
         let member = |endpoint: &Endpoint| Member::new(endpoint, &tls, dial, &limits);

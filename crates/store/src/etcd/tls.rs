@@ -54,7 +54,8 @@ fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
     suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_")
 }
 
-pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy) -> Result<Arc<ClientConfig>> {
+/// `used`: whether any endpoint speaks TLS. Reading the system's certificates takes longer than most commands.
+pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy, used: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {
         Some(pem) => {
@@ -64,9 +65,10 @@ pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy) -> Result<Arc<C
                     .map_err(|e| Error::Config(format!("etcdCACert cannot be used: {e}")))?;
             }
         }
-        None => {
+        None if used => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
+        None => {}
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(policy.provider()?))
         .with_protocol_versions(&policy.versions()?)
@@ -103,7 +105,7 @@ mod tests {
     fn policy_is_checked() {
         let policy =
             |min: &str, suites: &str| TlsPolicy { min_version: min.into(), cipher_suites: suites.into() };
-        let build = |policy: &TlsPolicy| client_config(&TlsSettings::default(), policy);
+        let build = |policy: &TlsPolicy| client_config(&TlsSettings::default(), policy, true);
         assert!(build(&policy("1.3", "TLS_AES_128_GCM_SHA256")).is_ok());
         assert!(build(&policy("", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")).is_ok());
         assert!(build(&policy("1.0", "")).unwrap_err().to_string().contains("TLS_MIN_VERSION = '1.0'"));
@@ -113,10 +115,10 @@ mod tests {
     #[test]
     fn bad_pem_names_the_setting() {
         let ca = TlsSettings { ca: Some(b"nonsense".to_vec()), identity: None };
-        let error = client_config(&ca, &TlsPolicy::default()).unwrap_err();
+        let error = client_config(&ca, &TlsPolicy::default(), true).unwrap_err();
         assert_eq!(error.to_string(), "etcdCACert holds no PEM certificate");
         let pair = TlsSettings { ca: None, identity: Some((b"x".to_vec(), b"y".to_vec())) };
-        let error = client_config(&pair, &TlsPolicy::default()).unwrap_err();
+        let error = client_config(&pair, &TlsPolicy::default(), true).unwrap_err();
         assert!(error.to_string().starts_with("etcdKey holds no PEM private key"), "{error}");
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub struct Backoff {
@@ -11,8 +10,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    pub const LONGEST: Duration = Duration::from_secs(10);
+
     pub fn next(&mut self) -> Duration {
-        let full = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
+        let full = FIRST.saturating_mul(1 << self.failures.min(10)).min(Self::LONGEST);
         self.failures = self.failures.saturating_add(1);
         full.mul_f64(rand::random_range(0.5..=1.0))
     }
@@ -31,8 +32,8 @@ mod tests {
         let mut backoff = Backoff::default();
         assert!(backoff.next() <= FIRST);
         let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
-        assert!(waits.iter().all(|wait| *wait <= LONGEST));
-        assert!(waits.last().is_some_and(|wait| *wait >= LONGEST / 2));
+        assert!(waits.iter().all(|wait| *wait <= Backoff::LONGEST));
+        assert!(waits.last().is_some_and(|wait| *wait >= Backoff::LONGEST / 2));
         backoff.reset();
         assert!(backoff.next() <= FIRST);
     }

@@ -14,6 +14,7 @@ use follower::{Change, Follower, Heard, Step};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tortie_model::KeyRange;
 
 /// Events waiting for a slow consumer; when they are this many, the server has to wait.
@@ -67,6 +68,7 @@ impl Feed {
     async fn run(self, mut follower: Follower) {
         let mut backoff = Backoff::default();
         loop {
+            let began = Instant::now();
             let outcome = match follower.step() {
                 Step::List => self.list(&mut follower).await,
                 Step::ListKeys { revision } => self.list_keys(&mut follower, revision).await,
@@ -78,6 +80,10 @@ impl Feed {
                 Ok(Err(error)) => {
                     tracing::warn!(prefix = self.prefix, %error, "watch interrupted, going on");
                     self.set_trouble(Some(error.to_string()));
+                    // What went well for a while is a new start, also when there was nothing to tell.
+                    if began.elapsed() > Backoff::LONGEST {
+                        backoff.reset();
+                    }
                     tokio::time::sleep(backoff.next()).await;
                 }
             }

@@ -18,7 +18,7 @@ use tortie_testkit::Etcd;
 
 /// Ends a test that hangs, with a word about where.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
+    tokio::time::timeout(Duration::from_secs(180), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
 }
 
 pub fn etcd() -> Etcd {
@@ -32,7 +32,7 @@ pub async fn client(endpoints: &str) -> Client {
 /// A client that gives up soon.
 pub async fn hasty(config: &Config) -> Client {
     let limits =
-        Limits { dial: Duration::from_secs(2), request: Duration::from_secs(3), ..Limits::default() };
+        Limits { dial: Duration::from_secs(6), request: Duration::from_secs(9), ..Limits::default() };
     Client::connect_with(config, limits).await.unwrap()
 }
 

@@ -1,9 +1,12 @@
 //! A place to run calicoctl in: a fresh store, a directory, and the binary under its names.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
 use tempfile::TempDir;
 use tortie_testkit::Etcd;
 
@@ -33,10 +36,14 @@ impl Drop for Embedded {
 }
 
 impl Embedded {
-    fn start() -> Embedded {
+    fn start(on_socket: bool) -> Embedded {
         let data = tempfile::Builder::new().prefix("tortie-store-").tempdir().unwrap();
+        let listen = match on_socket {
+            true => format!("unix://{}", data.path().join("datastore.sock").display()),
+            false => "http://127.0.0.1:0".to_owned(),
+        };
         let mut child = Command::new(env!("CARGO_BIN_EXE_tortie"))
-            .args(["datastore", "--listen", "http://127.0.0.1:0", "--data-dir"])
+            .args(["datastore", "--listen", &listen, "--data-dir"])
             .arg(data.path().join("db"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -51,6 +58,38 @@ impl Embedded {
         assert!(ready.starts_with("ready: "), "the embedded store said {ready:?}");
         embedded
     }
+}
+
+/// Servers that are no store, there for the whole run: one takes connections and never says a word, the other
+/// speaks of something else.
+pub struct Strangers {
+    pub silent: String,
+    pub other: String,
+}
+
+pub fn strangers() -> &'static Strangers {
+    static STRANGERS: OnceLock<Strangers> = OnceLock::new();
+    STRANGERS.get_or_init(|| Strangers {
+        silent: stranger(b""),
+        other: stranger(&b"220 mail.example ready\r\n".repeat(100)),
+    })
+}
+
+/// Answers with these words once the client has asked and waits; keeps every connection.
+fn stranger(words: &[u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let words = words.to_vec();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut client in listener.incoming().flatten() {
+            client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            while client.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
+            let _ = client.write_all(&words);
+            kept.push(client);
+        }
+    });
+    format!("http://{address}")
 }
 
 pub struct Lab {
@@ -77,10 +116,18 @@ impl From<Output> for Ran {
 
 impl Lab {
     pub fn on(backend: Backend) -> Lab {
-        let store = match backend {
+        Lab::with(match backend {
             Backend::Etcd => Store::Etcd(Etcd::start().unwrap()),
-            Backend::Embedded => Store::Embedded(Embedded::start()),
-        };
+            Backend::Embedded => Store::Embedded(Embedded::start(false)),
+        })
+    }
+
+    /// On an embedded store that listens on a Unix socket.
+    pub fn on_socket() -> Lab {
+        Lab::with(Store::Embedded(Embedded::start(true)))
+    }
+
+    fn with(store: Store) -> Lab {
         let dir = tempfile::Builder::new().prefix("tortie-lab-").tempdir().unwrap();
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
@@ -113,6 +160,8 @@ impl Lab {
             .env("ETCD_ENDPOINTS", self.endpoint())
             .env("ETCDCTL_API", "3")
             .env("ETCDCTL_ENDPOINTS", self.endpoint())
+            .env("SILENT", &strangers().silent)
+            .env("OTHER", &strangers().other)
             .env("LC_ALL", "C.UTF-8")
             .current_dir(self.work())
             .stdin(Stdio::null());

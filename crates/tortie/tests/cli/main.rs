@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod lab;
+mod moving;
 mod round_trip;
 mod transcripts;
 mod watching;

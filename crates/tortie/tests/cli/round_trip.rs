@@ -36,7 +36,8 @@ fn key(object: &Value, plural: &str) -> String {
     }
 }
 
-fn normalised(json: &str) -> String {
+/// The JSON with what differs from run to run by name.
+pub fn normalised(json: &str) -> String {
     let uid = Regex::new(r#""uid":"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}""#).unwrap();
     let time = Regex::new(r#""creationTimestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ""#).unwrap();
     let json = uid.replace_all(json, r#""uid":"UID""#);

@@ -8,7 +8,7 @@
 //! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
 //! committed.
 
-use crate::lab::{Backend, Lab};
+use crate::lab::{Backend, Lab, strangers};
 use regex::Regex;
 use std::fmt::Write;
 use std::path::Path;
@@ -141,6 +141,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
     let mut text = text
         .replace(&lab.endpoint(), "http://ENDPOINT")
         .replace(lab.endpoint().trim_start_matches("http://"), "ENDPOINT")
+        .replace(&strangers().silent, "http://SILENT")
+        .replace(&strangers().other, "http://OTHER")
         .replace(&lab.work().display().to_string(), "WORK");
     for (pattern, name) in [
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),

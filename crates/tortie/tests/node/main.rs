@@ -1,5 +1,8 @@
 //! A node in a network namespace of its own, the real plugin, real containers' namespaces.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod crash;
 mod faults;
 mod life;

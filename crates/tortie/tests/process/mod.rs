@@ -1,4 +1,5 @@
-//! `tortie datastore` as a process of its own, killed when the test ends however it ends.
+//! `tortie datastore` as a process of its own, killed (with SIGKILL) when it is dropped.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -24,12 +25,6 @@ impl Datastore {
         let url = line.split_whitespace().find(|word| word.starts_with("http://"));
         let url = url.unwrap_or_else(|| panic!("no ready line but {line:?}")).to_owned();
         Datastore { child, url }
-    }
-
-    /// kill -9
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 

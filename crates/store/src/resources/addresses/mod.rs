@@ -5,7 +5,7 @@
 
 mod block;
 
-use crate::{Change, Client, Entry, Error, Result};
+use crate::{Change, Client, Entry, Error, Result, Revision};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// Gives up every claim on blocks inside the range, whoever holds it.
+    /// Gives up every claim on blocks inside the range, whoever holds it, and blocks whose claim got lost.
     pub async fn release_range(&self, cidr: &IpNet) -> Result<()> {
         let mut first_error = Ok(());
         for affinity in [AffinityType::Host, AffinityType::Virtual] {
@@ -77,6 +77,11 @@ impl<'a> Addresses<'a> {
                     let released = self.retry(|| self.plan_affinity_release(&key)).await;
                     first_error = first_error.and(released);
                 }
+            }
+        }
+        for block in self.blocks().await? {
+            if cidr.contains(&block.cidr) {
+                first_error = first_error.and(self.retry(|| self.plan_unclaimed(block.cidr)).await);
             }
         }
         first_error
@@ -167,23 +172,37 @@ impl<'a> Addresses<'a> {
         Ok(changes)
     }
 
+    /// A block nobody claims any more: gone if it is empty, without an owner if not.
+    async fn plan_unclaimed(&self, cidr: IpNet) -> Result<Plan> {
+        let key = Key::Block { cidr };
+        let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&key).await? else {
+            return Ok(None);
+        };
+        let settled = block.affinity.is_none() && !block::is_empty(&block);
+        Ok((!settled).then(|| vec![disowned(key, block, revision)]))
+    }
+
     async fn plan_affinity_release(&self, key: &Key) -> Result<Plan> {
         let Key::BlockAffinity { affinity, owner, cidr } = key else { return Ok(None) };
         let Some(claim) = self.find(key).await? else { return Ok(None) };
         let mut changes = vec![Change::Delete { key: key.clone(), revision: claim.revision }];
         let block_key = Key::Block { cidr: *cidr };
-        if let Some(Entry { value: Value::Block(mut block), revision, .. }) = self.find(&block_key).await?
+        if let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&block_key).await?
             && block.owner() == Some((*affinity, owner))
         {
-            changes.push(if block::is_empty(&block) {
-                Change::Delete { key: block_key, revision }
-            } else {
-                block::disown(&mut block);
-                Change::Update { key: block_key, value: Value::Block(block), revision }
-            });
+            changes.push(disowned(block_key, block, revision));
         }
         Ok(Some(changes))
     }
+}
+
+/// What becomes of a block that loses its owner.
+fn disowned(key: Key, mut block: Block, revision: Revision) -> Change {
+    if block::is_empty(&block) {
+        return Change::Delete { key, revision };
+    }
+    block::disown(&mut block);
+    Change::Update { key, value: Value::Block(block), revision }
 }
 
 /// The handle with fewer addresses in a block. Counts may be too high, so the block goes when they reach zero.

@@ -1,0 +1,270 @@
+//! Lets clients through whose `:authority` is no authority.
+//!
+//! etcdctl and other clients written in Go send the endpoint as it was configured there: `http://127.0.0.1:2379`, or
+//! the path of a Unix socket. Go servers do not look at it and neither do we, but the HTTP/2 library below us resets
+//! such a request before anybody sees it. So on its way in, an `:authority` that is spelled out is replaced by a
+//! short valid one. HPACK needs no decoding for that: only the borders between header fields have to be found.
+//! The replacement is never longer than what it replaces, so that an entry in the connection's header table lives at
+//! least as long as the client believes.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+
+const PREFACE: usize = 24;
+const FRAME_HEADER: usize = 9;
+const HEADERS: u8 = 1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// The largest frame a client may send unless told otherwise, which it is not.
+const MAX_FRAME: usize = 16 * 1024;
+const READ: usize = 16 * 1024;
+/// `:authority` in HPACK's static table.
+const AUTHORITY: usize = 1;
+
+/// A connection whose requests are put right as they are read.
+pub struct Lenient<T> {
+    io: T,
+    rewriter: Rewriter,
+}
+
+impl<T> Lenient<T> {
+    pub fn new(io: T) -> Lenient<T> {
+        Lenient { io, rewriter: Rewriter { pass: PREFACE, ..Rewriter::default() } }
+    }
+}
+
+/// Follows the frames of a connection.
+#[derive(Default)]
+struct Rewriter {
+    /// Read, but not yet understood.
+    raw: BytesMut,
+    ready: BytesMut,
+    /// This many bytes go through as they are.
+    pass: usize,
+}
+
+impl Rewriter {
+    fn take(&mut self, bytes: &[u8]) {
+        self.raw.extend_from_slice(bytes);
+        loop {
+            let through = self.pass.min(self.raw.len());
+            if through > 0 {
+                self.ready.unsplit(self.raw.split_to(through));
+                self.pass -= through;
+            }
+            let Some(header) = self.raw.first_chunk::<FRAME_HEADER>() else { break };
+            let [a, b, c, kind, flags, stream @ ..] = *header;
+            let length = u32::from_be_bytes([0, a, b, c]) as usize;
+            let whole = kind == HEADERS && flags & END_HEADERS != 0 && flags & PADDED == 0;
+            if !whole || length > MAX_FRAME {
+                self.pass = FRAME_HEADER + length;
+                continue;
+            }
+            if self.raw.len() < FRAME_HEADER + length {
+                break;
+            }
+            let frame = self.raw.split_to(FRAME_HEADER + length);
+            self.rewrite(flags, stream, &frame[FRAME_HEADER..]);
+        }
+        // Idle connections hold no buffers.
+        if self.raw.is_empty() {
+            self.raw = BytesMut::new();
+        }
+    }
+
+    fn rewrite(&mut self, flags: u8, stream: [u8; 4], payload: &[u8]) {
+        let start = if flags & PRIORITY != 0 { 5.min(payload.len()) } else { 0 };
+        let (before, block) = payload.split_at(start);
+        let block = replace_authority(block);
+        let length = (before.len() + block.len()) as u32;
+        self.ready.put_slice(&length.to_be_bytes()[1..]);
+        self.ready.put_slice(&[HEADERS, flags]);
+        self.ready.put_slice(&stream);
+        self.ready.put_slice(before);
+        self.ready.put_slice(&block);
+    }
+}
+
+/// The same header block with every spelled out `:authority` replaced. What cannot be followed stays as it is: the
+/// library will say what is wrong with it.
+fn replace_authority(block: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(block.len());
+    let mut rest = block;
+    while let Some(first) = rest.first().copied() {
+        let field = rest;
+        let (prefix, literal) = match first {
+            0x80.. => (7, false),
+            0x40..0x80 => (6, true),
+            0x20..0x40 => (5, false),
+            _ => (4, true),
+        };
+        let Some(index) = integer(&mut rest, prefix) else {
+            rest = field;
+            break;
+        };
+        let mut value_at = field.len() - rest.len();
+        if literal {
+            if index == 0 && string(&mut rest).is_none() {
+                rest = field;
+                break;
+            }
+            value_at = field.len() - rest.len();
+            let Some(length) = string(&mut rest) else {
+                rest = field;
+                break;
+            };
+            if index == AUTHORITY && length > 0 {
+                out.put_slice(&field[..value_at]);
+                out.put_slice(&[1, b'-']);
+                continue;
+            }
+            value_at = field.len() - rest.len();
+        }
+        out.put_slice(&field[..value_at]);
+    }
+    out.put_slice(rest);
+    out.freeze()
+}
+
+/// An HPACK integer with a prefix of so many bits.
+fn integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
+    let mask = (1usize << prefix) - 1;
+    let mut value = usize::from(*bytes.first()?) & mask;
+    bytes.advance(1);
+    if value < mask {
+        return Some(value);
+    }
+    for shift in [0, 7, 14, 21] {
+        let byte = *bytes.first()?;
+        bytes.advance(1);
+        value += usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Skips a string; its length on the wire.
+fn string(bytes: &mut &[u8]) -> Option<usize> {
+    let length = integer(bytes, 7)?;
+    if length > bytes.len() {
+        return None;
+    }
+    bytes.advance(length);
+    Some(length)
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Lenient<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Lenient { io, rewriter } = self.get_mut();
+        let mut space = [0; READ];
+        while rewriter.ready.is_empty() {
+            let mut buffer = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut *io).poll_read(context, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            rewriter.take(buffer.filled());
+        }
+        let length = rewriter.ready.len().min(out.remaining());
+        out.put_slice(&rewriter.ready.split_to(length));
+        if rewriter.ready.is_empty() {
+            rewriter.ready = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Lenient<T> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+impl<T> Connected for Lenient<T> {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// POST, an authority, a field with a name of its own, then END_HEADERS and END_STREAM.
+    fn request(authority: &[u8]) -> Vec<u8> {
+        let mut block = vec![0x83, 0x41, authority.len() as u8];
+        block.extend_from_slice(authority);
+        block.extend_from_slice(b"\x40\x02te\x08trailers");
+        frame(HEADERS, 0x5, &block)
+    }
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        frame.extend_from_slice(&[kind, flags, 0, 0, 0, 1]);
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    fn through(chunks: &[&[u8]]) -> Vec<u8> {
+        let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
+        chunks.iter().for_each(|chunk| rewriter.take(chunk));
+        rewriter.ready.to_vec()
+    }
+
+    #[test]
+    fn an_authority_is_replaced_and_all_else_stays() {
+        let data = frame(0, 0, b"\x41\x03abc");
+        let sent =
+            [vec![b'P'; PREFACE], request(b"http://127.0.0.1:2379"), data.clone(), request(b"/run/x.sock")]
+                .concat();
+        let expected = [vec![b'P'; PREFACE], request(b"-"), data, request(b"-")].concat();
+        assert_eq!(through(&[&sent]), expected);
+        let bytes: Vec<&[u8]> = sent.chunks(1).collect();
+        assert_eq!(through(&bytes), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_pieces_come_out_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
+            let cut = cut.min(bytes.len());
+            prop_assert_eq!(through(&[&bytes]), through(&[&bytes[..cut], &bytes[cut..]]));
+        }
+
+        #[test]
+        fn header_blocks_never_grow(block in proptest::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert!(replace_authority(&block).len() <= block.len());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Debian's etcdctl against the embedded store: what an operator types must work, over TCP and over the socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod process;
+
+use process::Datastore;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use tempfile::TempDir;
+
+struct Etcdctl {
+    endpoint: String,
+}
+
+impl Etcdctl {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("/usr/bin/etcdctl");
+        command.env("ETCDCTL_API", "3").arg("--endpoints").arg(&self.endpoint).args(args);
+        command
+    }
+
+    /// What it prints; it must succeed.
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().expect("/usr/bin/etcdctl is needed: install etcd-client");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "etcdctl {args:?}: {error}");
+        // Some commands say what they did on the other stream.
+        String::from_utf8(output.stdout).unwrap() + &error
+    }
+
+    fn fails(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        assert!(!output.status.success(), "etcdctl {args:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// With `input` on its standard input.
+    fn feed(&self, args: &[&str], input: &str) -> String {
+        let mut child = self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    }
+}
+
+/// A command that goes on until it is dropped.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Running { child, lines }
+    }
+
+    fn lines(&mut self, count: usize) -> Vec<String> {
+        self.lines.by_ref().take(count).map(Result::unwrap).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A store and the tool for it.
+fn store(dir: &Path) -> (Datastore, Etcdctl) {
+    let server = Datastore::start(dir, &[]);
+    let endpoint = server.url.clone();
+    (server, Etcdctl { endpoint })
+}
+
+fn revision_of(json: &str) -> i64 {
+    let answer: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    answer["header"]["revision"].as_i64().unwrap()
+}
+
+#[test]
+fn keys_are_put_read_and_deleted() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    for (key, value) in [("/a/1", "one"), ("/a/2", "two"), ("/a/3", "three"), ("/b", "four")] {
+        assert_eq!(etcdctl.run(&["put", key, value]), "OK\n");
+    }
+    assert_eq!(etcdctl.run(&["put", "/a/1", "uno", "--prev-kv"]), "OK\n/a/1\none\n");
+    assert_eq!(etcdctl.run(&["get", "/a/1"]), "/a/1\nuno\n");
+    assert_eq!(etcdctl.run(&["get", "/a/1", "--rev", "2"]), "/a/1\none\n");
+    assert_eq!(etcdctl.run(&["get", "/none"]), "");
+    let keys = |args: &[&str]| {
+        let lines = etcdctl.run(&[&["get", "--keys-only"], args].concat());
+        lines.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys(&["/a/", "--prefix"]), "/a/1 /a/2 /a/3");
+    assert_eq!(keys(&["/a/2", "--from-key"]), "/a/2 /a/3 /b");
+    assert_eq!(keys(&["/a/1", "/a/3"]), "/a/1 /a/2");
+    assert_eq!(keys(&["/a/", "--prefix", "--limit", "2"]), "/a/1 /a/2");
+    assert_eq!(keys(&["/a/", "--prefix", "--sort-by", "KEY", "--order", "DESCEND"]), "/a/3 /a/2 /a/1");
+    assert_eq!(keys(&["/a/", "--prefix", "--sort-by", "MODIFY", "--order", "ASCEND"]), "/a/2 /a/3 /a/1");
+    assert_eq!(etcdctl.run(&["get", "/a/", "--prefix", "--print-value-only"]), "uno\ntwo\nthree\n");
+    let limited = etcdctl.run(&["get", "/a/", "--prefix", "--limit", "1", "-w", "fields"]);
+    assert!(limited.contains("\"More\" : true\n\"Count\" : 3"), "{limited}");
+    assert_eq!(etcdctl.run(&["del", "/a/1", "--prev-kv"]), "1\n/a/1\nuno\n");
+    assert_eq!(etcdctl.run(&["del", "/", "--prefix"]), "3\n");
+    assert_eq!(etcdctl.run(&["del", "/", "--prefix"]), "0\n");
+}
+
+#[test]
+fn transactions_choose_their_branch() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    etcdctl.run(&["put", "k", "v"]);
+    let txn = "value(\"k\") = \"v\"\nmod(\"k\") > \"1\"\nversion(\"x\") = \"0\"\n\nput k w\nget k\n\nput k never\n\n";
+    assert_eq!(etcdctl.feed(&["txn"], txn), "SUCCESS\n\nOK\n\nk\nw\n");
+    let answer = etcdctl.feed(&["txn"], "create(\"k\") = \"0\"\n\nput k never\n\nget k\n\n");
+    assert_eq!(answer, "FAILURE\n\nk\nw\n");
+}
+
+#[test]
+fn watches_tell_the_past_and_the_present() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    etcdctl.run(&["put", "/w/a", "1"]);
+    etcdctl.run(&["put", "/w/a", "2"]);
+    let past = ["watch", "/w/", "--prefix", "--rev", "2", "--prev-kv"];
+    let mut watch = Running::start(etcdctl.command(&past));
+    assert_eq!(watch.lines(8), ["PUT", "/w/a", "1", "PUT", "/w/a", "1", "/w/a", "2"]);
+    etcdctl.run(&["put", "/other", "x"]);
+    etcdctl.run(&["del", "/w/a"]);
+    assert_eq!(watch.lines(5), ["DELETE", "/w/a", "2", "/w/a", ""]);
+}
+
+#[test]
+fn leases_hold_keys_and_let_them_go() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    let granted = etcdctl.run(&["lease", "grant", "100"]);
+    let id = granted.split_whitespace().nth(1).unwrap();
+    assert_eq!(granted, format!("lease {id} granted with TTL(100s)\n"));
+    etcdctl.run(&["put", "held", "x", "--lease", id]);
+    let time = etcdctl.run(&["lease", "timetolive", id, "--keys"]);
+    assert!(time.starts_with(&format!("lease {id} granted with TTL(100s), remaining(")), "{time}");
+    assert!(time.trim_end().ends_with("attached keys([held])"), "{time}");
+    assert_eq!(
+        etcdctl.run(&["lease", "keep-alive", "--once", id]),
+        format!("lease {id} keepalived with TTL(100)\n")
+    );
+    assert_eq!(etcdctl.run(&["lease", "list"]), format!("found 1 leases\n{id}\n"));
+    assert_eq!(etcdctl.run(&["lease", "revoke", id]), format!("lease {id} revoked\n"));
+    assert_eq!(etcdctl.run(&["get", "held"]), "");
+    assert!(etcdctl.fails(&["lease", "revoke", id]).contains("requested lease not found"));
+    assert_eq!(etcdctl.run(&["lease", "timetolive", id]), format!("lease {id} already expired\n"));
+}
+
+#[test]
+fn a_short_lease_takes_its_key_along() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    let granted = etcdctl.run(&["lease", "grant", "1"]);
+    let id = granted.split_whitespace().nth(1).unwrap();
+    etcdctl.run(&["put", "held", "x", "--lease", id]);
+    let mut watch = Running::start(etcdctl.command(&["watch", "held", "--rev", "2"]));
+    assert_eq!(watch.lines(6), ["PUT", "held", "x", "DELETE", "held", ""]);
+}
+
+#[test]
+fn compaction_forgets_the_past() {
+    let dir = TempDir::new().unwrap();
+    let (_server, etcdctl) = store(dir.path());
+    for value in ["1", "2", "3"] {
+        etcdctl.run(&["put", "k", value]);
+    }
+    assert_eq!(etcdctl.run(&["compaction", "4", "--physical"]), "compacted revision 4\n");
+    assert!(etcdctl.fails(&["get", "k", "--rev", "3"]).contains("required revision has been compacted"));
+    assert_eq!(etcdctl.run(&["get", "k", "--rev", "4"]), "k\n3\n");
+    assert!(etcdctl.fails(&["compaction", "99"]).contains("required revision is a future revision"));
+    assert!(etcdctl.fails(&["compaction", "4"]).contains("required revision has been compacted"));
+}
+
+#[test]
+fn the_state_of_the_server_can_be_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let (server, etcdctl) = store(dir.path());
+    assert!(etcdctl.run(&["endpoint", "health"]).contains("is healthy"));
+    let status = etcdctl.run(&["endpoint", "status"]);
+    assert!(status.starts_with(&format!("{}, ", server.url)) && status.contains("true, false"), "{status}");
+    let members = etcdctl.run(&["member", "list"]);
+    assert!(members.contains("started, tortie") && members.contains(&server.url), "{members}");
+    assert_eq!(etcdctl.run(&["alarm", "list"]), "");
+    assert!(etcdctl.run(&["defrag"]).starts_with("Finished defragmenting"));
+    etcdctl.run(&["put", "k", "after the defragmentation"]);
+    assert_eq!(etcdctl.run(&["get", "k", "--print-value-only"]), "after the defragmentation\n");
+    assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(&server.url));
+    // etcdctl goes on without a user only when it is told in etcd's words that there are none.
+    assert!(etcdctl.run(&["--user", "root:secret", "get", "k"]).starts_with("k\n"));
+}
+
+#[test]
+fn a_snapshot_can_be_restored() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("snapshot.db");
+    let (_server, etcdctl) = store(&dir.path().join("old"));
+    let lease = etcdctl.run(&["lease", "grant", "1000"]);
+    let lease = lease.split_whitespace().nth(1).unwrap();
+    for number in 0..50 {
+        etcdctl.run(&["put", &format!("/k/{}", number % 20), &format!("{number}"), "--lease", lease]);
+    }
+    etcdctl.run(&["snapshot", "save", file.to_str().unwrap()]);
+    etcdctl.run(&["put", "/k/0", "later"]);
+    etcdctl.run(&["get", "/k/", "--prefix", "-w", "json", "--rev", "51"]);
+
+    tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap();
+    // A snapshot put in place by hand works too.
+    std::fs::create_dir(dir.path().join("by-hand")).unwrap();
+    std::fs::copy(&file, dir.path().join("by-hand/store.redb")).unwrap();
+    for name in ["restored", "by-hand"] {
+        let (_server, restored) = store(&dir.path().join(name));
+        let all = |tool: &Etcdctl, rev: &str| tool.run(&["get", "/k/", "--prefix", "--rev", rev]);
+        assert_eq!(all(&restored, "30"), all(&etcdctl, "30"));
+        assert_eq!(all(&restored, "51"), all(&etcdctl, "51"));
+        assert_eq!(revision_of(&restored.run(&["get", "x", "-w", "json"])), 51);
+        assert_eq!(restored.run(&["lease", "list"]), format!("found 1 leases\n{lease}\n"));
+    }
+    let refused = tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap_err();
+    assert!(refused.to_string().contains("is not empty"), "{refused}");
+
+    let mut damaged = std::fs::read(&file).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    std::fs::write(&file, damaged).unwrap();
+    let refused = tortie_store::embedded::restore(&file, &dir.path().join("new")).unwrap_err();
+    assert!(refused.to_string().contains("checksum does not match"), "{refused}");
+}
+
+#[test]
+fn it_works_over_the_socket_too() {
+    let dir = TempDir::new().unwrap();
+    let endpoint = format!("unix://{}", dir.path().join("datastore.sock").display());
+    let _server = Datastore::start(&dir.path().join("data"), &["--listen", &endpoint]);
+    let etcdctl = Etcdctl { endpoint };
+    assert_eq!(etcdctl.run(&["put", "k", "v"]), "OK\n");
+    assert_eq!(etcdctl.run(&["get", "k"]), "k\nv\n");
+    assert!(etcdctl.run(&["endpoint", "status"]).starts_with("unix://"));
+}
