@@ -21,13 +21,16 @@ const QUEUE: usize = 1024;
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How an order went.
+type Outcome = Result<(), String>;
+
 /// What happens locally.
 #[derive(Debug)]
 pub enum Order {
     /// An endpoint of ours exists: program it now, and keep it whatever the store says.
-    Attach { key: Key, value: Box<Value>, done: oneshot::Sender<Result<(), String>> },
+    Attach { key: Key, value: Box<Value>, done: oneshot::Sender<Outcome> },
     /// It is gone, deleted from the store at this revision of it.
-    Detach { key: Key, revision: Option<Revision>, done: oneshot::Sender<Result<(), String>> },
+    Detach { key: Key, revision: Option<Revision>, done: oneshot::Sender<Outcome> },
 }
 
 /// The way to the engine.
@@ -47,7 +50,7 @@ impl Orders {
         self.send(Order::Detach { key, revision, done }, answer).await
     }
 
-    async fn send(&self, order: Order, answer: oneshot::Receiver<Result<(), String>>) -> Result<(), String> {
+    async fn send(&self, order: Order, answer: oneshot::Receiver<Outcome>) -> Result<(), String> {
         let stopped = || "the node's daemon is stopping".to_owned();
         self.0.send(order).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -68,7 +71,8 @@ pub struct Engine {
     retired: BTreeMap<Key, Revision>,
     /// Ranges of which the snapshot is not complete yet.
     missing: HashSet<usize>,
-    waiting: Vec<(Option<String>, oneshot::Sender<Result<(), String>>)>,
+    /// Whoever waits for the kernel, and for which interface.
+    waiting: Vec<(Option<String>, oneshot::Sender<Outcome>)>,
 }
 
 impl Engine {

@@ -62,9 +62,10 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
             Ok(Err(error)) => Err(RunError::Io { what: args.socket().display().to_string(), error }),
             Ok(Ok(())) | Err(_) => Ok(()),
         },
-        _ = terminate.recv() => Ok(tracing::info!("terminated; workloads keep their network")),
-        _ = interrupt.recv() => Ok(tracing::info!("interrupted; workloads keep their network")),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
     };
+    tracing::info!("stopping; workloads keep their network");
     // Nobody is behind it any more; a plugin that finds nothing there says the same.
     let _ = std::fs::remove_file(args.socket());
     outcome
