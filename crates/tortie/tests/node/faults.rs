@@ -83,3 +83,24 @@ fn without_a_daemon_the_runtime_is_told_to_try_again() {
     world.must("DEL", "c1", &pod.path(), &config);
     world.assert_clean("DEL");
 }
+
+#[test]
+fn while_the_store_is_away_containers_keep_their_network() {
+    let mut world = World::new();
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    world.must("ADD", "c1", &one.path(), &config);
+    let routes = world.host.ip(&["route"]);
+    world.stop_store();
+    for (command, container, pod) in [("ADD", "c2", &two), ("DEL", "c9", &two)] {
+        let said = world.cni(command, container, &pod.path(), &config);
+        assert_eq!(said.code(), 11, "{command}: {said:?}\n{}", world.log());
+    }
+    assert_eq!(world.host.ip(&["route"]), routes);
+    assert!(!two.ip(&["link"]).contains("eth0"));
+    world.start_store();
+    world.must("DEL", "c2", &two.path(), &config);
+    world.must("CHECK", "c1", &one.path(), &config);
+    world.must("DEL", "c1", &one.path(), &config);
+    world.assert_clean("DEL");
+}

@@ -99,7 +99,7 @@ impl Said {
 pub struct World {
     // In the order in which they go.
     node: Option<Process>,
-    _store: Process,
+    store: Option<Process>,
     pub host: Namespace,
     endpoint: String,
     pub dir: TempDir,
@@ -124,21 +124,31 @@ impl World {
         for name in ["calico", "calico-ipam", "calicoctl"] {
             symlink(TORTIE, dir.path().join("bin").join(name)).unwrap();
         }
+        let host = Namespace::host();
+        let mut world = World { node: None, store: None, host, endpoint: String::new(), dir, pool };
+        world.start_store();
+        world
+    }
+
+    pub fn start_store(&mut self) {
         let mut store = Command::new(TORTIE)
             .args(["datastore", "--listen", "http://127.0.0.1:0", "--listen"])
-            .arg(format!("unix://{}", dir.path().join("ds.sock").display()))
+            .arg(format!("unix://{}", self.dir.path().join("ds.sock").display()))
             .arg("--data-dir")
-            .arg(dir.path().join("db"))
+            .arg(self.dir.path().join("db"))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(store.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let store = Process(store);
-        let endpoint = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
-        let host = Namespace::host();
-        World { node: None, _store: store, host, endpoint, dir, pool }
+        self.store = Some(Process(store));
+        self.endpoint = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
+    }
+
+    /// kill -9
+    pub fn stop_store(&mut self) {
+        self.store = None;
     }
 
     pub fn container(&self) -> Namespace {
