@@ -26,6 +26,7 @@ enum Part {
     /// calicoctl: manage resources in the store
     Ctl(Box<Cli>),
     Datastore(datastore::DatastoreArgs),
+    Lab(tortie_lab::LabArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -91,6 +92,9 @@ fn run(part: Part) -> Result<(), Failure> {
             let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
             tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Lab(args) => {
+            tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
