@@ -19,8 +19,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 pub struct LabArgs {
     /// Which lab; several can be up at a time
-    #[arg(long, value_name = "NAME", env = "TORTIE_LAB", global = true, default_value = "lab")]
-    name: String,
+    #[arg(long = "name", value_name = "NAME", env = "TORTIE_LAB", global = true, default_value = "lab")]
+    lab: String,
     /// Its directory, instead of /run/tortie-lab/NAME
     #[arg(long, value_name = "DIR", env = "TORTIE_LAB_DIR", global = true)]
     dir: Option<PathBuf>,
@@ -112,7 +112,7 @@ fn label(text: &str) -> std::result::Result<(String, String), String> {
 
 /// Runs one command. What becomes another program does so before anything starts a thread.
 pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
-    let place = Place::new(&args.name, args.dir.as_deref())?;
+    let place = Place::new(&args.lab, args.dir.as_deref())?;
     match args.command {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
@@ -206,6 +206,14 @@ mod tests {
             panic!("not ctl")
         };
         assert_eq!(arguments, ["get", "ippools", "-o", "json"]);
+    }
+
+    #[test]
+    fn a_pod_is_not_taken_for_a_lab() {
+        let whole = Whole::try_parse_from(["lab", "pod", "add", "web", "--node", "node1"]).unwrap();
+        assert_eq!(whole.lab.lab, "lab");
+        let whole = Whole::try_parse_from(["lab", "pod", "del", "web", "--name", "other"]).unwrap();
+        assert_eq!(whole.lab.lab, "other");
     }
 
     #[test]
