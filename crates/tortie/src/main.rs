@@ -1,8 +1,9 @@
-//! The one binary. Called as `calicoctl` or `kubectl-calico` it is that; called by its own name the first word says
-//! which part of it is meant.
+//! The one binary. Called as `calicoctl` or `kubectl-calico` it is that, called as `calico` or `calico-ipam` it is that
+//! CNI plugin; called by its own name the first word says which part of it is meant.
 
 mod crds;
 mod datastore;
+mod node;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -10,6 +11,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use tortie_cni::Plugin;
 use tortie_ctl::{Cli, Failure, release};
 use tracing_subscriber::EnvFilter;
 
@@ -26,6 +28,7 @@ enum Part {
     /// calicoctl: manage resources in the store
     Ctl(Box<Cli>),
     Datastore(datastore::DatastoreArgs),
+    Node(tortie_node::NodeArgs),
     Lab(tortie_lab::LabArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
@@ -41,6 +44,8 @@ enum Part {
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let result = match called_as(&args) {
+        // First of all, and with nothing else set up: a runtime waits for it.
+        Name::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
         Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli)),
         Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
     };
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
 
 enum Name {
     Ctl(&'static str),
+    Plugin(Plugin),
     Tortie,
 }
 
@@ -66,6 +72,10 @@ fn called_as(args: &[OsString]) -> Name {
     match name {
         Some("calicoctl") => Name::Ctl("calicoctl"),
         Some("kubectl-calico") => Name::Ctl("kubectl-calico"),
+        Some("calico") => Name::Plugin(Plugin::Calico),
+        Some("calico-ipam") => Name::Plugin(Plugin::CalicoIpam),
+        // A runtime that was given the binary itself.
+        _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => Name::Plugin(Plugin::Calico),
         _ => Name::Tortie,
     }
 }
@@ -89,9 +99,12 @@ fn run(part: Part) -> Result<(), Failure> {
     match part {
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
-            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+            log_to_stderr();
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Node(args) => {
+            log_to_stderr();
+            node::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Lab(args) => {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
@@ -105,6 +118,11 @@ fn run(part: Part) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), Failure> {
@@ -128,8 +146,11 @@ mod tests {
     fn the_name_picks_the_front_end() {
         let name = |path: &str| match called_as(&[OsString::from(path)]) {
             Name::Ctl(name) => name,
+            Name::Plugin(plugin) => plugin.name(),
             Name::Tortie => "tortie",
         };
+        assert_eq!(name("/opt/cni/bin/calico"), "calico");
+        assert_eq!(name("calico-ipam"), "calico-ipam");
         assert_eq!(name("/usr/local/bin/calicoctl"), "calicoctl");
         assert_eq!(name("kubectl-calico"), "kubectl-calico");
         assert_eq!(name("./target/debug/tortie"), "tortie");

@@ -1,0 +1,91 @@
+//! Errors in the form the CNI specification gives them.
+
+use std::fmt::Write;
+
+/// Numbers of errors: below 100 the specification says what they mean.
+pub mod code {
+    pub const INCOMPATIBLE_VERSION: u32 = 1;
+    pub const UNSUPPORTED: u32 = 2;
+    pub const UNKNOWN_CONTAINER: u32 = 3;
+    pub const ENVIRONMENT: u32 = 4;
+    pub const IO: u32 = 5;
+    pub const DECODE: u32 = 6;
+    pub const NETWORK_CONFIG: u32 = 7;
+    pub const SAME_NAMESPACE: u32 = 8;
+    pub const TRY_AGAIN: u32 = 11;
+    pub const NOT_AVAILABLE: u32 = 50;
+    pub const CONNECTION_TEST: u32 = 100;
+    pub const FAILED: u32 = 999;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CniError {
+    pub code: u32,
+    pub message: String,
+    pub details: String,
+}
+
+impl CniError {
+    pub fn new(code: u32, message: impl Into<String>) -> CniError {
+        CniError { code, message: message.into(), details: String::new() }
+    }
+
+    pub fn with(mut self, details: impl Into<String>) -> CniError {
+        self.details = details.into();
+        self
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut text = format!("{{\n    \"code\": {},\n    \"msg\": {}", self.code, quoted(&self.message));
+        if !self.details.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ",\n    \"details\": {}", quoted(&self.details));
+        }
+        text + "\n}"
+    }
+}
+
+impl std::fmt::Display for CniError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.details.is_empty() {
+            true => f.write_str(&self.message),
+            false => write!(f, "{}: {}", self.message, self.details),
+        }
+    }
+}
+
+impl std::error::Error for CniError {}
+
+/// A JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if u32::from(c) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_json_whatever_they_say() {
+        let error = CniError::new(code::TRY_AGAIN, "a \"b\"\n\u{1}\\").with("c");
+        assert_eq!(
+            error.to_json(),
+            "{\n    \"code\": 11,\n    \"msg\": \"a \\\"b\\\"\\n\\u0001\\\\\",\n    \"details\": \"c\"\n}"
+        );
+        assert!(!CniError::new(1, "x").to_json().contains("details"));
+    }
+}

@@ -1,0 +1,73 @@
+//! What is asked, as the daemon gets it.
+
+use crate::error::quoted;
+use std::os::unix::fs::MetadataExt;
+
+/// The largest configuration that is read.
+pub const LIMIT: u64 = 1 << 20;
+
+pub const SUPPORTED_VERSIONS: &[&str] = &["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+/// The variables a runtime speaks through.
+pub const VARIABLES: &[&str] =
+    &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"];
+
+/// Which of the two plugins was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plugin {
+    Calico,
+    CalicoIpam,
+}
+
+impl Plugin {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Plugin::Calico => "calico",
+            Plugin::CalicoIpam => "calico-ipam",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Plugin> {
+        [Plugin::Calico, Plugin::CalicoIpam].into_iter().find(|plugin| plugin.name() == name)
+    }
+
+    pub(crate) const fn about(self) -> &'static str {
+        match self {
+            Plugin::Calico => "Calico CNI plugin",
+            Plugin::CalicoIpam => "Calico CNI IPAM",
+        }
+    }
+}
+
+/// The answer to VERSION, for which nobody needs to be asked.
+pub(crate) fn versions() -> String {
+    let listed: Vec<String> = SUPPORTED_VERSIONS.iter().map(|version| quoted(version)).collect();
+    format!("{{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[{}]}}", listed.join(","))
+}
+
+/// The request as one JSON object; the configuration goes along as text, whatever it is.
+pub(crate) fn encode(plugin: Plugin, command: &str, config: &str, own_namespace: bool) -> String {
+    let mut text = format!("{{\"plugin\":{},\"command\":{}", quoted(plugin.name()), quoted(command));
+    text.push_str(",\"env\":{");
+    let set = VARIABLES.iter().filter_map(|name| std::env::var(name).ok().map(|value| (name, value)));
+    for (i, (name, value)) in set.enumerate() {
+        if i > 0 {
+            text.push(',');
+        }
+        text.push_str(&quoted(name));
+        text.push(':');
+        text.push_str(&quoted(&value));
+    }
+    text.push_str(if own_namespace { "},\"own_netns\":true" } else { "},\"own_netns\":false" });
+    text.push_str(",\"config\":");
+    text.push_str(&quoted(config));
+    text.push('}');
+    text
+}
+
+/// Whether the container's network namespace is the one we run in.
+pub(crate) fn is_own_namespace() -> bool {
+    let identity = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    let wanted = std::env::var("CNI_NETNS").ok().and_then(|path| identity(&path));
+    wanted.is_some() && wanted == identity("/proc/self/ns/net")
+}

@@ -1,0 +1,84 @@
+//! The conversation with the daemon: one request, one answer.
+//!
+//! The answer is a line with `0` or `1`, the exit code, and then what is to be printed.
+
+use crate::error::{CniError, code};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+pub const DEFAULT_SOCKET: &str = "/run/tortie/cni.sock";
+/// Names another socket: in the environment, and in the network configuration.
+pub const SOCKET_VARIABLE: &str = "TORTIE_CNI_SOCKET";
+pub const SOCKET_KEY: &str = "tortie_socket";
+
+/// Longer than the daemon ever takes: it gives up and cleans up before.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Where the daemon is: the configuration says it, else the environment, else it is in the usual place.
+pub(crate) fn path(config: &str) -> String {
+    let given = |path: &String| !path.is_empty();
+    string_value(config, SOCKET_KEY)
+        .filter(given)
+        .or_else(|| std::env::var(SOCKET_VARIABLE).ok().filter(given))
+        .unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
+}
+
+/// The string that stands after a key. The daemon reads the configuration properly; here, this much has to do.
+fn string_value(json: &str, key: &str) -> Option<String> {
+    let (_, rest) = json.split_once(&format!("\"{key}\""))?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    let mut value = String::new();
+    let mut chars = rest.chars();
+    loop {
+        match chars.next()? {
+            '"' => return Some(value),
+            '\\' => value.push(chars.next()?),
+            c => value.push(c),
+        }
+    }
+}
+
+pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), CniError> {
+    let away = |what: &str, error: &dyn std::fmt::Display| {
+        CniError::new(code::TRY_AGAIN, format!("{what} at {path}; is `tortie node` running on this host?"))
+            .with(error.to_string())
+    };
+    let mut stream = UnixStream::connect(path).map_err(|e| away("cannot reach the node's daemon", &e))?;
+    let mut answer = Vec::new();
+    let talked = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .and_then(|()| stream.write_all(request))
+        .and_then(|()| stream.shutdown(Shutdown::Write))
+        .and_then(|()| stream.read_to_end(&mut answer));
+    if let Err(error) = talked {
+        return Err(away("no answer from the node's daemon", &error));
+    }
+    match answer.split_at_checked(2) {
+        Some((b"0\n", text)) => Ok((true, text.to_vec())),
+        Some((b"1\n", text)) => Ok((false, text.to_vec())),
+        _ => Err(away("the node's daemon went away before it answered", &"the request may be repeated")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_found_in_the_configuration() {
+        let config = r#"{"name":"n", "tortie_socket" : "\/run\/a \"b\".sock"}"#;
+        assert_eq!(string_value(config, SOCKET_KEY).as_deref(), Some("/run/a \"b\".sock"));
+        for config in ["", "{", r#"{"tortie_socket"}"#, r#"{"tortie_socket":1}"#, r#"{"tortie_socket":"x"#] {
+            assert_eq!(string_value(config, SOCKET_KEY), None, "{config}");
+        }
+    }
+
+    #[test]
+    fn nobody_there_means_try_again() {
+        let error = exchange("/nonexistent/cni.sock", b"{}").unwrap_err();
+        assert_eq!(error.code, code::TRY_AGAIN);
+    }
+}

@@ -1,0 +1,193 @@
+//! The one place entries come in and changes of the plan go out.
+
+use crate::parameters::{Environment, Parameters};
+use crate::routes::Routes;
+use crate::workloads::{Name, Workloads, addresses, local_workload};
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Settings, Update};
+
+#[derive(Debug)]
+pub struct Compute {
+    host: String,
+    environment: Environment,
+    configurations: BTreeMap<String, FelixConfiguration>,
+    labels: BTreeMap<String, String>,
+    parameters: Parameters,
+    settings: Settings,
+    may_spoof: bool,
+    /// Endpoints of this node as they stand in the store, good or bad.
+    own: BTreeMap<Name, WorkloadEndpoint>,
+    workloads: Workloads,
+    routes: Routes,
+    problems: BTreeMap<String, String>,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub nodes: usize,
+    pub workload_endpoints: usize,
+    pub local_workloads: usize,
+}
+
+impl Compute {
+    pub fn new(host: &str, environment: Environment) -> Compute {
+        let mut compute = Compute {
+            host: host.to_owned(),
+            environment,
+            configurations: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            parameters: Parameters::default(),
+            settings: Settings::default(),
+            may_spoof: false,
+            own: BTreeMap::new(),
+            workloads: Workloads::default(),
+            routes: Routes::new(host),
+            problems: BTreeMap::new(),
+        };
+        compute.configure();
+        compute
+    }
+
+    /// An entry stands like this now. Entries that mean nothing to a node are passed over.
+    pub fn put(&mut self, key: &Key, value: &Value) {
+        let path = key.to_string();
+        self.problems.remove(&path);
+        let outcome = match value {
+            Value::Resource(Resource::Node(node)) => {
+                self.routes.put_node(node);
+                if node.metadata.name == self.host && node.metadata.labels != self.labels {
+                    self.labels = node.metadata.labels.clone();
+                    self.configure();
+                }
+                Ok(())
+            }
+            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool),
+            Value::Resource(Resource::FelixConfiguration(configuration)) => {
+                self.configurations.insert(configuration.metadata.name.clone(), (**configuration).clone());
+                self.configure();
+                Ok(())
+            }
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+                let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+                self.put_endpoint(name, endpoint);
+                return;
+            }
+            Value::Block(block) => {
+                self.routes.put_block(block);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(reason) = outcome {
+            self.problems.insert(path, reason);
+            // A writer's mistake takes effect as if the object were not there.
+            self.take_away(key);
+        }
+    }
+
+    pub fn delete(&mut self, key: &Key) {
+        self.problems.remove(&key.to_string());
+        self.take_away(key);
+    }
+
+    fn take_away(&mut self, key: &Key) {
+        match key {
+            Key::Resource { kind: Kind::Node, name, .. } => {
+                self.routes.remove_node(name);
+                if *name == self.host && !self.labels.is_empty() {
+                    self.labels.clear();
+                    self.configure();
+                }
+            }
+            Key::Resource { kind: Kind::IPPool, name, .. } => self.routes.remove_pool(name),
+            Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
+                if self.configurations.remove(name).is_some() {
+                    self.configure();
+                }
+            }
+            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
+                let name = (namespace.clone(), name.clone());
+                self.own.remove(&name);
+                self.workloads.remove(&name);
+                self.routes.remove_remote(&name);
+            }
+            Key::Block { cidr } => self.routes.remove_block(*cidr),
+            _ => {}
+        }
+    }
+
+    /// What changed in the plan since the last time: what goes comes before what replaces it.
+    pub fn flush(&mut self) -> Vec<Update> {
+        let (mut removed, mut added) = (Vec::new(), Vec::new());
+        let moved = self.workloads.flush(&mut removed, &mut added);
+        let workloads = &self.workloads;
+        self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
+        removed.append(&mut added);
+        removed
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    pub fn totals(&self) -> Totals {
+        let (nodes, remote) = self.routes.totals();
+        Totals { nodes, workload_endpoints: remote + self.own.len(), local_workloads: self.workloads.len() }
+    }
+
+    /// Objects that cannot take effect, and why.
+    pub fn problems(&self) -> BTreeMap<String, String> {
+        let mut problems = self.problems.clone();
+        for (namespace, name) in self.workloads.waiting() {
+            let key = Key::resource(Kind::WorkloadEndpoint, namespace, name).to_string();
+            problems.insert(key, "its interface belongs to another endpoint".to_owned());
+        }
+        problems
+    }
+
+    fn put_endpoint(&mut self, name: Name, endpoint: &WorkloadEndpoint) {
+        if endpoint.spec.node == self.host {
+            self.routes.remove_remote(&name);
+            self.own.insert(name.clone(), endpoint.clone());
+            self.program(&name);
+        } else {
+            self.own.remove(&name);
+            self.workloads.remove(&name);
+            self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint));
+        }
+    }
+
+    fn program(&mut self, name: &Name) {
+        let Some(endpoint) = self.own.get(name) else { return };
+        let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1).to_string();
+        match local_workload(endpoint, self.may_spoof) {
+            Ok((id, workload)) => {
+                self.problems.remove(&key);
+                self.workloads.put(name.clone(), id, workload);
+            }
+            Err(reason) => {
+                self.problems.insert(key, reason);
+                self.workloads.remove(name);
+            }
+        }
+    }
+
+    fn configure(&mut self) {
+        self.parameters =
+            Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
+        self.settings = self.parameters.settings();
+        self.routes.set_policy(self.parameters.route_policy());
+        if self.may_spoof != self.parameters.may_spoof() {
+            self.may_spoof = self.parameters.may_spoof();
+            let names: BTreeSet<Name> = self.own.keys().cloned().collect();
+            names.iter().for_each(|name| self.program(name));
+        }
+    }
+}

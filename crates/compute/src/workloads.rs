@@ -1,0 +1,154 @@
+//! The workloads of this node: which interface leads to which addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_model::kinds::WorkloadEndpoint;
+use tortie_plan::{Update, Workload, WorkloadId};
+
+/// Namespace and name of an endpoint.
+pub(crate) type Name = (String, String);
+
+#[derive(Debug, Default)]
+pub(crate) struct Workloads {
+    endpoints: BTreeMap<Name, (WorkloadId, Workload)>,
+    /// Who claims an interface; the first has it, the others wait.
+    claims: BTreeMap<String, BTreeSet<(WorkloadId, Name)>>,
+    changed: BTreeSet<String>,
+    told: BTreeMap<WorkloadId, Workload>,
+    /// Addresses of told workloads, counted, since two may claim the same.
+    addresses: BTreeMap<IpAddr, usize>,
+}
+
+/// What an endpoint of this node asks for, or why it cannot be had.
+pub fn local_workload(
+    endpoint: &WorkloadEndpoint,
+    may_spoof: bool,
+) -> Result<(WorkloadId, Workload), String> {
+    endpoint.validate().map_err(|error| error.to_string())?;
+    let spec = &endpoint.spec;
+    if spec.interface_name.is_empty() {
+        return Err("it has no interface name".to_owned());
+    }
+    let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
+    if spoofs && !may_spoof {
+        return Err("it may use other source addresses, but workloadSourceSpoofing is not Any".to_owned());
+    }
+    let name = match spec.orchestrator.as_str() {
+        "k8s" => &spec.pod,
+        "cni" => &spec.container_id,
+        _ => &spec.workload,
+    };
+    let id = WorkloadId {
+        orchestrator: spec.orchestrator.clone(),
+        workload: format!("{}/{name}", endpoint.metadata.namespace),
+        endpoint: spec.endpoint.clone(),
+    };
+    let workload = Workload {
+        interface: spec.interface_name.clone(),
+        mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
+        addresses: addresses(endpoint),
+        may_spoof: spoofs,
+    };
+    Ok((id, workload))
+}
+
+/// The addresses of an endpoint; what is not one is passed over.
+pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> Vec<IpAddr> {
+    let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
+    endpoint.spec.ip_networks.iter().filter_map(address).collect()
+}
+
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    let bytes: Option<Vec<u8>> =
+        text.split([':', '-']).map(|part| u8::from_str_radix(part, 16).ok()).collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| format!("{text:?} is not a MAC address of six bytes"))
+}
+
+impl Workloads {
+    pub fn put(&mut self, name: Name, id: WorkloadId, workload: Workload) {
+        self.remove(&name);
+        self.changed.insert(workload.interface.clone());
+        self.claims.entry(workload.interface.clone()).or_default().insert((id.clone(), name.clone()));
+        self.endpoints.insert(name, (id, workload));
+    }
+
+    pub fn remove(&mut self, name: &Name) {
+        let Some((id, workload)) = self.endpoints.remove(name) else { return };
+        if let Some(claims) = self.claims.get_mut(&workload.interface) {
+            claims.remove(&(id, name.clone()));
+            if claims.is_empty() {
+                self.claims.remove(&workload.interface);
+            }
+        }
+        self.changed.insert(workload.interface);
+    }
+
+    pub fn len(&self) -> usize {
+        self.told.len()
+    }
+
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
+    }
+
+    /// Endpoints whose interface belongs to another one.
+    pub fn waiting(&self) -> impl Iterator<Item = &Name> {
+        self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
+    }
+
+    /// What changed in the plan since the last time, and the addresses it concerns.
+    pub fn flush(&mut self, removed: &mut Vec<Update>, added: &mut Vec<Update>) -> BTreeSet<IpAddr> {
+        let mut concerned = BTreeSet::new();
+        let mut wanted: BTreeMap<WorkloadId, Workload> = BTreeMap::new();
+        let mut stale: BTreeSet<WorkloadId> = BTreeSet::new();
+        let changed = std::mem::take(&mut self.changed);
+        for (id, workload) in &self.told {
+            if changed.contains(&workload.interface) {
+                stale.insert(id.clone());
+            }
+        }
+        for interface in &changed {
+            let first = self.claims.get(interface).and_then(BTreeSet::first);
+            if let Some((id, name)) = first
+                && let Some((_, workload)) = self.endpoints.get(name)
+            {
+                wanted.insert(id.clone(), workload.clone());
+            }
+        }
+        for id in stale.iter().filter(|id| !wanted.contains_key(id)) {
+            if let Some(old) = self.told.remove(id) {
+                self.forget(&old, &mut concerned);
+                removed.push(Update::Workload(id.clone(), None));
+            }
+        }
+        for (id, workload) in wanted {
+            if self.told.get(&id) == Some(&workload) {
+                continue;
+            }
+            if let Some(old) = self.told.remove(&id) {
+                self.forget(&old, &mut concerned);
+            }
+            for address in &workload.addresses {
+                *self.addresses.entry(*address).or_default() += 1;
+                concerned.insert(*address);
+            }
+            added.push(Update::Workload(id.clone(), Some(workload.clone())));
+            self.told.insert(id, workload);
+        }
+        concerned
+    }
+
+    fn forget(&mut self, old: &Workload, concerned: &mut BTreeSet<IpAddr>) {
+        for address in &old.addresses {
+            if let Some(count) = self.addresses.get_mut(address) {
+                *count -= 1;
+                if *count == 0 {
+                    self.addresses.remove(address);
+                }
+            }
+            concerned.insert(*address);
+        }
+    }
+}

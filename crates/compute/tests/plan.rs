@@ -1,0 +1,238 @@
+//! Datastores in, plans out: what a node must have, and that the order of news does not matter.
+
+use proptest::prelude::*;
+use serde_json::json;
+use std::net::IpAddr;
+use tortie_compute::{Compute, Environment};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Plan, Route};
+
+type Entry = (Key, Value);
+
+fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
+    let object = json!({
+        "kind": kind.name(),
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    });
+    let mut resource = Resource::from_store(kind, object).unwrap();
+    resource.set_defaults();
+    (Key::resource(kind, namespace, name), Value::Resource(resource))
+}
+
+fn node(name: &str, address: &str) -> Entry {
+    resource(Kind::Node, "", name, json!({"bgp": {"ipv4Address": address, "ipv6Address": "fd00::1/64"}}))
+}
+
+fn pool(name: &str, cidr: &str, ipip: &str) -> Entry {
+    resource(Kind::IPPool, "", name, json!({"cidr": cidr, "ipipMode": ipip}))
+}
+
+/// A block whose addresses are used by the given nodes, from the first on.
+fn block(cidr: &str, owner: Option<&str>, users: &[&str]) -> Entry {
+    let attributes: Vec<_> =
+        users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
+    let allocations: Vec<_> = (0..users.len()).collect();
+    let text = json!({
+        "cidr": cidr,
+        "affinity": owner.map(|owner| format!("host:{owner}")),
+        "allocations": allocations,
+        "attributes": attributes,
+    });
+    let key = Key::Block { cidr: cidr.parse().unwrap() };
+    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    (key, value)
+}
+
+fn endpoint(node: &str, container: &str, interface: &str, address: &str) -> Entry {
+    let name = format!("{node}-cni-{container}-eth0");
+    let spec = json!({
+        "orchestrator": "cni", "node": node, "containerID": container, "endpoint": "eth0",
+        "interfaceName": interface, "ipNetworks": [format!("{address}/32")],
+    });
+    resource(Kind::WorkloadEndpoint, "default", &name, spec)
+}
+
+fn felix(spec: serde_json::Value) -> Entry {
+    resource(Kind::FelixConfiguration, "", "default", spec)
+}
+
+/// Applies what comes out, each time something came in if `each`, else once at the end.
+fn plan_of(entries: &[Entry], each: bool) -> (Plan, Compute) {
+    let mut compute = Compute::new("n1", Environment::default());
+    let mut plan = Plan::default();
+    for (key, value) in entries {
+        compute.put(key, value);
+        if each {
+            compute.flush().into_iter().for_each(|update| plan.apply(update));
+        }
+    }
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    (plan, compute)
+}
+
+fn cluster() -> Vec<Entry> {
+    vec![
+        node("n1", "172.16.0.1/24"),
+        node("n2", "172.16.0.2/24"),
+        node("n3", "172.17.0.3/24"),
+        pool("plain", "10.0.0.0/16", "Never"),
+        pool("wrapped", "10.1.0.0/16", "Always"),
+        pool("across", "10.2.0.0/16", "CrossSubnet"),
+        block("10.0.0.0/26", Some("n1"), &["n1", "n2"]),
+        block("10.0.0.64/26", Some("n2"), &["n2", "n1", "n3"]),
+        block("10.1.0.0/26", Some("n2"), &[]),
+        block("10.2.0.0/26", Some("n2"), &[]),
+        block("10.2.0.64/26", Some("n3"), &[]),
+        block("10.9.0.0/26", Some("n2"), &[]),
+        endpoint("n1", "c1", "cali1", "10.0.0.0"),
+        endpoint("n2", "c2", "cali2", "10.0.0.64"),
+    ]
+}
+
+fn route(plan: &Plan, net: &str) -> Option<Route> {
+    plan.routes.get(&net.parse().unwrap()).copied()
+}
+
+fn via(address: &str) -> Option<Route> {
+    Some(Route::Via(address.parse().unwrap()))
+}
+
+#[test]
+fn own_blocks_go_nowhere_and_others_to_their_node() {
+    let (plan, compute) = plan_of(&cluster(), false);
+    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::Blackhole));
+    assert_eq!(route(&plan, "10.0.0.1/32"), via("172.16.0.2"), "lent by us to n2");
+    assert_eq!(route(&plan, "10.0.0.64/26"), via("172.16.0.2"));
+    assert_eq!(route(&plan, "10.0.0.65/32"), None, "borrowed by ourselves");
+    assert_eq!(route(&plan, "10.0.0.66/32"), via("172.17.0.3"), "lent by n2 to n3");
+    assert_eq!(route(&plan, "10.1.0.0/26"), None, "needs a tunnel");
+    assert_eq!(route(&plan, "10.2.0.0/26"), via("172.16.0.2"), "same subnet needs none");
+    assert_eq!(route(&plan, "10.2.0.64/26"), None, "other subnet does");
+    assert_eq!(route(&plan, "10.9.0.0/26"), None, "in no pool");
+    assert_eq!(plan.workloads.len(), 1);
+    let (id, workload) = plan.workloads.first_key_value().unwrap();
+    assert_eq!((id.orchestrator.as_str(), id.workload.as_str()), ("cni", "default/c1"));
+    assert_eq!(workload.addresses, ["10.0.0.0".parse::<IpAddr>().unwrap()]);
+    assert_eq!(compute.totals().workload_endpoints, 2);
+    assert_eq!(compute.problems(), Default::default());
+}
+
+#[test]
+fn what_is_deleted_leaves_the_plan() {
+    let entries = cluster();
+    let (mut plan, mut compute) = plan_of(&entries, true);
+    for (key, _) in entries.iter().rev() {
+        compute.delete(key);
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+    }
+    assert_eq!(plan, Plan::default());
+    assert_eq!(compute.totals(), Default::default());
+}
+
+#[test]
+fn a_live_workload_keeps_its_address_from_a_remote_route() {
+    let mut entries = cluster();
+    entries.push(endpoint("n1", "c9", "cali9", "10.0.0.66"));
+    let (mut plan, mut compute) = plan_of(&entries, false);
+    assert_eq!(route(&plan, "10.0.0.66/32"), None);
+    compute.delete(&entries.last().unwrap().0);
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    assert_eq!(route(&plan, "10.0.0.66/32"), via("172.17.0.3"));
+}
+
+#[test]
+fn of_two_endpoints_with_one_interface_the_smaller_has_it() {
+    let mut entries = cluster();
+    entries.push(endpoint("n1", "a0", "cali1", "10.0.0.5"));
+    let (mut plan, mut compute) = plan_of(&entries, true);
+    assert_eq!(plan.workloads.keys().map(|id| id.workload.as_str()).collect::<Vec<_>>(), ["default/a0"]);
+    assert_eq!(compute.problems().len(), 1);
+    compute.delete(&entries.last().unwrap().0);
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    assert_eq!(plan.workloads.keys().map(|id| id.workload.as_str()).collect::<Vec<_>>(), ["default/c1"]);
+}
+
+#[test]
+fn routes_can_be_left_to_others_or_follow_workloads() {
+    let mut entries = cluster();
+    entries.push(felix(json!({"programClusterRoutes": "Disabled"})));
+    let (plan, _) = plan_of(&entries, false);
+    assert_eq!(plan.routes.len(), 0, "{:?}", plan.routes);
+    entries.push(felix(json!({"routeSource": "WorkloadIPs"})));
+    let (plan, _) = plan_of(&entries, true);
+    assert_eq!(route(&plan, "10.0.0.64/32"), via("172.16.0.2"));
+    assert_eq!(plan.routes.len(), 1);
+}
+
+#[test]
+fn one_bad_object_is_named_and_the_rest_goes_on() {
+    let mut entries = cluster();
+    let (key, value) = endpoint("n1", "c3", "cali3", "10.0.0.7");
+    let Value::Resource(Resource::WorkloadEndpoint(mut bad)) = value else { unreachable!() };
+    bad.spec.mac = "no mac".into();
+    entries.push((key.clone(), Value::Resource(Resource::WorkloadEndpoint(bad))));
+    let (plan, compute) = plan_of(&entries, false);
+    assert_eq!(plan.workloads.len(), 1);
+    assert_eq!(compute.problems().keys().collect::<Vec<_>>(), [&key.to_string()]);
+}
+
+/// Entries of a small world in which keys meet often.
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let name = prop::sample::select(vec!["n1", "n2", "n3"]);
+    let mode = prop::sample::select(vec!["Never", "Always", "CrossSubnet"]);
+    prop_oneof![
+        (name.clone(), 0u8..2, 1u8..4).prop_map(|(n, net, host)| node(n, &format!("172.16.{net}.{host}/24"))),
+        (0u8..3, mode).prop_map(|(i, mode)| pool(&format!("p{i}"), &format!("10.{i}.0.0/16"), mode)),
+        (0u8..4, 0u8..2, prop::option::of(name.clone()), prop::collection::vec(name.clone(), 0..4))
+            .prop_map(|(i, j, owner, users)| block(&format!("10.{i}.0.{}/26", j * 64), owner, &users)),
+        (name, 0u8..3, 0u8..2, 0u8..8).prop_map(|(n, c, interface, address)| {
+            endpoint(n, &format!("c{c}"), &format!("cali{interface}"), &format!("10.0.0.{address}"))
+        }),
+        prop::sample::select(vec!["Disabled", "Enabled", "EnabledIPIPOnly"])
+            .prop_map(|v| felix(json!({"programClusterRoutes": v}))),
+        prop::sample::select(vec!["CalicoIPAM", "WorkloadIPs"])
+            .prop_map(|v| felix(json!({"routeSource": v}))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn the_order_of_news_does_not_matter(
+        history in prop::collection::vec((any_entry(), any::<bool>(), any::<bool>()), 0..40),
+        order in any::<prop::sample::Index>(),
+    ) {
+        // One node is told everything as it happens, the other only how things stand at the end, in another order.
+        let mut told = Compute::new("n1", Environment::default());
+        let mut plan = Plan::default();
+        let mut state = std::collections::BTreeMap::new();
+        for ((key, value), deleted, flush) in &history {
+            if *deleted {
+                told.delete(key);
+                state.remove(key);
+            } else {
+                told.put(key, value);
+                state.insert(key.clone(), value.clone());
+            }
+            if *flush {
+                told.flush().into_iter().for_each(|update| plan.apply(update));
+            }
+        }
+        told.flush().into_iter().for_each(|update| plan.apply(update));
+        let mut entries: Vec<Entry> = state.into_iter().collect();
+        if !entries.is_empty() {
+            let turn = order.index(entries.len());
+            entries.rotate_left(turn);
+            if turn % 2 == 0 {
+                entries.reverse();
+            }
+        }
+        let (fresh, compute) = plan_of(&entries, false);
+        prop_assert_eq!(&plan, &fresh);
+        prop_assert_eq!(told.totals(), compute.totals());
+        prop_assert_eq!(told.problems(), compute.problems());
+    }
+}

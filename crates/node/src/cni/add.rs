@@ -1,0 +1,306 @@
+//! ADD: an address, an interface, an endpoint, and everything programmed before the answer.
+
+use super::identity::{self, CALICO_IPAM, Identity};
+use super::ipam::store_failed;
+use super::request::Request;
+use super::result::{CniResult, Interface, Ip};
+use super::wiring::Wiring;
+use crate::journal::{Delegate, Phase, Record};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use tortie_cni::{CniError, code};
+use tortie_dataplane::pod::{self, Attach, Attached};
+use tortie_model::kinds::{
+    Action, EntityRule, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
+};
+use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
+use tortie_store::Error;
+
+/// How often a lost race for an endpoint is run again.
+const ATTEMPTS: usize = 6;
+
+impl Wiring {
+    pub(super) async fn add(&self, request: &Request) -> Result<CniResult, CniError> {
+        let config = &request.config;
+        config.check(&self.node)?;
+        if config.feature_control.ip_addrs_no_ipam {
+            let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
+            return Err(CniError::new(code::FAILED, message));
+        }
+        let id = Wiring::record_id(request);
+        if let Some(known) = self.journal.get(&id) {
+            // The same again is answered with the same, as long as it still stands.
+            if known.phase == Phase::Live
+                && known.netns == request.netns
+                && self.stands(request, &known).await
+            {
+                return known.result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"));
+            }
+            self.undo(&known).await?;
+        }
+        let identity = Identity::of(request);
+        let own_ipam = config.ipam.kind == CALICO_IPAM;
+        let record = Record {
+            id,
+            phase: Phase::Adding,
+            network: config.name.clone(),
+            netns: request.netns.clone(),
+            host_interface: self.pick_host_interface(request, &identity),
+            handle: own_ipam.then(|| identity::handle(&config.name, &request.container_id)),
+            delegate: if own_ipam {
+                None
+            } else {
+                Some(Delegate::of(request, &self.pod_cidrs(request).await?)?)
+            },
+            endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
+            result: None,
+        };
+        self.take_over(&record)?;
+        self.write(&record, true)?;
+        let wired =
+            tokio::time::timeout(super::wiring::DEADLINE, self.wire(request, &identity, &record)).await;
+        let outcome = wired.unwrap_or_else(|_| {
+            Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::wiring::DEADLINE)))
+        });
+        let result = outcome.and_then(|result| {
+            let live = Record { phase: Phase::Live, result: Some(result.clone()), ..record.clone() };
+            self.write(&live, false).map(|()| result)
+        });
+        if result.is_err()
+            && let Err(error) = self.undo(&record).await
+        {
+            tracing::warn!(%error, container = request.container_id, "a failed ADD is not undone yet");
+        }
+        result
+    }
+
+    async fn wire(
+        &self,
+        request: &Request,
+        identity: &Identity,
+        record: &Record,
+    ) -> Result<CniResult, CniError> {
+        crate::failpoint::hit("add-journalled");
+        let addresses = match &record.delegate {
+            Some(delegate) => delegate.add(&record.id, &record.netns).await?,
+            None => self.assign(request, None).await?,
+        };
+        crate::failpoint::hit("add-assigned");
+        self.ensure_profile(request, identity).await?;
+        let attach = self.attach_request(request, record, &addresses)?;
+        let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
+        crate::failpoint::hit("add-attached");
+        let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
+        let (key, endpoint) = self.write_endpoint(endpoint).await?;
+        crate::failpoint::hit("add-stored");
+        self.orders.attach(key, Value::Resource(endpoint)).await.map_err(|reason| {
+            CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason)
+        })?;
+        crate::failpoint::hit("add-programmed");
+        Ok(result(request, record, &attach, &attached, mac, addresses))
+    }
+
+    pub(super) fn attach_request(
+        &self,
+        request: &Request,
+        record: &Record,
+        addresses: &CniResult,
+    ) -> Result<Attach, CniError> {
+        let config = &request.config;
+        let mut routes: Vec<IpNet> = Vec::new();
+        for route in &config.ipam.routes {
+            let dst = route.dst.parse::<IpNet>().map_err(|_| {
+                CniError::new(code::NETWORK_CONFIG, format!("ipam.routes: {:?} is not a CIDR", route.dst))
+            })?;
+            routes.push(dst);
+        }
+        if config.include_default_routes && !routes.is_empty() {
+            routes.splice(0..0, [IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
+        }
+        let mtu = u32::try_from(config.mtu).ok().filter(|mtu| *mtu != 0);
+        let mtu = mtu.or_else(|| Some(self.state.mtu()).filter(|mtu| *mtu != 0));
+        Ok(Attach {
+            netns: PathBuf::from(&request.netns),
+            container_interface: request.ifname.clone(),
+            host_interface: record.host_interface.clone(),
+            addresses: addresses.ips.iter().map(|ip| ip.address.addr()).collect(),
+            routes,
+            mtu,
+            mac: None,
+            queues: u32::try_from(config.num_queues).unwrap_or(0).max(1),
+            allow_ip_forwarding: config.container_settings.allow_ip_forwarding,
+        })
+    }
+
+    pub(super) fn endpoint_name(&self, request: &Request, identity: &Identity) -> Result<String, CniError> {
+        let parts = tortie_model::names::WorkloadEndpointParts {
+            node: &self.node,
+            orchestrator: identity.orchestrator,
+            pod: &identity.pod,
+            container_id: &request.container_id,
+            workload: "",
+            endpoint: &request.ifname,
+        };
+        parts.name().map_err(|bad| {
+            let reasons: Vec<String> =
+                bad.iter().map(|part| format!("{} {:?}: {}", part.field, part.value, part.reason)).collect();
+            CniError::new(
+                code::ENVIRONMENT,
+                format!("no endpoint can have this name: {}", reasons.join("; ")),
+            )
+        })
+    }
+
+    fn endpoint(
+        &self,
+        request: &Request,
+        identity: &Identity,
+        record: &Record,
+        addresses: &[IpAddr],
+        mac: &str,
+    ) -> WorkloadEndpoint {
+        let (namespace, name) = record.endpoint.clone().unwrap_or_default();
+        let meta = ObjectMeta { name, namespace, labels: identity.labels.clone(), ..ObjectMeta::default() };
+        let profile = match request.config.policy.kind.as_str() {
+            "k8s" => format!("kns.{}", identity.namespace),
+            _ => request.config.name.clone(),
+        };
+        WorkloadEndpoint::new(
+            meta,
+            WorkloadEndpointSpec {
+                orchestrator: identity.orchestrator.to_owned(),
+                node: self.node.clone(),
+                container_id: request.container_id.clone(),
+                pod: identity.pod.clone(),
+                endpoint: request.ifname.clone(),
+                ip_networks: addresses.iter().map(|address| IpNet::from(*address).to_string()).collect(),
+                profiles: vec![profile],
+                interface_name: record.host_interface.clone(),
+                mac: mac.to_owned(),
+                ..WorkloadEndpointSpec::default()
+            },
+        )
+    }
+
+    /// Creates the endpoint, or replaces the one of the pod's former sandbox.
+    async fn write_endpoint(&self, endpoint: WorkloadEndpoint) -> Result<(Key, Resource), CniError> {
+        let (namespace, name) = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+        let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let created = self.resources.create(endpoint.clone().into()).await;
+            let written = match created {
+                Err(Error::AlreadyExists { .. }) => {
+                    let stored = self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await;
+                    match stored {
+                        Ok(mut stored) => {
+                            stored.metadata.labels = endpoint.metadata.labels.clone();
+                            stored.spec = endpoint.spec.clone();
+                            self.resources.update(stored.into()).await
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                other => other,
+            };
+            match written {
+                Ok(stored) => return Ok((key, stored)),
+                Err(error @ (Error::Conflict { .. } | Error::DoesNotExist { .. })) => last = Some(error),
+                Err(error) => return Err(store_failed(error)),
+            }
+        }
+        let reason = last.map(|error| error.to_string()).unwrap_or_default();
+        Err(CniError::new(code::TRY_AGAIN, "the endpoint keeps changing while it is written").with(reason))
+    }
+
+    /// The profile named after the network, for networks without a policy type. It is made once and never changed.
+    async fn ensure_profile(&self, request: &Request, identity: &Identity) -> Result<(), CniError> {
+        let name = &request.config.name;
+        if !request.config.policy.kind.is_empty()
+            || self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        {
+            return Ok(());
+        }
+        let allow = |source: EntityRule| Rule { action: Action::Allow, source, ..Rule::default() };
+        let same = EntityRule { selector: format!("has({name})"), ..EntityRule::default() };
+        let source = if identity.orchestrator == "k8s" { EntityRule::default() } else { same };
+        let spec = ProfileSpec {
+            ingress: vec![allow(source)],
+            egress: vec![allow(EntityRule::default())],
+            labels_to_apply: BTreeMap::from([(name.clone(), String::new())]),
+        };
+        let meta = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
+        match self.resources.create(Profile::new(meta, spec).into()).await {
+            Ok(_) | Err(Error::AlreadyExists { .. }) => {
+                self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+                Ok(())
+            }
+            Err(error) => Err(store_failed(error)),
+        }
+    }
+
+    /// A new sandbox of a pod takes interface and endpoint from the old one, which keeps only its address.
+    fn take_over(&self, record: &Record) -> Result<(), CniError> {
+        let same = |other: &Record| {
+            other.id != record.id
+                && (other.endpoint.is_some() && other.endpoint == record.endpoint
+                    || other.host_interface == record.host_interface)
+        };
+        if let Some(old) = self.journal.find(same) {
+            let old = Record { host_interface: String::new(), endpoint: None, ..old };
+            self.write(&old, true)?;
+        }
+        Ok(())
+    }
+
+    async fn pod_cidrs(&self, request: &Request) -> Result<Vec<String>, CniError> {
+        if request.config.ipam.kind != "host-local" {
+            return Ok(Vec::new());
+        }
+        let node = self.resources.get_as::<NodeSpec>("", &self.node).await.map_err(store_failed)?;
+        Ok(node.status.pod_cidrs)
+    }
+
+    pub(super) fn write(&self, record: &Record, durable: bool) -> Result<(), CniError> {
+        self.journal.put(record, durable).map_err(|error| {
+            CniError::new(code::IO, "cannot write the record of the attachment").with(error.to_string())
+        })
+    }
+}
+
+fn result(
+    request: &Request,
+    record: &Record,
+    attach: &Attach,
+    attached: &Attached,
+    mac: String,
+    addresses: CniResult,
+) -> CniResult {
+    let single = |address: &IpAddr| Ip { address: IpNet::from(*address), gateway: None, interface: Some(1) };
+    CniResult {
+        interfaces: vec![
+            Interface { name: record.host_interface.clone(), ..Interface::default() },
+            Interface {
+                name: request.ifname.clone(),
+                mac,
+                mtu: attached.mtu,
+                sandbox: request.netns.clone(),
+            },
+        ],
+        ips: attach.addresses.iter().map(single).collect(),
+        routes: addresses.routes,
+        dns: addresses.dns,
+    }
+}
+
+fn kernel_failed(error: tortie_dataplane::Error) -> CniError {
+    let code = match error {
+        tortie_dataplane::Error::Invalid { .. } => code::NETWORK_CONFIG,
+        _ => code::FAILED,
+    };
+    CniError::new(code, error.to_string())
+}

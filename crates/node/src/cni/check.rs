@@ -1,0 +1,76 @@
+//! CHECK: whether an attachment is still what the ADD said it is.
+
+use super::request::Request;
+use super::result::CniResult;
+use super::wiring::Wiring;
+use crate::journal::{Phase, Record};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_cni::{CniError, code};
+use tortie_dataplane::pod;
+use tortie_model::kinds::WorkloadEndpointSpec;
+
+impl Wiring {
+    pub(super) async fn check(&self, request: &Request) -> Result<(), CniError> {
+        let Some(record) = self.journal.get(&Wiring::record_id(request)).filter(|r| r.phase == Phase::Live)
+        else {
+            return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
+                .with(format!("container {} interface {}", request.container_id, request.ifname)));
+        };
+        let wrong = self.differences(request, &record).await;
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => {
+                Err(CniError::new(code::FAILED, "the attachment is not as it was").with(wrong.join("; ")))
+            }
+        }
+    }
+
+    /// Whether a repeated ADD can be answered with the former result.
+    pub(super) async fn stands(&self, request: &Request, record: &Record) -> bool {
+        let wrong = self.differences(request, record).await;
+        if !wrong.is_empty() {
+            tracing::info!(container = request.container_id, wrong = wrong.join("; "), "attaching anew");
+        }
+        wrong.is_empty()
+    }
+
+    async fn differences(&self, request: &Request, record: &Record) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let Some(result) = &record.result else { return vec!["the record has no result".to_owned()] };
+        if let Some(previous) = &request.config.previous {
+            match CniResult::read(previous) {
+                Ok(previous) if addresses(&previous) == addresses(result) => {}
+                Ok(_) => wrong.push("prevResult has other addresses than were given".to_owned()),
+                Err(reason) => wrong.push(format!("prevResult: {reason}")),
+            }
+        }
+        if let Some((namespace, name)) = &record.endpoint {
+            match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
+                Ok(endpoint) => {
+                    let stored = endpoint.spec.ip_networks.iter();
+                    let stored: BTreeSet<IpAddr> =
+                        stored.filter_map(|net| net.split('/').next()?.parse().ok()).collect();
+                    if stored != addresses(result) {
+                        wrong.push("the endpoint in the store has other addresses".to_owned());
+                    }
+                }
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        match self.attach_request(request, record, result) {
+            Ok(mut attach) => {
+                attach.mtu = result.interfaces.get(1).map(|i| i.mtu).filter(|mtu| *mtu != 0);
+                if let Err(mut differences) = pod::check(&self.host, &attach).await {
+                    wrong.append(&mut differences);
+                }
+            }
+            Err(error) => wrong.push(error.to_string()),
+        }
+        wrong
+    }
+}
+
+fn addresses(result: &CniResult) -> BTreeSet<IpAddr> {
+    result.ips.iter().map(|ip| ip.address.addr()).collect()
+}

@@ -1,0 +1,204 @@
+//! The network configuration a runtime passes on standard input: the keys that mean something here.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use tortie_cni::{CniError, SUPPORTED_VERSIONS, code};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NetworkConfig {
+    #[serde(rename = "cniVersion")]
+    pub cni_version: String,
+    pub name: String,
+    pub nodename: String,
+    pub mtu: i64,
+    pub num_queues: i64,
+    pub device_type: String,
+    pub ipam: Ipam,
+    pub policy: Policy,
+    pub include_default_routes: bool,
+    pub container_settings: ContainerSettings,
+    pub feature_control: FeatureControl,
+    pub dataplane_options: DataplaneOptions,
+    pub policy_setup_timeout_seconds: i64,
+    /// `args."org.apache.mesos".network_info.labels.labels[]`.
+    pub args: Value,
+    /// Labels of the endpoint, for runtimes that have none to tell.
+    pub tortie_labels: BTreeMap<String, String>,
+    #[serde(rename = "prevResult")]
+    pub previous: Option<Value>,
+    #[serde(rename = "cni.dev/valid-attachments")]
+    pub valid_attachments: Option<Vec<Attachment>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Ipam {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub assign_ipv4: Option<String>,
+    pub assign_ipv6: Option<String>,
+    pub ipv4_pools: Vec<String>,
+    pub ipv6_pools: Vec<String>,
+    pub routes: Vec<IpamRoute>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct IpamRoute {
+    pub dst: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerSettings {
+    pub allow_ip_forwarding: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FeatureControl {
+    pub ip_addrs_no_ipam: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DataplaneOptions {
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    pub ifname: String,
+}
+
+/// What a runtime assumes when the version is not given.
+const UNSTATED_VERSION: &str = "0.2.0";
+
+impl NetworkConfig {
+    /// Reads a configuration: the keys we know, and all of it for a plugin it is passed on to.
+    pub fn parse(text: &str) -> Result<(NetworkConfig, Map<String, Value>), CniError> {
+        let bad = |error: serde_json::Error| {
+            CniError::new(code::DECODE, "failed to decode the network configuration").with(error.to_string())
+        };
+        let whole: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
+        let mut config: NetworkConfig = serde_json::from_value(without_nulls(whole.clone())).map_err(bad)?;
+        if config.name.is_empty() {
+            return Err(CniError::new(code::NETWORK_CONFIG, "missing network name"));
+        }
+        if !config.name.bytes().all(|c| c.is_ascii_alphanumeric() || b"_.-".contains(&c)) {
+            let message = format!("invalid characters found in network name {:?}", config.name);
+            return Err(CniError::new(code::NETWORK_CONFIG, message));
+        }
+        if config.cni_version.is_empty() {
+            config.cni_version = UNSTATED_VERSION.to_owned();
+        }
+        if !SUPPORTED_VERSIONS.contains(&config.cni_version.as_str()) {
+            let details =
+                format!("config is {:?}, plugin supports {SUPPORTED_VERSIONS:?}", config.cni_version);
+            return Err(CniError::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with(details));
+        }
+        Ok((config, whole))
+    }
+
+    /// Whether the version is at least this one.
+    pub fn is_at_least(&self, version: &str) -> bool {
+        let place = |version: &str| SUPPORTED_VERSIONS.iter().position(|known| *known == version);
+        place(&self.cni_version) >= place(version)
+    }
+
+    /// What an attachment cannot be made with, before anything is done.
+    pub fn check(&self, node: &str) -> Result<(), CniError> {
+        let wrong = |message: String| Err(CniError::new(code::NETWORK_CONFIG, message));
+        if !self.nodename.is_empty() && self.nodename != node {
+            return wrong(format!("nodename is {:?}, but this is node {node:?}", self.nodename));
+        }
+        // 68 is the least IPv4 can live with, 65535 the most a veth carries.
+        if self.mtu != 0 && !(68..=65535).contains(&self.mtu) {
+            return wrong(format!("mtu {} is out of range: it must be between 68 and 65535", self.mtu));
+        }
+        if !matches!(self.device_type.as_str(), "" | "veth" | "netkit") {
+            return wrong(format!(
+                "unknown device_type {:?} in CNI config (supported: \"veth\", \"netkit\")",
+                self.device_type
+            ));
+        }
+        if self.policy_setup_timeout_seconds < 0 {
+            return wrong("policy_setup_timeout_seconds must not be negative".to_owned());
+        }
+        if !self.dataplane_options.kind.is_empty() {
+            return wrong(format!(
+                "dataplane_options.type {:?} is not supported",
+                self.dataplane_options.kind
+            ));
+        }
+        if self.ipam.kind.is_empty() {
+            return wrong("ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// `null` is as good as not there, for every key.
+fn without_nulls(map: Map<String, Value>) -> Value {
+    Value::Object(map.into_iter().filter(|(_, value)| !value.is_null()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(text: &str) -> u32 {
+        NetworkConfig::parse(text).unwrap_err().code
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_its_code() {
+        assert_eq!(failure(""), code::DECODE);
+        assert_eq!(failure("[]"), code::DECODE);
+        assert_eq!(failure(r#"{"name":"n","mtu":"x"}"#), code::DECODE);
+        assert_eq!(failure(&"[".repeat(100_000)), code::DECODE);
+        assert_eq!(failure("{}"), code::NETWORK_CONFIG);
+        assert_eq!(failure(r#"{"name":"a b"}"#), code::NETWORK_CONFIG);
+        assert_eq!(failure(r#"{"name":"n","cniVersion":"2.0.0"}"#), code::INCOMPATIBLE_VERSION);
+    }
+
+    #[test]
+    fn versions_have_an_order() {
+        let (config, _) = NetworkConfig::parse(r#"{"name":"n","cniVersion":"0.4.0"}"#).unwrap();
+        assert!(config.is_at_least("0.3.1") && config.is_at_least("0.4.0") && !config.is_at_least("1.0.0"));
+        let (unstated, _) = NetworkConfig::parse(r#"{"name":"n","ipam":null}"#).unwrap();
+        assert_eq!(unstated.cni_version, "0.2.0");
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_anything_is_done() {
+        let check = |rest: &str| {
+            let text = format!(r#"{{"name":"n","ipam":{{"type":"calico-ipam"}}{rest}}}"#);
+            NetworkConfig::parse(&text).unwrap().0.check("n1").map_err(|error| error.code)
+        };
+        assert_eq!(check(""), Ok(()));
+        assert_eq!(check(r#","mtu":1450,"nodename":"n1","device_type":"veth""#), Ok(()));
+        for bad in [
+            r#","mtu":67"#,
+            r#","mtu":70000"#,
+            r#","nodename":"n2""#,
+            r#","device_type":"tap""#,
+            r#","policy_setup_timeout_seconds":-1"#,
+            r#","dataplane_options":{"type":"grpc"}"#,
+        ] {
+            assert_eq!(check(bad), Err(code::NETWORK_CONFIG), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Other IPAM plugins: found in CNI_PATH, run as the runtime would run them.
+
+use super::request::Request;
+use super::result::CniResult;
+use crate::journal::{AttachmentId, Delegate};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tortie_cni::{CniError, code};
+
+/// A plugin that takes longer is stopped.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// More than any plugin has to say.
+const LIMIT: u64 = 1 << 20;
+
+impl Delegate {
+    /// The plugin the configuration names, with the networks of the node in place of `usePodCidr`.
+    pub fn of(request: &Request, pod_cidrs: &[String]) -> Result<Delegate, CniError> {
+        let mut config = request.whole_config.clone();
+        if request.config.ipam.kind == "host-local"
+            && let Some(Value::Object(ipam)) = config.get_mut("ipam")
+        {
+            fill_in(ipam, pod_cidrs)?;
+        }
+        Ok(Delegate {
+            plugin: request.config.ipam.kind.clone(),
+            config: Value::Object(config).to_string(),
+            args: format!("IgnoreUnknown=1;{}", request.args_text),
+            path: request.path.clone(),
+        })
+    }
+
+    pub async fn add(&self, id: &AttachmentId, netns: &str) -> Result<CniResult, CniError> {
+        let text = self.run("ADD", id, netns).await?;
+        let bad = |reason: String| {
+            CniError::new(code::DECODE, format!("IPAM plugin {}: bad result: {reason}", self.plugin))
+        };
+        let value: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let result = CniResult::read(&value).map_err(bad)?;
+        if result.ips.is_empty() {
+            return Err(CniError::new(code::FAILED, "IPAM plugin returned missing IP config"));
+        }
+        Ok(result)
+    }
+
+    pub async fn del(&self, id: &AttachmentId, netns: &str) -> Result<(), CniError> {
+        self.run("DEL", id, netns).await.map(|_| ())
+    }
+
+    async fn run(&self, command: &str, id: &AttachmentId, netns: &str) -> Result<String, CniError> {
+        let failed = |reason: String| {
+            CniError::new(code::FAILED, format!("IPAM plugin {} {command}: {reason}", self.plugin))
+        };
+        let program = self.program()?;
+        let mut child = tokio::process::Command::new(program)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &id.container_id)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", &id.ifname)
+            .env("CNI_ARGS", &self.args)
+            .env("CNI_PATH", std::env::join_paths(&self.path).unwrap_or_default())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| failed(error.to_string()))?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let talk = async {
+            if let Some(mut stdin) = stdin {
+                // A plugin that fails early does not read to the end; what it prints says why.
+                let _ = stdin.write_all(self.config.as_bytes()).await;
+            }
+            let mut text = String::new();
+            if let Some(stdout) = stdout {
+                stdout.take(LIMIT).read_to_string(&mut text).await?;
+            }
+            Ok::<_, std::io::Error>((child.wait().await?, text))
+        };
+        let (status, text) = tokio::time::timeout(PATIENCE, talk)
+            .await
+            .map_err(|_| failed(format!("no answer within {} seconds", PATIENCE.as_secs())))?
+            .map_err(|error| failed(error.to_string()))?;
+        if status.success() {
+            return Ok(text);
+        }
+        // Its error is passed on as it is: the code tells the runtime what to do.
+        let error: Value = serde_json::from_str(&text).unwrap_or_default();
+        let number = error.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
+        let said = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
+        match number {
+            Some(code) => Err(CniError::new(code, said("msg")).with(said("details"))),
+            None => Err(failed(format!("{status}: {}", text.trim()))),
+        }
+    }
+
+    fn program(&self) -> Result<PathBuf, CniError> {
+        // A name with a path in it would leave CNI_PATH.
+        let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
+        let found =
+            plain.then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
+        found.flatten().ok_or_else(|| {
+            CniError::new(
+                code::FAILED,
+                format!("failed to find plugin {:?} in path {:?}", self.plugin, self.path),
+            )
+        })
+    }
+}
+
+/// Puts the node's own networks where the configuration says `usePodCidr`.
+fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
+    let net = |v6: bool| pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6);
+    let fill = |object: &mut Map<String, Value>| -> Result<(), CniError> {
+        let wanted = object.get("subnet").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+        let v6 = match wanted.as_str() {
+            "usepodcidr" => false,
+            "usepodcidripv6" => true,
+            _ => return Ok(()),
+        };
+        let (word, family) = if v6 { ("usePodCidrIPv6", "IPv6") } else { ("usePodCidr", "IPv4") };
+        let cidr = net(v6).ok_or_else(|| {
+            CniError::new(code::FAILED, format!("{word} found but there is no {family} CIDR configured"))
+        })?;
+        object.insert("subnet".to_owned(), json!(cidr));
+        Ok(())
+    };
+    fill(ipam)?;
+    for range in ipam.get_mut("ranges").and_then(Value::as_array_mut).into_iter().flatten() {
+        for part in range.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            fill(part)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_s_networks_take_their_place() {
+        let ipam = json!({"subnet": "usePodCidr", "ranges": [[{"subnet": "usePodCidrIPv6"}], [{"subnet": "10.9.0.0/24"}]]});
+        let Value::Object(mut ipam) = ipam else { unreachable!() };
+        let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];
+        fill_in(&mut ipam, &cidrs).unwrap();
+        assert_eq!(ipam["subnet"], "10.1.0.0/24");
+        assert_eq!(ipam["ranges"], json!([[{"subnet": "fd00::/64"}], [{"subnet": "10.9.0.0/24"}]]));
+        ipam.insert("subnet".into(), json!("USEPODCIDR"));
+        assert_eq!(
+            fill_in(&mut ipam, &[]).unwrap_err().message,
+            "usePodCidr found but there is no IPv4 CIDR configured"
+        );
+    }
+}

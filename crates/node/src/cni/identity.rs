@@ -1,0 +1,152 @@
+//! What an attachment is called: in the store, on the host, in address management.
+
+use super::request::Request;
+use serde_json::Value;
+use sha1::{Digest, Sha1};
+use std::collections::BTreeMap;
+
+pub const CALICO_IPAM: &str = "calico-ipam";
+const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
+const HASH_DIGITS: usize = 11;
+
+/// Who the container is to the orchestrator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub orchestrator: &'static str,
+    pub namespace: String,
+    /// Empty for containers that are no pods.
+    pub pod: String,
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Identity {
+    pub fn of(request: &Request) -> Identity {
+        let mut labels = mesos_labels(&request.config.args);
+        labels.extend(request.config.tortie_labels.clone());
+        let args = &request.args;
+        if !args.pod_namespace.is_empty() && !args.pod_name.is_empty() {
+            let (namespace, pod) = (args.pod_namespace.clone(), args.pod_name.clone());
+            return Identity { orchestrator: "k8s", namespace, pod, labels };
+        }
+        let namespace = labels.get(NAMESPACE_LABEL).cloned().unwrap_or_else(|| "default".to_owned());
+        Identity { orchestrator: "cni", namespace, pod: String::new(), labels }
+    }
+
+    /// The usual name of the host's end, the same that the reference uses.
+    pub fn host_interface(&self, prefix: &str, container_id: &str) -> String {
+        if self.orchestrator == "k8s" {
+            return hashed(prefix, &format!("{}.{}", self.namespace, self.pod));
+        }
+        let id: String = container_id.chars().take(HASH_DIGITS).collect();
+        format!("cali{id}")
+    }
+
+    /// For a second interface of a container whose usual name is taken.
+    pub fn other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
+        hashed(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
+    }
+}
+
+/// Whose addresses these are in address management.
+pub fn handle(network: &str, container_id: &str) -> String {
+    format!("{network}.{container_id}")
+}
+
+/// What old versions called it.
+pub fn legacy_handle(identity: &Identity, container_id: &str) -> String {
+    match identity.orchestrator {
+        "k8s" => format!("{}.{}", identity.namespace, identity.pod),
+        _ => container_id.to_owned(),
+    }
+}
+
+fn hashed(prefix: &str, text: &str) -> String {
+    let digest = Sha1::digest(text.as_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{prefix}{}", &hex[..HASH_DIGITS])
+}
+
+fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
+    let listed = args
+        .get("org.apache.mesos")
+        .and_then(|mesos| mesos.pointer("/network_info/labels/labels"))
+        .and_then(Value::as_array);
+    let mut labels = BTreeMap::new();
+    for label in listed.into_iter().flatten() {
+        let text = |key: &str| label.get(key).and_then(Value::as_str);
+        if let (Some(key), Some(value)) = (text("key"), text("value")) {
+            labels.insert(key.to_owned(), sanitised(value));
+        }
+    }
+    labels
+}
+
+/// A label value out of any text: `/` becomes `.`, what else is not allowed becomes `-`, runs of dots and dashes with
+/// a dot in them become one dot, and the ends are trimmed.
+fn sanitised(text: &str) -> String {
+    let mut out = String::new();
+    let mut run = String::new();
+    let flush = |run: &mut String, out: &mut String| {
+        if run.contains('.') {
+            out.push('.');
+        } else {
+            out.push_str(run);
+        }
+        run.clear();
+    };
+    let mut invalid = false;
+    for c in text.chars() {
+        let mapped = if c == '/' { '.' } else { c };
+        if mapped.is_ascii_alphanumeric() || mapped == '_' {
+            flush(&mut run, &mut out);
+            out.push(mapped);
+            invalid = false;
+        } else if mapped == '.' || mapped == '-' {
+            run.push(mapped);
+            invalid = false;
+        } else if !invalid {
+            run.push('-');
+            invalid = true;
+        }
+    }
+    flush(&mut run, &mut out);
+    out.trim_matches(['.', '-', '_']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(namespace: &str, pod: &str) -> Identity {
+        Identity {
+            orchestrator: "k8s",
+            namespace: namespace.into(),
+            pod: pod.into(),
+            labels: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn interfaces_are_named_as_the_reference_names_them() {
+        assert_eq!(pod("default", "web-0").host_interface("cali", "x"), "cali0d7763386da");
+        assert_eq!(pod("kube-system", "coredns-abc12").host_interface("cali", "x"), "cali8e1d9638c60");
+        assert_eq!(pod("shop", "cart-7d9f-x2kq4").host_interface("cali", "x"), "calif3fcd31e183");
+        let plain = Identity { orchestrator: "cni", ..pod("default", "") };
+        assert_eq!(plain.host_interface("cali", "0123456789abcdef"), "cali0123456789a");
+        let other = plain.other_host_interface("cali", "0123456789abcdef", "eth1");
+        assert!(other.len() == 15 && other.starts_with("cali"), "{other}");
+    }
+
+    #[test]
+    fn labels_of_mesos_are_made_fit() {
+        let args = json!({"org.apache.mesos": {"network_info": {"labels": {"labels": [
+            {"key": "app", "value": "a/b  c"}, {"key": "x", "value": "-./.-y!"}, {"key": 1},
+        ]}}}});
+        let labels = mesos_labels(&args);
+        assert_eq!(labels["app"], "a.b-c");
+        assert_eq!(labels["x"], "y");
+        assert_eq!(labels.len(), 2);
+        assert!(mesos_labels(&Value::Null).is_empty());
+    }
+}

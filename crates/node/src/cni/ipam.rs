@@ -1,0 +1,149 @@
+//! Address management: our own, for `calico` and for `calico-ipam` called on its own.
+
+use super::identity::{self, Identity};
+use super::request::Request;
+use super::result::{CniResult, Ip, RouteTo};
+use super::wiring::Wiring;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_cni::{CniError, code};
+use tortie_ipam::pool::Use;
+use tortie_ipam::{Error, Holder, SpecificRequest};
+use tortie_model::kinds::IPPoolSpec;
+
+impl Wiring {
+    /// `calico-ipam` ADD. What the container already has is the answer to a repeated request.
+    pub(super) async fn ipam_add(&self, request: &Request) -> Result<CniResult, CniError> {
+        self.assign(request, Some(1)).await
+    }
+
+    pub(super) async fn ipam_del(&self, request: &Request) -> Result<(), CniError> {
+        let identity = Identity::of(request);
+        self.release(&identity::handle(&request.config.name, &request.container_id)).await?;
+        self.release(&identity::legacy_handle(&identity, &request.container_id)).await
+    }
+
+    /// Addresses for a container, with the prefix length of their blocks and a route for each.
+    pub(super) async fn assign(
+        &self,
+        request: &Request,
+        max_per_handle: Option<u32>,
+    ) -> Result<CniResult, CniError> {
+        let holder = self.holder(request);
+        if let Some(text) = &request.args.ip {
+            let address: IpAddr = text.parse().map_err(|_| {
+                CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: IP={text} is no address"))
+            })?;
+            let mut wanted = SpecificRequest::new(address, holder);
+            wanted.intended = Some(Use::Workload);
+            wanted.max_per_handle = max_per_handle;
+            let address = self.allocator.assign_address(&wanted).await.map_err(failed)?;
+            return Ok(result(&[address]));
+        }
+        let ipam = &request.config.ipam;
+        let is = |flag: &Option<String>, word: &str| flag.as_deref() == Some(word);
+        let v4 = u32::from(!is(&ipam.assign_ipv4, "false"));
+        let v6 = u32::from(is(&ipam.assign_ipv6, "true"));
+        let mut wanted = tortie_ipam::Request::new(holder, v4, v6);
+        wanted.v4_pools = self.pools(&ipam.ipv4_pools, true).await?;
+        wanted.v6_pools = self.pools(&ipam.ipv6_pools, false).await?;
+        wanted.max_per_handle = max_per_handle;
+        let handle = identity::handle(&request.config.name, &request.container_id);
+        let assigned = match self.allocator.auto_assign(&wanted).await {
+            Ok(assigned) => assigned,
+            Err(error) => {
+                if error.assigned.addresses().next().is_some() {
+                    self.release(&handle).await?;
+                }
+                return Err(failed(error.error));
+            }
+        };
+        for family in [&assigned.v4, &assigned.v6] {
+            if let Some(shortfall) = family.shortfall() {
+                if assigned.addresses().next().is_some() {
+                    self.release(&handle).await?;
+                }
+                let message = format!("failed to request IPv{} addresses: {shortfall}", family.version);
+                return Err(CniError::new(code::FAILED, message));
+            }
+        }
+        Ok(result(&assigned.addresses().collect::<Vec<_>>()))
+    }
+
+    /// Gives back all a handle has; nothing is fine.
+    pub(super) async fn release(&self, handle: &str) -> Result<(), CniError> {
+        match self.allocator.release_by_handle(handle).await {
+            Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn holder(&self, request: &Request) -> Holder {
+        use tortie_ipam::owner::attribute;
+        let identity = Identity::of(request);
+        let mut attributes = BTreeMap::from([
+            (attribute::NODE.to_owned(), self.node.clone()),
+            (
+                attribute::TIMESTAMP.to_owned(),
+                Timestamp::now().strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string(),
+            ),
+        ]);
+        if !identity.pod.is_empty() {
+            attributes.insert(attribute::POD.to_owned(), identity.pod);
+            attributes.insert(attribute::NAMESPACE.to_owned(), identity.namespace);
+        }
+        let handle = identity::handle(&request.config.name, &request.container_id);
+        Holder::new(Some(&handle), attributes)
+    }
+
+    /// Pools by CIDR or by name.
+    async fn pools(&self, listed: &[String], v4: bool) -> Result<Vec<IpNet>, CniError> {
+        let mut pools = Vec::new();
+        for text in listed {
+            let bad = |reason: String| {
+                CniError::new(code::NETWORK_CONFIG, format!("error parsing pool {text:?}: {reason}"))
+            };
+            let net = match text.parse::<IpNet>() {
+                Ok(net) => net,
+                Err(_) => {
+                    let pool = self.resources.get_as::<IPPoolSpec>("", text).await;
+                    let pool = pool.map_err(|error| bad(error.to_string()))?;
+                    pool.spec.cidr.parse().map_err(|_| bad("its CIDR cannot be read".to_owned()))?
+                }
+            };
+            if net.addr().is_ipv4() != v4 {
+                let family = if v4 { "IPv4" } else { "IPv6" };
+                return Err(bad(format!("{:?} isn't a {family} address", net.addr().to_string())));
+            }
+            pools.push(net.trunc());
+        }
+        Ok(pools)
+    }
+}
+
+fn result(addresses: &[IpNet]) -> CniResult {
+    CniResult {
+        ips: addresses.iter().map(|net| Ip { address: *net, gateway: None, interface: None }).collect(),
+        routes: addresses.iter().map(|net| RouteTo { dst: *net, gateway: None }).collect(),
+        ..CniResult::default()
+    }
+}
+
+/// A store that cannot be reached is worth another try, anything else is not.
+pub(super) fn failed(error: Error) -> CniError {
+    match error {
+        Error::Store(error) => store_failed(error),
+        Error::TooManyRetries => CniError::new(code::TRY_AGAIN, error.to_string()),
+        error => CniError::new(code::FAILED, error.to_string()),
+    }
+}
+
+pub(super) fn store_failed(error: tortie_store::Error) -> CniError {
+    let code = match &error {
+        tortie_store::Error::Datastore(_) | tortie_store::Error::Conflict { .. } => code::TRY_AGAIN,
+        _ => code::FAILED,
+    };
+    CniError::new(code, error.to_string())
+}

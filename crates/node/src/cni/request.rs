@@ -1,0 +1,219 @@
+//! One request of a runtime, as its plugin passed it on.
+
+use super::config::NetworkConfig;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use tortie_cni::{CniError, Plugin, code};
+
+/// As it comes over the socket.
+#[derive(Debug, Deserialize)]
+struct Wire {
+    plugin: String,
+    command: String,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    own_netns: bool,
+    #[serde(default)]
+    config: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+    /// `calico -t`.
+    Test,
+}
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub plugin: Plugin,
+    pub command: Command,
+    pub container_id: String,
+    /// Empty when the runtime no longer knows it.
+    pub netns: String,
+    pub ifname: String,
+    pub args: Args,
+    /// As given, for a plugin it is passed on to.
+    pub args_text: String,
+    pub path: Vec<PathBuf>,
+    pub config: NetworkConfig,
+    pub whole_config: Map<String, Value>,
+}
+
+/// CNI_ARGS: the keys that mean something here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    pub ip: Option<String>,
+    pub pod_namespace: String,
+    pub pod_name: String,
+}
+
+impl Args {
+    fn parse(text: &str) -> Result<Args, CniError> {
+        let mut args = Args::default();
+        for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(CniError::new(code::ENVIRONMENT, format!("CNI_ARGS: {pair:?} is not key=value")));
+            };
+            match key {
+                "IP" if !value.is_empty() => args.ip = Some(value.to_owned()),
+                "K8S_POD_NAMESPACE" => args.pod_namespace = value.to_owned(),
+                "K8S_POD_NAME" => args.pod_name = value.to_owned(),
+                _ => {}
+            }
+        }
+        Ok(args)
+    }
+}
+
+impl Request {
+    pub fn parse(text: &[u8]) -> Result<Request, CniError> {
+        let wire: Wire = serde_json::from_slice(text)
+            .map_err(|e| CniError::new(code::DECODE, "failed to decode the request").with(e.to_string()))?;
+        let bad = |message: String| CniError::new(code::ENVIRONMENT, message);
+        let plugin = Plugin::from_name(&wire.plugin)
+            .ok_or_else(|| bad(format!("unknown plugin {:?}", wire.plugin)))?;
+        let command = match wire.command.as_str() {
+            "ADD" => Command::Add,
+            "DEL" => Command::Del,
+            "CHECK" => Command::Check,
+            "GC" => Command::Gc,
+            "STATUS" => Command::Status,
+            "TEST" => Command::Test,
+            other => return Err(bad(format!("unknown CNI_COMMAND: {other}"))),
+        };
+        let variable = |name: &str| wire.env.get(name).cloned().unwrap_or_default();
+        let needed: &[&str] = match command {
+            Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
+            Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+            Command::Gc | Command::Status => &["CNI_PATH"],
+            Command::Test => &[],
+        };
+        let missing: Vec<&str> = needed.iter().copied().filter(|name| variable(name).is_empty()).collect();
+        if !missing.is_empty() {
+            return Err(bad(format!("required env variables [{}] missing", missing.join(","))));
+        }
+        let (container_id, ifname) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"));
+        if matches!(command, Command::Add | Command::Check | Command::Del) {
+            check_container_id(&container_id)?;
+            check_interface(&ifname)?;
+        }
+        let (config, whole_config) = NetworkConfig::parse(&wire.config)?;
+        let refused = |what: &str| {
+            Err(CniError::new(code::INCOMPATIBLE_VERSION, format!("config version does not allow {what}")))
+        };
+        match command {
+            Command::Check if !config.is_at_least("0.4.0") => return refused("CHECK"),
+            Command::Gc if !config.is_at_least("1.1.0") => return refused("GC"),
+            Command::Status if !config.is_at_least("1.1.0") => return refused("STATUS"),
+            _ => {}
+        }
+        let overridden = matches!(variable("CNI_NETNS_OVERRIDE").as_str(), "TRUE" | "true" | "1");
+        if wire.own_netns && !overridden && matches!(command, Command::Add | Command::Del) {
+            return Err(CniError::new(
+                code::SAME_NAMESPACE,
+                "the container's network namespace is the one the plugin runs in",
+            )
+            .with("set CNI_NETNS_OVERRIDE=1 if that is meant"));
+        }
+        let args_text = variable("CNI_ARGS");
+        Ok(Request {
+            plugin,
+            command,
+            container_id,
+            netns: variable("CNI_NETNS"),
+            ifname,
+            args: Args::parse(&args_text)?,
+            args_text,
+            path: std::env::split_paths(&variable("CNI_PATH")).collect(),
+            config,
+            whole_config,
+        })
+    }
+}
+
+/// Also limits the length: the name becomes part of file names and keys.
+fn check_container_id(id: &str) -> Result<(), CniError> {
+    let fits = id.len() <= 200
+        && id.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && id.bytes().all(|c| c.is_ascii_alphanumeric() || b"_.-".contains(&c));
+    match fits {
+        true => Ok(()),
+        false => Err(CniError::new(code::ENVIRONMENT, "invalid characters in containerID").with(id)),
+    }
+}
+
+fn check_interface(name: &str) -> Result<(), CniError> {
+    let wrong = |message: &str| Err(CniError::new(code::ENVIRONMENT, message).with(name));
+    match name {
+        "." | ".." => wrong("interface name is . or .."),
+        _ if name.len() > 15 => wrong("interface name is too long"),
+        _ if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) => {
+            wrong("interface name contains / or : or whitespace characters")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(command: &str, env: Value, config: &str) -> Result<Request, CniError> {
+        let wire = json!({"plugin": "calico", "command": command, "env": env, "config": config});
+        Request::parse(wire.to_string().as_bytes())
+    }
+
+    fn env() -> Value {
+        json!({"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "eth0", "CNI_PATH": "/a:/b"})
+    }
+
+    const CONFIG: &str = r#"{"name":"net","cniVersion":"1.1.0"}"#;
+
+    #[test]
+    fn a_good_request_is_read() {
+        let mut env = env();
+        env["CNI_ARGS"] = json!("IgnoreUnknown=1;IP=10.0.0.9;K8S_POD_NAME=web;K8S_POD_NAMESPACE=shop");
+        let request = request("ADD", env, CONFIG).unwrap();
+        assert_eq!(request.path, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        let args = Args { ip: Some("10.0.0.9".into()), pod_namespace: "shop".into(), pod_name: "web".into() };
+        assert_eq!(request.args, args);
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_code() {
+        let code_of = |command: &str, change: &[(&str, &str)], config: &str| {
+            let mut env = env();
+            for (name, value) in change {
+                env[*name] = json!(value);
+            }
+            request(command, env, config).unwrap_err().code
+        };
+        assert_eq!(code_of("FLY", &[], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[("CNI_NETNS", "")], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[("CNI_CONTAINERID", "../x")], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[("CNI_IFNAME", "a/b")], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[("CNI_IFNAME", "aaaaaaaaaaaaaaaa")], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[("CNI_ARGS", "x")], CONFIG), code::ENVIRONMENT);
+        assert_eq!(code_of("ADD", &[], "{"), code::DECODE);
+        let old = r#"{"name":"net","cniVersion":"0.3.1"}"#;
+        assert_eq!(code_of("CHECK", &[], old), code::INCOMPATIBLE_VERSION);
+        assert_eq!(code_of("GC", &[], old), code::INCOMPATIBLE_VERSION);
+        assert_eq!(Request::parse(b"nonsense").unwrap_err().code, code::DECODE);
+    }
+
+    #[test]
+    fn del_needs_no_namespace() {
+        let mut env = env();
+        env["CNI_NETNS"] = json!("");
+        assert!(request("DEL", env, CONFIG).is_ok());
+    }
+}

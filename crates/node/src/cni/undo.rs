@@ -1,0 +1,148 @@
+//! DEL, and undoing what was half done. Every step goes on past the failure of another; what could not be undone stays
+//! in the journal and is tried again.
+
+use super::identity::{self, CALICO_IPAM, Identity};
+use super::ipam::store_failed;
+use super::request::Request;
+use super::wiring::Wiring;
+use crate::journal::{Delegate, Phase, Record};
+use std::path::Path;
+use tortie_cni::{CniError, code};
+use tortie_dataplane::pod;
+use tortie_model::Key;
+use tortie_model::kinds::WorkloadEndpointSpec;
+use tortie_store::{Error, Revision};
+
+/// How often a lost race for an endpoint is run again.
+const ATTEMPTS: usize = 6;
+
+impl Wiring {
+    /// Succeeds when there is nothing left to undo.
+    pub(super) async fn del(&self, request: &Request) -> Result<(), CniError> {
+        let id = Wiring::record_id(request);
+        if let Some(mut record) = self.journal.get(&id) {
+            if !request.netns.is_empty() {
+                record.netns = request.netns.clone();
+            }
+            return self.undo(&record).await;
+        }
+        // Attached by somebody else, or long gone: everything that could be there is looked for.
+        let identity = Identity::of(request);
+        let usual = self.pick_host_interface(request, &identity);
+        let own_ipam = request.config.ipam.kind == CALICO_IPAM;
+        let delegated = !own_ipam && !request.config.ipam.kind.is_empty();
+        let record = Record {
+            id,
+            phase: Phase::Removing,
+            network: request.config.name.clone(),
+            netns: request.netns.clone(),
+            host_interface: if self.is_in_use(&usual) { String::new() } else { usual },
+            handle: own_ipam.then(|| identity::handle(&request.config.name, &request.container_id)),
+            delegate: if delegated { Some(Delegate::of(request, &any_network())?) } else { None },
+            endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
+            result: None,
+        };
+        self.dismantle(&record).await?;
+        if own_ipam {
+            self.release(&identity::legacy_handle(&identity, &request.container_id)).await?;
+        }
+        Ok(())
+    }
+
+    /// Undoes an attachment that has a record.
+    pub(super) async fn undo(&self, record: &Record) -> Result<(), CniError> {
+        let record = Record { phase: Phase::Removing, result: None, ..record.clone() };
+        self.write(&record, false)?;
+        self.dismantle(&record).await?;
+        crate::failpoint::hit("del-dismantled");
+        self.journal.remove(&record.id).map_err(|error| {
+            CniError::new(code::IO, "cannot remove the record of the attachment").with(error.to_string())
+        })
+    }
+
+    /// The address goes back last: nobody else gets it while anything here still uses it.
+    async fn dismantle(&self, record: &Record) -> Result<(), CniError> {
+        let mut failures = Vec::new();
+        crate::failpoint::hit("del-journalled");
+        if let Some(key) = record.endpoint_key() {
+            match self.delete_endpoint(record).await {
+                Ok(Deleted::Kept) => {}
+                Ok(Deleted::Gone(revision)) => {
+                    crate::failpoint::hit("del-unstored");
+                    if let Err(reason) = self.orders.detach(key, revision).await {
+                        failures.push(CniError::new(code::TRY_AGAIN, reason));
+                    }
+                }
+                Err(error) => failures.push(error),
+            }
+        }
+        let netns = Some(Path::new(&record.netns)).filter(|path| !path.as_os_str().is_empty());
+        let host_interface = Some(record.host_interface.as_str()).filter(|name| !name.is_empty());
+        if let Err(error) = pod::detach(&self.host, netns, &record.id.ifname, host_interface).await {
+            failures.push(CniError::new(code::FAILED, error.to_string()));
+        }
+        crate::failpoint::hit("del-detached");
+        if failures.is_empty() {
+            if let Some(handle) = &record.handle {
+                self.release(handle).await?;
+            }
+            if let Some(delegate) = &record.delegate {
+                delegate.del(&record.id, &record.netns).await?;
+            }
+            crate::failpoint::hit("del-released");
+        }
+        match failures.len() {
+            0 => Ok(()),
+            1 => Err(failures.remove(0)),
+            _ => {
+                let code = failures[0].code;
+                let all: Vec<String> = failures.iter().map(CniError::to_string).collect();
+                Err(CniError::new(code, all.join("; ")))
+            }
+        }
+    }
+
+    /// Deletes the endpoint unless it belongs to a newer sandbox.
+    async fn delete_endpoint(&self, record: &Record) -> Result<Deleted, CniError> {
+        let Some(Key::Resource { kind, namespace, name }) = record.endpoint_key() else {
+            return Ok(Deleted::Kept);
+        };
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
+                Ok(stored) => stored,
+                Err(Error::DoesNotExist { .. }) => return Ok(Deleted::Gone(None)),
+                Err(error) => return Err(store_failed(error)),
+            };
+            let container = &stored.spec.container_id;
+            if !container.is_empty() && *container != record.id.container_id {
+                return Ok(Deleted::Kept);
+            }
+            let version = stored.metadata.resource_version.clone();
+            match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
+                Ok(_) => return Ok(Deleted::Gone(version.parse().ok())),
+                Err(Error::DoesNotExist { .. }) => return Ok(Deleted::Gone(None)),
+                Err(error @ Error::Conflict { .. }) => last = Some(error),
+                Err(error) => return Err(store_failed(error)),
+            }
+        }
+        let reason = last.map(|error| error.to_string()).unwrap_or_default();
+        Err(CniError::new(code::TRY_AGAIN, "error deleting endpoint").with(reason))
+    }
+
+    fn is_in_use(&self, interface: &str) -> bool {
+        self.journal.find(|record| record.host_interface == interface).is_some()
+    }
+}
+
+enum Deleted {
+    /// It is somebody else's.
+    Kept,
+    /// With the revision it had, if it was there.
+    Gone(Option<Revision>),
+}
+
+/// To give back an address, a plugin does not need to know the network it came from.
+fn any_network() -> [String; 2] {
+    ["0.0.0.0/0".to_owned(), "::/0".to_owned()]
+}

@@ -1,0 +1,216 @@
+//! Everything a CNI request needs, and which request does what.
+
+use super::config::Attachment;
+use super::identity;
+use super::request::{Command, Request};
+use crate::engine::Orders;
+use crate::journal::{AttachmentId, Journal, Phase, Record};
+use crate::state::State;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tortie_cni::{CniError, Plugin, code};
+use tortie_dataplane::Netns;
+use tortie_ipam::Allocator;
+use tortie_store::Resources;
+
+/// After this a request is given up and undone; the plugin waits longer.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub struct Wiring {
+    pub node: String,
+    pub host: Netns,
+    pub allocator: Allocator,
+    pub resources: Resources,
+    pub orders: Orders,
+    pub journal: Journal,
+    pub state: Arc<State>,
+    /// Profiles known to exist.
+    pub(super) profiles: Mutex<HashSet<String>>,
+    /// Requests about one container wait for each other.
+    busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Dead attachments seen by the last collection: what is seen twice is collected.
+    suspects: Mutex<BTreeSet<AttachmentId>>,
+}
+
+impl Wiring {
+    pub fn new(
+        node: &str,
+        host: Netns,
+        allocator: Allocator,
+        resources: Resources,
+        orders: Orders,
+        journal: Journal,
+        state: Arc<State>,
+    ) -> Wiring {
+        Wiring {
+            node: node.to_owned(),
+            host,
+            allocator,
+            resources,
+            orders,
+            journal,
+            state,
+            profiles: Mutex::default(),
+            busy: Mutex::default(),
+            suspects: Mutex::default(),
+        }
+    }
+
+    /// What the plugin prints.
+    pub async fn answer(&self, request: Request) -> Result<String, CniError> {
+        match request.command {
+            Command::Status | Command::Test => return self.status(request.command),
+            Command::Add | Command::Del | Command::Check | Command::Gc => self.check_ready()?,
+        }
+        let version = request.config.cni_version.clone();
+        match (request.plugin, request.command) {
+            (Plugin::CalicoIpam, Command::Add) => Ok(self.ipam_add(&request).await?.print(&version)),
+            (Plugin::CalicoIpam, Command::Del) => self.ipam_del(&request).await.map(|()| String::new()),
+            (Plugin::CalicoIpam, _) => Ok(String::new()),
+            (Plugin::Calico, Command::Add) => {
+                let _turn = self.turn(&request.container_id).await;
+                self.add(&request).await.map(|result| result.print(&version))
+            }
+            (Plugin::Calico, Command::Del) => {
+                let _turn = self.turn(&request.container_id).await;
+                self.del(&request).await.map(|()| String::new())
+            }
+            (Plugin::Calico, Command::Check) => self.check(&request).await.map(|()| String::new()),
+            (Plugin::Calico, _) => self.gc(&request).await.map(|()| String::new()),
+        }
+    }
+
+    fn check_ready(&self) -> Result<(), CniError> {
+        if self.state.is_datastore_locked() {
+            return Err(CniError::new(code::FAILED, "Calico is currently not ready to process requests")
+                .with("ClusterInformation says that the datastore is locked (datastoreReady: false)"));
+        }
+        if !self.state.is_in_sync() {
+            return Err(CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
+                .with(describe(&self.state.troubles())));
+        }
+        Ok(())
+    }
+
+    fn status(&self, command: Command) -> Result<String, CniError> {
+        let troubles = self.state.troubles();
+        let ready = self.check_ready().and_then(|()| match troubles.is_empty() {
+            true => Ok(()),
+            false => Err(CniError::new(code::NOT_AVAILABLE, describe(&troubles))),
+        });
+        let code = if command == Command::Test { code::CONNECTION_TEST } else { code::NOT_AVAILABLE };
+        ready.map(|()| String::new()).map_err(|error| CniError { code, ..error })
+    }
+
+    /// The attachments of the network that are not listed are dead.
+    async fn gc(&self, request: &Request) -> Result<(), CniError> {
+        let Some(valid) = &request.config.valid_attachments else {
+            return Err(CniError::new(code::NETWORK_CONFIG, "cni.dev/valid-attachments is missing"));
+        };
+        let valid: BTreeSet<&Attachment> = valid.iter().collect();
+        let mut failures = Vec::new();
+        for record in self.journal.all() {
+            let attachment =
+                Attachment { container_id: record.id.container_id.clone(), ifname: record.id.ifname.clone() };
+            if record.network != request.config.name || valid.contains(&attachment) {
+                continue;
+            }
+            let _turn = self.turn(&record.id.container_id).await;
+            if let Some(record) = self.journal.get(&record.id)
+                && let Err(error) = self.undo(&record).await
+            {
+                failures.push(error.to_string());
+            }
+        }
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(CniError::new(code::FAILED, failures.join("; "))),
+        }
+    }
+
+    /// Undoes what nobody finished, and what died without a word: at start, and from time to time.
+    pub async fn collect(&self) {
+        let mut seen = BTreeSet::new();
+        for record in self.journal.all() {
+            let dead = match record.phase {
+                Phase::Adding | Phase::Removing => true,
+                Phase::Live => !std::path::Path::new(&record.netns).exists(),
+            };
+            if !dead {
+                continue;
+            }
+            let seen_before = {
+                let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+                suspects.contains(&record.id)
+            };
+            if record.phase == Phase::Live && !seen_before {
+                seen.insert(record.id);
+                continue;
+            }
+            let _turn = self.turn(&record.id.container_id).await;
+            // While we waited for our turn it may have been finished.
+            let Some(current) = self.journal.get(&record.id).filter(|now| now.phase == record.phase) else {
+                continue;
+            };
+            tracing::info!(container = record.id.container_id, phase = ?record.phase, "collecting what was left");
+            if let Err(error) = self.undo(&current).await {
+                tracing::warn!(%error, container = record.id.container_id, "not collected yet");
+            }
+        }
+        *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    }
+
+    pub(super) fn record_id(request: &Request) -> AttachmentId {
+        AttachmentId { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
+    }
+
+    /// The first free name for the host's end. Two containers whose IDs begin alike do not fight for one.
+    pub(super) fn pick_host_interface(&self, request: &Request, identity: &identity::Identity) -> String {
+        let id = Wiring::record_id(request);
+        let prefix = self.interface_prefix();
+        let usual = identity.host_interface(&prefix, &request.container_id);
+        let taken = |record: &Record| record.host_interface == usual && record.id != id;
+        if identity.orchestrator == "k8s" || self.journal.find(taken).is_none() {
+            return usual;
+        }
+        identity.other_host_interface(&prefix, &request.container_id, &request.ifname)
+    }
+
+    fn interface_prefix(&self) -> String {
+        let prefixes = self.state.parameters().borrow().text("interfacePrefix");
+        prefixes.split(',').next().map(str::trim).filter(|p| !p.is_empty()).unwrap_or("cali").to_owned()
+    }
+
+    pub(super) async fn turn(&self, container_id: &str) -> Turn<'_> {
+        let lock = {
+            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            busy.entry(container_id.to_owned()).or_default().clone()
+        };
+        let guard = lock.lock_owned().await;
+        Turn { wiring: self, container_id: container_id.to_owned(), guard: Some(guard) }
+    }
+}
+
+/// The right to work on a container; the next one waits for its end.
+pub(super) struct Turn<'a> {
+    wiring: &'a Wiring,
+    container_id: String,
+    guard: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.guard.take();
+        let mut busy = self.wiring.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if busy.get(&self.container_id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            busy.remove(&self.container_id);
+        }
+    }
+}
+
+fn describe(troubles: &BTreeMap<String, String>) -> String {
+    let lines: Vec<String> = troubles.iter().map(|(part, trouble)| format!("{part}: {trouble}")).collect();
+    lines.join("; ")
+}

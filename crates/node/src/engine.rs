@@ -1,0 +1,296 @@
+//! The loop of the node: what the store says and what CNI attaches goes through compute into the dataplane.
+//!
+//! One task owns compute and dataplane. Until the whole store has been heard once, nothing is touched in the kernel;
+//! while the store is silent, everything stays as it is.
+
+use crate::state::State;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+use tortie_compute::Compute;
+use tortie_dataplane::{Dataplane, Netns, Reports};
+use tortie_model::kinds::ClusterInformation;
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Plan, Settings, Update};
+use tortie_store::{Event, Revision};
+
+/// How much is taken in before the plan is looked at.
+const AT_ONCE: usize = 1024;
+const QUEUE: usize = 1024;
+/// Between attempts to start the dataplane.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What happens locally.
+#[derive(Debug)]
+pub enum Order {
+    /// An endpoint of ours exists: program it now, and keep it whatever the store says.
+    Attach { key: Key, value: Box<Value>, done: oneshot::Sender<Result<(), String>> },
+    /// It is gone, deleted from the store at this revision of it.
+    Detach { key: Key, revision: Option<Revision>, done: oneshot::Sender<Result<(), String>> },
+}
+
+/// The way to the engine.
+#[derive(Clone, Debug)]
+pub struct Orders(mpsc::Sender<Order>);
+
+impl Orders {
+    /// Returns when the endpoint is in the kernel.
+    pub async fn attach(&self, key: Key, value: Value) -> Result<(), String> {
+        let (done, answer) = oneshot::channel();
+        self.send(Order::Attach { key, value: Box::new(value), done }, answer).await
+    }
+
+    /// Returns when nothing of the endpoint is in the kernel.
+    pub async fn detach(&self, key: Key, revision: Option<Revision>) -> Result<(), String> {
+        let (done, answer) = oneshot::channel();
+        self.send(Order::Detach { key, revision, done }, answer).await
+    }
+
+    async fn send(&self, order: Order, answer: oneshot::Receiver<Result<(), String>>) -> Result<(), String> {
+        let stopped = || "the node's daemon is stopping".to_owned();
+        self.0.send(order).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+}
+
+pub struct Engine {
+    host: Netns,
+    compute: Compute,
+    state: Arc<State>,
+    plan: Plan,
+    dataplane: Option<(Dataplane, Settings)>,
+    /// Where the reports of each new dataplane go.
+    reports: mpsc::Sender<Reports>,
+    /// Endpoints of live attachments: only CNI takes them away.
+    held: HashSet<Key>,
+    /// Endpoints we deleted: news of them up to this revision is old.
+    retired: BTreeMap<Key, Revision>,
+    /// Ranges of which the snapshot is not complete yet.
+    missing: HashSet<usize>,
+    waiting: Vec<(Option<String>, oneshot::Sender<Result<(), String>>)>,
+}
+
+impl Engine {
+    pub fn new(
+        host: Netns,
+        compute: Compute,
+        state: Arc<State>,
+        ranges: usize,
+        held: HashSet<Key>,
+    ) -> (Engine, mpsc::Receiver<Reports>) {
+        let (reports, reported) = mpsc::channel(1);
+        let engine = Engine {
+            host,
+            compute,
+            state,
+            plan: Plan::default(),
+            dataplane: None,
+            reports,
+            held,
+            retired: BTreeMap::new(),
+            missing: (0..ranges).collect(),
+            waiting: Vec::new(),
+        };
+        (engine, reported)
+    }
+
+    pub fn orders() -> (Orders, mpsc::Receiver<Order>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Orders(sender), receiver)
+    }
+
+    pub async fn run(mut self, mut news: mpsc::Receiver<(usize, Event)>, mut orders: mpsc::Receiver<Order>) {
+        let mut retry = tokio::time::interval(RETRY);
+        loop {
+            tokio::select! {
+                Some((range, event)) = news.recv() => self.hear(range, event),
+                Some(order) = orders.recv() => self.obey(order),
+                _ = retry.tick() => {}
+                else => return,
+            }
+            for _ in 0..AT_ONCE {
+                if let Ok(order) = orders.try_recv() {
+                    self.obey(order);
+                } else if let Ok((range, event)) = news.try_recv() {
+                    self.hear(range, event);
+                } else {
+                    break;
+                }
+            }
+            self.converge().await;
+        }
+    }
+
+    fn hear(&mut self, range: usize, event: Event) {
+        self.state.metrics.updates.inc();
+        match event {
+            Event::Put(entry) => {
+                if let Value::Resource(Resource::ClusterInformation(information)) = &entry.value {
+                    self.state.set_datastore_ready(is_ready(information));
+                }
+                let old = self.retired.get(&entry.key).is_some_and(|known| entry.revision <= *known);
+                if !old {
+                    self.retired.remove(&entry.key);
+                    self.compute.put(&entry.key, &entry.value);
+                }
+            }
+            Event::Delete { key, .. } => {
+                self.retired.remove(&key);
+                if self.held.contains(&key) {
+                    tracing::warn!(%key, "the store lost an endpoint whose container lives; it keeps its network");
+                } else {
+                    self.compute.delete(&key);
+                }
+            }
+            Event::InSync(_) => {
+                self.missing.remove(&range);
+            }
+            Event::Unreadable { key, error } => {
+                self.state.metrics.bad_objects.inc();
+                tracing::warn!(key, %error, "passed over an entry that cannot be read");
+            }
+            // Ours are watches from the present: they are never reset.
+            Event::Reset => {}
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Attach { key, value, done } => {
+                let interface = match &*value {
+                    Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+                        Some(endpoint.spec.interface_name.clone())
+                    }
+                    _ => None,
+                };
+                self.retired.remove(&key);
+                self.compute.put(&key, &value);
+                self.held.insert(key);
+                self.waiting.push((interface, done));
+            }
+            Order::Detach { key, revision, done } => {
+                self.held.remove(&key);
+                self.compute.delete(&key);
+                if let Some(revision) = revision {
+                    self.retired.insert(key, revision);
+                }
+                self.waiting.push((None, done));
+            }
+        }
+    }
+
+    async fn converge(&mut self) {
+        let updates = self.compute.flush();
+        updates.iter().for_each(|update| self.plan.apply(update.clone()));
+        self.state.note(&updates);
+        self.publish();
+        if !self.missing.is_empty() {
+            for (_, done) in self.waiting.drain(..) {
+                // Whoever asked may be gone.
+                let _ = done.send(Err("the datastore has not been heard completely yet".to_owned()));
+            }
+            return;
+        }
+        let outcome = self.program(updates).await;
+        for (interface, done) in self.waiting.drain(..) {
+            let result = match &outcome {
+                Err(error) => Err(error.clone()),
+                Ok(failures) => {
+                    let ours = |failure: &&String| interface.as_ref().is_some_and(|i| failure.contains(i));
+                    failures.iter().find(ours).map_or(Ok(()), |failure| Err(failure.clone()))
+                }
+            };
+            let _ = done.send(result);
+        }
+    }
+
+    /// Makes the kernel have the plan; what it did not take is named.
+    async fn program(&mut self, updates: Vec<Update>) -> Result<Vec<String>, String> {
+        let settings = self.compute.settings();
+        let current = self.dataplane.as_ref().is_some_and(|(_, started_with)| started_with == settings);
+        if !current {
+            return self.start_dataplane(settings.clone()).await;
+        }
+        let Some((dataplane, _)) = &self.dataplane else { return Ok(Vec::new()) };
+        if updates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let begun = Instant::now();
+        let outcome = dataplane.apply(updates).await;
+        self.state.metrics.apply_time.observe(begun.elapsed().as_secs_f64());
+        match outcome {
+            Ok(outcome) => {
+                let failures: Vec<String> =
+                    outcome.failures.iter().map(|f| format!("{}: {}", f.object, f.reason)).collect();
+                for failure in &failures {
+                    self.state.metrics.dataplane_failures.inc();
+                    tracing::warn!(failure, "not programmed; will be tried again");
+                }
+                Ok(failures)
+            }
+            Err(error) => {
+                self.state.metrics.dataplane_failures.inc();
+                tracing::error!(%error, "the dataplane stopped; starting it again");
+                self.dataplane = None;
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// A new dataplane takes over what the kernel has: nothing is taken away in between.
+    async fn start_dataplane(&mut self, settings: Settings) -> Result<Vec<String>, String> {
+        self.dataplane = None;
+        let started = Dataplane::start(self.host.clone(), settings.clone()).await;
+        let (dataplane, reports) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                self.state.metrics.dataplane_failures.inc();
+                self.state.set_trouble("dataplane", Some(error.to_string()));
+                tracing::error!(%error, "the dataplane does not start; will be tried again");
+                return Err(error.to_string());
+            }
+        };
+        if let Err(error) = dataplane.replace(self.plan.clone()).await {
+            self.state.set_trouble("dataplane", Some(error.to_string()));
+            return Err(error.to_string());
+        }
+        self.state.set_trouble("dataplane", None);
+        self.state.set_mtu(dataplane.mtu().mtu);
+        let _ = self.reports.send(reports).await;
+        self.dataplane = Some((dataplane, settings));
+        self.state.set_in_sync();
+        Ok(Vec::new())
+    }
+
+    fn publish(&mut self) {
+        self.state.set_parameters(self.compute.parameters());
+        let totals = self.compute.totals();
+        let metrics = &self.state.metrics;
+        metrics.hosts.set(i64::try_from(totals.nodes).unwrap_or(i64::MAX));
+        metrics.workload_endpoints.set(i64::try_from(totals.workload_endpoints).unwrap_or(i64::MAX));
+        metrics.local_endpoints.set(i64::try_from(totals.local_workloads).unwrap_or(i64::MAX));
+        for (object, reason) in self.state.set_problems(self.compute.problems()) {
+            metrics.bad_objects.inc();
+            tracing::warn!(object, reason, "passed over");
+        }
+    }
+}
+
+fn is_ready(information: &ClusterInformation) -> bool {
+    information.spec.datastore_ready.unwrap_or(true)
+}
+
+/// What a node listens to.
+pub fn ranges() -> Vec<tortie_model::KeyRange> {
+    use tortie_model::KeyRange;
+    let kinds = [
+        Kind::Node,
+        Kind::IPPool,
+        Kind::WorkloadEndpoint,
+        Kind::FelixConfiguration,
+        Kind::ClusterInformation,
+    ];
+    let blocks = KeyRange::Blocks { ip_version: None };
+    kinds.into_iter().map(KeyRange::all).chain([blocks]).collect()
+}

@@ -1,0 +1,111 @@
+//! Health and metrics over HTTP, each where the settings say, as long as they say so.
+
+use crate::state::State;
+use axum::Router;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use axum::routing::get;
+use std::sync::Arc;
+use std::time::Duration;
+use tortie_compute::Parameters;
+
+/// After a failure to listen.
+const RETRY: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    host: String,
+    port: u16,
+}
+
+/// Serves `/liveness` and `/readiness`.
+pub async fn serve_health(state: Arc<State>) {
+    let router = Router::new()
+        .route("/liveness", get(liveness))
+        .route("/readiness", get(readiness))
+        .with_state(state.clone());
+    follow(state, "health", router, |p| place(p, "healthEnabled", "healthHost", "healthPort")).await;
+}
+
+/// Serves `/metrics`.
+pub async fn serve_metrics(state: Arc<State>) {
+    let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
+    follow(state, "metrics", router, |p| {
+        place(p, "prometheusMetricsEnabled", "prometheusMetricsHost", "prometheusMetricsPort")
+    })
+    .await;
+}
+
+/// Listens where the settings say, and moves when they change.
+async fn follow(
+    state: Arc<State>,
+    what: &'static str,
+    router: Router,
+    place: impl Fn(&Parameters) -> Option<Place>,
+) {
+    let mut parameters = state.parameters();
+    loop {
+        let wanted = place(&parameters.borrow_and_update());
+        let serving = async {
+            let Some(place) = &wanted else { return std::future::pending().await };
+            loop {
+                let outcome = match tokio::net::TcpListener::bind((place.host.as_str(), place.port)).await {
+                    Ok(listener) => axum::serve(listener, router.clone()).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = outcome {
+                    tracing::warn!(%error, what, ?place, "cannot serve; will be tried again");
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        };
+        let changed = async {
+            loop {
+                if parameters.changed().await.is_err() {
+                    return false;
+                }
+                if place(&parameters.borrow_and_update()) != wanted {
+                    return true;
+                }
+            }
+        };
+        tokio::select! {
+            () = serving => {}
+            more = changed => if !more { return },
+        }
+        parameters.mark_changed();
+    }
+}
+
+fn place(parameters: &Parameters, enabled: &str, host: &str, port: &str) -> Option<Place> {
+    if !parameters.flag(enabled) {
+        return None;
+    }
+    let host = parameters.text(host);
+    let host = if host.is_empty() { "::".to_owned() } else { host };
+    Some(Place { host, port: u16::try_from(parameters.number(port)).ok()? })
+}
+
+async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
+    (StatusCode::OK, report(&state))
+}
+
+/// Not ready: nothing was heard of the store yet, or the kernel does not take the plan. A store that went away later
+/// does not make the node unready: it goes on with what it has.
+async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
+    let broken = state.troubles().contains_key("dataplane");
+    let ready = state.is_in_sync() && !broken;
+    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report(&state))
+}
+
+async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
+    ([("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")], state.metrics.text())
+}
+
+/// Which part is late, in words.
+fn report(state: &State) -> String {
+    let mut lines = vec![format!("in sync: {}", if state.is_in_sync() { "yes" } else { "no" })];
+    lines.extend(state.troubles().iter().map(|(part, trouble)| format!("{part}: {trouble}")));
+    lines.extend(state.problems().iter().map(|(object, reason)| format!("{object} has no effect: {reason}")));
+    lines.join("\n") + "\n"
+}

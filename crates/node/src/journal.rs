@@ -1,0 +1,196 @@
+//! What this node has attached, on disk: written before anything is done, so that whatever is killed whenever, what was
+//! begun is known and can be undone.
+//!
+//! One file per attachment, replaced as a whole. The copy in memory is the one that is asked.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tortie_model::{Key, Kind};
+
+use crate::cni::CniResult;
+
+/// A container's interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttachmentId {
+    pub container_id: String,
+    pub ifname: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Begun and not answered: if nobody is at it any more, it is to be undone.
+    Adding,
+    /// Answered: stays until the runtime asks for its removal.
+    Live,
+    /// To be undone.
+    Removing,
+}
+
+/// Everything that has to be known to undo an attachment, and to answer for it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub id: AttachmentId,
+    pub phase: Phase,
+    pub network: String,
+    pub netns: String,
+    /// Empty if the interface belongs to a newer attachment of the same pod.
+    pub host_interface: String,
+    /// Of our own address management.
+    pub handle: Option<String>,
+    /// Of another IPAM plugin.
+    pub delegate: Option<Delegate>,
+    /// Namespace and name of the endpoint; none if it belongs to a newer attachment.
+    pub endpoint: Option<(String, String)>,
+    pub result: Option<CniResult>,
+}
+
+/// How an IPAM plugin that is not ours is called.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delegate {
+    pub plugin: String,
+    pub config: String,
+    pub args: String,
+    pub path: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    records: Mutex<BTreeMap<AttachmentId, Record>>,
+}
+
+impl Record {
+    pub fn endpoint_key(&self) -> Option<Key> {
+        let (namespace, name) = self.endpoint.as_ref()?;
+        Some(Key::resource(Kind::WorkloadEndpoint, namespace, name))
+    }
+}
+
+impl Journal {
+    /// Reads what a former run left. A file that cannot be read is set aside and named in the log.
+    pub fn open(dir: &Path) -> io::Result<Journal> {
+        fs::create_dir_all(dir)?;
+        let mut records = BTreeMap::new();
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => {}
+                // Never came to be: the rename was not reached.
+                Some("new") => {
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+                _ => continue,
+            }
+            let read = fs::read(&path)
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+            match read {
+                Ok(record) => {
+                    let record: Record = record;
+                    records.insert(record.id.clone(), record);
+                }
+                Err(error) => {
+                    tracing::error!(path = %path.display(), error, "set aside a record that cannot be read");
+                    fs::rename(&path, path.with_extension("unreadable"))?;
+                }
+            }
+        }
+        Ok(Journal { dir: dir.to_owned(), records: Mutex::new(records) })
+    }
+
+    pub fn get(&self, id: &AttachmentId) -> Option<Record> {
+        self.lock().get(id).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Record> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub fn find(&self, wanted: impl Fn(&Record) -> bool) -> Option<Record> {
+        self.lock().values().find(|record| wanted(record)).cloned()
+    }
+
+    /// Writes a record. With `durable` it survives the loss of power, not only of the process.
+    pub fn put(&self, record: &Record, durable: bool) -> io::Result<()> {
+        let path = self.path(&record.id);
+        let new = path.with_extension("new");
+        let mut file = File::create(&new)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        if durable {
+            file.sync_data()?;
+        }
+        fs::rename(&new, &path)?;
+        self.lock().insert(record.id.clone(), record.clone());
+        Ok(())
+    }
+
+    pub fn remove(&self, id: &AttachmentId) -> io::Result<()> {
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.lock().remove(id);
+        Ok(())
+    }
+
+    fn path(&self, id: &AttachmentId) -> PathBuf {
+        self.dir.join(format!("{}:{}.json", id.container_id, id.ifname))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<AttachmentId, Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(container: &str) -> Record {
+        Record {
+            id: AttachmentId { container_id: container.into(), ifname: "eth0".into() },
+            phase: Phase::Adding,
+            network: "net".into(),
+            netns: "/run/netns/x".into(),
+            host_interface: "cali1".into(),
+            handle: Some("net.c1".into()),
+            delegate: None,
+            endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
+            result: None,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        journal.put(&record("c1"), true).unwrap();
+        let mut live = record("c2");
+        live.phase = Phase::Live;
+        live.result = Some(CniResult::default());
+        journal.put(&record("c2"), true).unwrap();
+        journal.put(&live, false).unwrap();
+        journal.put(&record("c3"), false).unwrap();
+        journal.remove(&record("c3").id).unwrap();
+        journal.remove(&record("c3").id).unwrap();
+        let again = Journal::open(dir.path()).unwrap();
+        assert_eq!(again.all(), [record("c1"), live]);
+    }
+
+    #[test]
+    fn half_written_and_foreign_files_do_no_harm() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("c1:eth0.new"), "{").unwrap();
+        fs::write(dir.path().join("c2:eth0.json"), "{").unwrap();
+        fs::write(dir.path().join("notes.txt"), "x").unwrap();
+        assert!(Journal::open(dir.path()).unwrap().all().is_empty());
+        assert!(dir.path().join("c2:eth0.unreadable").exists());
+        assert!(!dir.path().join("c1:eth0.new").exists());
+    }
+}

@@ -1,0 +1,98 @@
+//! Numbers about the daemon, under the names that dashboards know.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    pub resync_state: Gauge,
+    pub local_endpoints: Gauge,
+    pub hosts: Gauge,
+    pub workload_endpoints: Gauge,
+    pub routes: Gauge,
+    pub updates: Counter,
+    pub dataplane_failures: Counter,
+    pub apply_time: Histogram,
+    pub bad_objects: Counter,
+    pub cni_requests: Family<[(&'static str, String); 2], Counter>,
+}
+
+impl Metrics {
+    pub fn new(host: &str) -> Metrics {
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            resync_state: Gauge::default(),
+            local_endpoints: Gauge::default(),
+            hosts: Gauge::default(),
+            workload_endpoints: Gauge::default(),
+            routes: Gauge::default(),
+            updates: Counter::default(),
+            dataplane_failures: Counter::default(),
+            apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
+            bad_objects: Counter::default(),
+            cni_requests: Family::default(),
+        };
+        metrics.resync_state.set(1);
+        let hosts: Family<[(&'static str, String); 1], Gauge> = Family::default();
+        hosts.get_or_create(&[("host", host.to_owned())]).set(1);
+        let r = &mut metrics.registry;
+        r.register("felix_host", "Always 1, with the name of the host", hosts);
+        r.register(
+            "felix_resync_state",
+            "1 waiting for the datastore, 2 resyncing, 3 in sync",
+            metrics.resync_state.clone(),
+        );
+        r.register(
+            "felix_active_local_endpoints",
+            "Endpoints active on this host",
+            metrics.local_endpoints.clone(),
+        );
+        r.register("felix_cluster_num_hosts", "Hosts of the cluster", metrics.hosts.clone());
+        r.register(
+            "felix_cluster_num_workload_endpoints",
+            "Workload endpoints of the cluster",
+            metrics.workload_endpoints.clone(),
+        );
+        r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
+        r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
+        r.register(
+            "felix_int_dataplane_failures",
+            "Updates the kernel did not take and that are tried again",
+            metrics.dataplane_failures.clone(),
+        );
+        r.register(
+            "felix_int_dataplane_apply_time_seconds",
+            "Time to apply an update",
+            metrics.apply_time.clone(),
+        );
+        r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
+        r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
+        metrics
+    }
+
+    /// The text a scraper gets.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_dashboards_know() {
+        let text = Metrics::new("n1").text();
+        for line in ["felix_host{host=\"n1\"} 1", "felix_resync_state 1", "felix_active_local_endpoints 0"] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which address of the host is the node's: the methods of the reference, as functions of the interfaces.
+
+use super::interfaces::Interface;
+use ipnet::IpNet;
+use regex::Regex;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+
+/// Interfaces of other software and of ours, which never carry the node's address.
+const EXCLUDED: &[&str] = &[
+    "^docker.*",
+    "^cbr.*",
+    "^dummy.*",
+    "^podman.*",
+    "^virbr.*",
+    "^lxcbr.*",
+    "^veth.*",
+    "^lo",
+    "^br-.*",
+    "^cali.*",
+    "^tunl.*",
+    "^flannel.*",
+    "^kube-ipvs.*",
+    "^cni.*",
+    r"^vxlan\.calico.*",
+    r"^vxlan-v6\.calico.*",
+    r"^wireguard\.cali.*",
+    r"^wg-v6\.cali.*",
+    "^nodelocaldns.*",
+];
+
+/// What was chosen and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub address: IpNet,
+    pub reason: String,
+}
+
+/// Finds an address of the family by a method: `first-found`, `interface=eth.*`, `can-reach=10.0.0.1`, ...
+pub fn detect(method: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
+    let method = if method.is_empty() { "first-found" } else { method };
+    let (name, value) = method.split_once('=').unwrap_or((method, ""));
+    let excluded = patterns(EXCLUDED.iter().copied())?;
+    let any = |regexes: &[Regex], name: &str| regexes.iter().any(|regex| regex.is_match(name));
+    let found = match name {
+        "first-found" => first(interfaces, v6, |i, _| !any(&excluded, i)),
+        "interface" => {
+            let wanted = patterns(value.split(','))?;
+            first(interfaces, v6, |i, _| any(&wanted, i))
+        }
+        "skip-interface" => {
+            let skipped = patterns(value.split(','))?;
+            first(interfaces, v6, |i, _| !any(&excluded, i) && !any(&skipped, i))
+        }
+        "cidr" => {
+            let nets: Result<Vec<IpNet>, _> = value.split(',').map(str::parse).collect();
+            let nets = nets.map_err(|_| format!("autodetection {method:?}: not a list of CIDRs"))?;
+            first(interfaces, v6, |_, address| nets.iter().any(|net| net.contains(&address.addr())))
+        }
+        "can-reach" => return reach(value, interfaces, v6),
+        _ => return Err(format!("invalid IP autodetection method: {method}")),
+    };
+    let (interface, address) = found.ok_or_else(|| {
+        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        format!("autodetection {method:?} found no {family} address; interfaces: {}", names.join(", "))
+    })?;
+    Ok(Choice { address, reason: format!("on interface {interface}, by {method}") })
+}
+
+/// Names of interfaces whose addresses a node publishes.
+pub fn published(interfaces: &[Interface]) -> Vec<&Interface> {
+    let excluded = patterns(EXCLUDED.iter().copied()).unwrap_or_default();
+    let mut kept: Vec<&Interface> =
+        interfaces.iter().filter(|i| !excluded.iter().any(|regex| regex.is_match(&i.name))).collect();
+    kept.sort_by(|a, b| a.name.cmp(&b.name));
+    kept
+}
+
+/// Like Go's: not only public addresses, but anything that is one host's and routable.
+pub fn is_global_unicast(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !link_local && !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
+}
+
+/// The last interface of the kernel's list comes first.
+fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bool) -> Option<(&str, IpNet)> {
+    interfaces.iter().rev().find_map(|interface| {
+        let usable = |net: &&IpNet| {
+            net.addr().is_ipv6() == v6 && is_global_unicast(net.addr()) && wanted(&interface.name, net)
+        };
+        interface.addresses.iter().find(usable).map(|net| (interface.name.as_str(), *net))
+    })
+}
+
+/// The address that packets to a destination would carry. Nothing is sent.
+fn reach(destination: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
+    let failed = |reason: String| format!("autodetection can-reach={destination}: {reason}");
+    let targets = (destination, 80).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+    let target = targets
+        .into_iter()
+        .find(|target| target.is_ipv6() == v6)
+        .ok_or_else(|| failed("it has no address of the family".to_owned()))?;
+    let any = if v6 { "[::]:0" } else { "0.0.0.0:0" };
+    let local = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(target)?;
+        socket.local_addr()
+    });
+    let local = local.map_err(|error| failed(error.to_string()))?.ip();
+    let address = with_mask(local, interfaces).unwrap_or_else(|| IpNet::from(local));
+    Ok(Choice { address, reason: format!("the way to {destination} leaves from it") })
+}
+
+/// The address with the prefix length it has on its interface.
+pub fn with_mask(address: IpAddr, interfaces: &[Interface]) -> Option<IpNet> {
+    interfaces.iter().flat_map(|interface| &interface.addresses).find(|net| net.addr() == address).copied()
+}
+
+fn patterns<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<Regex>, String> {
+    texts
+        .map(|text| {
+            Regex::new(text.trim()).map_err(|error| format!("autodetection pattern {text:?}: {error}"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Vec<Interface> {
+        let interface = |name: &str, nets: &[&str]| Interface {
+            name: name.into(),
+            addresses: nets.iter().map(|net| net.parse().unwrap()).collect(),
+        };
+        vec![
+            interface("lo", &["127.0.0.1/8", "::1/128"]),
+            interface("eth0", &["192.0.2.5/24", "fe80::1/64", "2001:db8::5/64"]),
+            interface("eth1", &["169.254.7.7/16", "198.51.100.9/25"]),
+            interface("docker0", &["172.17.0.1/16"]),
+            interface("cali123", &["10.0.0.1/32"]),
+        ]
+    }
+
+    fn found(method: &str, v6: bool) -> Result<String, String> {
+        detect(method, &host(), v6).map(|choice| choice.address.to_string())
+    }
+
+    #[test]
+    fn methods_choose_as_the_reference_does() {
+        for (method, v6, expected) in [
+            ("", false, "198.51.100.9/25"),
+            ("first-found", true, "2001:db8::5/64"),
+            ("interface=eth0", false, "192.0.2.5/24"),
+            ("interface=wlan,docker", false, "172.17.0.1/16"),
+            ("skip-interface=eth1", false, "192.0.2.5/24"),
+            ("cidr=192.0.2.0/24", false, "192.0.2.5/24"),
+            ("cidr=10.0.0.0/8,172.17.0.0/16", false, "10.0.0.1/32"),
+        ] {
+            assert_eq!(found(method, v6).as_deref(), Ok(expected), "{method}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_found_says_why() {
+        for method in ["interface=nope", "interface=[", "cidr=x", "guess", "cidr=203.0.113.0/24"] {
+            assert!(found(method, false).is_err(), "{method}");
+        }
+        let error = found("skip-interface=eth.*", false).unwrap_err();
+        assert!(error.contains("docker0"), "{error}");
+    }
+
+    #[test]
+    fn reaching_ourselves_finds_loopback() {
+        assert_eq!(found("can-reach=127.0.0.1", false).as_deref(), Ok("127.0.0.1/8"));
+    }
+
+    #[test]
+    fn only_the_host_s_own_interfaces_are_published() {
+        let host = host();
+        let names: Vec<&str> = published(&host).iter().map(|interface| interface.name.as_str()).collect();
+        assert_eq!(names, ["eth0", "eth1"]);
+    }
+}

@@ -1,0 +1,43 @@
+//! The name of the node.
+
+use super::{StartupError, Variables};
+use std::path::Path;
+
+/// NODENAME, else what a former run wrote down, else HOSTNAME, else the host's name.
+pub fn node_name(variables: &Variables, file: &Path) -> Result<String, StartupError> {
+    let named = variables.get("NODENAME");
+    if !named.is_empty() {
+        return Ok(named.to_owned());
+    }
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    let from_kernel = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let candidates = [
+        written.trim().to_owned(),
+        variables.get("HOSTNAME").to_lowercase(),
+        from_kernel().trim().to_lowercase(),
+    ];
+    candidates
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .ok_or_else(|| StartupError::Setting("this host has no name: set NODENAME".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_strongest_source_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nodename");
+        let name = |pairs: &[(&str, &str)]| {
+            let map: BTreeMap<_, _> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+            node_name(&Variables(map), &file).unwrap()
+        };
+        assert_eq!(name(&[("HOSTNAME", "HostA")]), "hosta");
+        std::fs::write(&file, "stored").unwrap();
+        assert_eq!(name(&[("HOSTNAME", "HostA")]), "stored");
+        assert_eq!(name(&[("NODENAME", " Named "), ("HOSTNAME", "HostA")]), "Named");
+    }
+}

@@ -1,0 +1,262 @@
+//! The Node resource: the node's addresses as others see them.
+
+use super::interfaces::{Interface, local_interfaces};
+use super::{StartupError, Variables, defaults, detect, pools};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use tortie_model::ObjectMeta;
+use tortie_model::kinds::{
+    Node, NodeAddress, NodeAddressType, NodeBGPSpec, NodeInterface, NodeSpec, OrchRef,
+};
+use tortie_model::scalar::ASNumber;
+use tortie_store::{Error, Resources};
+
+const ATTEMPTS: usize = 10;
+
+/// Announces the node and makes sure that what every cluster has is there.
+pub async fn register(
+    resources: &Resources,
+    variables: &Variables,
+    name: &str,
+    version: &str,
+) -> Result<(), StartupError> {
+    let interfaces = interfaces()?;
+    announce(resources, variables, name, &interfaces).await?;
+    pools::ensure_pools(resources, variables, &interfaces).await?;
+    defaults::ensure_defaults(resources, variables, name, version).await
+}
+
+/// Looks at the host's addresses again and says so if they changed.
+pub async fn refresh_addresses(
+    resources: &Resources,
+    variables: &Variables,
+    name: &str,
+) -> Result<(), StartupError> {
+    announce(resources, variables, name, &interfaces()?).await
+}
+
+fn interfaces() -> Result<Vec<Interface>, StartupError> {
+    local_interfaces().map_err(|error| StartupError::Detection(format!("cannot list interfaces: {error}")))
+}
+
+async fn announce(
+    resources: &Resources,
+    variables: &Variables,
+    name: &str,
+    interfaces: &[Interface],
+) -> Result<(), StartupError> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let stored = match resources.get_as::<NodeSpec>("", name).await {
+            Ok(node) => Some(node),
+            Err(Error::DoesNotExist { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let mut node = stored.clone().unwrap_or_else(|| {
+            let meta = ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() };
+            Node::new(meta, NodeSpec::default())
+        });
+        describe(&mut node, variables, interfaces)?;
+        if stored.as_ref() == Some(&node) {
+            return Ok(());
+        }
+        check_conflict(resources, variables, &node).await?;
+        let written = match stored {
+            Some(_) => resources.update(node.into()).await,
+            None => resources.create(node.into()).await,
+        };
+        match written {
+            Ok(_) => return Ok(()),
+            Err(
+                error @ (Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. }),
+            ) => {
+                last = Some(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(last.map_or_else(|| StartupError::Detection("the node keeps changing".to_owned()), Into::into))
+}
+
+/// Puts into the node what the environment and the host say.
+fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) -> Result<(), StartupError> {
+    let routed = variables.get("CALICO_NETWORKING_BACKEND") != "none";
+    let bgp = node.spec.bgp.get_or_insert_with(NodeBGPSpec::default);
+    if routed {
+        bgp.ipv4_address = address(variables, interfaces, &bgp.ipv4_address, false)?;
+        bgp.ipv6_address = address(variables, interfaces, &bgp.ipv6_address, true)?;
+        if bgp.ipv4_address.is_empty() && bgp.ipv6_address.is_empty() {
+            return Err(StartupError::Detection(
+                "the node has neither an IPv4 nor an IPv6 address: set IP or IP_AUTODETECTION_METHOD"
+                    .to_owned(),
+            ));
+        }
+    }
+    let number = variables.get("AS");
+    if !number.is_empty() {
+        let parsed: ASNumber =
+            number.parse().map_err(|_| StartupError::Setting(format!("AS={number} is not an AS number")))?;
+        bgp.as_number = Some(parsed);
+    }
+    let own: Vec<String> = [&bgp.ipv4_address, &bgp.ipv6_address]
+        .into_iter()
+        .filter(|address| !address.is_empty())
+        .cloned()
+        .collect();
+    if node.spec.bgp == Some(NodeBGPSpec::default()) {
+        node.spec.bgp = None;
+    }
+    for address in own {
+        let listed = node.spec.addresses.iter().any(|other| other.address == address);
+        if !listed {
+            node.spec.addresses.retain(|other| {
+                other.type_ != NodeAddressType::CalicoNodeIP
+                    || other.address.contains(':') != address.contains(':')
+            });
+            node.spec.addresses.push(NodeAddress { address, type_: NodeAddressType::CalicoNodeIP });
+        }
+    }
+    node.spec.interfaces = published(variables, interfaces);
+    let reference = variables.get("CALICO_K8S_NODE_REF");
+    if !reference.is_empty() {
+        node.spec.orch_refs =
+            vec![OrchRef { node_name: reference.to_owned(), orchestrator: "k8s".to_owned() }];
+    }
+    Ok(())
+}
+
+/// The node's address of a family: given, found, or as it was; empty for none.
+fn address(
+    variables: &Variables,
+    interfaces: &[Interface],
+    stored: &str,
+    v6: bool,
+) -> Result<String, StartupError> {
+    let (variable, method) =
+        if v6 { ("IP6", "IP6_AUTODETECTION_METHOD") } else { ("IP", "IP_AUTODETECTION_METHOD") };
+    let given = variables.get(variable);
+    let detects = given == "autodetect" || (given.is_empty() && stored.is_empty() && !v6);
+    if detects {
+        return match detect::detect(variables.get(method), interfaces, v6) {
+            Ok(choice) => {
+                let address = choice.address.to_string();
+                if address != stored {
+                    tracing::info!(address, reason = choice.reason, "the node's address");
+                }
+                Ok(address)
+            }
+            Err(reason) if !stored.is_empty() => {
+                tracing::warn!(reason, stored, "keeping the stored address");
+                Ok(stored.to_owned())
+            }
+            Err(reason) => Err(StartupError::Detection(reason)),
+        };
+    }
+    if given.is_empty() || given == "none" {
+        return Ok(stored.to_owned());
+    }
+    let net = given.parse::<IpNet>().ok().or_else(|| {
+        let address: IpAddr = given.parse().ok()?;
+        let masked = if v6 { None } else { detect::with_mask(address, interfaces) };
+        Some(masked.unwrap_or_else(|| IpNet::from(address)))
+    });
+    let net = net.filter(|net| net.addr().is_ipv6() == v6).ok_or_else(|| {
+        StartupError::Setting(format!("{variable}={given} is not an address of its family"))
+    })?;
+    if detect::with_mask(net.addr(), interfaces).is_none() {
+        tracing::warn!(address = %net, "the node's address is on none of its interfaces");
+    }
+    Ok(net.to_string())
+}
+
+/// Interfaces with plain addresses, of the families that are switched on.
+fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterface> {
+    let wanted = |v6: bool| {
+        let given = variables.get(if v6 { "IP6" } else { "IP" });
+        !given.is_empty() && given != "none"
+    };
+    let mut published = Vec::new();
+    for interface in detect::published(interfaces) {
+        let usable = |net: &&IpNet| detect::is_global_unicast(net.addr()) && wanted(net.addr().is_ipv6());
+        let addresses: Vec<String> =
+            interface.addresses.iter().filter(usable).map(|net| net.addr().to_string()).collect();
+        if !addresses.is_empty() {
+            published.push(NodeInterface { name: interface.name.clone(), addresses });
+        }
+    }
+    published
+}
+
+/// Two nodes with one address would take each other's traffic.
+async fn check_conflict(
+    resources: &Resources,
+    variables: &Variables,
+    node: &Node,
+) -> Result<(), StartupError> {
+    if variables.flag("DISABLE_NODE_IP_CHECK", false) {
+        return Ok(());
+    }
+    let of = |node: &Node, v6: bool| {
+        let bgp = node.spec.bgp.as_ref()?;
+        let text = if v6 { &bgp.ipv6_address } else { &bgp.ipv4_address };
+        text.split('/').next().filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    for other in resources.list_as::<NodeSpec>(None).await? {
+        if other.metadata.name == node.metadata.name {
+            continue;
+        }
+        for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
+            if let Some(address) = of(node, v6).filter(|own| of(&other, v6).as_ref() == Some(own)) {
+                return Err(StartupError::Conflict { family, address, other: other.metadata.name });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        Variables(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect())
+    }
+
+    fn host() -> Vec<Interface> {
+        vec![Interface {
+            name: "eth0".into(),
+            addresses: vec!["192.0.2.5/24".parse().unwrap(), "2001:db8::5/64".parse().unwrap()],
+        }]
+    }
+
+    #[test]
+    fn addresses_are_given_found_or_kept() {
+        let of = |pairs: &[(&str, &str)], stored: &str, v6: bool| {
+            address(&variables(pairs), &host(), stored, v6).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&[], "", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(of(&[], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
+        assert_eq!(of(&[("IP", "autodetect")], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(of(&[("IP", "192.0.2.5")], "", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(of(&[("IP", "192.0.2.7")], "", false).as_deref(), Ok("192.0.2.7/32"));
+        assert_eq!(of(&[("IP", "none")], "", false).as_deref(), Ok(""));
+        assert_eq!(of(&[], "", true).as_deref(), Ok(""));
+        assert_eq!(of(&[("IP6", "autodetect")], "", true).as_deref(), Ok("2001:db8::5/64"));
+        assert!(of(&[("IP", "2001:db8::5")], "", false).is_err());
+        let pairs = [("IP", "autodetect"), ("IP_AUTODETECTION_METHOD", "interface=nope")];
+        assert!(of(&pairs, "", false).is_err());
+        assert_eq!(of(&pairs, "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
+    }
+
+    #[test]
+    fn a_described_node_stays_as_it_is() {
+        let settings = variables(&[("IP", "autodetect"), ("IP6", "autodetect"), ("AS", "64513")]);
+        let mut node = Node::new(ObjectMeta { name: "n1".into(), ..Default::default() }, NodeSpec::default());
+        describe(&mut node, &settings, &host()).unwrap();
+        node.validate().unwrap();
+        assert_eq!(node.spec.interfaces[0].addresses, ["192.0.2.5", "2001:db8::5"]);
+        let before = node.clone();
+        describe(&mut node, &settings, &host()).unwrap();
+        assert_eq!(node, before);
+    }
+}

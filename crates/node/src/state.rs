@@ -1,0 +1,135 @@
+//! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
+
+use crate::metrics::Metrics;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tortie_compute::Parameters;
+use tortie_plan::{Update, WorkloadId};
+
+#[derive(Debug)]
+pub struct State {
+    pub metrics: Metrics,
+    facts: Mutex<Facts>,
+    parameters: watch::Sender<Parameters>,
+    in_sync: watch::Sender<bool>,
+    mtu: watch::Sender<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    /// By the part that has it.
+    troubles: BTreeMap<String, String>,
+    /// Objects that cannot take effect.
+    problems: BTreeMap<String, String>,
+    datastore_locked: bool,
+    /// In the plan of this node.
+    workloads: BTreeSet<WorkloadId>,
+}
+
+impl State {
+    pub fn new(host: &str) -> State {
+        State {
+            metrics: Metrics::new(host),
+            facts: Mutex::default(),
+            parameters: watch::channel(Parameters::default()).0,
+            in_sync: watch::channel(false).0,
+            mtu: watch::channel(0).0,
+        }
+    }
+
+    pub fn parameters(&self) -> watch::Receiver<Parameters> {
+        self.parameters.subscribe()
+    }
+
+    pub fn set_parameters(&self, parameters: &Parameters) {
+        self.parameters.send_if_modified(|known| {
+            let differs = known != parameters;
+            if differs {
+                *known = parameters.clone();
+            }
+            differs
+        });
+    }
+
+    /// The store has been heard and the kernel has the plan.
+    pub fn in_sync(&self) -> watch::Receiver<bool> {
+        self.in_sync.subscribe()
+    }
+
+    pub fn is_in_sync(&self) -> bool {
+        *self.in_sync.borrow()
+    }
+
+    pub fn set_in_sync(&self) {
+        self.metrics.resync_state.set(3);
+        self.in_sync.send_replace(true);
+    }
+
+    /// The MTU of workloads; 0 while it is not known.
+    pub fn mtu(&self) -> u32 {
+        *self.mtu.borrow()
+    }
+
+    pub fn mtu_changes(&self) -> watch::Receiver<u32> {
+        self.mtu.subscribe()
+    }
+
+    pub fn set_mtu(&self, mtu: u32) {
+        self.mtu.send_if_modified(|known| std::mem::replace(known, mtu) != mtu);
+    }
+
+    pub fn set_trouble(&self, part: &str, trouble: Option<String>) {
+        let mut facts = self.lock();
+        match trouble {
+            Some(trouble) => facts.troubles.insert(part.to_owned(), trouble),
+            None => facts.troubles.remove(part),
+        };
+    }
+
+    pub fn troubles(&self) -> BTreeMap<String, String> {
+        self.lock().troubles.clone()
+    }
+
+    /// Returns those that are new.
+    pub fn set_problems(&self, problems: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut facts = self.lock();
+        let mut new = problems.clone();
+        new.retain(|object, reason| facts.problems.get(object) != Some(reason));
+        facts.problems = problems;
+        new
+    }
+
+    pub fn problems(&self) -> BTreeMap<String, String> {
+        self.lock().problems.clone()
+    }
+
+    pub fn set_datastore_ready(&self, ready: bool) {
+        self.lock().datastore_locked = !ready;
+    }
+
+    /// Somebody has locked the datastore, for a migration or the like.
+    pub fn is_datastore_locked(&self) -> bool {
+        self.lock().datastore_locked
+    }
+
+    /// Remembers which workloads are in the plan.
+    pub fn note(&self, updates: &[Update]) {
+        let mut facts = self.lock();
+        for update in updates {
+            match update {
+                Update::Workload(id, Some(_)) => facts.workloads.insert(id.clone()),
+                Update::Workload(id, None) => facts.workloads.remove(id),
+                Update::Route(..) => false,
+            };
+        }
+    }
+
+    pub fn has_workload(&self, id: &WorkloadId) -> bool {
+        self.lock().workloads.contains(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
