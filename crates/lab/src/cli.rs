@@ -7,9 +7,10 @@ use crate::pod::{self, Pod};
 use crate::status;
 use crate::topology::{MOST_NODES, Topology};
 use crate::up::{self, Plan, say};
-use crate::{demo, down, enter};
+use crate::{demo, down, enter, node};
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
@@ -35,6 +36,9 @@ enum LabCommand {
     /// Add and remove pods
     #[command(subcommand)]
     Pod(PodCommand),
+    /// Stop and start the daemons of nodes
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Run a command on a node, as on that host, or in a pod; a shell when none is given
     Exec {
         #[arg(value_name = "NODE_OR_POD")]
@@ -99,6 +103,19 @@ enum PodCommand {
     Del { name: String },
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum NodeCommand {
+    /// End a node's daemon; its pods keep their network
+    Stop {
+        node: String,
+        /// Give it no chance to end by itself
+        #[arg(long)]
+        kill: bool,
+    },
+    /// Start it again; returns when it is ready
+    Start { node: String },
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
@@ -155,6 +172,18 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
         LabCommand::Pod(PodCommand::Del { name }) => {
             let cluster = Cluster::load(place)?;
             pod::delete(place, &cluster, &name).await
+        }
+        LabCommand::Node(NodeCommand::Stop { node, kill }) => {
+            Cluster::load(place)?.node(&node)?;
+            let signal = if kill { Signal::KILL } else { Signal::TERM };
+            if !node::daemon(place, &node).stop(signal)? {
+                say(&format!("the daemon of {node} is not running"));
+            }
+            Ok(())
+        }
+        LabCommand::Node(NodeCommand::Start { node }) => {
+            let cluster = Cluster::load(place)?;
+            node::resume(place, &cluster, &cluster.node(&node)?.name).await
         }
         LabCommand::Status { output } => {
             let status = status::gather(place).await?;

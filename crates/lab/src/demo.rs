@@ -17,7 +17,7 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
     title(out, "A cluster of three nodes on this machine")?;
     let plan = Plan { nodes: NODES, datastore, topology: Topology::L2, pools: Vec::new(), keep: false };
     let cluster = up::up(place, &plan).await?;
-    let shown = show(place, &cluster, out).await;
+    let shown = up::interruptible(show(place, &cluster, out)).await;
     title(out, "Everything is removed again")?;
     down::down(place)?;
     shown

@@ -37,6 +37,14 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Starte
     started.ready(|| async { cni::status(place, cluster, node).await }).await
 }
 
+/// Starts the daemon of a node that was stopped, and returns when it takes containers again.
+pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> {
+    if let Some(pid) = daemon(place, node).running() {
+        return Err(Error::refused(format!("the daemon of {node} is running already (process {pid})")));
+    }
+    ready(place, cluster, node, start(place, cluster, node)?).await
+}
+
 /// How the tools reach the store.
 pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, String)> {
     vec![

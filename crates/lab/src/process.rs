@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::netns;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Generous, since machines that run tests are busy.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 15;
@@ -37,7 +39,8 @@ impl Daemon {
 
     /// Starts it in a namespace, away from the terminal's signals.
     pub fn start(&self, netns: &str, mut command: Command) -> Result<Started> {
-        let log = File::create(&self.log).map_err(Error::file(&self.log))?;
+        let log =
+            File::options().create(true).append(true).open(&self.log).map_err(Error::file(&self.log))?;
         let errors = log.try_clone().map_err(Error::file(&self.log))?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
@@ -57,6 +60,31 @@ impl Daemon {
         let (pid, started_at) = text.trim().split_once(' ')?;
         let pid = pid.parse().ok()?;
         (start_time(pid)? == started_at.parse::<u64>().ok()?).then_some(pid)
+    }
+
+    /// Ends it and returns when it is gone; false if it was not running.
+    pub fn stop(&self, signal: Signal) -> Result<bool> {
+        let Some(pid) = self.running() else { return Ok(false) };
+        let failed = |error: rustix::io::Errno| Error::Io { what: self.what.clone(), source: error.into() };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let handle = match number.map(|number| pidfd_open(number, PidfdFlags::empty())) {
+            Some(Ok(handle)) => handle,
+            Some(Err(error)) if error != rustix::io::Errno::SRCH => return Err(failed(error)),
+            _ => return Ok(true),
+        };
+        // The handle stays with the process it was opened for; this says that it is ours.
+        if self.running() != Some(pid) {
+            return Ok(true);
+        }
+        pidfd_send_signal(&handle, signal).map_err(failed)?;
+        let deadline = Instant::now() + STOP_LIMIT;
+        while self.running().is_some() {
+            if Instant::now() > deadline {
+                return Err(self.failed(format!("does not end after {} s", STOP_LIMIT.as_secs())));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(true)
     }
 
     fn failed(&self, why: String) -> Error {

@@ -90,7 +90,8 @@ fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()> {
+/// Does the work until it is done or somebody wants it to end.
+pub async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()> {
     let listen = |kind| signal(kind).map_err(|source| Error::Io { what: "signals".to_owned(), source });
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     tokio::select! {
