@@ -99,7 +99,7 @@ async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
 }
 
 async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
-    ([("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")], state.metrics.text())
+    ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics.text())
 }
 
 /// Which part is late, in words.

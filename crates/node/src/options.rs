@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const STATE_DIR: &str = "/var/lib/tortie";
 const CALICO_DIR: &str = "/var/lib/calico";
 
-/// Run this host's node: routes for its workloads, and the CNI plugins' daemon.
+// No doc comment here: it would become the help of every command that takes these.
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
     /// Records of what is attached here

@@ -56,18 +56,18 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         start(&args, &variables, &name, version, wiring).await?;
         std::future::pending::<Result<(), RunError>>().await
     };
-    tokio::select! {
-        outcome = node => outcome?,
-        outcome = serving => {
-            if let Ok(Err(error)) = outcome {
-                return Err(RunError::Io { what: args.socket().display().to_string(), error });
-            }
-        }
-        _ = terminate.recv() => tracing::info!("terminated; workloads keep their network"),
-        _ = interrupt.recv() => tracing::info!("interrupted; workloads keep their network"),
-    }
+    let outcome = tokio::select! {
+        outcome = node => outcome,
+        outcome = serving => match outcome {
+            Ok(Err(error)) => Err(RunError::Io { what: args.socket().display().to_string(), error }),
+            Ok(Ok(())) | Err(_) => Ok(()),
+        },
+        _ = terminate.recv() => Ok(tracing::info!("terminated; workloads keep their network")),
+        _ = interrupt.recv() => Ok(tracing::info!("interrupted; workloads keep their network")),
+    };
+    // Nobody is behind it any more; a plugin that finds nothing there says the same.
     let _ = std::fs::remove_file(args.socket());
-    Ok(())
+    outcome
 }
 
 async fn start(

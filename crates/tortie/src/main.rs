@@ -4,11 +4,12 @@
 mod crds;
 mod datastore;
 mod node;
+mod up;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_cni::Plugin;
@@ -28,7 +29,12 @@ enum Part {
     /// calicoctl: manage resources in the store
     Ctl(Box<Cli>),
     Datastore(datastore::DatastoreArgs),
+    /// Run this host's node: routes for its workloads, and the daemon of the CNI plugins
     Node(tortie_node::NodeArgs),
+    /// Make this host a node: start what is needed and install the CNI plugins
+    Up(up::UpArgs),
+    /// Take away what `up` made
+    Down(up::DownArgs),
     Lab(tortie_lab::LabArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
@@ -106,6 +112,8 @@ fn run(part: Part) -> Result<(), Failure> {
             log_to_stderr();
             node::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
+        Part::Up(args) => up::up(args, &mut out),
+        Part::Down(args) => up::down(&args, &mut out),
         Part::Lab(args) => {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
@@ -121,8 +129,10 @@ fn run(part: Part) -> Result<(), Failure> {
 }
 
 fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // The netlink crate warns of every answer that says "not there", which is an answer like others to us.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,nlink=error"));
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), Failure> {

@@ -50,11 +50,7 @@ impl Wiring {
             netns: request.netns.clone(),
             host_interface: self.pick_host_interface(request, &identity),
             handle: own_ipam.then(|| identity::handle(&config.name, &request.container_id)),
-            delegate: if own_ipam {
-                None
-            } else {
-                Some(Delegate::of(request, &self.pod_cidrs(request).await?)?)
-            },
+            delegate: if own_ipam { None } else { Some(self.delegate(request).await?) },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
         };
@@ -255,6 +251,12 @@ impl Wiring {
             self.write(&old, true)?;
         }
         Ok(())
+    }
+
+    /// The IPAM plugin to call; one that is not there could not undo anything either.
+    async fn delegate(&self, request: &Request) -> Result<Delegate, CniError> {
+        let delegate = Delegate::of(request, &self.pod_cidrs(request).await?)?;
+        delegate.program().map(|_| delegate)
     }
 
     async fn pod_cidrs(&self, request: &Request) -> Result<Vec<String>, CniError> {

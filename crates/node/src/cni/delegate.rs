@@ -96,7 +96,8 @@ impl Delegate {
         }
     }
 
-    fn program(&self) -> Result<PathBuf, CniError> {
+    /// Where the plugin is.
+    pub fn program(&self) -> Result<PathBuf, CniError> {
         // A name with a path in it would leave CNI_PATH.
         let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
         let found =

@@ -11,7 +11,7 @@ use tortie_cni::{CniError, code};
 use tortie_dataplane::pod;
 use tortie_model::Key;
 use tortie_model::kinds::WorkloadEndpointSpec;
-use tortie_store::{Error, Revision};
+use tortie_store::Error;
 
 /// How often a lost race for an endpoint is run again.
 const ATTEMPTS: usize = 6;
@@ -64,18 +64,10 @@ impl Wiring {
     async fn dismantle(&self, record: &Record) -> Result<(), CniError> {
         let mut failures = Vec::new();
         crate::failpoint::hit("del-journalled");
-        if let Some(key) = record.endpoint_key() {
-            match self.delete_endpoint(record).await {
-                Ok(Deleted::Kept) => {}
-                Ok(Deleted::Gone(revision)) => {
-                    crate::failpoint::hit("del-unstored");
-                    if let Err(reason) = self.orders.detach(key, revision).await {
-                        failures.push(CniError::new(code::TRY_AGAIN, reason));
-                    }
-                }
-                Err(error) => failures.push(error),
-            }
+        if let Err(error) = self.delete_endpoint(record).await {
+            failures.push(error);
         }
+        crate::failpoint::hit("del-unstored");
         let netns = Some(Path::new(&record.netns)).filter(|path| !path.as_os_str().is_empty());
         let host_interface = Some(record.host_interface.as_str()).filter(|name| !name.is_empty());
         if let Err(error) = pod::detach(&self.host, netns, &record.id.ifname, host_interface).await {
@@ -102,26 +94,29 @@ impl Wiring {
         }
     }
 
-    /// Deletes the endpoint unless it belongs to a newer sandbox.
-    async fn delete_endpoint(&self, record: &Record) -> Result<Deleted, CniError> {
-        let Some(Key::Resource { kind, namespace, name }) = record.endpoint_key() else {
-            return Ok(Deleted::Kept);
-        };
+    /// Deletes the endpoint, from the kernel first, unless it belongs to a newer sandbox.
+    async fn delete_endpoint(&self, record: &Record) -> Result<(), CniError> {
+        let Some(key) = record.endpoint_key() else { return Ok(()) };
+        let Key::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
+        let detached =
+            |reason| CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(reason);
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
-                Err(Error::DoesNotExist { .. }) => return Ok(Deleted::Gone(None)),
+                Err(Error::DoesNotExist { .. }) => {
+                    return self.orders.detach(key, None).await.map_err(detached);
+                }
                 Err(error) => return Err(store_failed(error)),
             };
             let container = &stored.spec.container_id;
             if !container.is_empty() && *container != record.id.container_id {
-                return Ok(Deleted::Kept);
+                return Ok(());
             }
             let version = stored.metadata.resource_version.clone();
+            self.orders.detach(key.clone(), version.parse().ok()).await.map_err(detached)?;
             match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
-                Ok(_) => return Ok(Deleted::Gone(version.parse().ok())),
-                Err(Error::DoesNotExist { .. }) => return Ok(Deleted::Gone(None)),
+                Ok(_) | Err(Error::DoesNotExist { .. }) => return Ok(()),
                 Err(error @ Error::Conflict { .. }) => last = Some(error),
                 Err(error) => return Err(store_failed(error)),
             }
@@ -133,13 +128,6 @@ impl Wiring {
     fn is_in_use(&self, interface: &str) -> bool {
         self.journal.find(|record| record.host_interface == interface).is_some()
     }
-}
-
-enum Deleted {
-    /// It is somebody else's.
-    Kept,
-    /// With the revision it had, if it was there.
-    Gone(Option<Revision>),
 }
 
 /// To give back an address, a plugin does not need to know the network it came from.

@@ -1,0 +1,43 @@
+//! What an `up` made on this host.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The datastore is ours.
+    pub embedded: bool,
+    pub network: String,
+    pub files: BTreeSet<PathBuf>,
+}
+
+impl Manifest {
+    pub fn exists(state_dir: &Path) -> bool {
+        path(state_dir).exists()
+    }
+
+    /// Empty if there is none yet.
+    pub fn load(state_dir: &Path) -> io::Result<Manifest> {
+        match std::fs::read(path(state_dir)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Manifest::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn save(&self, state_dir: &Path) -> io::Result<()> {
+        let new = path(state_dir).with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        std::fs::rename(new, path(state_dir))
+    }
+
+    pub fn remove(state_dir: &Path) -> io::Result<()> {
+        std::fs::remove_file(path(state_dir))
+    }
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("up.json")
+}

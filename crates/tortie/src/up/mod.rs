@@ -1,0 +1,284 @@
+//! `tortie up` makes this host a node in one command, `tortie down` takes away what it made.
+//!
+//! What is made is written down first, in `up.json` of the state directory, so that `down` finds it after a crash too.
+
+mod manifest;
+mod process;
+
+use clap::Args;
+use manifest::Manifest;
+use process::Daemon;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tortie_cni::Plugin;
+use tortie_ctl::Failure;
+use tortie_model::Kind;
+use tortie_node::NodeArgs;
+use tortie_store::{Client, Config, Error, Resources};
+
+/// How long a daemon may take to be ready; generous, since machines are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+/// What the node needs to take its routes out of the kernel once its blocks are gone.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Where the runtime looks for CNI plugins
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    cni_bin_dir: PathBuf,
+    /// Where the runtime looks for network configurations
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Name of the network that containers join
+    #[arg(long, value_name = "NAME", default_value = "tortie")]
+    network: String,
+    /// Give containers IPv6 addresses too
+    #[arg(long)]
+    ipv6: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DownArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// May be repeated: what is there already is left as it is.
+pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let exe = std::env::current_exe()?;
+    let node = &args.node;
+    for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
+        std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
+    }
+    let mut manifest = Manifest::load(&node.state_dir)?;
+    manifest.network = args.network.clone();
+
+    let store = datastore(node, &exe);
+    let config = Config::load(&node.config)?;
+    let own = format!("unix://{}", datastore_socket(node).display());
+    let configured = config != Config::default() && config.etcd_endpoints != own;
+    if manifest.embedded || !configured {
+        manifest.embedded = true;
+        manifest.save(&node.state_dir)?;
+        if store.start(&[])? {
+            writeln!(out, "started the embedded datastore at {own}")?;
+        }
+        let socket = datastore_socket(node);
+        wait(&store, || UnixStream::connect(&socket).is_ok())?;
+    }
+    let daemon = node_daemon(node, &exe);
+    manifest.save(&node.state_dir)?;
+    let socket = datastore_socket(node).into_os_string();
+    let environment: &[(&str, std::ffi::OsString)] =
+        if manifest.embedded { &[("TORTIE_DATASTORE_SOCKET", socket)] } else { &[] };
+    if daemon.start(environment)? {
+        writeln!(out, "started the node")?;
+    }
+    wait(&daemon, || ask(node, "STATUS", &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
+
+    for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+        let link = args.cni_bin_dir.join(plugin.name());
+        if std::fs::read_link(&link).is_ok_and(|target| target == exe) {
+            continue;
+        }
+        manifest.files.insert(link.clone());
+        manifest.save(&node.state_dir)?;
+        symlink(&exe, &link).map_err(|error| at(&link, &error))?;
+    }
+    // Last: from now on the runtime uses it.
+    let conflist = args.cni_conf_dir.join("10-calico.conflist");
+    manifest.files.insert(conflist.clone());
+    manifest.save(&node.state_dir)?;
+    let text = serde_json::to_string_pretty(&configuration(&args)).unwrap_or_default();
+    std::fs::write(&conflist, text + "\n").map_err(|error| at(&conflist, &error))?;
+    writeln!(out, "this host is a node; containers join network {} by {}", args.network, conflist.display())?;
+    Ok(())
+}
+
+/// Goes on past failures and tells all of them.
+pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let node = &args.node;
+    if !Manifest::exists(&node.state_dir) {
+        writeln!(out, "nothing to take down: {} has no record of an up", node.state_dir.display())?;
+        return Ok(());
+    }
+    let manifest = Manifest::load(&node.state_dir)?;
+    let exe = std::env::current_exe()?;
+    let mut failures = Vec::new();
+    for file in &manifest.files {
+        remove(file, &mut failures);
+    }
+    if let Err(error) = leave(node, &manifest) {
+        failures.push(format!("leaving the cluster: {error}"));
+    }
+    for daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+        if let Err(error) = daemon.stop() {
+            failures.push(error.to_string());
+        }
+    }
+    if failures.is_empty() {
+        for file in
+            [node.calico_dir().join("nodename"), node.calico_dir().join("mtu"), datastore_socket(node)]
+        {
+            remove(&file, &mut failures);
+        }
+        for dir in [node.journal_dir(), node.state_dir.join("datastore")] {
+            if dir.exists()
+                && let Err(error) = std::fs::remove_dir_all(&dir)
+            {
+                failures.push(format!("{}: {error}", dir.display()));
+            }
+        }
+        Manifest::remove(&node.state_dir)?;
+        for dir in [&node.run_dir, &node.state_dir] {
+            // Others may keep something there.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+    match failures.is_empty() {
+        true => Ok(writeln!(out, "this host is no longer a node")?),
+        false => Err(Failure::Message(failures.join("\n"))),
+    }
+}
+
+/// Removes what is attached through our network, and the node with its blocks.
+fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<(), Failure> {
+    if !node.socket().exists() {
+        return Ok(());
+    }
+    let extra = json!({"name": manifest.network, "cni.dev/valid-attachments": []});
+    let answer = ask(node, "GC", &extra)?;
+    if !answer.starts_with('0') {
+        return Err(Failure::Message(answer.split_off_status()));
+    }
+    let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
+    let config = match manifest.embedded {
+        true => Config::at(format!("unix://{}", datastore_socket(node).display())),
+        false => Config::load(&node.config)?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let resources = Resources::new(Client::connect(&config).await?);
+        match resources.delete(Kind::Node, "", &name, None).await {
+            Ok(_) | Err(Error::DoesNotExist { .. }) => {}
+            Err(error) => return Err(Failure::Store(error)),
+        }
+        tokio::time::sleep(SETTLE).await;
+        Ok(())
+    })
+}
+
+trait SplitOffStatus {
+    fn split_off_status(&self) -> String;
+}
+
+impl SplitOffStatus for String {
+    /// The answer without the line that says how it went.
+    fn split_off_status(&self) -> String {
+        self.split_once('\n').map(|(_, text)| text.to_owned()).unwrap_or_default()
+    }
+}
+
+/// Asks the node's daemon as a plugin would.
+fn ask(node: &NodeArgs, command: &str, extra: &serde_json::Value) -> Result<String, Failure> {
+    let mut config = json!({"cniVersion": "1.1.0", "name": "up"});
+    if let (Some(config), Some(extra)) = (config.as_object_mut(), extra.as_object()) {
+        config.extend(extra.clone());
+    }
+    let request = json!({
+        "plugin": Plugin::Calico.name(),
+        "command": command,
+        "env": {"CNI_PATH": "/"},
+        "config": config.to_string(),
+    });
+    let mut stream = UnixStream::connect(node.socket())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request.to_string().as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn configuration(args: &UpArgs) -> serde_json::Value {
+    let ipv6 = if args.ipv6 { "true" } else { "false" };
+    json!({
+        "name": args.network,
+        "cniVersion": "1.0.0",
+        "plugins": [{
+            "type": Plugin::Calico.name(),
+            "tortie_socket": args.node.socket(),
+            "ipam": {"type": Plugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6},
+        }],
+    })
+}
+
+fn datastore_socket(node: &NodeArgs) -> PathBuf {
+    node.run_dir.join("datastore.sock")
+}
+
+fn datastore(node: &NodeArgs, exe: &Path) -> Daemon {
+    let data = node.state_dir.join("datastore").into_os_string();
+    let listen = format!("unix://{}", datastore_socket(node).display()).into();
+    let words = ["datastore".into(), "--data-dir".into(), data, "--listen".into(), listen];
+    Daemon::new("datastore", exe, &node.run_dir, words.to_vec())
+}
+
+fn node_daemon(node: &NodeArgs, exe: &Path) -> Daemon {
+    let mut words = vec![
+        "node".into(),
+        "--state-dir".into(),
+        node.state_dir.clone().into_os_string(),
+        "--run-dir".into(),
+        node.run_dir.clone().into_os_string(),
+        "--calico-dir".into(),
+        node.calico_dir().as_os_str().to_owned(),
+    ];
+    if node.config != Path::new(Config::DEFAULT_FILE) {
+        words.extend(["--config".into(), node.config.clone().into_os_string()]);
+    }
+    Daemon::new("node", exe, &node.run_dir, words)
+}
+
+fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    while !ready() {
+        if !daemon.is_running() {
+            return Err(Failure::Message(format!(
+                "{} ended; its log is {}",
+                daemon.name,
+                daemon.log().display()
+            )));
+        }
+        if Instant::now() > deadline {
+            let log = daemon.log();
+            return Err(Failure::Message(format!(
+                "{} is not ready; its log is {}",
+                daemon.name,
+                log.display()
+            )));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn remove(path: &Path, failures: &mut Vec<String>) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            failures.push(format!("{}: {error}", path.display()));
+        }
+        _ => {}
+    }
+}
+
+fn at(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Message(format!("{}: {error}", path.display()))
+}

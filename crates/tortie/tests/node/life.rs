@@ -1,0 +1,173 @@
+//! Containers come, talk and go.
+
+use crate::world::{World, eventually};
+use serde_json::json;
+
+#[test]
+fn a_container_has_network_until_it_goes() {
+    let world = World::new();
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    let first = world.must("ADD", "c1", &one.path(), &config);
+    let second = world.must("ADD", "c2", &two.path(), &config);
+    assert_eq!(first.json["interfaces"][0]["name"], "calic1");
+    for address in second.addresses() {
+        assert!(one.reaches(&address), "{address}\n{}{}", world.host.ip(&["route"]), world.log());
+    }
+    let again = world.must("ADD", "c1", &one.path(), &config);
+    assert_eq!(again.json, first.json, "the same again is answered with the same");
+    assert!(world.host.ip(&["route"]).contains("blackhole 10.77.0."), "own blocks go nowhere");
+
+    let mut checked = config.clone();
+    checked["prevResult"] = first.json.clone();
+    world.must("CHECK", "c1", &one.path(), &checked);
+    one.ip(&["addr", "del", &format!("{}/32", first.addresses()[0]), "dev", "eth0"]);
+    assert!(!world.cni("CHECK", "c1", &one.path(), &checked).success, "a lost address is noticed");
+
+    for container in ["c1", "c1", "c2", "never-there"] {
+        world.must("DEL", container, &one.path(), &config);
+    }
+    world.must("DEL", "c2", "", &config);
+    assert!(!one.ip(&["link"]).contains("eth0"));
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn the_runtime_can_ask_how_things_are_and_clean_up() {
+    let world = World::new();
+    let (one, two) = (world.container(), world.container());
+    let mut config = world.config();
+    world.must("STATUS", "", "", &config);
+    world.must("ADD", "c1", &one.path(), &config);
+    world.must("ADD", "c2", &two.path(), &config);
+    config["cni.dev/valid-attachments"] = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    world.must("GC", "", "", &config);
+    assert_eq!(world.traces().iter().filter(|trace| trace.starts_with("cali")).count(), 1);
+    world.must("CHECK", "c1", &one.path(), &config);
+    config["cni.dev/valid-attachments"] = json!([]);
+    world.must("GC", "", "", &config);
+    world.assert_clean("GC");
+    config["cniVersion"] = json!("1.0.0");
+    assert_eq!(world.cni("GC", "", "", &config).code(), 1);
+}
+
+#[test]
+fn results_and_addresses_are_as_asked_for() {
+    let world = World::new();
+    let pod = world.container();
+    let mut config = world.config();
+    config["cniVersion"] = json!("0.2.0");
+    config["ipam"] = json!({"type": "calico-ipam"});
+    config["mtu"] = json!(1400);
+    config["tortie_labels"] = json!({"role": "web"});
+    let text = config.to_string();
+    let args = "IP=10.77.0.99;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-7d9f-x2kq4";
+    let said = world.plugin("calico", "ADD", "c1", &pod.path(), &text, args);
+    assert_eq!(said.json["ip4"]["ip"], "10.77.0.99/32", "{said:?}");
+    assert!(world.host.ip(&["link"]).contains("calif3fcd31e183"));
+    assert!(pod.ip(&["link", "show", "eth0"]).contains("mtu 1400"));
+    let endpoints = world.calicoctl(&["get", "wep", "-A", "-o", "yaml"], "");
+    for part in ["role: web", "namespace: shop", "pod: cart-7d9f-x2kq4", "orchestrator: k8s"] {
+        assert!(endpoints.contains(part), "{part} is not in {endpoints}");
+    }
+    let other = world.container();
+    let taken = world.plugin("calico", "ADD", "c2", &other.path(), &text, "IP=10.77.0.99");
+    assert_eq!(taken.code(), 999, "{taken:?}");
+    // A new sandbox of the same pod takes over; the end of the old one does not disturb it.
+    let newer = args.replace("10.77.0.99", "10.77.0.98");
+    let said = world.plugin("calico", "ADD", "c3", &other.path(), &text, &newer);
+    assert!(said.success, "{said:?}");
+    let old = world.plugin("calico", "DEL", "c1", &pod.path(), &text, args);
+    assert!(old.success, "{old:?}");
+    assert!(world.host.ip(&["route"]).contains("10.77.0.98 dev calif3fcd31e183"), "{}", world.log());
+    assert!(world.plugin("calico", "DEL", "c3", &other.path(), &text, &newer).success);
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn addresses_alone_can_be_had_too() {
+    let world = World::new();
+    let text = world.config().to_string();
+    let ipam = |command: &str| world.plugin("calico-ipam", command, "c1", "/none", &text, "");
+    let first = ipam("ADD");
+    assert_eq!(first.addresses().len(), 2, "{first:?}");
+    assert_eq!(ipam("ADD").json, first.json);
+    for _ in 0..2 {
+        assert!(ipam("DEL").success);
+    }
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn endpoints_of_others_are_programmed_just_the_same() {
+    let world = World::new();
+    let pod = world.container();
+    world.host.ip(&["link", "add", "califoreign", "type", "veth", "peer", "name", "eth0", "netns", &pod.0]);
+    world.host.ip(&["link", "set", "califoreign", "up"]);
+    pod.ip(&["link", "set", "eth0", "up"]);
+    let endpoint = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint",
+        "metadata": {"name": "n1-other-vm1-eth0", "namespace": "default"},
+        "spec": {"node": "n1", "orchestrator": "other", "workload": "vm1", "endpoint": "eth0",
+                 "interfaceName": "califoreign", "ipNetworks": ["10.77.0.200/32"]},
+    });
+    world.calicoctl(&["apply", "-f", "-"], &endpoint.to_string());
+    let routed = || world.host.ip(&["route"]).contains("10.77.0.200 dev califoreign");
+    eventually("the route appears", routed);
+    world.host.ip(&["route", "del", "10.77.0.200"]);
+    eventually("the route is restored", routed);
+    world.calicoctl(&["delete", "-f", "-"], &endpoint.to_string());
+    eventually("the route goes", || !routed());
+}
+
+#[test]
+fn addresses_can_come_from_another_plugin() {
+    let world = World::new();
+    let pod = world.container();
+    let held = world.dir.path().join("held");
+    let script = format!(
+        "#!/bin/sh\ncat > /dev/null\nif [ $CNI_COMMAND = ADD ]; then touch {0}; echo '{{\"cniVersion\":\"0.4.0\",\
+         \"ips\":[{{\"version\":\"4\",\"address\":\"10.88.0.7/24\"}}]}}'; else rm -f {0}; fi\n",
+        held.display()
+    );
+    let plugin = world.dir.path().join("bin/host-local");
+    std::fs::write(&plugin, script).unwrap();
+    std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut config = world.config();
+    config["ipam"] =
+        json!({"type": "host-local", "subnet": "10.88.0.0/24", "routes": [{"dst": "10.0.0.0/8"}]});
+    let said = world.must("ADD", "c1", &pod.path(), &config);
+    assert_eq!(said.addresses(), ["10.88.0.7"]);
+    assert!(pod.ip(&["route"]).contains("10.0.0.0/8 via 169.254.1.1"));
+    assert!(world.host.ip(&["route"]).contains("10.88.0.7 dev calic1"));
+    assert!(held.exists());
+    world.must("DEL", "c1", &pod.path(), &config);
+    assert!(!held.exists());
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn what_happens_is_reported() {
+    let mut world = World::without_node("10.77.0.0/24");
+    world.start(&[
+        ("FELIX_ENDPOINTREPORTINGENABLED", "true"),
+        ("FELIX_HEALTHENABLED", "true"),
+        ("FELIX_PROMETHEUSMETRICSENABLED", "true"),
+    ]);
+    let pod = world.container();
+    let config = world.config();
+    world.must("ADD", "c1", &pod.path(), &config);
+    let key = "/calico/felix/v2/no-region/host/n1/workload/cni/default%2fc1/endpoint/eth0";
+    let status = || world.stored_at(key);
+    eventually("the endpoint is said to be up", || status() == r#"{"status":"up"}"#);
+    let page = |url: &str| {
+        let output = world.host.run(&["curl", "-s", "-w", "%{http_code}", url]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    eventually("the node is ready", || page("http://localhost:9099/readiness").ends_with("200"));
+    assert!(page("http://localhost:9099/liveness").ends_with("200"));
+    let metrics = page("http://localhost:9091/metrics");
+    assert!(metrics.contains("felix_active_local_endpoints 1"), "{metrics}");
+    world.must("DEL", "c1", &pod.path(), &config);
+    eventually("the endpoint is no longer spoken of", || status().is_empty());
+}

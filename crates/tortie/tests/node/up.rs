@@ -1,0 +1,78 @@
+//! A host becomes a node in one command, and is none again after another.
+
+use crate::world::{Namespace, TORTIE};
+use std::path::Path;
+use tempfile::TempDir;
+
+struct Host {
+    dir: TempDir,
+    namespace: Namespace,
+}
+
+impl Host {
+    fn run(&self, command: &str, more: &[&str]) -> String {
+        let place = |name: &str| self.dir.path().join(name).display().to_string();
+        let (state, run) = (place("state"), place("run"));
+        // Nothing of the machine's own configuration.
+        let mut args = vec!["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "NODENAME=n1"];
+        args.extend([TORTIE, command, "--state-dir", &state, "--run-dir", &run]);
+        args.extend(more);
+        let output = self.namespace.run(&args);
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for name in ["node", "datastore"] {
+            let file = self.dir.path().join(format!("run/{name}.pid"));
+            if let Ok(pid) = std::fs::read_to_string(file) {
+                let _ = std::process::Command::new("kill").args(["-9", pid.trim()]).status();
+            }
+        }
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn up_makes_a_node_and_down_leaves_nothing() {
+    let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
+    let host = Host { dir, namespace: Namespace::host() };
+    let place = |name: &str| host.dir.path().join(name);
+    let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
+    let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
+    let routes = host.namespace.ip(&["route"]);
+    assert!(host.run("down", &[]).contains("nothing to take down"));
+    let said = host.run("up", &flags);
+    assert!(said.contains("this host is a node"), "{said}");
+    assert!(!host.run("up", &flags).contains("started"), "what runs is left as it is");
+
+    let list = std::fs::read_to_string(place("conf").join("10-calico.conflist")).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let mut config = list["plugins"][0].clone();
+    config["name"] = list["name"].clone();
+    config["cniVersion"] = list["cniVersion"].clone();
+    std::fs::write(place("config"), config.to_string()).unwrap();
+    let pod = Namespace::new("pod");
+    let line = format!(
+        "CNI_COMMAND=ADD CNI_CONTAINERID=c1 CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={bin} {bin}/calico < {}",
+        pod.path(),
+        place("config").display()
+    );
+    let added = host.namespace.run(&["sh", "-c", &line]);
+    assert!(added.status.success(), "{added:?}");
+    assert!(host.namespace.ip(&["route"]).contains("calic1"));
+
+    let said = host.run("down", &[]);
+    assert!(said.contains("no longer a node"), "{said}");
+    assert_eq!(host.namespace.ip(&["route"]), routes);
+    assert!(!host.namespace.ip(&["link"]).contains("cali"));
+    for dir in ["bin", "conf", "state", "run"] {
+        assert_eq!(files(&place(dir)), Vec::<String>::new(), "{dir}");
+    }
+}
