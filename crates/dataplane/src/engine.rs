@@ -9,7 +9,6 @@ use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -92,6 +91,7 @@ impl Dataplane {
             switches,
             started,
             links: BTreeSet::new(),
+            interfaces: BTreeSet::new(),
             stale: Stale::default(),
             outbox: Outbox { reports, told: BTreeMap::new(), told_mtu: None, told_routes: None, mtu },
         };
@@ -145,6 +145,7 @@ fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
 #[derive(Default)]
 struct Stale {
     everything: bool,
+    links: bool,
     routes: bool,
     switches: bool,
 }
@@ -158,6 +159,8 @@ struct Engine {
     started: Instant,
     /// Links that something happened to.
     links: BTreeSet<u32>,
+    /// Interfaces of new workloads: they may be so new that their events are still on the way.
+    interfaces: BTreeSet<String>,
     stale: Stale,
     outbox: Outbox,
 }
@@ -176,7 +179,7 @@ impl Engine {
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
                     return tracing::error!(%error, "the dataplane stops");
                 },
-                _ = tick.tick() => self.tick().await,
+                _ = tick.tick() => self.tick(),
                 () = &mut resync => {
                     self.stale.everything = true;
                     self.stale.switches = true;
@@ -196,8 +199,18 @@ impl Engine {
 
     fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
         match command.change {
-            Change::Replace(plan) => self.core.replace(plan),
-            Change::Updates(updates) => updates.into_iter().for_each(|update| self.core.apply(update)),
+            Change::Replace(plan) => {
+                self.core.replace(plan);
+                self.stale.links = true;
+            }
+            Change::Updates(updates) => {
+                for update in updates {
+                    if let Update::Workload(_, Some(workload)) = &update {
+                        self.interfaces.insert(workload.interface.clone());
+                    }
+                    self.core.apply(update);
+                }
+            }
         }
         command.done
     }
@@ -231,19 +244,11 @@ impl Engine {
         }
     }
 
-    /// Looks at what the kernel does not announce: settings of interfaces.
-    async fn tick(&mut self) {
+    /// Has what the kernel does not announce looked at: settings.
+    fn tick(&mut self) {
         self.core.tick();
         self.stale.switches = true;
-        match self.kernel.links().await {
-            Ok(links) => {
-                let now = self.started.elapsed();
-                for link in links {
-                    self.core.link_is(link.index, Some(link), now);
-                }
-            }
-            Err(error) => tracing::warn!(%error, "links not read"),
-        }
+        self.stale.links = true;
     }
 
     /// Does everything that is due and tells about it.
@@ -267,7 +272,21 @@ impl Engine {
             self.core.resync(snapshot, now);
             self.stale.everything = false;
             self.stale.routes = false;
+            self.stale.links = false;
             self.links.clear();
+            self.interfaces.clear();
+        }
+        if self.stale.links {
+            for link in self.kernel.links().await? {
+                self.core.link_is(link.index, Some(link), now);
+            }
+            self.stale.links = false;
+            self.interfaces.clear();
+        }
+        while let Some(name) = self.interfaces.pop_first() {
+            if let Some(link) = self.kernel.link_named(&name).await? {
+                self.core.link_is(link.index, Some(link), now);
+            }
         }
         while let Some(index) = self.links.first().copied() {
             let link = self.kernel.link(index).await?;
@@ -291,10 +310,10 @@ impl Engine {
     }
 
     async fn settings(&mut self, failures: &mut Vec<Failure>) {
-        for (index, settings) in self.core.conf_work() {
+        for (index, name, settings) in self.core.conf_work() {
             let outcome = sysctl::write(&self.host, settings).await;
             if let Err(error) = &outcome {
-                failures.push(Failure { object: format!("interface {index}"), reason: error.to_string() });
+                failures.push(Failure { object: format!("interface {name}"), reason: error.to_string() });
             }
             let now = self.started.elapsed();
             if let Ok(link) = self.kernel.link(index).await {
@@ -310,20 +329,13 @@ impl Engine {
             failures.push(Failure { object: format!("route {destination}"), reason });
         }
         let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut leaving: Vec<IpAddr> = Vec::new();
-        let mut moving: Vec<IpAddr> = Vec::new();
+        let (mut moving, leaving) = self.core.take_departed();
         for operation in work.operations {
-            let address = self.core.leaves_workload(&operation);
+            moving.extend(self.core.moves(&operation));
             match &operation {
                 Operation::Add(_) => adds.push(operation),
-                Operation::Replace { .. } => {
-                    moving.extend(address);
-                    replaces.push(operation);
-                }
-                Operation::Delete(_) => {
-                    leaving.extend(address);
-                    deletes.push(operation);
-                }
+                Operation::Replace { .. } => replaces.push(operation),
+                Operation::Delete(_) => deletes.push(operation),
             }
         }
         if !moving.is_empty() {

@@ -67,7 +67,7 @@ async fn is_whole(dir: &Path) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_corrupt_database_is_refused_and_left_alone() {
     let whole = database().await;
-    let noise: Vec<u8> = (0..whole.len()).map(|n| (n * 7919 >> 3) as u8).collect();
+    let noise: Vec<u8> = (0..whole.len()).map(|n| ((n * 7919) >> 3) as u8).collect();
     let damages: [(&str, Vec<u8>); 5] = [
         ("noise", noise),
         ("empty", Vec::new()),

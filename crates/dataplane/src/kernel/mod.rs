@@ -84,6 +84,14 @@ impl Kernel {
         }
     }
 
+    pub async fn link_named(&self, name: &str) -> Result<Option<Link>> {
+        match self.connection.get_link_by_name(name).await {
+            Ok(message) => Ok(message.as_ref().and_then(decode::link)),
+            Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
+            Err(error) => Err(Error::kernel(format!("link {name}"), &error)),
+        }
+    }
+
     /// How the kernel would reach `address`: the next hop (the address itself on a direct link) and the interface.
     pub async fn lookup(&self, address: IpAddr) -> std::result::Result<(IpAddr, u32), String> {
         let route = self.connection.lookup_route(address).await.map_err(|error| error.to_string())?;

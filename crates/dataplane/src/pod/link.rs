@@ -14,6 +14,10 @@ const IFLA_NUM_RX_QUEUES: u16 = 32;
 /// How long another program may keep changing the host end's MAC before we give up.
 const MAC_ATTEMPTS: usize = 50;
 const MAC_PAUSE: Duration = Duration::from_millis(100);
+const GONE_ATTEMPTS: usize = 50;
+const GONE_PAUSE: Duration = Duration::from_millis(10);
+const RUNNING_ATTEMPTS: usize = 1000;
+const RUNNING_PAUSE: Duration = Duration::from_millis(2);
 
 /// A veth pair whose near end has a number of queues.
 struct Pair {
@@ -93,6 +97,31 @@ pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> R
         Err(error) if error.is_not_found() || error.is_no_device() => Ok(()),
         Err(error) => Err(Error::kernel(format!("interface {name}"), &error)),
     }
+}
+
+/// The kernel reports an interface as running a moment after both ends are up. Whoever programs the workload next
+/// should find it so; one that takes longer than this is noticed by its event.
+pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> Result<()> {
+    for _ in 0..RUNNING_ATTEMPTS {
+        if require(outside, name).await?.is_running() {
+            return Ok(());
+        }
+        tokio::time::sleep(RUNNING_PAUSE).await;
+    }
+    tracing::warn!(interface = name, "up, but not running yet");
+    Ok(())
+}
+
+/// Gives the kernel time to finish with an interface; one that stays belongs to somebody else.
+pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> Result<()> {
+    for _ in 0..GONE_ATTEMPTS {
+        if find(outside, name).await?.is_none() {
+            return Ok(());
+        }
+        tokio::time::sleep(GONE_PAUSE).await;
+    }
+    tracing::info!(interface = name, "left alone: its sandbox is gone, so it is another one's");
+    Ok(())
 }
 
 /// Makes sure the host end has its MAC: a device manager may have given it another one in the meantime.

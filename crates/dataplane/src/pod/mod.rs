@@ -132,8 +132,8 @@ async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: 
 
 /// Removes a workload's interface. Fine when nothing is left to remove.
 ///
-/// The host's end goes with the other end. It is removed by name only when it is given: do not give it when another
-/// sandbox of the same workload may own the name by now.
+/// The host's end goes with the other end, so it is removed by its name only where no namespace is given. The name alone
+/// proves nothing: a new sandbox of the same workload may own it by the time the old one is detached.
 pub async fn detach<'a>(
     host: &Netns,
     netns: Option<&Path>,
@@ -142,17 +142,16 @@ pub async fn detach<'a>(
 ) -> Result<()> {
     let host_interface = host_interface.into();
     let work = async {
-        if let Some(path) = netns {
-            match Netns::open(path) {
-                Ok(container) => link::remove_veth(&container.rtnetlink()?, container_interface).await?,
-                // The kernel took the pair away together with the namespace.
-                Err(Error::NamespaceGone { .. }) => {}
-                Err(error) => return Err(error),
+        match (netns.map(Netns::open), host_interface) {
+            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, container_interface).await,
+            // The kernel takes the pair away together with the namespace, a moment later.
+            (Some(Err(Error::NamespaceGone { .. })), Some(name)) => {
+                link::wait_until_gone(&host.rtnetlink()?, name).await
             }
-        }
-        match host_interface {
-            Some(name) => link::remove_veth(&host.rtnetlink()?, name).await,
-            None => Ok(()),
+            (Some(Err(Error::NamespaceGone { .. })), None) => Ok(()),
+            (Some(Err(error)), _) => Err(error),
+            (None, Some(name)) => link::remove_veth(&host.rtnetlink()?, name).await,
+            (None, None) => Ok(()),
         }
     };
     match tokio::time::timeout(DETACH_LIMIT, work).await {

@@ -1,12 +1,13 @@
 //! Everything between a bare veth pair and a workload that can speak: settings, routes, addresses.
 
-use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, link};
+use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
 use crate::error::{Error, Result};
 use crate::kernel::mac;
 use crate::netns::Netns;
 use crate::sysctl::{self, Setting};
 use ipnet::IpNet;
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
+use nlink::netlink::neigh::Neighbor;
 use nlink::netlink::route::{Ipv4Route, Ipv6Route};
 use nlink::netlink::types::route::RouteScope;
 use nlink::{Connection, Route};
@@ -47,6 +48,7 @@ pub(super) async fn wire(
         };
         added.map_err(|error| Error::kernel(format!("address {address}"), &error))?;
     }
+    link::wait_until_running(outside, &request.host_interface).await?;
     let finished = link::require(inside, &request.container_interface).await?;
     let address = finished.address().and_then(mac).ok_or_else(|| Error::Kernel {
         object: format!("interface {}", request.container_interface),
@@ -106,6 +108,13 @@ async fn routes(
             .add_route(route)
             .await
             .map_err(|error| Error::kernel(format!("route {GATEWAY_V4}"), &error))?;
+        // Proxy ARP alone answers only on a host that has a default route.
+        let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
+        let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
+        inside
+            .replace_neighbor(gateway.permanent())
+            .await
+            .map_err(|error| Error::kernel(format!("neighbour {GATEWAY_V4}"), &error))?;
     }
     let gateway_v6 = if request.has_v6() { gateway_v6(outside, host_index).await? } else { GATEWAY_V6 };
     for net in request.effective_routes() {

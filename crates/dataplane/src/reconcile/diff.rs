@@ -6,6 +6,8 @@ use crate::kernel::Entry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
     Foreign,
+    /// Left by who did our work before: gives way to a route of ours, but is not removed for its own sake.
+    Predecessor,
     Ours,
     /// Ours, but whoever put it there may not have told us yet.
     InGrace,
@@ -80,6 +82,7 @@ mod tests {
         match entry.protocol {
             80 => Ownership::Ours,
             3 => Ownership::InGrace,
+            12 => Ownership::Predecessor,
             _ => Ownership::Foreign,
         }
     }

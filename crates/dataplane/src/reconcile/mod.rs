@@ -6,11 +6,12 @@ mod index;
 mod mirror;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub(crate) use diff::Operation;
+pub use view::WorkloadState;
 
 use crate::kernel::{Entry, Event, Link, NeighbourKey, Snapshot, Target};
-use crate::mtu::{self, MtuChoice};
 use crate::sysctl::Setting;
 use diff::Ownership;
 use index::Index;
@@ -20,20 +21,13 @@ use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
-use tortie_plan::{Plan, Route, Settings, Update, WorkloadId};
+use tortie_plan::{Plan, Route, Settings, Update, Workload};
 
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_BOOT: u8 = 3;
+const PROTOCOL_BIRD: u8 = 12;
 const PROTOCOL_OURS: u8 = 80;
-
-/// How a workload is doing in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkloadState {
-    Up,
-    Down,
-    Error(String),
-}
 
 /// Routes to change, found by [`Core::route_work`].
 #[derive(Debug, Default)]
@@ -66,6 +60,8 @@ pub(crate) struct Core {
     /// To be looked at again when some time has passed.
     later: BTreeSet<IpNet>,
     failures: BTreeMap<IpNet, String>,
+    /// Addresses that a workload had and has no more.
+    departed: BTreeSet<IpAddr>,
 }
 
 impl Core {
@@ -93,6 +89,7 @@ impl Core {
             dirty: BTreeSet::new(),
             later: BTreeSet::new(),
             failures: BTreeMap::new(),
+            departed: BTreeSet::new(),
         };
         core.resync(snapshot, now);
         core
@@ -101,7 +98,10 @@ impl Core {
     /// A new whole plan. From the first one on, what is ours and unwanted goes.
     pub fn replace(&mut self, plan: Plan) {
         self.dirty.extend(self.plan.destinations());
-        self.plan = Index::new(plan);
+        let old = std::mem::replace(&mut self.plan, Index::new(plan));
+        for (id, workload) in old.workloads() {
+            self.departed.extend(departed(workload, self.plan.workloads().get(id)));
+        }
         self.in_sync = true;
         self.everything_dirty();
         self.lookups_stale = true;
@@ -112,6 +112,11 @@ impl Core {
             && !self.lookups.contains_key(node)
         {
             self.lookups_stale = true;
+        }
+        if let Update::Workload(id, new) = &update
+            && let Some(old) = self.plan.workloads().get(id)
+        {
+            self.departed.extend(departed(old, new.as_ref()));
         }
         let touched = self.plan.apply(update);
         self.dirty.extend(touched);
@@ -160,7 +165,7 @@ impl Core {
                 !present && net.addr().is_ipv4()
             }
             Event::Route { entry, present } => {
-                if self.ownership(&entry, Duration::MAX) == Ownership::Foreign {
+                if self.ownership(&entry, Duration::MAX) != Ownership::Ours {
                     self.lookups_stale = true;
                 }
                 self.dirty.insert(entry.destination);
@@ -248,7 +253,11 @@ impl Core {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.mirror.link(device));
-        let Some(link) = link.filter(|link| self.is_workload(&link.name)) else { return Ownership::Foreign };
+        let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
+            // BIRD leaves its routes behind when it stops, and we ours when our protocol number is changed.
+            let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
+            return if predecessor { Ownership::Predecessor } else { Ownership::Foreign };
+        };
         let known = [self.settings.device_route_protocol, PROTOCOL_BOOT, PROTOCOL_OURS];
         if !self.settings.remove_external_routes && !known.contains(&entry.protocol) {
             return Ownership::Foreign;
@@ -381,19 +390,19 @@ impl Core {
         self.failures.insert(destination, reason);
     }
 
-    /// Whether this operation takes an address away from a workload interface.
-    pub fn leaves_workload(&self, operation: &Operation) -> Option<IpAddr> {
-        let (old, new) = match operation {
-            Operation::Add(_) => return None,
-            Operation::Replace { old, new } => (old, new.target.device()),
-            Operation::Delete(old) => {
-                (old, self.workload_link(old.destination.addr()).map(|link| link.index))
-            }
-        };
+    /// Whether this operation gives an address to another workload interface.
+    pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
+        let Operation::Replace { old, new } = operation else { return None };
         let single = old.destination.prefix_len() == old.destination.max_prefix_len();
         let device = old.target.device()?;
         let workload = self.mirror.link(device).is_some_and(|link| self.is_workload(&link.name));
-        (single && workload && new != Some(device)).then(|| old.destination.addr())
+        (single && workload && new.target.device() != Some(device)).then(|| old.destination.addr())
+    }
+
+    /// The addresses that left since the last call: those that another workload has by now, and the others.
+    pub fn take_departed(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let departed = std::mem::take(&mut self.departed);
+        departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
     }
 
     /// The neighbour entries that are missing, and those of ours that are no longer wanted.
@@ -420,7 +429,7 @@ impl Core {
     }
 
     /// The settings that workload interfaces still need.
-    pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
+    pub fn conf_work(&self) -> Vec<(u32, String, Vec<Setting>)> {
         let mut work = Vec::new();
         for (interface, workload) in self.plan.all_active() {
             let Some(link) = self.mirror.named(interface).filter(|link| link.is_up()) else { continue };
@@ -429,7 +438,7 @@ impl Core {
             let with_v6 = self.settings.ipv6;
             let settings = conf::missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
             if !settings.is_empty() {
-                work.push((link.index, settings));
+                work.push((link.index, link.name.clone(), settings));
             }
         }
         work
@@ -446,56 +455,11 @@ impl Core {
             }
         }
     }
+}
 
-    pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
-        self.plan
-            .workloads()
-            .iter()
-            .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
-    }
-
-    fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
-        let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
-        let Some(link) = self.mirror.named(interface).filter(|link| active && link.is_up()) else {
-            return WorkloadState::Down;
-        };
-        if let Some(reason) = self.conf_errors.get(&link.index) {
-            return WorkloadState::Error(reason.clone());
-        }
-        for address in addresses {
-            let destination = IpNet::from(*address);
-            if let Some(reason) = self.failures.get(&destination) {
-                return WorkloadState::Error(format!("route {destination}: {reason}"));
-            }
-            match self.wanted(&destination) {
-                Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
-                    let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
-                    return WorkloadState::Error(format!("address {address} belongs to {owner}"));
-                }
-                Ok(Some(entry)) if !self.mirror.routes(&destination).contains(&entry) => {
-                    return WorkloadState::Down;
-                }
-                _ => {}
-            }
-        }
-        WorkloadState::Up
-    }
-
-    pub fn mtu(&self) -> MtuChoice {
-        let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.mirror.routes(&net).iter().min_by_key(|entry| entry.metric));
-        let ours = self.mirror.all_routes().filter(|entry| entry.protocol == self.own_protocol());
-        let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
-        carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
-        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
-        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
-    }
-
-    /// How many routes of ours the kernel has.
-    pub fn route_count(&self) -> usize {
-        self.mirror
-            .all_routes()
-            .filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours)
-            .count()
-    }
+/// The addresses of a workload that it no longer has on that interface.
+fn departed(old: &Workload, new: Option<&Workload>) -> Vec<IpAddr> {
+    let same = new.filter(|new| new.interface == old.interface);
+    let kept = |address: &&IpAddr| same.is_some_and(|new| new.addresses.contains(address));
+    old.addresses.iter().filter(|address| !kept(address)).copied().collect()
 }

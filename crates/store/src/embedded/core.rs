@@ -12,10 +12,11 @@ use super::txn;
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, TxnRequest, TxnResponse,
 };
+use prost::Message;
 use redb::Database;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A request that changes the store, already checked for its form.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,18 @@ pub enum Write {
     Revoke { id: i64 },
     Compact { revision: i64 },
     Alarm { no_space: bool },
+}
+
+impl Write {
+    /// About how much memory it takes while it waits.
+    pub fn weight(&self) -> usize {
+        match self {
+            Write::Put(request) => request.key.len() + request.value.len(),
+            Write::Delete(request) => request.key.len() + request.range_end.len(),
+            Write::Txn(request) => request.encoded_len(),
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +65,7 @@ pub struct Applied {
 }
 
 pub struct Core {
-    database: Database,
+    database: Arc<Database>,
     place: Option<Place>,
     identity: Identity,
     state: State,
@@ -81,9 +94,15 @@ impl Core {
 
     fn new(opened: Opened, dir: &Path, quota_bytes: u64) -> Result<Core, Fault> {
         let Opened { database, file, identity, state } = opened;
+        let database = Arc::new(database);
         let latest = Arc::new(Latest::new(Snapshot::take(&database, identity, state)?));
         let place = file.map(|file| Place { dir: dir.to_owned(), file });
         Ok(Core { database, place, identity, state, quota_bytes, latest })
+    }
+
+    /// Gone once nobody works on the database any more and its directory is free.
+    pub fn lifetime(&self) -> Weak<Database> {
+        Arc::downgrade(&self.database)
     }
 
     pub fn latest(&self) -> &Arc<Latest> {
@@ -141,6 +160,7 @@ impl Core {
         }();
         match swap {
             Ok(database) => {
+                let database = Arc::new(database);
                 place.file = DataFile::trusted(file);
                 self.latest.set(Snapshot::take(&database, self.identity, self.state)?);
                 self.database = database;

@@ -10,6 +10,7 @@ use super::service::Service;
 use super::watch::Hub;
 use super::writer::{Writer, WriterLoop};
 use futures::StreamExt;
+use redb::Database;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -45,6 +46,7 @@ pub struct Server {
     service: Service,
     writer: Writer,
     writer_loop: WriterLoop,
+    lifetime: Weak<Database>,
     listeners: Vec<Listener>,
     auto_compaction: AutoCompaction,
     stop: watch::Sender<bool>,
@@ -72,6 +74,7 @@ impl Server {
         let corrupt =
             |fault: Fault| OpenError::Corrupt { dir: options.data_dir.clone(), reason: fault.to_string() };
         let latest = core.latest().clone();
+        let lifetime = core.lifetime();
         let leases = latest.get().leases().map_err(corrupt)?;
         let lessor = Arc::new(Lessor::new(leases, Instant::now()));
         let hub = Arc::new(Hub::new(latest.clone()));
@@ -87,7 +90,8 @@ impl Server {
             client_urls: listeners.iter().map(|listener| listener.url().to_string()).collect(),
             stop: stopped,
         };
-        Ok(Server { service, writer, writer_loop, listeners, auto_compaction: options.auto_compaction, stop })
+        let auto_compaction = options.auto_compaction;
+        Ok(Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, stop })
     }
 
     /// Where it listens, with the ports that were chosen.
@@ -97,7 +101,7 @@ impl Server {
 
     /// Serves until `shutdown` completes; then everything acknowledged is on disk and the directory is free.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Server { service, writer, writer_loop, listeners, auto_compaction, stop } = self;
+        let Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, stop } = self;
         let (ended, mut has_ended) = watch::channel(false);
         let writing: JoinHandle<Result<(), Fault>> =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
@@ -108,7 +112,6 @@ impl Server {
         let mut chores = JoinSet::new();
         chores.spawn(revoke_expired(service.lessor.clone(), writer.clone()));
         chores.spawn(compact_in_time(service.clone(), auto_compaction));
-        drop(writer);
 
         let mut stopping = stop.subscribe();
         let routes = service.routes();
@@ -137,11 +140,21 @@ impl Server {
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             serving.shutdown().await;
         }
-        // With the last handle gone the writer finishes what it has and ends.
+        writer.stop().await;
         let written = tokio::task::spawn_blocking(move || writing.join()).await;
         match written {
             Ok(Ok(result)) => result?,
             _ => return Err(io::Error::other("the writer did not end as it should").into()),
+        }
+        let unused = async {
+            while lifetime.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN, unused).await.is_err() {
+            tracing::warn!(
+                "a client still holds on to the store; its directory is free when the process ends"
+            );
         }
         outcome
     }

@@ -26,10 +26,12 @@ pub struct Snapshot {
     pub history: History,
     leases: ReadOnlyTable<i64, i64>,
     lease_keys: ReadOnlyTable<(i64, &'static [u8]), ()>,
+    /// Defragmentation puts another database in this one's place; readers finish on the one they began with.
+    _database: Arc<Database>,
 }
 
 impl Snapshot {
-    pub fn take(database: &Database, identity: Identity, state: State) -> Result<Snapshot, Fault> {
+    pub fn take(database: &Arc<Database>, identity: Identity, state: State) -> Result<Snapshot, Fault> {
         let transaction = database.begin_read()?;
         Ok(Snapshot {
             state,
@@ -38,6 +40,7 @@ impl Snapshot {
             history: transaction.open_table(HISTORY)?,
             leases: transaction.open_table(LEASES)?,
             lease_keys: transaction.open_table(LEASE_KEYS)?,
+            _database: database.clone(),
         })
     }
 

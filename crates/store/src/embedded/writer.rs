@@ -6,14 +6,19 @@ use super::fault::Fault;
 use super::lessor::Lessor;
 use super::refusal::Refusal;
 use super::watch::Hub;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Requests waiting for the writer; more than this many and their senders wait too.
 const QUEUE: usize = 4096;
 /// The most that is put into one commit.
 const GROUP: usize = 1024;
+
+/// Bytes of requests waiting for the writer, in units; more than that and their senders wait too.
+const UNIT: usize = 1024;
+const ROOM: u32 = 64 * 1024;
 
 type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
@@ -21,6 +26,7 @@ enum Task {
     Write {
         write: Write,
         reply: Reply<Answer>,
+        _room: OwnedSemaphorePermit,
     },
     /// Compacts, and answers when the old versions are gone from the tables.
     CompactPhysically {
@@ -33,17 +39,27 @@ enum Task {
     Size {
         reply: Reply<u64>,
     },
+    /// Finishes what is before it, then ends.
+    Stop,
 }
 
 /// Hands requests to the writer.
 #[derive(Clone)]
 pub struct Writer {
     tasks: mpsc::Sender<Task>,
+    room: Arc<Semaphore>,
 }
 
 impl Writer {
     pub async fn write(&self, write: Write) -> Result<Answer, Refusal> {
-        self.ask(|reply| Task::Write { write, reply }).await
+        let weight = u32::try_from(write.weight() / UNIT).unwrap_or(u32::MAX).saturating_add(1);
+        let room = self.room.clone().acquire_many_owned(weight.min(ROOM)).await;
+        let _room = room.map_err(|_| Refusal::STOPPED)?;
+        self.ask(|reply| Task::Write { write, reply, _room }).await
+    }
+
+    pub async fn stop(&self) {
+        let _ = self.tasks.send(Task::Stop).await;
     }
 
     pub async fn compact_physically(&self, revision: i64) -> Result<Answer, Refusal> {
@@ -66,7 +82,7 @@ impl Writer {
     }
 }
 
-/// Runs on a thread of its own until every `Writer` is gone or the storage fails.
+/// Runs on a thread of its own until it is stopped, every `Writer` is gone, or the storage fails.
 pub struct WriterLoop {
     core: Core,
     lessor: Arc<Lessor>,
@@ -79,7 +95,8 @@ pub struct WriterLoop {
 impl WriterLoop {
     pub fn new(core: Core, lessor: Arc<Lessor>, hub: Arc<Hub>) -> (Writer, WriterLoop) {
         let (sender, tasks) = mpsc::channel(QUEUE);
-        (Writer { tasks: sender }, WriterLoop { core, lessor, hub, tasks, scrubbing: Vec::new() })
+        let room = Arc::new(Semaphore::new(ROOM as usize));
+        (Writer { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, scrubbing: Vec::new() })
     }
 
     pub fn run(mut self) -> Result<(), Fault> {
@@ -94,7 +111,9 @@ impl WriterLoop {
                     return Ok(());
                 }
             }
-            self.work(&mut waiting)?;
+            if self.work(&mut waiting)?.is_break() {
+                return Ok(());
+            }
         }
     }
 
@@ -106,13 +125,13 @@ impl WriterLoop {
         }
     }
 
-    fn work(&mut self, waiting: &mut Vec<Task>) -> Result<(), Fault> {
+    fn work(&mut self, waiting: &mut Vec<Task>) -> Result<ControlFlow<()>, Fault> {
         let mut writes = Vec::with_capacity(waiting.len());
         let mut replies = Vec::with_capacity(waiting.len());
         let mut others = Vec::new();
         for task in waiting.drain(..) {
             match task {
-                Task::Write { write, reply } => {
+                Task::Write { write, reply, .. } => {
                     writes.push(write);
                     replies.push((reply, false));
                 }
@@ -135,10 +154,11 @@ impl WriterLoop {
                 Task::Size { reply } => {
                     let _ = reply.send(Ok(self.core.size()?));
                 }
+                Task::Stop => return Ok(ControlFlow::Break(())),
                 Task::Write { .. } | Task::CompactPhysically { .. } => {}
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn commit(&mut self, writes: &[Write], replies: Vec<(Reply<Answer>, bool)>) -> Result<(), Fault> {

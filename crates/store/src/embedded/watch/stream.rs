@@ -261,9 +261,8 @@ impl Watches {
                 compact_revision: compacted,
                 ..Frame::default()
             };
-            if self.send(interest, frame).await? {
-                self.table().by_id.remove(&interest.id);
-            }
+            // Its id stays taken until the client cancels it, which is answered once more: as in etcd.
+            self.send(interest, frame).await?;
             return Ok(None);
         }
         let wanted = interest.clone();
