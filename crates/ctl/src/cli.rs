@@ -63,7 +63,14 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
     /// Where the store is: a CalicoAPIConfig file, YAML or JSON
-    #[arg(short = 'c', long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "FILE",
+        env = "CALICOCTL_CONFIG",
+        hide_env = true,
+        default_value = Config::DEFAULT_FILE
+    )]
     pub config: PathBuf,
 }
 

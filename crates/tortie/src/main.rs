@@ -35,6 +35,7 @@ enum Part {
     Up(up::UpArgs),
     /// Take away what `up` made
     Down(up::DownArgs),
+    Lab(tortie_lab::LabArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -113,6 +114,9 @@ fn run(part: Part) -> Result<(), Failure> {
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Down(args) => up::down(&args, &mut out),
+        Part::Lab(args) => {
+            tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
+        }
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {

@@ -1,0 +1,46 @@
+//! What a lab consists of, as written down when it was begun.
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::place::Place;
+use crate::topology::{Node, Topology};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Datastore {
+    /// The store that comes with tortie
+    Embedded,
+    /// An etcd server; its package must be installed
+    Etcd,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    pub datastore: Datastore,
+    pub topology: Topology,
+    /// A Unix socket, which every namespace can reach.
+    pub endpoint: String,
+    pub pools: Vec<IpNet>,
+    pub nodes: Vec<Node>,
+}
+
+impl Cluster {
+    pub fn load(place: &Place) -> Result<Cluster> {
+        files::read(&place.cluster_file())?.ok_or_else(|| {
+            Error::refused(format!("no lab {} is up; `tortie lab up` makes one", place.name()))
+        })
+    }
+
+    pub fn node(&self, name: &str) -> Result<&Node> {
+        self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            Error::refused(format!("there is no node {name}; there are {}", names.join(", ")))
+        })
+    }
+
+    pub fn has_family(&self, ipv6: bool) -> bool {
+        self.pools.iter().any(|pool| matches!(pool, IpNet::V6(_)) == ipv6)
+    }
+}

@@ -1,0 +1,126 @@
+//! A container runtime's side of CNI: runs the real plugin as a runtime on the node would.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::netns;
+use crate::node;
+use crate::place::{Place, netns_path};
+use crate::pod::Pod;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::{Command, Output, Stdio};
+
+const VERSION: &str = "1.1.0";
+const NETWORK: &str = "lab";
+const PLUGIN: &str = "calico";
+const INTERFACE: &str = "eth0";
+
+/// The list of plugins as it lies in a node's /etc/cni/net.d.
+pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
+    json!({
+        "name": NETWORK,
+        "cniVersion": VERSION,
+        "plugins": [{
+            "type": PLUGIN,
+            "nodename": node,
+            "datastore_type": "etcdv3",
+            "etcd_endpoints": cluster.endpoint,
+            "tortie_socket": node::socket(place, node),
+            "ipam": {
+                "type": "calico-ipam",
+                "assign_ipv4": cluster.has_family(false).to_string(),
+                "assign_ipv6": cluster.has_family(true).to_string(),
+            },
+        }],
+    })
+}
+
+/// Adds a pod to the network; its addresses.
+pub async fn add(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
+    let result = for_pod(place, cluster, pod, "ADD").await?;
+    let listed = result.get("ips").and_then(Value::as_array).cloned().unwrap_or_default();
+    let address = |ip: &Value| ip.get("address")?.as_str()?.split('/').next()?.parse().ok();
+    Ok(listed.iter().filter_map(address).collect())
+}
+
+pub async fn delete(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
+    for_pod(place, cluster, pod, "DEL").await.map(drop)
+}
+
+/// Whether the node would take a pod now; the reason if not.
+pub async fn status(place: &Place, cluster: &Cluster, node: &str) -> std::result::Result<(), String> {
+    let mut command = plugin(place, "STATUS");
+    let config = plugin_config(place, cluster, node);
+    let output = run(place, node, &mut command, config).await.map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failure(&output).1),
+    }
+}
+
+async fn for_pod(place: &Place, cluster: &Cluster, pod: &Pod, what: &'static str) -> Result<Value> {
+    let mut config = plugin_config(place, cluster, &pod.node);
+    config["tortie_labels"] = json!(pod.labels);
+    let mut command = plugin(place, what);
+    command
+        .env("CNI_CONTAINERID", &pod.container_id)
+        .env("CNI_NETNS", netns_path(&place.pod_netns(&pod.name)))
+        .env("CNI_IFNAME", INTERFACE)
+        .env(
+            "CNI_ARGS",
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", pod.namespace, pod.name),
+        );
+    let output = run(place, &pod.node, &mut command, config).await?;
+    if !output.status.success() {
+        let (code, message) = failure(&output);
+        return Err(Error::Cni { command: what, pod: pod.name.clone(), code, message });
+    }
+    Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
+}
+
+/// What a runtime makes of the list for its only plugin.
+fn plugin_config(place: &Place, cluster: &Cluster, node: &str) -> Value {
+    let list = conflist(place, cluster, node);
+    let mut config = list["plugins"][0].clone();
+    config["name"] = list["name"].clone();
+    config["cniVersion"] = list["cniVersion"].clone();
+    config
+}
+
+fn plugin(place: &Place, what: &str) -> Command {
+    let mut command = Command::new(place.bin().join(PLUGIN));
+    command.env("CNI_COMMAND", what).env("CNI_PATH", place.bin());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the plugin in the node's namespace.
+async fn run(place: &Place, node: &str, command: &mut Command, config: Value) -> Result<Output> {
+    let command = std::mem::replace(command, Command::new(PLUGIN));
+    let netns = netns::open(&place.node_netns(node))?;
+    let failed = |source| Error::Io { what: format!("CNI plugin on {node}"), source };
+    let running = tokio::task::spawn_blocking(move || {
+        let spawned = netns.command(command).and_then(|command| command.spawn());
+        let mut child = spawned.map_err(std::io::Error::other)?;
+        if let Some(mut input) = child.stdin.take() {
+            // A plugin that does not read to the end still answers.
+            let _ = input.write_all(config.to_string().as_bytes());
+        }
+        child.wait_with_output()
+    });
+    running.await.map_err(|error| failed(error.into()))?.map_err(failed)
+}
+
+/// Code and message of the plugin's error; what it printed if that is none.
+fn failure(output: &Output) -> (u64, String) {
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let code = error.get("code").and_then(Value::as_u64).unwrap_or_default();
+    let parts = [text("msg"), text("details")];
+    let message = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(": ");
+    match message.is_empty() {
+        false => (code, message),
+        true => (code, String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Commands inside the lab: on a node, in a pod, or on the host with the lab's store.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::node;
+use crate::place::{Place, netns_path};
+use crate::pod::Pod;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Becomes a command on a node or in a pod; returns only if that fails. The caller must not have other threads: only
+/// the calling one moves.
+pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let (program, arguments) = match command.split_first() {
+        Some((program, arguments)) => (program.clone(), arguments),
+        None => (std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()), command),
+    };
+    let mut command = Command::new(&program);
+    command.args(arguments);
+    let netns = match cluster.node(target) {
+        Ok(node) => {
+            command.envs(node::store_variables(place, &cluster)).envs(node::variables(place, &node.name));
+            command.env("PATH", path(place));
+            place.node_netns(&node.name)
+        }
+        Err(_) => {
+            let pod = Pod::load(place, target)
+                .map_err(|_| Error::refused(format!("there is neither a node nor a pod called {target}")))?;
+            place.pod_netns(&pod.name)
+        }
+    };
+    let path = netns_path(&netns);
+    let namespace = File::open(&path).map_err(Error::file(&path))?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| Error::file(&path)(error.into()))?;
+    let failed = command.exec();
+    Err(Error::Io { what: program.to_string_lossy().into_owned(), source: failed })
+}
+
+/// Becomes calicoctl on the lab's store; returns only if that fails.
+pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let program = place.bin().join("calicoctl");
+    let failed = Command::new(&program).args(arguments).envs(node::store_variables(place, &cluster)).exec();
+    Err(Error::file(&program)(failed))
+}
+
+/// For a shell to evaluate, so that calicoctl and etcdctl reach the lab's store.
+pub fn exports(place: &Place) -> Result<String> {
+    let cluster = Cluster::load(place)?;
+    let mut text = String::new();
+    for (name, value) in node::store_variables(place, &cluster) {
+        text.push_str(&format!("export {name}='{}'\n", value.replace('\'', r"'\''")));
+    }
+    Ok(text)
+}
+
+/// Our own names first, then what the caller finds.
+fn path(place: &Place) -> OsString {
+    let mut path = place.bin().into_os_string();
+    if let Some(others) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}

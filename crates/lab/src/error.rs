@@ -1,0 +1,43 @@
+//! What can go wrong, and what to look at then.
+
+use std::io;
+use std::path::Path;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Refused(String),
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+    /// A namespace, a link, an address, a route.
+    #[error("{object}: {reason}")]
+    Kernel { object: String, reason: String },
+    #[error(transparent)]
+    Store(#[from] tortie_store::Error),
+    #[error("{what} {why}; the end of {log}:\n{tail}")]
+    Daemon { what: String, why: String, log: String, tail: String },
+    #[error("CNI {command} of pod {pod} failed (code {code}): {message}")]
+    Cni { command: &'static str, pod: String, code: u64, message: String },
+    #[error("not everything could be removed:\n  {}", .0.join("\n  "))]
+    Leftovers(Vec<String>),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub fn refused(text: impl Into<String>) -> Error {
+        Error::Refused(text.into())
+    }
+
+    pub fn kernel(object: impl Into<String>, error: &nlink::Error) -> Error {
+        Error::Kernel { object: object.into(), reason: error.to_string() }
+    }
+
+    /// For `map_err`: names the file.
+    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let what = path.display().to_string();
+        move |source| Error::Io { what, source }
+    }
+}

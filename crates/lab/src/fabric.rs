@@ -1,0 +1,56 @@
+//! The network between the nodes: a bridge for each rack, in a namespace of its own that is also the router.
+
+use crate::error::{Error, Result};
+use crate::netns;
+use crate::place::Place;
+use crate::topology::{self, Node, Topology};
+use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
+use nlink::netlink::link::{BridgeLink, LinkCreateExt, VethLink};
+use nlink::netlink::route::{Ipv4Route, Ipv6Route};
+use nlink::{Connection, Route};
+
+/// A node's interface.
+pub const UPLINK: &str = "eth0";
+
+pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<()> {
+    let fabric = netns::create(&place.fabric()).await?;
+    if topology == Topology::L3 {
+        fabric
+            .sysctl()
+            .set_many(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")])
+            .map_err(|error| Error::kernel("forwarding of the router", &error))?;
+    }
+    let inside = netns::connection(&fabric)?;
+    for rack in topology::racks(nodes) {
+        let bridge = bridge(rack);
+        let gateway = topology::gateway(rack);
+        let failed = |error: nlink::Error| Error::kernel(format!("bridge {bridge}"), &error);
+        inside.add_link(BridgeLink::new(&bridge).up()).await.map_err(failed)?;
+        inside.add_address(Ipv4Address::new(&bridge, gateway.ipv4, 24)).await.map_err(failed)?;
+        inside.add_address(Ipv6Address::new(&bridge, gateway.ipv6, 64).nodad()).await.map_err(failed)?;
+    }
+    for node in nodes {
+        connect(place, &inside, node)
+            .await
+            .map_err(|error| Error::kernel(format!("link of {}", node.name), &error))?;
+    }
+    Ok(())
+}
+
+fn bridge(rack: u8) -> String {
+    format!("rack{rack}")
+}
+
+/// The node's namespace, made before, gets its link, addresses and default routes.
+async fn connect(place: &Place, fabric: &Connection<Route>, node: &Node) -> nlink::Result<()> {
+    let netns = nlink::netlink::namespace::Netns::open(&place.node_netns(&node.name))?;
+    let inside = Connection::<Route>::new_in(&netns)?;
+    let pair = VethLink::new(&node.name, UPLINK).peer_netns_fd(&netns);
+    fabric.add_link(pair.master(bridge(node.rack)).up()).await?;
+    inside.set_link_up(UPLINK).await?;
+    inside.add_address(Ipv4Address::new(UPLINK, node.ipv4.addr(), node.ipv4.prefix_len())).await?;
+    inside.add_address(Ipv6Address::new(UPLINK, node.ipv6.addr(), node.ipv6.prefix_len()).nodad()).await?;
+    let gateway = topology::gateway(node.rack);
+    inside.add_route(Ipv4Route::default_route().gateway(gateway.ipv4).dev(UPLINK)).await?;
+    inside.add_route(Ipv6Route::default_route().gateway(gateway.ipv6).dev(UPLINK)).await
+}

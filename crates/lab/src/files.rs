@@ -1,0 +1,41 @@
+//! Small JSON files that are whole or not there.
+
+use crate::error::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes a file that must not exist yet: of several that try, one succeeds. False if it is there.
+pub fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool> {
+    let text = text(path, value)?;
+    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true).map_err(Error::file(path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Error::file(path)(error)),
+    }
+}
+
+pub fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text(path, value)?).map_err(Error::file(&new))?;
+    fs::rename(&new, path).map_err(Error::file(path))
+}
+
+/// None if there is no such file.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::file(path)(error)),
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| Error::Io { what: path.display().to_string(), source: error.into() })
+}
+
+fn text<T: Serialize>(path: &Path, value: &T) -> Result<String> {
+    serde_json::to_string_pretty(value)
+        .map_err(|error| Error::Io { what: path.display().to_string(), source: error.into() })
+}

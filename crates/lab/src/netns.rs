@@ -1,0 +1,114 @@
+//! Namespaces by name: made, found, emptied and removed.
+
+use crate::error::{Error, Result};
+use crate::place::netns_path;
+use nlink::netlink::namespace::{self, Netns};
+use nlink::{Connection, Route};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long killed processes may take to be gone.
+const END_LIMIT: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Makes a namespace with its loopback up.
+pub async fn create(name: &str) -> Result<Netns> {
+    let failed = |error: nlink::Error| Error::kernel(format!("namespace {name}"), &error);
+    let netns = Netns::create(name).map_err(failed)?;
+    // Nothing else can have the addresses given here, so nobody need wait for duplicates.
+    netns
+        .sysctl()
+        .set_many(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")])
+        .map_err(failed)?;
+    connection(&netns)?.set_link_up("lo").await.map_err(failed)?;
+    Ok(netns)
+}
+
+pub fn open(name: &str) -> Result<Netns> {
+    Netns::open(name).map_err(|error| Error::kernel(format!("namespace {name}"), &error))
+}
+
+pub fn connection(netns: &Netns) -> Result<Connection<Route>> {
+    Connection::new_in(netns).map_err(|error| Error::kernel(format!("namespace {}", netns.label()), &error))
+}
+
+/// The names that begin with a prefix, also of namespaces that are only half there.
+pub fn names(prefix: &str) -> Result<Vec<String>> {
+    let dir = netns_path("");
+    let entries = match std::fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::file(&dir)(error)),
+    };
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a namespace with all that lives in it; one that is not there is no failure.
+pub fn remove(name: &str) -> Result<()> {
+    if !netns_path(name).exists() {
+        return Ok(());
+    }
+    end_processes(name)?;
+    match namespace::delete(name) {
+        Err(error) if !error.is_not_found() => Err(Error::kernel(format!("namespace {name}"), &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Kills every process that lives in a namespace, and returns when they are gone.
+pub fn end_processes(name: &str) -> Result<()> {
+    let path = netns_path(name);
+    let Some(namespace) = identity(&path) else { return Ok(()) };
+    let deadline = Instant::now() + END_LIMIT;
+    loop {
+        let living = inhabitants(namespace);
+        if living.is_empty() {
+            return Ok(());
+        }
+        for pid in &living {
+            kill(*pid, namespace);
+        }
+        if Instant::now() > deadline {
+            return Err(Error::refused(format!("processes {living:?} in namespace {name} do not end")));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Device and inode say which namespace it is.
+type Identity = (u64, u64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// The processes whose first thread is in the namespace. Others only look in: a node's daemon enters those of its pods.
+fn inhabitants(namespace: Identity) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != std::process::id() && lives_in(*pid, namespace))
+        .collect()
+}
+
+fn lives_in(pid: u32, namespace: Identity) -> bool {
+    identity(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(namespace)
+}
+
+/// Kills a process if it is still the one that was found.
+fn kill(pid: u32, namespace: Identity) {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    // One that is gone by now needs no killing.
+    if let Ok(handle) = pidfd_open(number, PidfdFlags::empty())
+        && lives_in(pid, namespace)
+    {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+}

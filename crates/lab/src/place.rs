@@ -1,0 +1,118 @@
+//! Where a lab is: its directory, and the names of its namespaces.
+
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+
+const LABS: &str = "/run/tortie-lab";
+const NAMESPACES: &str = "/run/netns";
+const LONGEST_NAME: usize = 20;
+
+/// The identity of a lab; several can be up at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    name: String,
+    dir: PathBuf,
+}
+
+impl Place {
+    /// `dir` is made absolute: processes that start elsewhere are told about it.
+    pub fn new(name: &str, dir: Option<&Path>) -> Result<Place> {
+        // No dashes: the names of one lab's namespaces must not begin like those of another's.
+        let fits = !name.is_empty()
+            && name.len() <= LONGEST_NAME
+            && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        if !fits {
+            return Err(Error::refused(format!(
+                "{name:?} is no name for a lab: use up to {LONGEST_NAME} lower-case letters and digits"
+            )));
+        }
+        let dir = match dir {
+            Some(dir) => std::path::absolute(dir).map_err(Error::file(dir))?,
+            None => Path::new(LABS).join(name),
+        };
+        Ok(Place { name: name.to_owned(), dir })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directory of all labs, if this one is there.
+    pub fn shared_parent(&self) -> Option<&Path> {
+        self.dir.parent().filter(|parent| *parent == Path::new(LABS))
+    }
+
+    pub fn cluster_file(&self) -> PathBuf {
+        self.dir.join("lab.json")
+    }
+
+    /// Our binary by all its names.
+    pub fn bin(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    pub fn node_dir(&self, node: &str) -> PathBuf {
+        self.dir.join("nodes").join(node)
+    }
+
+    pub fn pods(&self) -> PathBuf {
+        self.dir.join("pods")
+    }
+
+    pub fn pod_file(&self, pod: &str) -> PathBuf {
+        self.pods().join(format!("{pod}.json"))
+    }
+
+    pub fn ctl_config(&self) -> PathBuf {
+        self.dir.join("calicoctl.cfg")
+    }
+
+    /// What the names of all its namespaces begin with.
+    pub fn prefix(&self) -> String {
+        format!("tortie-{}-", self.name)
+    }
+
+    /// The namespace of the network between the nodes.
+    pub fn fabric(&self) -> String {
+        format!("tortie-{}-net", self.name)
+    }
+
+    pub fn node_netns(&self, node: &str) -> String {
+        format!("tortie-{}-{node}", self.name)
+    }
+
+    pub fn pod_netns(&self, pod: &str) -> String {
+        format!("tortie-{}-pod-{pod}", self.name)
+    }
+}
+
+/// The file behind a namespace's name.
+pub fn netns_path(name: &str) -> PathBuf {
+    Path::new(NAMESPACES).join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_lab_has_the_documented_names() {
+        let place = Place::new("lab", None).unwrap();
+        assert_eq!(place.dir(), Path::new("/run/tortie-lab/lab"));
+        assert_eq!(place.fabric(), "tortie-lab-net");
+        assert_eq!(place.node_netns("node1"), "tortie-lab-node1");
+        assert_eq!(place.pod_netns("web"), "tortie-lab-pod-web");
+        assert!(place.pod_netns("web").starts_with(&place.prefix()));
+    }
+
+    #[test]
+    fn names_that_could_reach_elsewhere_are_refused() {
+        for name in ["", "a-b", "../x", "A", "x/y", "aaaaaaaaaaaaaaaaaaaaa"] {
+            assert!(Place::new(name, None).is_err(), "{name}");
+        }
+    }
+}

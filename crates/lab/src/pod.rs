@@ -1,0 +1,169 @@
+//! Pods: a namespace each, wired by the CNI plugin of its node.
+
+use crate::cluster::Cluster;
+use crate::cni;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::netns;
+use crate::place::Place;
+use crate::routes;
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// How long the other nodes may take to know the way to a new pod.
+const WAY_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pod {
+    pub name: String,
+    pub node: String,
+    pub namespace: String,
+    pub labels: BTreeMap<String, String>,
+    /// As a runtime would call it.
+    pub container_id: String,
+    /// None as long as the plugin has not answered.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Pod {
+    pub fn new(name: &str, node: &str, namespace: &str, labels: BTreeMap<String, String>) -> Result<Pod> {
+        for (what, name) in [("pod", name), ("namespace", namespace)] {
+            if !is_label(name) {
+                return Err(Error::refused(format!(
+                    "{name:?} is no name for a {what}: use up to 63 lower-case letters, digits and dashes"
+                )));
+            }
+        }
+        Ok(Pod {
+            name: name.to_owned(),
+            node: node.to_owned(),
+            namespace: namespace.to_owned(),
+            labels,
+            container_id: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
+            addresses: Vec::new(),
+        })
+    }
+
+    pub fn load(place: &Place, name: &str) -> Result<Pod> {
+        let found = if is_label(name) { files::read(&place.pod_file(name))? } else { None };
+        found.ok_or_else(|| Error::refused(format!("there is no pod {name}")))
+    }
+}
+
+pub fn all(place: &Place) -> Result<Vec<Pod>> {
+    let dir = place.pods();
+    let entries = match std::fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::file(&dir)(error)),
+    };
+    let mut pods = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Error::file(&dir))?.path();
+        if path.extension().is_some_and(|extension| extension == "json")
+            && let Some(pod) = files::read(&path)?
+        {
+            pods.push(pod);
+        }
+    }
+    pods.sort_by(|a: &Pod, b: &Pod| a.name.cmp(&b.name));
+    Ok(pods)
+}
+
+/// Brings a pod to life; returns it with its addresses.
+pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> {
+    cluster.node(&pod.node)?;
+    if cluster.nodes.iter().any(|node| node.name == pod.name) {
+        return Err(Error::refused(format!("{} is a node; call the pod something else", pod.name)));
+    }
+    let file = place.pod_file(&pod.name);
+    if !files::create(&file, &pod)? {
+        return Err(Error::refused(format!("there is a pod {} already", pod.name)));
+    }
+    match wire(place, cluster, &pod).await {
+        Ok(addresses) => {
+            pod.addresses = addresses;
+            files::replace(&file, &pod)?;
+        }
+        Err(error) => {
+            // What went wrong first is what is told; a `lab down` gets the rest.
+            let _ = cni::delete(place, cluster, &pod).await;
+            let _ = forget(place, &pod.name);
+            return Err(error);
+        }
+    }
+    wait_until_reachable(place, cluster, &pod).await?;
+    Ok(pod)
+}
+
+async fn wire(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
+    netns::create(&place.pod_netns(&pod.name)).await?;
+    let addresses = cni::add(place, cluster, pod).await?;
+    if addresses.is_empty() {
+        return Err(Error::refused(format!("the plugin gave pod {} no address", pod.name)));
+    }
+    Ok(addresses)
+}
+
+pub async fn delete(place: &Place, cluster: &Cluster, name: &str) -> Result<()> {
+    let pod = Pod::load(place, name)?;
+    netns::end_processes(&place.pod_netns(name))?;
+    cni::delete(place, cluster, &pod).await?;
+    forget(place, name)
+}
+
+fn forget(place: &Place, name: &str) -> Result<()> {
+    netns::remove(&place.pod_netns(name))?;
+    let file = place.pod_file(name);
+    std::fs::remove_file(&file).map_err(Error::file(&file))
+}
+
+/// Returns when every node on the same link has a route to the pod, so that what follows need not try twice. Gives up
+/// quietly: a node whose daemon was stopped, to see what happens then, learns nothing.
+async fn wait_until_reachable(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
+    let home = cluster.node(&pod.node)?;
+    let deadline = Instant::now() + WAY_LIMIT;
+    for node in cluster.nodes.iter().filter(|node| node.name != home.name) {
+        if cluster.topology == Topology::L3 && node.rack != home.rack {
+            continue;
+        }
+        let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
+        for address in &pod.addresses {
+            let through = if address.is_ipv4() { home.ipv4.addr().into() } else { home.ipv6.addr().into() };
+            while routes::next_hop(&connection, *address).await != Some(through) && Instant::now() < deadline
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A name that can be part of a file's, and of a resource's.
+fn is_label(name: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_labels() {
+        let pod = |name: &str, namespace: &str| Pod::new(name, "node1", namespace, BTreeMap::new());
+        assert_eq!(pod("web-1", "shop").unwrap().container_id.len(), 64);
+        for name in ["", "-a", "a-", "A", "a.b", "../x", "a/b"] {
+            assert!(pod(name, "default").is_err() && pod("a", name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The lab as it is: gathered from the store and the namespaces, for people or as JSON.
+
+use crate::cluster::Cluster;
+use crate::error::Result;
+use crate::place::Place;
+use crate::pod::{self, Pod};
+use crate::{netns, node, routes, store};
+use serde::Serialize;
+use std::fmt::Write;
+use tortie_model::{Key, KeyRange, Value};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    name: String,
+    directory: String,
+    store: StoreStatus,
+    pools: Vec<String>,
+    nodes: Vec<NodeStatus>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StoreStatus {
+    endpoint: String,
+    pid: Option<u32>,
+    /// Why nothing could be read from it.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus {
+    name: String,
+    rack: u8,
+    addresses: Vec<String>,
+    pid: Option<u32>,
+    /// What keeps it from taking pods.
+    problem: Option<String>,
+    blocks: Vec<String>,
+    pods: Vec<Pod>,
+    routes: Vec<String>,
+}
+
+pub async fn gather(place: &Place) -> Result<Status> {
+    let cluster = Cluster::load(place)?;
+    let pods = pod::all(place)?;
+    let (blocks, problem) = match blocks(&cluster).await {
+        Ok(blocks) => (blocks, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let mut nodes = Vec::new();
+    for node in &cluster.nodes {
+        let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
+        let own = |(owner, cidr): &(String, String)| (*owner == node.name).then(|| cidr.clone());
+        nodes.push(NodeStatus {
+            name: node.name.clone(),
+            rack: node.rack,
+            addresses: vec![node.ipv4.to_string(), node.ipv6.to_string()],
+            pid: node::daemon(place, &node.name).running(),
+            problem: crate::cni::status(place, &cluster, &node.name).await.err(),
+            blocks: blocks.iter().filter_map(own).collect(),
+            pods: pods.iter().filter(|pod| pod.node == node.name).cloned().collect(),
+            routes: routes::list(&connection).await?,
+        });
+    }
+    Ok(Status {
+        name: place.name().to_owned(),
+        directory: place.dir().display().to_string(),
+        store: StoreStatus {
+            endpoint: cluster.endpoint.clone(),
+            pid: store::daemon(place).running(),
+            problem,
+        },
+        pools: cluster.pools.iter().map(ToString::to_string).collect(),
+        nodes,
+    })
+}
+
+/// Owner and range of every block.
+async fn blocks(cluster: &Cluster) -> Result<Vec<(String, String)>> {
+    let resources = store::client(cluster).await?;
+    let listing = resources.client().list(&KeyRange::Blocks { ip_version: None }).await?;
+    let owned = listing.entries.into_iter().filter_map(|entry| match (entry.key, entry.value) {
+        (Key::Block { cidr }, Value::Block(block)) => {
+            let owner = block.affinity.as_deref()?.strip_prefix("host:")?.to_owned();
+            Some((owner, cidr.to_string()))
+        }
+        _ => None,
+    });
+    Ok(owned.collect())
+}
+
+impl Status {
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("lab {} in {}\n", self.name, self.directory);
+        let state = |pid: Option<u32>| pid.map_or("not running".to_owned(), |pid| format!("process {pid}"));
+        let _ = writeln!(text, "store  {}, {}", self.store.endpoint, state(self.store.pid));
+        if let Some(problem) = &self.store.problem {
+            let _ = writeln!(text, "       {problem}");
+        }
+        let _ = writeln!(text, "pools  {}", self.pools.join(", "));
+        for node in &self.nodes {
+            let _ = writeln!(
+                text,
+                "\n{}  {}, rack {}, {}",
+                node.name,
+                node.addresses.join(", "),
+                node.rack,
+                state(node.pid)
+            );
+            if let Some(problem) = &node.problem {
+                let _ = writeln!(text, "  not ready: {problem}");
+            }
+            let _ = writeln!(text, "  blocks  {}", none_or(&node.blocks.join(", ")));
+            let lines: Vec<String> = node.pods.iter().map(pod_line).collect();
+            section(&mut text, "pods", &lines);
+            section(&mut text, "routes", &node.routes);
+        }
+        text
+    }
+}
+
+fn pod_line(pod: &Pod) -> String {
+    let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
+    let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let line = format!("{}/{}  {}", pod.namespace, pod.name, none_or(&addresses.join(", ")));
+    if labels.is_empty() { line } else { format!("{line}  {}", labels.join(",")) }
+}
+
+fn section(text: &mut String, title: &str, lines: &[String]) {
+    let mut title = title;
+    for line in lines {
+        let _ = writeln!(text, "  {title:<6}  {line}");
+        title = "";
+    }
+}
+
+fn none_or(text: &str) -> &str {
+    if text.is_empty() { "none" } else { text }
+}

@@ -1,0 +1,100 @@
+//! The lab's store: its process, and what is in it before the first node starts.
+
+use crate::cluster::{Cluster, Datastore};
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::process::Daemon;
+use ipnet::IpNet;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
+use tortie_model::{API_VERSION, Kind, Resource};
+use tortie_store::{Client, Config, Resources};
+
+/// etcd names the sockets it makes like an address, in its working directory.
+const ETCD_SOCKET: &str = "etcd.sock:0";
+const ETCD_PEERS: &str = "http://127.0.0.1:2380";
+
+pub fn daemon(place: &Place) -> Daemon {
+    Daemon::in_dir("the store", &dir(place))
+}
+
+fn dir(place: &Place) -> PathBuf {
+    place.dir().join("store")
+}
+
+pub fn endpoint(place: &Place, datastore: Datastore) -> String {
+    let socket = match datastore {
+        Datastore::Embedded => "datastore.sock",
+        Datastore::Etcd => ETCD_SOCKET,
+    };
+    format!("unix://{}", dir(place).join(socket).display())
+}
+
+pub async fn client(cluster: &Cluster) -> Result<Resources> {
+    Ok(Resources::new(Client::connect(&Config::at(&cluster.endpoint)).await?))
+}
+
+/// Starts it in the fabric's namespace, where its ports are in nobody's way, and returns when it serves.
+pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
+    let dir = dir(place);
+    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let data = dir.join("data");
+    let command = match cluster.datastore {
+        Datastore::Embedded => {
+            let mut command = Command::new(place.bin().join("tortie"));
+            command.arg("datastore").arg("--data-dir").arg(data).args(["--listen", &cluster.endpoint]);
+            command
+        }
+        Datastore::Etcd => {
+            let clients = format!("unix://{ETCD_SOCKET}");
+            let mut command = Command::new("etcd");
+            command
+                .current_dir(&dir)
+                .args(["--name", "lab", "--data-dir", "data"])
+                .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
+                .args(["--listen-peer-urls", ETCD_PEERS, "--initial-advertise-peer-urls", ETCD_PEERS])
+                .args(["--initial-cluster", &format!("lab={ETCD_PEERS}")]);
+            command
+        }
+    };
+    let started = daemon(place).start(&place.fabric(), command)?;
+    let resources = client(cluster).await?;
+    let asked = &resources;
+    started
+        .ready(|| async move {
+            asked.list(Kind::IPPool, None).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await?;
+    Ok(resources)
+}
+
+/// The pools of the pods, routed without encapsulation.
+pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
+    for (number, pool) in (1..).zip(&cluster.pools) {
+        let object = json!({
+            "apiVersion": API_VERSION,
+            "kind": "IPPool",
+            "metadata": {"name": format!("lab-{}-{number}", family(pool))},
+            "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": "Never", "vxlanMode": "Never"},
+        });
+        let pool = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        resources.create(pool).await?;
+    }
+    Ok(())
+}
+
+fn family(pool: &IpNet) -> &'static str {
+    match pool {
+        IpNet::V4(_) => "ipv4",
+        IpNet::V6(_) => "ipv6",
+    }
+}
+
+/// The usual size, or the whole of a pool that is smaller.
+fn block_size(pool: &IpNet) -> u8 {
+    match pool {
+        IpNet::V4(pool) => pool.prefix_len().max(26),
+        IpNet::V6(pool) => pool.prefix_len().max(122),
+    }
+}

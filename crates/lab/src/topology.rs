@@ -1,0 +1,103 @@
+//! Which nodes there are, in which rack, with which addresses. Pure.
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub const MOST_NODES: u8 = 100;
+const NODES_PER_RACK: u8 = 2;
+const GATEWAY: u8 = 254;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// All nodes on one link.
+    L2,
+    /// Racks of two nodes with a link each, and a router between them.
+    L3,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    pub name: String,
+    pub rack: u8,
+    /// With the length of the link's prefix.
+    pub ipv4: Ipv4Net,
+    pub ipv6: Ipv6Net,
+}
+
+/// The addresses of the router, or of what would be one, on a rack's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    pub ipv4: Ipv4Addr,
+    pub ipv6: Ipv6Addr,
+}
+
+impl Topology {
+    /// The nodes, named node1, node2 and so on; at most [`MOST_NODES`].
+    pub fn nodes(self, count: u8) -> Vec<Node> {
+        let node = |number: u8| {
+            let rack = match self {
+                Topology::L2 => 1,
+                Topology::L3 => (number - 1) / NODES_PER_RACK + 1,
+            };
+            let (ipv4, ipv6) = (v4(rack, number), v6(rack, number));
+            Node { name: format!("node{number}"), rack, ipv4, ipv6 }
+        };
+        (1..=count.min(MOST_NODES)).map(node).collect()
+    }
+}
+
+pub fn gateway(rack: u8) -> Gateway {
+    Gateway { ipv4: v4(rack, GATEWAY).addr(), ipv6: v6(rack, GATEWAY).addr() }
+}
+
+/// The racks there are, in order.
+pub fn racks(nodes: &[Node]) -> Vec<u8> {
+    let mut racks: Vec<u8> = nodes.iter().map(|node| node.rack).collect();
+    racks.dedup();
+    racks
+}
+
+fn v4(rack: u8, host: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 10, rack, host), 24)
+}
+
+fn v6(rack: u8, host: u8) -> Ipv6Net {
+    let address = Ipv6Addr::new(0xfd00, 0x10, 0x10, rack.into(), 0, 0, 0, host.into());
+    Ipv6Net::new_assert(address, 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_link_for_all() {
+        let nodes = Topology::L2.nodes(3);
+        assert_eq!(racks(&nodes), [1]);
+        assert_eq!(nodes[2].name, "node3");
+        assert_eq!(nodes[2].ipv4.to_string(), "10.10.1.3/24");
+        assert_eq!(nodes[2].ipv6.to_string(), "fd00:10:10:1::3/64");
+        assert_eq!(gateway(1).ipv4.to_string(), "10.10.1.254");
+    }
+
+    #[test]
+    fn racks_of_two() {
+        let nodes = Topology::L3.nodes(5);
+        assert_eq!(nodes.iter().map(|n| n.rack).collect::<Vec<_>>(), [1, 1, 2, 2, 3]);
+        assert_eq!(racks(&nodes), [1, 2, 3]);
+        assert_eq!(nodes[4].ipv4.to_string(), "10.10.3.5/24");
+    }
+
+    #[test]
+    fn no_two_nodes_share_an_address() {
+        for topology in [Topology::L2, Topology::L3] {
+            let nodes = topology.nodes(u8::MAX);
+            assert_eq!(nodes.len(), usize::from(MOST_NODES));
+            let addresses: std::collections::HashSet<_> = nodes.iter().map(|n| (n.ipv4, n.ipv6)).collect();
+            assert_eq!(addresses.len(), nodes.len());
+            assert!(nodes.iter().all(|node| gateway(node.rack).ipv4 != node.ipv4.addr()));
+        }
+    }
+}

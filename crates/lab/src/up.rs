@@ -1,0 +1,158 @@
+//! Brings a lab up: directory, namespaces, network, store, nodes, in this order.
+
+use crate::cluster::{Cluster, Datastore};
+use crate::cni;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::topology::Topology;
+use crate::{down, fabric, files, netns, node, store};
+use ipnet::IpNet;
+use serde_json::json;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Our binary under the names by which it is called.
+const NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
+const DEFAULT_POOLS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/112"];
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub nodes: u8,
+    pub datastore: Datastore,
+    pub topology: Topology,
+    /// The usual two, one of each family, when empty.
+    pub pools: Vec<IpNet>,
+    /// Leave everything as it is when something fails, to look at it.
+    pub keep: bool,
+}
+
+/// Returns when every node takes pods. What a failure or an interruption leaves is removed.
+pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::refused("only root can make network namespaces; run this as root"));
+    }
+    let cluster = Cluster {
+        datastore: plan.datastore,
+        topology: plan.topology,
+        endpoint: store::endpoint(place, plan.datastore),
+        pools: pools(plan)?,
+        nodes: plan.topology.nodes(plan.nodes),
+    };
+    claim(place, &cluster)?;
+    let error = match interruptible(make(place, &cluster)).await {
+        Ok(()) => return Ok(cluster),
+        Err(error) => error,
+    };
+    if plan.keep {
+        say("what there is stays; `tortie lab down` removes it");
+    } else if let Err(leftovers) = down::down(place) {
+        say(&leftovers.to_string());
+    }
+    Err(error)
+}
+
+/// Progress, for people; kept apart from results.
+pub fn say(text: &str) {
+    // With nobody to tell there is nothing to do about it.
+    let _ = writeln!(io::stderr(), "lab: {text}");
+}
+
+fn pools(plan: &Plan) -> Result<Vec<IpNet>> {
+    match plan.pools.is_empty() {
+        false => Ok(plan.pools.clone()),
+        true => DEFAULT_POOLS
+            .iter()
+            .map(|pool| pool.parse().map_err(|_| Error::refused(format!("{pool:?} is no pool"))))
+            .collect(),
+    }
+}
+
+/// Makes the directory ours, with the description first: whatever happens then, `down` knows whose it is.
+fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
+    let again = || {
+        let name = place.name();
+        Error::refused(format!(
+            "lab {name}, or a part of one, is there already; `tortie lab down` removes it"
+        ))
+    };
+    if !netns::names(&place.prefix())?.is_empty() {
+        return Err(again());
+    }
+    let dir = place.dir();
+    fs::create_dir_all(dir).map_err(Error::file(dir))?;
+    if fs::read_dir(dir).map_err(Error::file(dir))?.next().is_some()
+        || !files::create(&place.cluster_file(), cluster)?
+    {
+        return Err(again());
+    }
+    Ok(())
+}
+
+/// Does the work until it is done or somebody wants it to end.
+pub async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let listen = |kind| signal(kind).map_err(|source| Error::Io { what: "signals".to_owned(), source });
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    tokio::select! {
+        result = work => result,
+        _ = interrupt.recv() => Err(Error::Interrupted),
+        _ = terminate.recv() => Err(Error::Interrupted),
+    }
+}
+
+async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
+    let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
+    write_files(place, cluster)?;
+    for name in &names {
+        netns::create(&place.node_netns(name)).await?;
+    }
+    fabric::build(place, cluster.topology, &cluster.nodes).await?;
+    let racks = crate::topology::racks(&cluster.nodes).len();
+    say(&match cluster.topology {
+        Topology::L2 => format!("network: {} nodes on one link", names.len()),
+        Topology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
+    });
+    let resources = store::start(place, cluster).await?;
+    store::seed(&resources, cluster).await?;
+    say(&format!("store: ready at {}", cluster.endpoint));
+    // All at once: most of their start is waiting.
+    let mut started = Vec::new();
+    for name in &names {
+        started.push((*name, node::start(place, cluster, name)?));
+    }
+    for (name, started) in started {
+        node::ready(place, cluster, name, started).await?;
+        say(&format!("{name}: ready"));
+    }
+    Ok(())
+}
+
+fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
+    let own = std::env::current_exe().map_err(Error::file(Path::new("/proc/self/exe")))?;
+    let bin = directory(place.bin())?;
+    for name in NAMES {
+        let link = bin.join(name);
+        std::os::unix::fs::symlink(&own, &link).map_err(Error::file(&link))?;
+    }
+    directory(place.pods())?;
+    files::replace(
+        &place.ctl_config(),
+        &json!({
+            "apiVersion": tortie_model::API_VERSION,
+            "kind": "CalicoAPIConfig",
+            "metadata": {},
+            "spec": {"datastoreType": "etcdv3", "etcdEndpoints": cluster.endpoint},
+        }),
+    )?;
+    for node in &cluster.nodes {
+        let dir = directory(place.node_dir(&node.name).join("cni"))?;
+        files::replace(&dir.join("10-calico.conflist"), &cni::conflist(place, cluster, &node.name))?;
+    }
+    Ok(())
+}
+
+fn directory(path: PathBuf) -> Result<PathBuf> {
+    fs::create_dir_all(&path).map_err(Error::file(&path))?;
+    Ok(path)
+}

@@ -1,0 +1,234 @@
+//! A cluster on this machine, from the first node to the last trace of it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// A lab of this test's own; down when it is dropped.
+struct Lab {
+    name: String,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        Lab { name: format!("t{}x{number}", std::process::id()) }
+    }
+
+    fn up(args: &[&str]) -> Lab {
+        let lab = Lab::new();
+        lab.run(&[&["up"], args].concat());
+        lab
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tortie"));
+        command.args(["lab", "--name", &self.name]).args(args).stdin(Stdio::null());
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What a command that must succeed prints.
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "lab {args:?}: {}\n{out}{err}\n{}", output.status, self.picture());
+        out.into_owned()
+    }
+
+    /// What a command that must fail says.
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        assert!(!output.status.success(), "lab {args:?} succeeded");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn add(&self, pod: &str, node: &str, more: &[&str]) -> Vec<String> {
+        let printed = self.run(&[&["pod", "add", pod, "--node", node], more].concat());
+        printed.lines().map(str::to_owned).collect()
+    }
+
+    fn ping(&self, from: &str, to: &str) {
+        self.run(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "10", to]);
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.run(&["status", "-o", "json"])).unwrap()
+    }
+
+    /// For people who look at a failure.
+    fn picture(&self) -> String {
+        String::from_utf8_lossy(&self.output(&["status"]).stdout).into_owned()
+    }
+
+    fn dir(&self) -> PathBuf {
+        PathBuf::from("/run/tortie-lab").join(&self.name)
+    }
+
+    /// Namespaces, processes and files of this lab.
+    fn traces(&self) -> Vec<String> {
+        let mut found = self.namespaces();
+        found.extend(self.dir().exists().then(|| self.dir().display().to_string()));
+        let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let path = entry.ok()?.path();
+            path.file_name()?.to_str()?.parse::<u32>().ok()?;
+            let words =
+                [std::fs::read(path.join("cmdline")).ok()?, std::fs::read(path.join("environ")).ok()?];
+            let text = String::from_utf8_lossy(&words.concat()).replace('\0', " ");
+            text.contains(&format!("{}/", self.dir().display())).then_some(text)
+        });
+        found.extend(processes);
+        found
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir("/run/netns") else { return Vec::new() };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&format!("tortie-{}-", self.name))).collect()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.output(&["down"]);
+    }
+}
+
+fn family(addresses: &[String], v6: bool) -> &str {
+    addresses.iter().find(|address| address.contains(':') == v6).unwrap()
+}
+
+#[test]
+fn three_nodes_and_their_pods() {
+    let lab = Lab::up(&["--nodes", "3"]);
+    assert!(lab.refused(&["up"]).contains("already"), "a second lab of the same name");
+    let nodes = ["node1", "node2", "node3"];
+    let pods: Vec<(String, Vec<String>)> = nodes
+        .iter()
+        .map(|node| {
+            let pod = node.replace("node", "pod");
+            let addresses = lab.add(&pod, node, &["--namespace", "shop", "--label", "app=web"]);
+            assert_eq!(addresses.len(), 2, "{addresses:?}");
+            (pod, addresses)
+        })
+        .collect();
+    for (from, _) in &pods {
+        for address in pods.iter().filter(|(to, _)| to != from).flat_map(|(_, addresses)| addresses) {
+            lab.ping(from, address);
+        }
+    }
+    // A node reaches pods elsewhere too.
+    lab.ping("node1", family(&pods[2].1, false));
+
+    let status = lab.status();
+    for (index, (pod, addresses)) in pods.iter().enumerate() {
+        let node = &status["nodes"][index];
+        assert_eq!(node["name"], nodes[index]);
+        assert_eq!(node["problem"], Value::Null);
+        assert!(node["pid"].is_u64(), "{node}");
+        assert_eq!(node["blocks"].as_array().unwrap().len(), 2, "{node}");
+        assert_eq!(node["pods"][0]["name"], pod.as_str());
+        assert_eq!(node["pods"][0]["addresses"], serde_json::json!(addresses));
+    }
+    let routes = lab.run(&["exec", "node1", "--", "ip", "route"]);
+    let own = family(&pods[0].1, false);
+    assert!(routes.contains(&format!("{own} dev cali")), "{routes}");
+    assert_eq!(routes.matches("blackhole ").count(), 1, "{routes}");
+    assert!(routes.contains("/26 via 10.10.1.2") && routes.contains("/26 via 10.10.1.3"), "{routes}");
+    assert!(lab.picture().contains(&format!("{own} dev cali")), "{}", lab.picture());
+
+    // On a node, the tools are those of that host.
+    let listed = lab.run(&["exec", "node2", "--", "calicoctl", "get", "nodes"]);
+    assert!(nodes.iter().all(|node| listed.contains(node)), "{listed}");
+    assert!(lab.run(&["exec", "node2", "--", "tortie", "version"]).starts_with("tortie "));
+    let code = lab.output(&["exec", "pod1", "--", "sh", "-c", "exit 7"]).status.code();
+    assert_eq!(code, Some(7), "a command's exit code is passed on");
+    let endpoint = lab.run(&["ctl", "get", "workloadendpoints", "-n", "shop", "-o", "yaml"]);
+    assert!(endpoint.contains("app: web"), "{endpoint}");
+
+    assert!(lab.refused(&["pod", "add", "pod1", "--node", "node2"]).contains("already"));
+    assert!(lab.refused(&["pod", "add", "x", "--node", "node9"]).contains("there are node1, node2, node3"));
+    assert!(lab.refused(&["exec", "nobody", "--", "true"]).contains("neither a node nor a pod"));
+
+    // Without its daemon a node's pods keep their network; with it back, it takes orders again.
+    lab.run(&["node", "stop", "node3", "--kill"]);
+    lab.ping("pod1", family(&pods[2].1, true));
+    assert!(lab.refused(&["pod", "add", "late", "--node", "node3"]).contains("code 11"));
+    lab.run(&["node", "start", "node3"]);
+
+    for (pod, _) in &pods {
+        lab.run(&["pod", "del", pod]);
+    }
+    assert!(lab.refused(&["pod", "del", "pod1"]).contains("there is no pod pod1"));
+    let remaining = lab.namespaces();
+    assert!(remaining.iter().all(|name| !name.contains("-pod-")), "{remaining:?}");
+    for node in nodes {
+        let left = lab.run(&["exec", node, "--", "ip", "-o", "link"]);
+        assert!(!left.contains("cali"), "{node}: {left}");
+        let left = lab.run(&["exec", node, "--", "ip", "route"]);
+        assert!(!left.contains("cali"), "{node}: {left}");
+    }
+    let left = lab.run(&["ctl", "get", "workloadendpoints", "-A", "-o", "yaml"]);
+    assert!(left.contains("items: []"), "{left}");
+    let check = lab.run(&["ctl", "ipam", "check"]);
+    assert!(check.contains("found 0 problems"), "{check}");
+
+    lab.run(&["down"]);
+    assert_eq!(lab.traces(), Vec::<String>::new());
+    lab.run(&["down"]);
+    assert!(lab.refused(&["status"]).contains("no lab"));
+}
+
+#[test]
+fn on_etcd_with_one_family_and_racks() {
+    let lab = Lab::up(&["--nodes", "3", "--datastore", "etcd", "--topology", "l3", "--pool", "10.99.0.0/24"]);
+    let first = lab.add("a", "node1", &[]);
+    let second = lab.add("b", "node2", &[]);
+    assert_eq!((first.len(), second.len()), (1, 1), "{first:?} {second:?}");
+    assert!(first[0].starts_with("10.99.0."), "{first:?}");
+    lab.ping("a", &second[0]);
+    // Another rack is behind the router.
+    lab.ping("node1", "10.10.2.3");
+    lab.ping("node3", "fd00:10:10:1::1");
+
+    let script = format!("{}\netcdctl get --prefix --keys-only /calico/resources", lab.run(&["env"]));
+    let keys = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let keys = String::from_utf8(keys.stdout).unwrap();
+    assert!(keys.contains("/nodes/node3") && keys.contains("/ippools/lab-ipv4-1"), "{keys}");
+
+    lab.run(&["down"]);
+    assert_eq!(lab.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    let lab = Lab::new();
+    let output = lab.command(&["up", "--datastore", "etcd"]).env("PATH", "/nonexistent").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("etcd"), "{told}");
+    assert_eq!(lab.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_killed_start_left_is_removed() {
+    for step in ["-net", "-node2"] {
+        let lab = Lab::new();
+        let mut up = lab.command(&["up"]).stderr(Stdio::null()).spawn().unwrap();
+        while !lab.namespaces().iter().any(|name| name.ends_with(step)) {
+            assert!(up.try_wait().unwrap().is_none(), "up ended before {step}");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        up.kill().unwrap();
+        up.wait().unwrap();
+        assert!(lab.refused(&["up"]).contains("already"));
+        lab.run(&["down"]);
+        assert_eq!(lab.traces(), Vec::<String>::new());
+    }
+}
