@@ -261,9 +261,8 @@ impl Watches {
                 compact_revision: compacted,
                 ..Frame::default()
             };
-            if self.send(interest, frame).await? {
-                self.table().by_id.remove(&interest.id);
-            }
+            // As in etcd its id stays taken, and cancelling it is answered, although it is over.
+            self.send(interest, frame).await?;
             return Ok(None);
         }
         let wanted = interest.clone();
