@@ -5,7 +5,7 @@ CARGO   ?= cargo
 TORTIE  := target/release/tortie
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint deny bench fuzz install clean
+.PHONY: help setup build demo test lint deny bench fuzz soak install clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -25,6 +25,7 @@ test: setup lint deny ## Format, lints, licences and every test
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/purity
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny
@@ -35,6 +36,12 @@ bench: setup ## Measure us and our peers side by side
 
 fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60)
 	fuzz/run
+
+soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories, longer contention and crashes
+	for round in $$(seq $${SOAK_ROUNDS:-10}); do \
+	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-store --test differential -- --nocapture || exit 1; done
+	TORTIE_CRASH_ROUNDS=500 $(CARGO) test --locked -p tortie --test crash
+	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local)
 	install -D -m 0755 $(TORTIE) $(DESTDIR)$(PREFIX)/bin/tortie

@@ -30,23 +30,23 @@ pub fn run() -> Outcome {
 /// Many nodes, each with blocks of its own, then more nodes than blocks.
 async fn rates() -> Outcome {
     let mut rows = Vec::new();
-    for (title, nodes, at_once, pool, block_size) in [
-        ("1 node", 1, 1, "10.0.0.0/12", 26),
-        ("1 node, 16 requests at once", 1, 16, "10.0.0.0/12", 26),
-        ("64 nodes", 64, 1, "10.0.0.0/12", 26),
-        ("64 nodes, 16 blocks", 64, 1, "10.0.0.0/20", 24),
+    for (title, nodes, at_once, each, pool) in [
+        ("1 node", 1, 1, EACH, "10.0.0.0/12"),
+        ("1 node, 16 requests at once", 1, 16, EACH, "10.0.0.0/12"),
+        ("64 nodes", 64, 1, EACH, "10.0.0.0/12"),
+        ("64 nodes, 16 blocks", 64, 1, EACH / 4, "10.0.0.0/22"),
     ] {
         let mut take = [Phase::default(); 2];
         let mut give_back = [Phase::default(); 2];
         let servers = [Server::etcd().await?, Server::embedded().await?];
         let mut clusters = Vec::new();
         for server in &servers {
-            clusters.push(Cluster::new(&server.url, nodes, pool, block_size).await.map_err(plain)?);
+            clusters.push(Cluster::new(&server.url, nodes, pool, 26).await.map_err(plain)?);
         }
         for round in 0..ROUNDS {
             for (place, cluster) in clusters.iter().enumerate() {
-                take[place].add(cluster.take(round, EACH, at_once).await.map_err(plain)?);
-                give_back[place].add(cluster.give_back(round, EACH, at_once).await.map_err(plain)?);
+                take[place].add(cluster.take(round, each, at_once).await.map_err(plain)?);
+                give_back[place].add(cluster.give_back(round, each, at_once).await.map_err(plain)?);
             }
         }
         for (what, [etcd, ours]) in [("taken", take), ("given back", give_back)] {

@@ -110,32 +110,46 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
     }
 }
 
+/// Checks go through the operations in the order in which they would be applied, so that of several refusals clients
+/// get the one etcd gives.
 fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
+    let mut nested = path.nested.iter();
     for op in path.ops {
-        let Some(Request::RequestPut(put)) = &op.request else { continue };
-        // The other way round than for a put on its own; clients see the difference.
-        if !batch.has_kept(put)? {
-            return Ok(Err(Refusal::KEY_NOT_FOUND));
-        }
-        if !batch.has_lease(put)? {
-            return Ok(Err(Refusal::LEASE_NOT_FOUND));
-        }
-    }
-    for nested in &path.nested {
-        if let Err(refusal) = check_puts(batch, nested)? {
-            return Ok(Err(refusal));
+        let outcome = match &op.request {
+            // The other way round than for a put on its own; clients see the difference.
+            Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(Refusal::KEY_NOT_FOUND),
+            Some(Request::RequestPut(put)) if !batch.has_lease(put)? => Err(Refusal::LEASE_NOT_FOUND),
+            Some(Request::RequestTxn(_)) => match nested.next() {
+                Some(inner) => check_puts(batch, inner)?,
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        };
+        if outcome.is_err() {
+            return Ok(outcome);
         }
     }
     Ok(Ok(()))
 }
 
 fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refusal> {
+    let mut nested = path.nested.iter();
     for op in path.ops {
-        if let Some(Request::RequestRange(range)) = &op.request {
-            view.resolve(range.revision)?;
+        match &op.request {
+            // Elsewhere a negative revision means the newest; etcd checks transactions more strictly.
+            Some(Request::RequestRange(range)) if range.revision != 0 && range.revision < view.compacted => {
+                return Err(Refusal::COMPACTED);
+            }
+            Some(Request::RequestRange(range)) => {
+                view.resolve(range.revision)?;
+            }
+            Some(Request::RequestTxn(_)) => {
+                nested.next().map_or(Ok(()), |inner| check_ranges(view, inner))?;
+            }
+            _ => {}
         }
     }
-    path.nested.iter().try_for_each(|nested| check_ranges(view, nested))
+    Ok(())
 }
 
 fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {

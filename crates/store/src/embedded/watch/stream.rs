@@ -261,7 +261,7 @@ impl Watches {
                 compact_revision: compacted,
                 ..Frame::default()
             };
-            // As in etcd its id stays taken, and cancelling it is answered, although it is over.
+            // Its id stays taken until the client cancels it, which is answered once more: as in etcd.
             self.send(interest, frame).await?;
             return Ok(None);
         }

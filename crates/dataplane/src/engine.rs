@@ -1,0 +1,465 @@
+//! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
+
+use crate::error::{Error, Failure, Result};
+use crate::kernel::{self, Entry, Event, Events, Kernel, Refusal, RefusalKind};
+use crate::mtu::MtuChoice;
+use crate::netns::Netns;
+use crate::reconcile::{Core, Operation, WorkloadState};
+use crate::sysctl::{self, Setting};
+use futures::FutureExt;
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tortie_plan::{Plan, Settings, Update, WorkloadId};
+
+/// Between two looks at what the kernel does not announce.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two complete looks, give or take a tenth.
+const RESYNC: Duration = Duration::from_secs(90);
+/// Events taken in before the kernel is made to converge.
+const EVENTS_AT_ONCE: usize = 4096;
+const COMMANDS: usize = 64;
+const REPORTS: usize = 1024;
+
+/// What the dataplane has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    Workload { id: WorkloadId, state: WorkloadState },
+    Mtu(MtuChoice),
+    RouteCount(usize),
+}
+
+/// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
+pub struct Reports {
+    receiver: mpsc::Receiver<Report>,
+}
+
+impl Reports {
+    /// The next report; `None` when the dataplane has stopped.
+    pub async fn next(&mut self) -> Option<Report> {
+        self.receiver.recv().await
+    }
+}
+
+/// How an update went: what is not listed is in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOutcome {
+    pub failures: Vec<Failure>,
+}
+
+enum Change {
+    Replace(Plan),
+    Updates(Vec<Update>),
+}
+
+struct Command {
+    change: Change,
+    done: oneshot::Sender<ApplyOutcome>,
+}
+
+/// The links and routes of one node. Dropping it stops the work and leaves the kernel as it is.
+pub struct Dataplane {
+    commands: mpsc::Sender<Command>,
+    mtu: watch::Receiver<MtuChoice>,
+}
+
+impl Dataplane {
+    /// Opens netlink in `host`, takes in what the kernel already has and starts watching it. Changes nothing but the
+    /// forwarding switches.
+    pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
+        let pattern = Regex::new(&settings.mtu_interface_pattern)
+            .map_err(|error| Error::Invalid { field: "mtuIfacePattern", reason: error.to_string() })?;
+        // Subscribed before the first look, so that nothing between the two is missed.
+        let events = Events::open(&host).await?;
+        let kernel = Kernel::open(&host)?;
+        let switches = forwarding_switches(&settings);
+        sysctl::write(&host, switches.clone()).await?;
+        let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
+        let started = Instant::now();
+        let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
+
+        let (commands, inbox) = mpsc::channel(COMMANDS);
+        let (reports, receiver) = mpsc::channel(REPORTS);
+        let (mtu, mtu_receiver) = watch::channel(core.mtu());
+        let engine = Engine {
+            host,
+            kernel,
+            events,
+            core,
+            switches,
+            started,
+            links: BTreeSet::new(),
+            interfaces: BTreeSet::new(),
+            stale: Stale::default(),
+            outbox: Outbox { reports, told: BTreeMap::new(), told_mtu: None, told_routes: None, mtu },
+        };
+        tokio::spawn(engine.run(inbox));
+        Ok((Dataplane { commands, mtu: mtu_receiver }, Reports { receiver }))
+    }
+
+    /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
+    pub async fn replace(&self, plan: Plan) -> Result<()> {
+        let outcome = self.send(Change::Replace(plan)).await?;
+        for failure in outcome.failures {
+            tracing::warn!(
+                object = failure.object,
+                reason = failure.reason,
+                "not programmed; will try again"
+            );
+        }
+        Ok(())
+    }
+
+    /// Applies changes; returns when the kernel has them. What fails is tried again until it is no longer wanted.
+    pub async fn apply(&self, updates: Vec<Update>) -> Result<ApplyOutcome> {
+        self.send(Change::Updates(updates)).await
+    }
+
+    async fn send(&self, change: Change) -> Result<ApplyOutcome> {
+        let (done, outcome) = oneshot::channel();
+        self.commands.send(Command { change, done }).await.map_err(|_| Error::Stopped)?;
+        outcome.await.map_err(|_| Error::Stopped)
+    }
+
+    /// The MTU that workloads should have now.
+    pub fn mtu(&self) -> MtuChoice {
+        self.mtu.borrow().clone()
+    }
+}
+
+fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
+    let mut switches = Vec::new();
+    if settings.ip_forwarding {
+        switches.push(Setting::new("net/ipv4/ip_forward".into(), 1));
+        if settings.ipv6 {
+            // A kernel without IPv6 is still a node.
+            switches.push(Setting::lenient("net/ipv6/conf/all/forwarding".into(), 1));
+        }
+    }
+    switches
+}
+
+/// What has to be read again before the next decision.
+#[derive(Default)]
+struct Stale {
+    everything: bool,
+    links: bool,
+    routes: bool,
+    switches: bool,
+}
+
+struct Engine {
+    host: Netns,
+    kernel: Kernel,
+    events: Events,
+    core: Core,
+    switches: Vec<Setting>,
+    started: Instant,
+    /// Links that something happened to.
+    links: BTreeSet<u32>,
+    /// Interfaces of new workloads: they may be so new that their events are still on the way.
+    interfaces: BTreeSet<String>,
+    stale: Stale,
+    outbox: Outbox,
+}
+
+impl Engine {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        let mut tick = every(TICK);
+        let mut resync = Box::pin(tokio::time::sleep(jittered(RESYNC)));
+        loop {
+            let mut waiting = Vec::new();
+            tokio::select! {
+                command = inbox.recv() => match command {
+                    Some(command) => waiting.push(self.take_in(command)),
+                    None => return,
+                },
+                event = self.events.next() => if let Err(error) = self.take_events(event) {
+                    return tracing::error!(%error, "the dataplane stops");
+                },
+                _ = tick.tick() => self.tick(),
+                () = &mut resync => {
+                    self.stale.everything = true;
+                    self.stale.switches = true;
+                    resync.set(tokio::time::sleep(jittered(RESYNC)));
+                }
+            }
+            while let Ok(command) = inbox.try_recv() {
+                waiting.push(self.take_in(command));
+            }
+            let outcome = self.converge().await;
+            for done in waiting {
+                // Nobody waits any more: the change is in the kernel all the same.
+                let _ = done.send(outcome.clone());
+            }
+        }
+    }
+
+    fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
+        match command.change {
+            Change::Replace(plan) => {
+                self.core.replace(plan);
+                self.stale.links = true;
+            }
+            Change::Updates(updates) => {
+                for update in updates {
+                    if let Update::Workload(_, Some(workload)) = &update {
+                        self.interfaces.insert(workload.interface.clone());
+                    }
+                    self.core.apply(update);
+                }
+            }
+        }
+        command.done
+    }
+
+    /// Takes in an event and all others that are already there.
+    fn take_events(&mut self, first: Result<Event>) -> Result<()> {
+        self.take_event(first?);
+        for _ in 0..EVENTS_AT_ONCE {
+            match self.events.next().now_or_never() {
+                Some(event) => self.take_event(event?),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::Overrun => {
+                tracing::warn!("kernel events were lost; looking at everything again");
+                self.stale.everything = true;
+            }
+            Event::GlobalSettings => self.stale.switches = true,
+            Event::Link { index, down } => {
+                if down {
+                    self.core.link_was_down(index);
+                }
+                self.links.insert(index);
+            }
+            other => self.stale.routes |= self.core.event(other),
+        }
+    }
+
+    /// Has what the kernel does not announce looked at: settings.
+    fn tick(&mut self) {
+        self.core.tick();
+        self.stale.switches = true;
+        self.stale.links = true;
+    }
+
+    /// Does everything that is due and tells about it.
+    async fn converge(&mut self) -> ApplyOutcome {
+        let mut failures = Vec::new();
+        if let Err(error) = self.refresh().await {
+            // What was marked stale stays so and is read at the next turn.
+            failures.push(Failure { object: "state of the kernel".into(), reason: error.to_string() });
+        }
+        self.settings(&mut failures).await;
+        self.routes(&mut failures).await;
+        self.neighbours(&mut failures).await;
+        self.outbox.tell(&self.core);
+        ApplyOutcome { failures }
+    }
+
+    async fn refresh(&mut self) -> Result<()> {
+        let now = self.started.elapsed();
+        if self.stale.everything {
+            let snapshot = self.kernel.snapshot().await?;
+            self.core.resync(snapshot, now);
+            self.stale.everything = false;
+            self.stale.routes = false;
+            self.stale.links = false;
+            self.links.clear();
+            self.interfaces.clear();
+        }
+        if self.stale.links {
+            for link in self.kernel.links().await? {
+                self.core.link_is(link.index, Some(link), now);
+            }
+            self.stale.links = false;
+            self.interfaces.clear();
+        }
+        while let Some(name) = self.interfaces.pop_first() {
+            if let Some(link) = self.kernel.link_named(&name).await? {
+                self.core.link_is(link.index, Some(link), now);
+            }
+        }
+        while let Some(index) = self.links.first().copied() {
+            let link = self.kernel.link(index).await?;
+            self.core.link_is(index, link, now);
+            self.links.remove(&index);
+        }
+        if self.stale.routes {
+            let routes = self.kernel.routes().await?;
+            self.core.resync_routes(routes);
+            self.stale.routes = false;
+        }
+        if self.stale.switches {
+            self.stale.switches = false;
+            sysctl::write(&self.host, self.switches.clone()).await?;
+        }
+        for node in self.core.take_lookups() {
+            let answer = self.kernel.lookup(node).await;
+            self.core.looked_up(node, answer);
+        }
+        Ok(())
+    }
+
+    async fn settings(&mut self, failures: &mut Vec<Failure>) {
+        for (index, name, settings) in self.core.conf_work() {
+            let outcome = sysctl::write(&self.host, settings).await;
+            if let Err(error) = &outcome {
+                failures.push(Failure { object: format!("interface {name}"), reason: error.to_string() });
+            }
+            let now = self.started.elapsed();
+            if let Ok(link) = self.kernel.link(index).await {
+                self.core.link_is(index, link, now);
+            }
+            self.core.conf_written(index, outcome.map_err(|error| error.to_string()));
+        }
+    }
+
+    async fn routes(&mut self, failures: &mut Vec<Failure>) {
+        let work = self.core.route_work(self.started.elapsed());
+        for (destination, reason) in work.failures {
+            failures.push(Failure { object: format!("route {destination}"), reason });
+        }
+        let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut moving, leaving) = self.core.take_departed();
+        for operation in work.operations {
+            moving.extend(self.core.moves(&operation));
+            match &operation {
+                Operation::Add(_) => adds.push(operation),
+                Operation::Replace { .. } => replaces.push(operation),
+                Operation::Delete(_) => deletes.push(operation),
+            }
+        }
+        if !moving.is_empty() {
+            // The new owner of an address must not get packets of connections to the old one.
+            kernel::forget_flows(&self.host, &moving).await;
+        }
+        let mut results = Vec::new();
+        let added = self.kernel.add_routes(&entries(&adds)).await;
+        results.extend(outcomes(adds, added));
+        for operation in replaces {
+            let result = match &operation {
+                Operation::Replace { new, .. } => self.kernel.replace_route(new).await,
+                _ => Ok(()),
+            };
+            results.push((operation, result.err()));
+        }
+        let deleted = self.kernel.delete_routes(&entries(&deletes)).await;
+        results.extend(outcomes(deletes, deleted));
+        for (operation, refusal) in results {
+            match refusal {
+                None => self.core.done(&operation),
+                Some(refusal) => {
+                    let destination = entry(&operation).destination;
+                    // Our picture of the kernel was wrong: look again.
+                    self.stale.routes |= refusal.kind == RefusalKind::Exists;
+                    self.core.failed(destination, refusal.reason.clone());
+                    failures.push(failure(format!("route {destination}"), refusal));
+                }
+            }
+        }
+        if !leaving.is_empty() {
+            let host = self.host.clone();
+            tokio::spawn(async move { kernel::forget_flows(&host, &leaving).await });
+        }
+    }
+
+    async fn neighbours(&mut self, failures: &mut Vec<Failure>) {
+        let (wanted, unwanted) = self.core.neighbour_work();
+        for (key, mac) in wanted {
+            match self.kernel.set_neighbour(key, mac).await {
+                Ok(()) => self.core.neighbour_is(key, Some(mac)),
+                Err(refusal) => failures.push(failure(format!("neighbour {}", key.address), refusal)),
+            }
+        }
+        for key in unwanted {
+            match self.kernel.delete_neighbour(key).await {
+                Ok(()) => self.core.neighbour_is(key, None),
+                Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
+                Err(refusal) => failures.push(failure(format!("neighbour {}", key.address), refusal)),
+            }
+        }
+    }
+}
+
+fn entries(operations: &[Operation]) -> Vec<&Entry> {
+    operations.iter().map(entry).collect()
+}
+
+fn entry(operation: &Operation) -> &Entry {
+    match operation {
+        Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
+    }
+}
+
+fn failure(object: String, refusal: Refusal) -> Failure {
+    Failure { object, reason: refusal.reason }
+}
+
+/// Pairs operations with the errors of those that failed.
+fn outcomes(
+    operations: Vec<Operation>,
+    failures: Vec<(usize, Refusal)>,
+) -> impl Iterator<Item = (Operation, Option<Refusal>)> {
+    let mut failures: BTreeMap<usize, Refusal> = failures.into_iter().collect();
+    operations
+        .into_iter()
+        .enumerate()
+        .map(move |(position, operation)| (operation, failures.remove(&position)))
+}
+
+/// What has been told, so that only changes are.
+struct Outbox {
+    reports: mpsc::Sender<Report>,
+    told: BTreeMap<WorkloadId, WorkloadState>,
+    told_mtu: Option<MtuChoice>,
+    told_routes: Option<usize>,
+    mtu: watch::Sender<MtuChoice>,
+}
+
+impl Outbox {
+    fn tell(&mut self, core: &Core) {
+        let mtu = core.mtu();
+        if self.told_mtu.as_ref() != Some(&mtu) {
+            tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
+            self.mtu.send_replace(mtu.clone());
+            if self.reports.try_send(Report::Mtu(mtu.clone())).is_ok() {
+                self.told_mtu = Some(mtu);
+            }
+        }
+        let count = core.route_count();
+        if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
+            self.told_routes = Some(count);
+        }
+        let mut present = BTreeMap::new();
+        for (id, state) in core.states() {
+            let told = self.told.remove(id);
+            // When the channel is full the old state stays noted, and the change is told at a later turn.
+            let news = told.as_ref() != Some(&state);
+            let report = || Report::Workload { id: id.clone(), state: state.clone() };
+            let noted = if news && self.reports.try_send(report()).is_err() { told } else { Some(state) };
+            if let Some(state) = noted {
+                present.insert(id.clone(), state);
+            }
+        }
+        self.told = present;
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+fn jittered(period: Duration) -> Duration {
+    period.mul_f64(rand::random_range(0.9..1.1))
+}

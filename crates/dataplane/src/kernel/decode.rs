@@ -1,0 +1,98 @@
+//! Netlink messages to our own types.
+
+use super::types::{Conf, Entry, Link, NeighbourKey, Target};
+use ipnet::IpNet;
+use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
+use nlink::netlink::messages::{AddressMessage, LinkMessage, NeighborMessage, RouteMessage};
+use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const CLONED: u32 = 0x200;
+const IFF_UP: u32 = 0x1;
+const IFF_RUNNING: u32 = 0x40;
+
+pub(crate) fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
+    bytes.try_into().ok()
+}
+
+pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
+    let v4 = |key| message.ipv4_devconf(key).and_then(|value| i32::try_from(value).ok());
+    let v6 = |key| message.ipv6_devconf(key);
+    Some(Link {
+        index: message.ifindex(),
+        name: message.name()?.to_owned(),
+        enabled: message.flags() & IFF_UP != 0,
+        running: message.flags() & IFF_RUNNING != 0,
+        mtu: message.mtu().unwrap_or(0),
+        kind: message.kind().map(str::to_owned),
+        mac: message.address().and_then(mac),
+        conf: Conf {
+            v4_forwarding: v4(Ipv4Devconf::Forwarding),
+            proxy_arp: v4(Ipv4Devconf::ProxyArp),
+            rp_filter: v4(Ipv4Devconf::RpFilter),
+            route_localnet: v4(Ipv4Devconf::RouteLocalnet),
+            v6_forwarding: v6(Ipv6Devconf::Forwarding),
+            proxy_ndp: v6(Ipv6Devconf::ProxyNdp),
+            accept_ra: v6(Ipv6Devconf::AcceptRa),
+        },
+    })
+}
+
+/// Whether a link message says that the interface is administratively down; the kernel then has dropped its IPv4
+/// routes without a word.
+pub(crate) fn is_disabled(message: &LinkMessage) -> bool {
+    message.flags() & IFF_UP == 0
+}
+
+/// An address; link-local ones tell nothing about where nodes are.
+pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
+    let address = message.local().or(message.address())?;
+    if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
+        return None;
+    }
+    Some((message.ifindex(), IpNet::new(*address, message.prefix_len()).ok()?))
+}
+
+/// A route of the main table that the dataplane has to know about.
+pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
+    if message.table_id() != u32::from(rt_table::MAIN) || message.flags() & CLONED != 0 {
+        return None;
+    }
+    let destination = match message.destination() {
+        Some(address) => *address,
+        None if message.is_ipv4() => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        None if message.is_ipv6() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        None => return None,
+    };
+    let destination = IpNet::new(destination, message.dst_len()).ok()?;
+    let target = target(message);
+    Some(Entry::new(destination, message.priority().unwrap_or(0), message.protocol().number(), target))
+}
+
+fn target(message: &RouteMessage) -> Target {
+    let device = message.oif();
+    let plain = message.multipath().is_none()
+        && message.nh_id().is_none()
+        && message.prefsrc().is_none()
+        && message.source().is_none()
+        && message.via().is_none();
+    match (message.route_type(), device, message.gateway()) {
+        (RouteType::Blackhole, _, _) => Target::Blackhole,
+        (RouteType::Unicast, Some(device), Some(via)) if plain && message.is_onlink() => {
+            Target::Gateway { via: *via, device }
+        }
+        (RouteType::Unicast, Some(device), None)
+            if plain && (message.is_ipv6() || message.scope() == RouteScope::Link) =>
+        {
+            Target::Device(device)
+        }
+        _ => Target::Other { device },
+    }
+}
+
+/// A neighbour and, when the entry is permanent, its MAC.
+pub(crate) fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
+    let key = NeighbourKey { device: message.ifindex(), address: *message.destination()? };
+    let lladdr = if message.is_permanent() { message.lladdr().and_then(mac) } else { None };
+    Some((key, lladdr))
+}

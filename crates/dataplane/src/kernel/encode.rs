@@ -1,0 +1,75 @@
+//! Our routes as netlink messages, whole: the library's own batch leaves out the interface.
+
+use super::types::{Entry, Target};
+use nlink::netlink::route::{ResolvedRouteInterfaces, RouteConfig};
+use nlink::netlink::types::route::{RouteScope, RouteType, RtMsg, RtaAttr, rt_table};
+use nlink::netlink::{InterfaceRef, MessageBuilder};
+use std::net::IpAddr;
+
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const ONLINK: u32 = 4;
+
+pub(crate) struct Wire<'a>(pub &'a Entry);
+
+impl Wire<'_> {
+    fn write(&self, builder: &mut MessageBuilder, kind: RouteType, scope: RouteScope, flags: u32) {
+        let entry = self.0;
+        builder.append(
+            &RtMsg::new()
+                .with_family(self.family())
+                .with_dst_len(entry.destination.prefix_len())
+                .with_table(rt_table::MAIN)
+                .with_protocol(entry.protocol)
+                .with_scope(scope as u8)
+                .with_type(kind as u8)
+                .with_flags(flags),
+        );
+        address(builder, RtaAttr::Dst, entry.destination.network());
+        if let Target::Gateway { via, .. } = entry.target {
+            address(builder, RtaAttr::Gateway, via);
+        }
+        if let Some(device) = entry.target.device() {
+            builder.append_attr_u32(RtaAttr::Oif as u16, device);
+        }
+        if entry.metric != 0 {
+            builder.append_attr_u32(RtaAttr::Priority as u16, entry.metric);
+        }
+    }
+}
+
+fn address(builder: &mut MessageBuilder, attribute: RtaAttr, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => builder.append_attr(attribute as u16, &address.octets()),
+        IpAddr::V6(address) => builder.append_attr(attribute as u16, &address.octets()),
+    }
+}
+
+impl RouteConfig for Wire<'_> {
+    fn device_ref(&self) -> Option<&InterfaceRef> {
+        None
+    }
+
+    fn multipath_device_refs(&self) -> Vec<Option<&InterfaceRef>> {
+        Vec::new()
+    }
+
+    fn family(&self) -> u8 {
+        if self.0.destination.addr().is_ipv4() { AF_INET } else { AF_INET6 }
+    }
+
+    fn write_add(&self, builder: &mut MessageBuilder, _: &ResolvedRouteInterfaces) {
+        let (kind, scope, flags) = match self.0.target {
+            Target::Blackhole => (RouteType::Blackhole, RouteScope::Universe, 0),
+            Target::Device(_) => (RouteType::Unicast, RouteScope::Link, 0),
+            Target::Gateway { .. } => (RouteType::Unicast, RouteScope::Universe, ONLINK),
+            Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),
+        };
+        self.write(builder, kind, scope, flags);
+    }
+
+    /// Names the route by destination, metric, protocol and interface, whatever its type and scope.
+    fn write_delete(&self, builder: &mut MessageBuilder) {
+        self.write(builder, RouteType::Unspec, RouteScope::Nowhere, 0);
+    }
+}

@@ -1,0 +1,299 @@
+//! The only part of the dataplane that speaks netlink: looks, changes and events, in our own types.
+
+mod decode;
+mod encode;
+mod types;
+
+pub(crate) use decode::mac;
+pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
+
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use futures::StreamExt;
+use nlink::netlink::neigh::Neighbor;
+use nlink::netlink::netconf::NetconfDevice;
+use nlink::netlink::netfilter::ConntrackFilter;
+use nlink::netlink::{NetworkEvent, OwnedEventStream};
+use nlink::{Connection, Route, RtnetlinkGroup};
+use std::net::IpAddr;
+
+/// Messages per batch: their acknowledgements must fit the receive buffer.
+const BATCH: usize = 1000;
+const REQUEST_BUFFER: usize = 4 << 20;
+/// Room for the events that our own bulk changes cause while nobody reads them.
+const EVENT_BUFFER: usize = 32 << 20;
+
+/// A connection for requests.
+pub(crate) struct Kernel {
+    connection: Connection<Route>,
+}
+
+impl Kernel {
+    pub fn open(netns: &Netns) -> Result<Kernel> {
+        let connection = netns.rtnetlink()?;
+        connection
+            .socket()
+            .set_rcvbuf(REQUEST_BUFFER)
+            .map_err(|error| Error::kernel("netlink socket", &error))?;
+        Ok(Kernel { connection })
+    }
+
+    pub async fn snapshot(&self) -> Result<Snapshot> {
+        let (links, addresses) = (self.links().await?, self.addresses().await?);
+        let neighbours = self
+            .connection
+            .get_neighbors()
+            .await
+            .map_err(|error| Error::kernel("list of neighbours", &error))?
+            .iter()
+            .filter_map(|message| {
+                let (key, lladdr) = decode::neighbour(message)?;
+                Some((key, lladdr?))
+            })
+            .collect();
+        Ok(Snapshot { links, addresses, routes: self.routes().await?, neighbours })
+    }
+
+    pub async fn links(&self) -> Result<Vec<Link>> {
+        let messages =
+            self.connection.get_links().await.map_err(|error| Error::kernel("list of links", &error))?;
+        Ok(messages.iter().filter_map(decode::link).collect())
+    }
+
+    async fn addresses(&self) -> Result<Vec<(u32, ipnet::IpNet)>> {
+        let messages = self
+            .connection
+            .get_addresses()
+            .await
+            .map_err(|error| Error::kernel("list of addresses", &error))?;
+        Ok(messages.iter().filter_map(decode::address).collect())
+    }
+
+    pub async fn routes(&self) -> Result<Vec<Entry>> {
+        let messages =
+            self.connection.get_routes().await.map_err(|error| Error::kernel("list of routes", &error))?;
+        Ok(messages.iter().filter_map(decode::route).collect())
+    }
+
+    /// The link as it is now; `None` when it is gone.
+    pub async fn link(&self, index: u32) -> Result<Option<Link>> {
+        match self.connection.get_link_by_index(index).await {
+            Ok(message) => Ok(message.as_ref().and_then(decode::link)),
+            Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
+            Err(error) => Err(Error::kernel(format!("link {index}"), &error)),
+        }
+    }
+
+    pub async fn link_named(&self, name: &str) -> Result<Option<Link>> {
+        match self.connection.get_link_by_name(name).await {
+            Ok(message) => Ok(message.as_ref().and_then(decode::link)),
+            Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
+            Err(error) => Err(Error::kernel(format!("link {name}"), &error)),
+        }
+    }
+
+    /// How the kernel would reach `address`: the next hop (the address itself on a direct link) and the interface.
+    pub async fn lookup(&self, address: IpAddr) -> std::result::Result<(IpAddr, u32), String> {
+        let route = self.connection.lookup_route(address).await.map_err(|error| error.to_string())?;
+        let device = route.oif().ok_or("the route to it has no interface")?;
+        Ok((route.gateway().or(route.via()).copied().unwrap_or(address), device))
+    }
+
+    /// Adds routes that are not there; the failures by position.
+    pub async fn add_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+        self.in_batches(entries, |batch, entry| batch.add_route(encode::Wire(entry))).await
+    }
+
+    /// Deletes routes; one that is already gone is no failure.
+    pub async fn delete_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+        let mut failures =
+            self.in_batches(entries, |batch, entry| batch.del_route(encode::Wire(entry))).await;
+        failures.retain(|(_, refusal)| refusal.kind != RefusalKind::Missing);
+        failures
+    }
+
+    async fn in_batches(
+        &self,
+        entries: &[&Entry],
+        push: impl for<'b> Fn(nlink::netlink::Batch<'b>, &Entry) -> nlink::netlink::Batch<'b>,
+    ) -> Vec<(usize, Refusal)> {
+        let mut failures = Vec::new();
+        for (number, chunk) in entries.chunks(BATCH).enumerate() {
+            let batch = chunk.iter().fold(self.connection.batch(), |batch, entry| push(batch, entry));
+            let first = number * BATCH;
+            match batch.execute().await {
+                Ok(results) => {
+                    let errors = results.errors();
+                    failures.extend(errors.map(|(position, error)| (first + position, error.into())));
+                }
+                Err(error) => {
+                    let refusal = Refusal::from(&error);
+                    failures.extend((first..first + chunk.len()).map(|position| (position, refusal.clone())));
+                }
+            }
+        }
+        failures
+    }
+
+    pub async fn replace_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
+        Ok(self.connection.replace_route(encode::Wire(entry)).await?)
+    }
+
+    pub async fn set_neighbour(&self, key: NeighbourKey, mac: [u8; 6]) -> std::result::Result<(), Refusal> {
+        let entry = Neighbor::with_index(key.device, key.address).lladdr(mac).permanent();
+        Ok(self.connection.replace_neighbor(entry).await?)
+    }
+
+    pub async fn delete_neighbour(&self, key: NeighbourKey) -> std::result::Result<(), Refusal> {
+        Ok(self.connection.del_neighbor(Neighbor::with_index(key.device, key.address)).await?)
+    }
+}
+
+/// The kernel's no to one operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub kind: RefusalKind,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalKind {
+    /// Something else is in the place already.
+    Exists,
+    /// It, or its interface, is not there.
+    Missing,
+    Other,
+}
+
+impl From<&nlink::Error> for Refusal {
+    fn from(error: &nlink::Error) -> Refusal {
+        const ESRCH: i32 = 3;
+        let missing = error.is_not_found()
+            || error.is_no_device()
+            || error.errno().is_some_and(|errno| errno.abs() == ESRCH);
+        let kind = match () {
+            () if error.is_already_exists() => RefusalKind::Exists,
+            () if missing => RefusalKind::Missing,
+            () => RefusalKind::Other,
+        };
+        Refusal { kind, reason: error.to_string() }
+    }
+}
+
+impl From<nlink::Error> for Refusal {
+    fn from(error: nlink::Error) -> Refusal {
+        Refusal::from(&error)
+    }
+}
+
+/// Forgets the connections of addresses that left or moved, so that a new owner does not inherit them.
+pub(crate) async fn forget_flows(netns: &Netns, addresses: &[IpAddr]) {
+    let connection = match netns.conntrack() {
+        Ok(connection) => connection,
+        Err(error) => return tracing::warn!(%error, "no conntrack; flows of removed workloads stay"),
+    };
+    for address in addresses {
+        for filter in [ConntrackFilter::new().orig_src(*address), ConntrackFilter::new().reply_src(*address)]
+        {
+            if let Err(error) = connection.flush_conntrack_matching(&filter).await {
+                tracing::warn!(%address, %error, "flows not forgotten");
+            }
+        }
+    }
+}
+
+/// What the kernel says has changed.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Look at this link again; `down` when it lost its IPv4 routes.
+    Link {
+        index: u32,
+        down: bool,
+    },
+    Address {
+        device: u32,
+        net: ipnet::IpNet,
+        present: bool,
+    },
+    Route {
+        entry: Entry,
+        present: bool,
+    },
+    Neighbour {
+        key: NeighbourKey,
+        mac: Option<[u8; 6]>,
+    },
+    /// The settings of all interfaces, or those new ones start from.
+    GlobalSettings,
+    /// Events were lost.
+    Overrun,
+}
+
+pub(crate) struct Events {
+    stream: OwnedEventStream<Route>,
+}
+
+impl Events {
+    pub async fn open(netns: &Netns) -> Result<Events> {
+        let connection = netns.rtnetlink()?;
+        let subscribed = connection.socket().set_rcvbuf(EVENT_BUFFER).and_then(|()| {
+            connection.subscribe(&[
+                RtnetlinkGroup::Link,
+                RtnetlinkGroup::Ipv4Addr,
+                RtnetlinkGroup::Ipv6Addr,
+                RtnetlinkGroup::Ipv4Route,
+                RtnetlinkGroup::Ipv6Route,
+                RtnetlinkGroup::Neigh,
+                RtnetlinkGroup::Ipv4Netconf,
+                RtnetlinkGroup::Ipv6Netconf,
+            ])
+        });
+        subscribed.map_err(|error| Error::kernel("netlink events", &error))?;
+        Ok(Events { stream: connection.into_events().await })
+    }
+
+    /// The next event of interest; an error ends the stream.
+    pub async fn next(&mut self) -> Result<Event> {
+        loop {
+            match self.stream.next().await {
+                Some(Ok(event)) => {
+                    if let Some(event) = translate(&event) {
+                        return Ok(event);
+                    }
+                }
+                Some(Err(error)) if error.is_no_buffer_space() => return Ok(Event::Overrun),
+                Some(Err(error)) => return Err(Error::kernel("netlink events", &error)),
+                None => return Err(Error::Stopped),
+            }
+        }
+    }
+}
+
+fn translate(event: &NetworkEvent) -> Option<Event> {
+    match event {
+        NetworkEvent::NewLink(message) => {
+            Some(Event::Link { index: message.ifindex(), down: decode::is_disabled(message) })
+        }
+        NetworkEvent::DelLink(message) => Some(Event::Link { index: message.ifindex(), down: false }),
+        NetworkEvent::NewAddress(message) | NetworkEvent::DelAddress(message) => {
+            let (device, net) = decode::address(message)?;
+            Some(Event::Address { device, net, present: event.is_new() })
+        }
+        NetworkEvent::NewRoute(message) | NetworkEvent::DelRoute(message) => {
+            Some(Event::Route { entry: decode::route(message)?, present: event.is_new() })
+        }
+        NetworkEvent::NewNeighbor(message) => {
+            let (key, mac) = decode::neighbour(message)?;
+            Some(Event::Neighbour { key, mac })
+        }
+        NetworkEvent::DelNeighbor(message) => {
+            let (key, _) = decode::neighbour(message)?;
+            Some(Event::Neighbour { key, mac: None })
+        }
+        NetworkEvent::NewNetconf(message) => match message.device()? {
+            NetconfDevice::Index(index) => Some(Event::Link { index, down: false }),
+            _ => Some(Event::GlobalSettings),
+        },
+        _ => None,
+    }
+}

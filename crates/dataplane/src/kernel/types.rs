@@ -1,0 +1,106 @@
+//! Links and routes as the kernel holds them, reduced to what the dataplane decides by.
+
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub index: u32,
+    pub name: String,
+    /// Set up by an administrator (IFF_UP).
+    pub enabled: bool,
+    /// Able to pass packets (IFF_RUNNING).
+    pub running: bool,
+    pub mtu: u32,
+    pub kind: Option<String>,
+    pub mac: Option<[u8; 6]>,
+    pub conf: Conf,
+}
+
+impl Link {
+    pub fn is_up(&self) -> bool {
+        self.enabled && self.running
+    }
+}
+
+/// The per-interface settings that a link message carries; `None` where the kernel says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conf {
+    pub v4_forwarding: Option<i32>,
+    pub proxy_arp: Option<i32>,
+    pub rp_filter: Option<i32>,
+    pub route_localnet: Option<i32>,
+    pub v6_forwarding: Option<i32>,
+    pub proxy_ndp: Option<i32>,
+    pub accept_ra: Option<i32>,
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Entry {
+    pub destination: IpNet,
+    pub metric: u32,
+    pub protocol: u8,
+    pub target: Target,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Target {
+    Blackhole,
+    /// Straight out of an interface, scope link.
+    Device(u32),
+    /// Through a next hop on an interface, taken to be on that link whatever its addresses say.
+    Gateway {
+        via: IpAddr,
+        device: u32,
+    },
+    /// Any other shape; never one of ours, but possibly in our way.
+    Other {
+        device: Option<u32>,
+    },
+}
+
+impl Target {
+    pub fn device(&self) -> Option<u32> {
+        match self {
+            Target::Blackhole => None,
+            Target::Device(device) | Target::Gateway { device, .. } => Some(*device),
+            Target::Other { device } => *device,
+        }
+    }
+}
+
+impl Entry {
+    /// The kernel turns metric 0 of an IPv6 route into this.
+    const IPV6_DEFAULT_METRIC: u32 = 1024;
+
+    pub fn new(destination: IpNet, metric: u32, protocol: u8, target: Target) -> Entry {
+        let metric = match destination {
+            IpNet::V6(_) if metric == 0 => Entry::IPV6_DEFAULT_METRIC,
+            _ => metric,
+        };
+        Entry { destination, metric, protocol, target }
+    }
+
+    /// Whether the kernel lets only one of the two exist without being told to append.
+    pub fn same_place(&self, other: &Entry) -> bool {
+        self.destination == other.destination && self.metric == other.metric
+    }
+}
+
+/// A permanent neighbour entry's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NeighbourKey {
+    pub device: u32,
+    pub address: IpAddr,
+}
+
+/// Everything one look at the kernel gives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub links: Vec<Link>,
+    pub addresses: Vec<(u32, IpNet)>,
+    pub routes: Vec<Entry>,
+    pub neighbours: Vec<(NeighbourKey, [u8; 6])>,
+}

@@ -1,0 +1,20 @@
+//! Makes the kernel match the plan for links and routes, and wires pods.
+//!
+//! The thinking (`reconcile`) is a state machine without I/O: plan and kernel events in, operations out. `kernel` is the
+//! only part that speaks netlink, `engine` the one task that owns both. What the kernel loses is restored; what is
+//! not ours is not touched; nothing is removed before the first whole plan is known.
+
+mod engine;
+mod error;
+mod kernel;
+mod mtu;
+mod netns;
+pub mod pod;
+mod reconcile;
+mod sysctl;
+
+pub use crate::reconcile::WorkloadState;
+pub use engine::{ApplyOutcome, Dataplane, Report, Reports};
+pub use error::{Error, Failure, Result};
+pub use mtu::MtuChoice;
+pub use netns::Netns;

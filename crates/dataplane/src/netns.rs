@@ -1,0 +1,66 @@
+//! An open network namespace. Every kernel handle here is made from one, never from "the current one".
+
+use crate::error::{Error, Result};
+use nlink::netlink::{Netfilter, namespace};
+use nlink::{Connection, Route};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A network namespace, kept alive for as long as this handle exists. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Netns {
+    inner: Arc<namespace::Netns>,
+}
+
+impl Netns {
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Netns> {
+        let inner = namespace::Netns::current()
+            .map_err(|error| Error::Namespace { path: "current".into(), reason: error.to_string() })?;
+        Ok(Netns { inner: Arc::new(inner) })
+    }
+
+    /// The namespace behind a file: `/run/netns/NAME`, `/proc/PID/ns/net`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Netns> {
+        let path = path.as_ref();
+        match namespace::Netns::from_path(path) {
+            Ok(inner) => Ok(Netns { inner: Arc::new(inner) }),
+            Err(error) if error.is_not_found() || !path.exists() => {
+                Err(Error::NamespaceGone { path: path.into() })
+            }
+            Err(error) => Err(Error::Namespace { path: path.into(), reason: error.to_string() }),
+        }
+    }
+
+    /// Runs a closure on a thread of its own inside the namespace and waits for it.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        self.inner.run(work).map_err(|error| self.error(&error))
+    }
+
+    /// [`Netns::run`] for async callers: no runtime thread waits.
+    pub async fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let netns = self.clone();
+        match tokio::task::spawn_blocking(move || netns.run(work)).await {
+            Ok(result) => result,
+            Err(error) => {
+                Err(Error::Namespace { path: self.inner.label().into(), reason: error.to_string() })
+            }
+        }
+    }
+
+    pub(crate) fn rtnetlink(&self) -> Result<Connection<Route>> {
+        Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn conntrack(&self) -> Result<Connection<Netfilter>> {
+        Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn handle(&self) -> &namespace::Netns {
+        &self.inner
+    }
+
+    fn error(&self, error: &nlink::Error) -> Error {
+        Error::Namespace { path: self.inner.label().into(), reason: error.to_string() }
+    }
+}

@@ -1,0 +1,216 @@
+//! Wiring a workload's network namespace to the host: a veth pair, the way out of the namespace and back.
+//!
+//! The route from the host to the workload is not made here: it belongs to the plan, and the dataplane programs it.
+
+mod check;
+mod link;
+mod wiring;
+
+pub use check::check;
+
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use ipnet::IpNet;
+use nlink::{Connection, Route};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The next hop of every IPv4 workload. Configured nowhere: the host answers for it by proxy ARP.
+const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// The next hop of every IPv6 workload: what the host end's MAC makes of `fe80::/64`.
+const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+/// The MAC of every host end.
+const HOST_MAC: [u8; 6] = [0xee; 6];
+const DETACH_LIMIT: Duration = Duration::from_secs(20);
+
+/// What to wire, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    pub netns: PathBuf,
+    /// The interface inside, `eth0`.
+    pub container_interface: String,
+    /// The host's end, `cali...`.
+    pub host_interface: String,
+    pub addresses: Vec<IpAddr>,
+    /// What the workload reaches through its host; nothing given means everything.
+    pub routes: Vec<IpNet>,
+    pub mtu: Option<u32>,
+    /// The workload's MAC; otherwise the kernel makes one up.
+    pub mac: Option<[u8; 6]>,
+    /// Transmit and receive queues; 0 leaves it to the kernel.
+    pub queues: u32,
+    /// Whether the workload may forward packets itself.
+    pub allow_ip_forwarding: bool,
+}
+
+/// What the kernel made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    pub mac: [u8; 6],
+    pub mtu: u32,
+}
+
+impl Attach {
+    fn has_v4(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv4)
+    }
+
+    fn has_v6(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+
+    /// The routes to make, of the families that the workload has.
+    fn effective_routes(&self) -> Vec<IpNet> {
+        let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
+        let routes = if self.routes.is_empty() { &everywhere[..] } else { &self.routes[..] };
+        let usable = |net: &&IpNet| if net.addr().is_ipv4() { self.has_v4() } else { self.has_v6() };
+        routes.iter().filter(usable).copied().collect()
+    }
+
+    fn validate(&self) -> Result<()> {
+        interface_name("container interface", &self.container_interface)?;
+        interface_name("host interface", &self.host_interface)?;
+        if self.addresses.is_empty() {
+            return Err(Error::Invalid {
+                field: "addresses",
+                reason: "a workload needs at least one".into(),
+            });
+        }
+        let smallest = if self.has_v6() { 1280 } else { 68 };
+        match self.mtu {
+            Some(mtu) if !(smallest..=65535).contains(&mtu) => Err(Error::Invalid {
+                field: "mtu",
+                reason: format!("{mtu} is out of range {smallest}..65535 for these addresses"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn interface_name(field: &'static str, name: &str) -> Result<()> {
+    let fine = (1..=15).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
+    if fine {
+        return Ok(());
+    }
+    Err(Error::Invalid { field, reason: format!("{name:?} is not an interface name (1 to 15 characters)") })
+}
+
+/// Wires a namespace. When something fails in the middle, what was made is removed again.
+pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
+    request.validate()?;
+    let container = Netns::open(&request.netns)?;
+    let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
+    if link::find(&inside, &request.container_interface).await?.is_some() {
+        return Err(Error::Kernel {
+            object: format!("interface {} in {}", request.container_interface, request.netns.display()),
+            reason: "already exists there; is the workload wired already?".into(),
+        });
+    }
+    // Left by a sandbox that is gone; its name is ours to use.
+    link::remove_veth(&outside, &request.host_interface).await?;
+    link::create(&inside, host, request).await?;
+    match wiring::wire(host, &container, &outside, &inside, request).await {
+        Ok(attached) => Ok(attached),
+        Err(error) => {
+            undo(&outside, &inside, request).await;
+            Err(error)
+        }
+    }
+}
+
+/// Removes the pair by whichever end still answers.
+async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: &Attach) {
+    for (connection, name) in [(outside, &request.host_interface), (inside, &request.container_interface)] {
+        if let Err(error) = link::remove_veth(connection, name).await {
+            tracing::warn!(%error, interface = name, "left behind by a failed attach");
+        }
+    }
+}
+
+/// Removes a workload's interface. Fine when nothing is left to remove.
+///
+/// The host's end goes with the other end, so it is removed by its name only where no namespace is given. The name alone
+/// proves nothing: a new sandbox of the same workload may own it by the time the old one is detached.
+pub async fn detach<'a>(
+    host: &Netns,
+    netns: Option<&Path>,
+    container_interface: &str,
+    host_interface: impl Into<Option<&'a str>>,
+) -> Result<()> {
+    let host_interface = host_interface.into();
+    let work = async {
+        match (netns.map(Netns::open), host_interface) {
+            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, container_interface).await,
+            // The kernel takes the pair away together with the namespace, a moment later.
+            (Some(Err(Error::NamespaceGone { .. })), Some(name)) => {
+                link::wait_until_gone(&host.rtnetlink()?, name).await
+            }
+            (Some(Err(Error::NamespaceGone { .. })), None) => Ok(()),
+            (Some(Err(error)), _) => Err(error),
+            (None, Some(name)) => link::remove_veth(&host.rtnetlink()?, name).await,
+            (None, None) => Ok(()),
+        }
+    };
+    match tokio::time::timeout(DETACH_LIMIT, work).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::Kernel {
+            object: format!("interface {container_interface}"),
+            reason: format!("not removed within {} seconds", DETACH_LIMIT.as_secs()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Attach {
+        Attach {
+            netns: "/run/netns/none".into(),
+            container_interface: "eth0".into(),
+            host_interface: "cali1".into(),
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            routes: Vec::new(),
+            mtu: None,
+            mac: None,
+            queues: 0,
+            allow_ip_forwarding: false,
+        }
+    }
+
+    #[test]
+    fn bad_requests_are_refused_with_the_reason() {
+        let refused = |request: Attach| request.validate().unwrap_err().to_string();
+        assert_eq!(
+            refused(Attach { mtu: Some(67), ..request() }),
+            "mtu: 67 is out of range 68..65535 for these addresses"
+        );
+        let v6 = vec!["fd00::1".parse().unwrap()];
+        assert_eq!(
+            refused(Attach { mtu: Some(1279), addresses: v6, ..request() }),
+            "mtu: 1279 is out of range 1280..65535 for these addresses"
+        );
+        assert_eq!(
+            refused(Attach { host_interface: "cali-much-too-long".into(), ..request() }),
+            "host interface: \"cali-much-too-long\" is not an interface name (1 to 15 characters)"
+        );
+        assert_eq!(
+            refused(Attach { addresses: Vec::new(), ..request() }),
+            "addresses: a workload needs at least one"
+        );
+        assert!(request().validate().is_ok());
+    }
+
+    #[test]
+    fn the_default_routes_are_those_of_the_families_in_use() {
+        assert_eq!(request().effective_routes(), ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
+        let both = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(Attach { addresses: both, ..request() }.effective_routes().len(), 2);
+        let given = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        let routes = Attach { routes: given.clone(), ..request() }.effective_routes();
+        assert_eq!(routes, given[..1]);
+    }
+}

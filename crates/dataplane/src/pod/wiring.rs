@@ -1,0 +1,167 @@
+//! Everything between a bare veth pair and a workload that can speak: settings, routes, addresses.
+
+use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
+use crate::error::{Error, Result};
+use crate::kernel::mac;
+use crate::netns::Netns;
+use crate::sysctl::{self, Setting};
+use ipnet::IpNet;
+use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
+use nlink::netlink::neigh::Neighbor;
+use nlink::netlink::route::{Ipv4Route, Ipv6Route};
+use nlink::netlink::types::route::RouteScope;
+use nlink::{Connection, Route};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+const GATEWAY_ATTEMPTS: usize = 10;
+const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) async fn wire(
+    host: &Netns,
+    container: &Netns,
+    outside: &Connection<Route>,
+    inside: &Connection<Route>,
+    request: &Attach,
+) -> Result<Attached> {
+    let host_index = link::settle_host_mac(outside, &request.host_interface).await?;
+    let index = link::require(inside, &request.container_interface).await?.ifindex();
+    // Before the links go up: no duplicate address detection, and IPv6 where the runtime had switched it off.
+    sysctl::write(container, container_settings(request)).await?;
+    sysctl::write(host, host_settings(request)).await?;
+    for (connection, index, name) in
+        [(outside, host_index, &request.host_interface), (inside, index, &request.container_interface)]
+    {
+        connection
+            .set_link_up_by_index(index)
+            .await
+            .map_err(|error| Error::kernel(format!("interface {name} up"), &error))?;
+    }
+    // Routes before addresses, so that nothing is ever sent the wrong way.
+    routes(outside, inside, host_index, index, request).await?;
+    for address in &request.addresses {
+        let added = match *address {
+            IpAddr::V4(address) => inside.add_address(Ipv4Address::with_index(index, address, 32)).await,
+            IpAddr::V6(address) => {
+                inside.add_address(Ipv6Address::with_index(index, address, 128).nodad()).await
+            }
+        };
+        added.map_err(|error| Error::kernel(format!("address {address}"), &error))?;
+    }
+    link::wait_until_running(outside, &request.host_interface).await?;
+    let finished = link::require(inside, &request.container_interface).await?;
+    let address = finished.address().and_then(mac).ok_or_else(|| Error::Kernel {
+        object: format!("interface {}", request.container_interface),
+        reason: "has no MAC".into(),
+    })?;
+    Ok(Attached { mac: address, mtu: finished.mtu().unwrap_or(0) })
+}
+
+pub(super) fn container_settings(request: &Attach) -> Vec<Setting> {
+    let forwarding = i32::from(request.allow_ip_forwarding);
+    let mut settings = Vec::new();
+    if request.has_v4() {
+        settings.push(Setting::new("net/ipv4/ip_forward".into(), forwarding));
+    }
+    if request.has_v6() {
+        let conf = |device: &str, name: &str| format!("net/ipv6/conf/{device}/{name}");
+        let interface = request.container_interface.as_str();
+        settings.push(Setting::new(conf(interface, "accept_dad"), 0));
+        for device in ["all", "default", "lo", interface] {
+            settings.push(Setting::new(conf(device, "disable_ipv6"), 0));
+        }
+        settings.push(Setting::new(conf("all", "forwarding"), forwarding));
+    }
+    settings
+}
+
+pub(super) fn host_settings(request: &Attach) -> Vec<Setting> {
+    let interface = &request.host_interface;
+    let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
+    let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
+    let mut settings = vec![Setting::lenient(v6("accept_ra"), 0)];
+    if request.has_v4() {
+        settings.push(Setting::new(v4("route_localnet"), 1));
+        settings.push(Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
+        settings.push(Setting::new(v4("proxy_arp"), 1));
+        settings.push(Setting::new(v4("forwarding"), 1));
+    }
+    if request.has_v6() {
+        settings.push(Setting::new(v6("accept_dad"), 0));
+        settings.push(Setting::new(v6("disable_ipv6"), 0));
+        settings.push(Setting::new(v6("proxy_ndp"), 1));
+        settings.push(Setting::new(v6("forwarding"), 1));
+    }
+    settings
+}
+
+async fn routes(
+    outside: &Connection<Route>,
+    inside: &Connection<Route>,
+    host_index: u32,
+    index: u32,
+    request: &Attach,
+) -> Result<()> {
+    if request.has_v4() {
+        let route = Ipv4Route::new(GATEWAY_V4, 32).dev_index(index).scope(RouteScope::Link);
+        inside
+            .add_route(route)
+            .await
+            .map_err(|error| Error::kernel(format!("route {GATEWAY_V4}"), &error))?;
+        // Proxy ARP alone answers only on a host that has a default route.
+        let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
+        let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
+        inside
+            .replace_neighbor(gateway.permanent())
+            .await
+            .map_err(|error| Error::kernel(format!("neighbour {GATEWAY_V4}"), &error))?;
+    }
+    let gateway_v6 = if request.has_v6() { gateway_v6(outside, host_index).await? } else { GATEWAY_V6 };
+    for net in request.effective_routes() {
+        let added = match net {
+            IpNet::V4(net) => {
+                let route = Ipv4Route::new(net.network(), net.prefix_len()).gateway(GATEWAY_V4);
+                inside.add_route(route.dev_index(index)).await
+            }
+            IpNet::V6(net) => {
+                let route = Ipv6Route::new(net.network(), net.prefix_len()).gateway(gateway_v6);
+                inside.add_route(route.dev_index(index)).await
+            }
+        };
+        added.map_err(|error| Error::kernel(format!("route {net}"), &error))?;
+    }
+    Ok(())
+}
+
+/// The host end's link-local address. A host that makes other ones than its MAC says gets a second chance.
+async fn gateway_v6(outside: &Connection<Route>, host_index: u32) -> Result<Ipv6Addr> {
+    let mut found = None;
+    for attempt in 0..GATEWAY_ATTEMPTS {
+        let addresses = outside
+            .get_addresses_by_index(host_index)
+            .await
+            .map_err(|error| Error::kernel("addresses of the host end", &error))?;
+        let link_local = addresses.iter().filter_map(|message| match message.address() {
+            Some(IpAddr::V6(address)) if address.is_unicast_link_local() => Some(*address),
+            _ => None,
+        });
+        let link_local: Vec<Ipv6Addr> = link_local.collect();
+        if link_local.contains(&GATEWAY_V6) {
+            return Ok(GATEWAY_V6);
+        }
+        found = link_local.first().copied().or(found);
+        if found.is_some() && attempt == GATEWAY_ATTEMPTS / 2 {
+            for up in [false, true] {
+                outside
+                    .set_link_state_by_index(host_index, up)
+                    .await
+                    .map_err(|error| Error::kernel("host end", &error))?;
+            }
+        }
+        tokio::time::sleep(GATEWAY_PAUSE).await;
+    }
+    found.ok_or_else(|| Error::Kernel {
+        object: "host end".into(),
+        reason: "has no link-local IPv6 address; is IPv6 switched off on this host?".into(),
+    })
+}

@@ -1,0 +1,235 @@
+//! Plans and kernels at random: whatever happens, the kernel ends up as planned and what is foreign stays.
+
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+use tortie_plan::WorkloadId;
+
+const LATER: Duration = Duration::from_secs(3600);
+
+fn core(snapshot: Snapshot) -> Core {
+    Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+}
+
+fn link(index: u32, name: &str, up: bool) -> Link {
+    Link { index, name: name.into(), enabled: up, running: up, mtu: 1500, ..Link::default() }
+}
+
+/// eth0 is 2, cali3 to cali5 are 3 to 5.
+fn any_links() -> impl Strategy<Value = Vec<Link>> {
+    proptest::collection::vec((3u32..6, any::<bool>()), 0..4).prop_map(|workloads| {
+        let mut links: BTreeMap<u32, Link> = BTreeMap::from([(2, link(2, "eth0", true))]);
+        for (index, up) in workloads {
+            links.insert(index, link(index, &format!("cali{index}"), up));
+        }
+        links.into_values().collect()
+    })
+}
+
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let target = prop_oneof![
+        Just(Target::Blackhole),
+        (2u32..6).prop_map(Target::Device),
+        (2u32..4).prop_map(|n| Target::Gateway { via: format!("192.168.0.{n}").parse().unwrap(), device: 2 }),
+        Just(Target::Other { device: Some(2) }),
+    ];
+    let protocol = prop_oneof![Just(2u8), Just(3), Just(4), Just(12), Just(80)];
+    let metric = prop_oneof![Just(0u32), Just(1024)];
+    (any_net(), metric, protocol, target)
+        .prop_map(|(net, metric, protocol, target)| Entry::new(net, metric, protocol, target))
+}
+
+fn any_net() -> impl Strategy<Value = IpNet> {
+    prop_oneof![
+        (1u8..5).prop_map(|n| format!("10.0.0.{n}/32").parse().unwrap()),
+        (0u8..3).prop_map(|n| format!("10.0.{n}.0/26").parse().unwrap()),
+        (1u8..3).prop_map(|n| format!("fd00::{n}/128").parse().unwrap()),
+    ]
+}
+
+fn any_update() -> impl Strategy<Value = Update> {
+    let id = (0u8..4).prop_map(|n| WorkloadId {
+        orchestrator: "k8s".into(),
+        workload: format!("pod{n}"),
+        endpoint: "eth0".into(),
+    });
+    let addresses = proptest::collection::vec(
+        prop_oneof![
+            (1u8..5).prop_map(|n| format!("10.0.0.{n}").parse().unwrap()),
+            (1u8..3).prop_map(|n| format!("fd00::{n}").parse().unwrap()),
+        ],
+        0..3,
+    );
+    let workload = (3u32..6, addresses).prop_map(|(n, addresses)| Workload {
+        interface: format!("cali{n}"),
+        mac: None,
+        addresses,
+        may_spoof: false,
+    });
+    let route = prop_oneof![
+        Just(Route::Blackhole),
+        (2u32..4).prop_map(|n| Route::Via(format!("192.168.0.{n}").parse().unwrap())),
+    ];
+    prop_oneof![
+        (id, proptest::option::of(workload)).prop_map(|(id, workload)| Update::Workload(id, workload)),
+        (0u8..3, proptest::option::of(route))
+            .prop_map(|(n, route)| Update::Route(format!("10.0.{n}.0/26").parse().unwrap(), route)),
+    ]
+}
+
+/// One route per place, as the kernel keeps them.
+fn distinct(entries: Vec<Entry>) -> Vec<Entry> {
+    let by_place = entries.into_iter().map(|entry| ((entry.destination, entry.metric), entry));
+    by_place.collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+fn perform(core: &mut Core, kernel: &mut Vec<Entry>, now: Duration) -> usize {
+    let work = core.route_work(now);
+    for operation in &work.operations {
+        match operation {
+            Operation::Add(new) => {
+                assert!(!kernel.iter().any(|entry| entry.same_place(new)), "{new:?} has no room");
+                kernel.push(new.clone());
+            }
+            Operation::Replace { old, new } => {
+                kernel.retain(|entry| entry != old);
+                kernel.push(new.clone());
+            }
+            Operation::Delete(old) => {
+                assert!(kernel.contains(old), "{old:?} is not there");
+                kernel.retain(|entry| entry != old);
+            }
+        }
+        core.done(operation);
+    }
+    work.operations.len()
+}
+
+fn planned(updates: &[Update]) -> Plan {
+    let mut plan = Plan::default();
+    updates.iter().for_each(|update| plan.apply(update.clone()));
+    plan
+}
+
+proptest! {
+    #[test]
+    fn the_kernel_converges_and_foreign_routes_stay(
+        links in any_links(),
+        entries in proptest::collection::vec(any_entry(), 0..8),
+        first in proptest::collection::vec(any_update(), 0..6),
+        then in proptest::collection::vec(any_update(), 0..6),
+    ) {
+        let mut kernel = distinct(entries);
+        let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
+        let snapshot = Snapshot { links, addresses, routes: kernel.clone(), neighbours: Vec::new() };
+        let mut core = core(snapshot);
+        let foreign: Vec<Entry> = kernel
+            .iter()
+            .filter(|entry| core.ownership(entry, LATER) == Ownership::Foreign)
+            .cloned()
+            .collect();
+        prop_assert_eq!(perform(&mut core, &mut kernel, LATER), 0, "nothing happens before there is a plan");
+
+        core.replace(planned(&first));
+        perform(&mut core, &mut kernel, LATER);
+        for update in &then {
+            core.apply(update.clone());
+            perform(&mut core, &mut kernel, LATER);
+        }
+        for entry in &foreign {
+            prop_assert!(kernel.contains(entry), "{:?} was not ours", entry);
+        }
+        let destinations: BTreeSet<IpNet> = core.plan.destinations().collect();
+        for destination in destinations {
+            if let Ok(Some(wanted)) = core.wanted(&destination) {
+                let blocked = core.failures.contains_key(&destination);
+                prop_assert!(kernel.contains(&wanted) != blocked, "{:?}", wanted);
+            }
+        }
+        for entry in &kernel {
+            let wanted = core.wanted(&entry.destination).ok().flatten();
+            prop_assert!(
+                wanted.as_ref() == Some(entry) || core.ownership(entry, LATER) != Ownership::Ours,
+                "{:?} is ours and unwanted", entry
+            );
+        }
+
+        // The same plan told at once, to a daemon that starts anew, finds nothing to do.
+        let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
+        let links = core.mirror.links().cloned().collect();
+        let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
+        let mut again = self::core(Snapshot { links, addresses, routes: kernel.clone(), neighbours: Vec::new() });
+        again.replace(planned(&all));
+        prop_assert_eq!(perform(&mut again, &mut kernel, LATER), 0, "a restart changes nothing");
+    }
+}
+
+fn pod(interface: &str, address: &str) -> Update {
+    let id = WorkloadId { orchestrator: "k8s".into(), workload: interface.into(), endpoint: "eth0".into() };
+    let addresses = vec![address.parse().unwrap()];
+    let interface = interface.to_owned();
+    Update::Workload(id, Some(Workload { interface, mac: None, addresses, may_spoof: false }))
+}
+
+#[test]
+fn a_route_on_a_young_interface_of_an_unknown_workload_has_ten_seconds() {
+    let young = Entry::new("10.0.0.1/32".parse().unwrap(), 0, 3, Target::Device(3));
+    let mut kernel = vec![young.clone()];
+    let links = vec![link(3, "cali3", true)];
+    let mut core = core(Snapshot { links, routes: kernel.clone(), ..Snapshot::default() });
+    core.replace(Plan::default());
+    perform(&mut core, &mut kernel, Duration::from_secs(9));
+    assert_eq!(kernel, [young]);
+    core.tick();
+    perform(&mut core, &mut kernel, Duration::from_secs(10));
+    assert_eq!(kernel, []);
+}
+
+#[test]
+fn the_plugins_route_gives_way_to_ours_at_once() {
+    let plugins = Entry::new("10.0.0.1/32".parse().unwrap(), 0, 3, Target::Device(3));
+    let mut kernel = vec![plugins];
+    let links = vec![link(3, "cali3", true)];
+    let mut core = core(Snapshot { links, routes: kernel.clone(), ..Snapshot::default() });
+    core.replace(planned(&[pod("cali3", "10.0.0.1")]));
+    perform(&mut core, &mut kernel, Duration::ZERO);
+    assert_eq!(kernel, [Entry::new("10.0.0.1/32".parse().unwrap(), 1024, 3, Target::Device(3))]);
+}
+
+#[test]
+fn an_address_claimed_twice_goes_to_the_younger_interface_and_the_other_says_so() {
+    let links = vec![link(3, "cali3", true), link(4, "cali4", true)];
+    let mut core = core(Snapshot { links, ..Snapshot::default() });
+    core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.1")]));
+    let mut kernel = Vec::new();
+    perform(&mut core, &mut kernel, Duration::ZERO);
+    assert_eq!(kernel[0].target, Target::Device(4));
+    let states: Vec<WorkloadState> = core.states().map(|(_, state)| state).collect();
+    let lost = WorkloadState::Error("address 10.0.0.1 belongs to cali4".into());
+    assert_eq!(states, [lost, WorkloadState::Up]);
+}
+
+#[test]
+fn addresses_that_leave_a_workload_are_told_once() {
+    let mut core = core(Snapshot::default());
+    core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.2"), pod("cali5", "10.0.0.3")]));
+    assert_eq!(core.take_departed(), (vec![], vec![]));
+    core.apply(pod("cali3", "10.0.0.9"));
+    core.replace(planned(&[pod("cali3", "10.0.0.3"), pod("cali4", "10.0.0.2")]));
+    let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+    // One belongs to somebody else by now, two to nobody, and 10.0.0.2 never left.
+    let gone = vec![address("10.0.0.1"), address("10.0.0.9")];
+    assert_eq!(core.take_departed(), (vec![address("10.0.0.3")], gone));
+    assert_eq!(core.take_departed(), (vec![], vec![]));
+}
+
+#[test]
+fn a_route_left_by_bird_gives_way_and_one_that_we_do_not_want_stays() {
+    let net: IpNet = "10.0.1.0/26".parse().unwrap();
+    let other = Entry::new("10.0.2.0/26".parse().unwrap(), 0, PROTOCOL_BIRD, Target::Blackhole);
+    let mut kernel = vec![Entry::new(net, 0, PROTOCOL_BIRD, Target::Blackhole), other.clone()];
+    let mut core = core(Snapshot { routes: kernel.clone(), ..Snapshot::default() });
+    core.replace(planned(&[Update::Route(net, Some(Route::Blackhole))]));
+    perform(&mut core, &mut kernel, LATER);
+    assert_eq!(kernel, [other, Entry::new(net, 0, PROTOCOL_OURS, Target::Blackhole)]);
+}

@@ -1,0 +1,73 @@
+//! What can be told about the kernel: how workloads are, the MTU, how many routes.
+
+use super::Core;
+use super::diff::Ownership;
+use crate::kernel::Target;
+use crate::mtu::{self, MtuChoice};
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+use tortie_plan::WorkloadId;
+
+/// How a workload is doing in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkloadState {
+    Up,
+    Down,
+    Error(String),
+}
+
+impl Core {
+    pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
+        self.plan
+            .workloads()
+            .iter()
+            .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
+    }
+
+    fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
+        let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
+        let Some(link) = self.mirror.named(interface).filter(|link| active && link.is_up()) else {
+            return WorkloadState::Down;
+        };
+        if let Some(reason) = self.conf_errors.get(&link.index) {
+            return WorkloadState::Error(reason.clone());
+        }
+        for address in addresses {
+            let destination = IpNet::from(*address);
+            if let Some(reason) = self.failures.get(&destination) {
+                return WorkloadState::Error(format!("route {destination}: {reason}"));
+            }
+            match self.wanted(&destination) {
+                Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
+                    let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
+                    return WorkloadState::Error(format!("address {address} belongs to {owner}"));
+                }
+                Ok(Some(entry)) if !self.mirror.routes(&destination).contains(&entry) => {
+                    return WorkloadState::Down;
+                }
+                _ => {}
+            }
+        }
+        WorkloadState::Up
+    }
+
+    pub fn mtu(&self) -> MtuChoice {
+        let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
+        let defaults = everywhere.map(|net| self.mirror.routes(&net).iter().min_by_key(|entry| entry.metric));
+        let ours = self.mirror.all_routes().filter(|entry| entry.protocol == self.own_protocol());
+        let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
+        carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
+        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
+        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
+    }
+
+    /// How many routes of ours the kernel has.
+    pub fn route_count(&self) -> usize {
+        self.mirror
+            .all_routes()
+            .filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours)
+            .count()
+    }
+}

@@ -1,0 +1,99 @@
+//! Kernel settings below /proc/sys/net. The kernel shows each reader the files of the reader's own namespace, so they
+//! are read and written on a thread inside it.
+
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// One setting and what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Setting {
+    /// Below /proc/sys, with slashes: interface names may contain dots.
+    pub key: String,
+    pub value: i32,
+    pub on_failure: OnFailure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum OnFailure {
+    Fail,
+    /// The workload works without it.
+    Warn,
+}
+
+impl Setting {
+    pub fn new(key: String, value: i32) -> Setting {
+        Setting { key, value, on_failure: OnFailure::Fail }
+    }
+
+    pub fn lenient(key: String, value: i32) -> Setting {
+        Setting { key, value, on_failure: OnFailure::Warn }
+    }
+}
+
+/// Reads one setting inside `netns`; `None` when the kernel does not have it.
+pub(crate) async fn read(netns: &Netns, key: &str) -> Result<Option<i32>> {
+    let path = Path::new("/proc/sys").join(key);
+    netns.within(move || std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())).await
+}
+
+/// Writes what differs; returns the first failure that matters, after trying all.
+pub(crate) async fn write(netns: &Netns, settings: Vec<Setting>) -> Result<()> {
+    if settings.is_empty() {
+        return Ok(());
+    }
+    netns.within(move || write_here(&settings)).await?
+}
+
+fn write_here(settings: &[Setting]) -> Result<()> {
+    let mut outcome = Ok(());
+    for setting in settings {
+        let Err(error) = write_one(setting) else { continue };
+        match setting.on_failure {
+            OnFailure::Warn => tracing::warn!(%error, "setting left as it is"),
+            OnFailure::Fail if outcome.is_ok() => outcome = Err(error),
+            OnFailure::Fail => {}
+        }
+    }
+    outcome
+}
+
+fn write_one(setting: &Setting) -> Result<()> {
+    let path = Path::new("/proc/sys").join(&setting.key);
+    let wanted = setting.value.to_string();
+    // Reading first keeps a setting that is already right from failing where /proc/sys is read-only.
+    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted) {
+        return Ok(());
+    }
+    std::fs::write(&path, &wanted).map_err(|error| Error::Sysctl {
+        key: setting.key.replace('/', "."),
+        value: wanted,
+        reason: match error.kind() {
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+                format!("/proc/sys is read-only here ({error}); run privileged or mount it writable")
+            }
+            ErrorKind::NotFound => "this kernel or interface does not have it".into(),
+            _ => error.to_string(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_does_not_exist_is_named() {
+        let error = write_here(&[Setting::new("net/ipv4/conf/no-such-if/forwarding".into(), 1)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "sysctl net.ipv4.conf.no-such-if.forwarding=1: this kernel or interface does not have it"
+        );
+    }
+
+    #[test]
+    fn a_lenient_setting_may_be_missing() {
+        write_here(&[Setting::lenient("net/ipv4/conf/no-such-if/forwarding".into(), 1)]).unwrap();
+    }
+}

@@ -1,0 +1,10 @@
+//! The dataplane against a real kernel, each test in network namespaces of its own. Needs root, iproute2 and ping.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod namespace;
+mod pods;
+mod read_only;
+mod repair;
+mod restart;
+mod routes;

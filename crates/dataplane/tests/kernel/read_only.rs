@@ -1,0 +1,55 @@
+//! A host whose /proc/sys is read-only, as in a container that lacks the privilege: clear words, nothing left behind.
+
+use crate::namespace::{Namespace, plan, request, workload};
+use std::process::Command;
+use std::time::Duration;
+use tortie_dataplane::{Dataplane, Report, WorkloadState, pod};
+use tortie_plan::Settings;
+
+const INSIDE: &str = "TORTIE_TEST_READ_ONLY_SYSCTL";
+const NAME: &str = "read_only::read_only_settings_are_named_and_nothing_is_left_behind";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn read_only_settings_are_named_and_nothing_is_left_behind() {
+    if std::env::var_os(INSIDE).is_some() {
+        return inside().await;
+    }
+    // The same test again, in a mount namespace where the settings cannot be written.
+    let script =
+        "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$0\" \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+async fn inside() {
+    let node = Namespace::new();
+    let error = Dataplane::start(node.open(), Settings::default()).await.err().unwrap().to_string();
+    assert!(error.starts_with("sysctl net.ipv4.ip_forward=1: /proc/sys is read-only here"), "{error}");
+
+    let sandbox = Namespace::new();
+    let error = pod::attach(&node.open(), &request(&sandbox, "cali1", &["10.65.0.2"])).await.unwrap_err();
+    assert!(error.to_string().contains("read-only"), "{error}");
+    assert!(!node.has_link("cali1") && !sandbox.has_link("eth0"));
+
+    let settings = Settings { ip_forwarding: false, ..Settings::default() };
+    let (dataplane, mut reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    node.ip("link add cali1 type veth peer name other1");
+    node.ip("link set cali1 up");
+    node.ip("link set other1 up");
+    dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
+    loop {
+        let report = tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().unwrap();
+        if let Report::Workload { state: WorkloadState::Error(reason), .. } = report {
+            assert!(reason.contains("read-only"), "{reason}");
+            break;
+        }
+    }
+    assert_eq!(node.routes("10.65.0.2/32").len(), 1, "the rest goes on");
+}
