@@ -35,21 +35,30 @@ async fn writes() -> Outcome {
         for clients in CLIENTS {
             let servers = both().await?;
             let mut rates = [0.0, 0.0];
+            let mut costs = [0.0, 0.0];
             for _ in 0..ROUNDS {
-                for (server, rate) in servers.iter().zip(&mut rates) {
-                    *rate += client::rate(&server.url, load, clients, ROUND).await? / ROUNDS as f64;
+                for (number, server) in servers.iter().enumerate() {
+                    let before = server.processor_time()?;
+                    let done = client::drive(&server.url, load, clients, ROUND).await?;
+                    let spent = server.processor_time()?.saturating_sub(before);
+                    let requests = done.requests.max(1) as f64;
+                    rates[number] += requests / done.time.as_secs_f64() / ROUNDS as f64;
+                    costs[number] += spent.as_secs_f64() * 1e6 / requests / ROUNDS as f64;
                 }
             }
-            let [etcd, ours] = rates;
             rows.push(vec![
                 format!("{load}, {clients} clients"),
-                format!("{etcd:.0}/s"),
-                format!("{ours:.0}/s"),
-                times(ours / etcd),
+                format!("{:.0}/s", rates[0]),
+                format!("{:.0}/s", rates[1]),
+                times(rates[1] / rates[0]),
+                format!("{:.0} µs", costs[0]),
+                format!("{:.0} µs", costs[1]),
+                times(costs[1] / costs[0]),
             ]);
         }
     }
-    table("Writes: 512 bytes on 10,000 keys, durable", &["", "etcd", "embedded", "ratio"], &rows);
+    let header = ["", "etcd", "embedded", "ratio", "CPU a write, etcd", "CPU, embedded", "ratio"];
+    table("Writes: 512 bytes on 10,000 keys, durable", &header, &rows);
     Ok(())
 }
 

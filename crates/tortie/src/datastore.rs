@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tortie_store::Config;
-use tortie_store::embedded::{AutoCompaction, Listen, Options, Server};
+use tortie_store::embedded::{self, AutoCompaction, Listen, Options, Server};
 
 /// Run the embedded store, which speaks the etcd v3 protocol, for this machine.
 #[derive(Args, Debug)]
@@ -23,11 +23,14 @@ pub struct DatastoreArgs {
     /// Keep old revisions for this many seconds; 0 keeps them until a client compacts.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     keep_history: u64,
+    /// Start from this snapshot, made with `etcdctl snapshot save`; the data directory must be empty or missing.
+    #[arg(long, value_name = "FILE")]
+    restore: Option<PathBuf>,
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
-    // Two threads carry the network of one machine; more would only hold more memory.
+    // A few threads carry the network of one machine; more would only hold more memory.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().min(4)))
         .max_blocking_threads(16)
@@ -47,6 +50,9 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     };
     if let Some(parent) = options.listen.iter().find_map(default_socket_dir) {
         std::fs::create_dir_all(parent)?;
+    }
+    if let Some(snapshot) = &args.restore {
+        embedded::restore(snapshot, &options.data_dir)?;
     }
     let server = Server::open(&options)?;
     let places: Vec<_> = server.local_addrs().iter().map(Listen::to_string).collect();

@@ -75,6 +75,11 @@ fn store(dir: &Path) -> (Datastore, Etcdctl) {
     (server, Etcdctl { endpoint })
 }
 
+fn cluster_of(json: &str) -> u64 {
+    let answer: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    answer["header"]["cluster_id"].as_u64().unwrap()
+}
+
 fn revision_of(json: &str) -> i64 {
     let answer: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     answer["header"]["revision"].as_i64().unwrap()
@@ -214,19 +219,31 @@ fn a_snapshot_can_be_restored() {
     etcdctl.run(&["get", "/k/", "--prefix", "-w", "json", "--rev", "51"]);
 
     tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap();
+    let path = file.to_str().unwrap();
+    drop(Datastore::start(&dir.path().join("by-option"), &["--restore", path]));
     // A snapshot put in place by hand works too.
     std::fs::create_dir(dir.path().join("by-hand")).unwrap();
     std::fs::copy(&file, dir.path().join("by-hand/store.redb")).unwrap();
-    for name in ["restored", "by-hand"] {
+    let identity = |tool: &Etcdctl| cluster_of(&tool.run(&["get", "x", "-w", "json"]));
+    for name in ["restored", "by-option", "by-hand"] {
         let (_server, restored) = store(&dir.path().join(name));
         let all = |tool: &Etcdctl, rev: &str| tool.run(&["get", "/k/", "--prefix", "--rev", rev]);
         assert_eq!(all(&restored, "30"), all(&etcdctl, "30"));
         assert_eq!(all(&restored, "51"), all(&etcdctl, "51"));
         assert_eq!(revision_of(&restored.run(&["get", "x", "-w", "json"])), 51);
         assert_eq!(restored.run(&["lease", "list"]), format!("found 1 leases\n{lease}\n"));
+        // Watchers must notice that later revisions are not the ones they have seen.
+        assert_eq!(identity(&restored) == identity(&etcdctl), name == "by-hand");
     }
     let refused = tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap_err();
     assert!(refused.to_string().contains("is not empty"), "{refused}");
+    let output = Command::new(env!("CARGO_BIN_EXE_tortie"))
+        .args(["datastore", "--listen", "http://127.0.0.1:0", "--restore", path, "--data-dir"])
+        .arg(dir.path().join("restored"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("is not empty"), "{error}");
 
     let mut damaged = std::fs::read(&file).unwrap();
     let middle = damaged.len() / 2;

@@ -75,8 +75,14 @@ fn put_op(key: Bytes) -> RequestOp {
     RequestOp { request: Some(Request::RequestPut(put(key))) }
 }
 
-/// Requests answered per second, by so many clients that each wait for their answer.
-pub async fn rate(url: &str, load: Load, clients: usize, time: Duration) -> Result<f64> {
+/// Requests answered, and in what time.
+pub struct Answered {
+    pub requests: usize,
+    pub time: Duration,
+}
+
+/// So many clients, each waiting for its answer before the next request.
+pub async fn drive(url: &str, load: Load, clients: usize, time: Duration) -> Result<Answered> {
     let mut connections = Vec::new();
     for _ in 0..clients {
         connections.push(KvClient::new(connect(url).await?));
@@ -103,7 +109,7 @@ pub async fn rate(url: &str, load: Load, clients: usize, time: Duration) -> Resu
     while let Some(client) = running.join_next().await {
         client??;
     }
-    Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+    Ok(Answered { requests: done.load(Ordering::Relaxed), time: start.elapsed() })
 }
 
 fn compare_and_put(key: Bytes) -> TxnRequest {

@@ -62,6 +62,19 @@ impl Server {
         Err(format!("{command:?} does not answer").into())
     }
 
+    /// Processor time used so far, in all its threads.
+    pub fn processor_time(&self) -> Result<Duration, Box<dyn Error>> {
+        let mut time = Duration::ZERO;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // Nanoseconds on a processor come first; a thread may have ended meanwhile.
+            if let Ok(stat) = fs::read_to_string(thread?.path().join("schedstat")) {
+                let spent = stat.split_whitespace().next().and_then(|field| field.parse().ok());
+                time += Duration::from_nanos(spent.unwrap_or(0));
+            }
+        }
+        Ok(time)
+    }
+
     pub fn memory(&self) -> Result<Memory, Box<dyn Error>> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let field = |name: &str| {

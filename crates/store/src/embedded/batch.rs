@@ -3,11 +3,12 @@
 
 use super::change::{Change, Commit};
 use super::fault::Fault;
+use super::index::{Index, Place};
 use super::range;
-use super::record::{Entry, Moment, Version, decode_current, encode_current, encode_history};
+use super::record::{Entry, Moment, Version, decode_history, encode_history};
 use super::refusal::Refusal;
 use super::span::Span;
-use super::view::{CURRENT, HISTORY, LEASE_KEYS, View};
+use super::view::{HISTORY, LEASE_KEYS, View};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
     ResponseHeader,
@@ -41,20 +42,31 @@ pub enum LeaseChange {
     Revoked { id: i64 },
 }
 
-type Current<'t> = Table<'t, &'static [u8], &'static [u8]>;
 type History<'t> = Table<'t, (u64, u32), &'static [u8]>;
+type Leases<'t> = Table<'t, i64, i64>;
+type LeaseKeys<'t> = Table<'t, (i64, &'static [u8]), ()>;
 
 pub struct Batch<'t> {
-    current: Current<'t>,
+    transaction: &'t WriteTransaction,
+    index: Index,
     history: History<'t>,
-    leases: Table<'t, i64, i64>,
-    lease_keys: Table<'t, (i64, &'static [u8]), ()>,
+    /// Opened when first needed: most groups have nothing to do with leases.
+    leases: Option<Leases<'t>>,
+    lease_keys: Option<LeaseKeys<'t>>,
     pub state: State,
     /// Changes of the request being applied.
     open: Vec<Arc<Change>>,
     commits: Vec<Commit>,
     lease_changes: Vec<LeaseChange>,
     scratch: Vec<u8>,
+}
+
+/// What a group came to, once its transaction is committed.
+pub struct Finished {
+    pub state: State,
+    pub index: Index,
+    pub commits: Vec<Commit>,
+    pub lease_changes: Vec<LeaseChange>,
 }
 
 /// The newest version of a key, copied out of its page.
@@ -64,12 +76,13 @@ struct Newest {
 }
 
 impl<'t> Batch<'t> {
-    pub fn new(transaction: &'t WriteTransaction, state: State) -> Result<Batch<'t>, Fault> {
+    pub fn new(transaction: &'t WriteTransaction, state: State, index: Index) -> Result<Batch<'t>, Fault> {
         Ok(Batch {
-            current: transaction.open_table(CURRENT)?,
+            transaction,
+            index,
             history: transaction.open_table(HISTORY)?,
-            leases: transaction.open_table(LEASES)?,
-            lease_keys: transaction.open_table(LEASE_KEYS)?,
+            leases: None,
+            lease_keys: None,
             state,
             open: Vec::new(),
             commits: Vec::new(),
@@ -79,8 +92,9 @@ impl<'t> Batch<'t> {
     }
 
     /// Closes the tables; what is left to do is to commit.
-    pub fn finish(self) -> (State, Vec<Commit>, Vec<LeaseChange>) {
-        (self.state, self.commits, self.lease_changes)
+    pub fn finish(self) -> Finished {
+        let Batch { state, index, commits, lease_changes, .. } = self;
+        Finished { state, index, commits, lease_changes }
     }
 
     /// The revision the request being applied sees: its own, once it has changed something.
@@ -102,9 +116,9 @@ impl<'t> Batch<'t> {
         Some(ResponseHeader { revision: self.revision(), ..Default::default() })
     }
 
-    pub fn view(&self) -> View<'_, Current<'t>, History<'t>> {
+    pub fn view(&self) -> View<'_, History<'t>> {
         View {
-            current: &self.current,
+            index: &self.index,
             history: &self.history,
             revision: self.revision(),
             compacted: self.state.compacted,
@@ -116,14 +130,14 @@ impl<'t> Batch<'t> {
     }
 
     /// Whether the lease a put names, if any, is there.
-    pub fn has_lease(&self, request: &PutRequest) -> Result<bool, Fault> {
-        Ok(request.lease == 0 || self.leases.get(request.lease)?.is_some())
+    pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, Fault> {
+        Ok(request.lease == 0 || self.leases()?.get(request.lease)?.is_some())
     }
 
     /// Whether what a put leaves as it is, if anything, is there.
     pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
         let keeps = request.ignore_value || request.ignore_lease;
-        Ok(!keeps || self.newest(&request.key)?.live.is_some())
+        Ok(!keeps || self.index.get(&request.key).is_some_and(|place| !place.deleted))
     }
 
     pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {
@@ -143,10 +157,10 @@ impl<'t> Batch<'t> {
         };
         if old_lease != kv.lease {
             if old_lease != 0 {
-                self.lease_keys.remove((old_lease, kv.key.as_ref()))?;
+                self.lease_keys()?.remove((old_lease, kv.key.as_ref()))?;
             }
             if kv.lease != 0 {
-                self.lease_keys.insert((kv.lease, kv.key.as_ref()), ())?;
+                self.lease_keys()?.insert((kv.lease, kv.key.as_ref()), ())?;
             }
         }
         let version = Version {
@@ -182,20 +196,20 @@ impl<'t> Batch<'t> {
 
     /// `None` when there is such a lease already.
     pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Option<()>, Fault> {
-        if self.leases.get(id)?.is_some() {
+        if self.leases()?.get(id)?.is_some() {
             return Ok(None);
         }
-        self.leases.insert(id, ttl)?;
+        self.leases()?.insert(id, ttl)?;
         self.lease_changes.push(LeaseChange::Granted { id, ttl });
         Ok(Some(()))
     }
 
     /// Deletes the lease and its keys, in order of key; `None` when there is no such lease.
     pub fn revoke(&mut self, id: i64) -> Result<Option<()>, Fault> {
-        if self.leases.remove(id)?.is_none() {
+        if self.leases()?.remove(id)?.is_none() {
             return Ok(None);
         }
-        let keys = lease_keys(&self.lease_keys, id)?;
+        let keys = lease_keys(self.lease_keys()?, id)?;
         for key in keys {
             if let Newest { at, live: Some(kv) } = self.newest(&key)? {
                 self.bury(at, kv)?;
@@ -223,7 +237,7 @@ impl<'t> Batch<'t> {
                 break;
             }
             (seen, last) = (seen + 1, at.main);
-            let entry = super::record::decode_history(at, bytes.value())?;
+            let entry = decode_history(at, bytes.value())?;
             if entry.previous != Moment::default() {
                 superseded.push(entry.previous);
             }
@@ -238,10 +252,8 @@ impl<'t> Batch<'t> {
         }
         for (at, key) in tombstones {
             self.forget(at)?;
-            if self.newest(&key)?.at == at
-                && let Some(row) = self.current.remove(key.as_slice())?
-            {
-                self.state.in_use -= (key.len() + row.value().len()) as i64;
+            if self.index.get(&key).is_some_and(|newest| newest.at == at) {
+                self.index.remove(&key);
             }
         }
         Ok(self.state.scrubbed >= compacted)
@@ -259,12 +271,15 @@ impl<'t> Batch<'t> {
     }
 
     fn newest(&self, key: &[u8]) -> Result<Newest, Fault> {
-        let Some(guard) = self.current.get(key)? else {
+        let Some(Place { at, deleted }) = self.index.get(key) else {
             return Ok(Newest { at: Moment::default(), live: None });
         };
-        let version = decode_current(guard.value())?;
-        let live = (!version.deleted).then(|| version.key_value(Bytes::copy_from_slice(key)));
-        Ok(Newest { at: version.at, live })
+        if deleted {
+            return Ok(Newest { at, live: None });
+        }
+        let guard = self.history.get(at.key())?.ok_or(Fault::Record)?;
+        let version = decode_history(at, guard.value())?.version;
+        Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
     }
 
     fn bury(&mut self, previous: Moment, kv: KeyValue) -> Result<(), Fault> {
@@ -272,7 +287,7 @@ impl<'t> Batch<'t> {
         let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
         self.write(&Entry { key: &kv.key, previous, version })?;
         if kv.lease != 0 {
-            self.lease_keys.remove((kv.lease, kv.key.as_ref()))?;
+            self.lease_keys()?.remove((kv.lease, kv.key.as_ref()))?;
         }
         let key = kv.key.clone();
         let before = self.before(Some(kv));
@@ -293,12 +308,22 @@ impl<'t> Batch<'t> {
         encode_history(entry, &mut self.scratch);
         self.state.in_use += self.scratch.len() as i64;
         self.history.insert(entry.version.at.key(), self.scratch.as_slice())?;
-        encode_current(&entry.version, &mut self.scratch);
-        self.state.in_use += (entry.key.len() + self.scratch.len()) as i64;
-        if let Some(old) = self.current.insert(entry.key, self.scratch.as_slice())? {
-            self.state.in_use -= (entry.key.len() + old.value().len()) as i64;
-        }
+        self.index.set(entry.key, Place { at: entry.version.at, deleted: entry.version.deleted });
         Ok(())
+    }
+
+    fn leases(&mut self) -> Result<&mut Leases<'t>, Fault> {
+        match &mut self.leases {
+            Some(table) => Ok(table),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASES)?)),
+        }
+    }
+
+    fn lease_keys(&mut self) -> Result<&mut LeaseKeys<'t>, Fault> {
+        match &mut self.lease_keys {
+            Some(table) => Ok(table),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASE_KEYS)?)),
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The store without network, threads or clock: requests in, answers and changes out.
 
-use super::batch::{Batch, LeaseChange, State};
+use super::batch::{Batch, Finished, LeaseChange, State};
 use super::change::Commit;
 use super::check;
 use super::directory::{self, Identity, OpenError, Opened};
 use super::fault::Fault;
 use super::file::DataFile;
+use super::index::Index;
 use super::refusal::Refusal;
 use super::snapshot::{Latest, Snapshot};
 use super::txn;
@@ -69,6 +70,7 @@ pub struct Core {
     place: Option<Place>,
     identity: Identity,
     state: State,
+    index: Index,
     quota_bytes: u64,
     latest: Arc<Latest>,
 }
@@ -93,11 +95,12 @@ impl Core {
     }
 
     fn new(opened: Opened, dir: &Path, quota_bytes: u64) -> Result<Core, Fault> {
-        let Opened { database, file, identity, state } = opened;
+        let Opened { database, file, identity, state, index } = opened;
         let database = Arc::new(database);
-        let latest = Arc::new(Latest::new(Snapshot::take(&database, identity, state)?));
+        let snapshot = Snapshot::take(&database, identity, state, index.clone())?;
+        let latest = Arc::new(Latest::new(snapshot));
         let place = file.map(|file| Place { dir: dir.to_owned(), file });
-        Ok(Core { database, place, identity, state, quota_bytes, latest })
+        Ok(Core { database, place, identity, state, index, quota_bytes, latest })
     }
 
     /// Gone once nobody works on the database any more and its directory is free.
@@ -114,21 +117,22 @@ impl Core {
     pub fn apply(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
         let full = self.size()? > self.quota_bytes;
         let transaction = self.database.begin_write()?;
-        let mut batch = Batch::new(&transaction, self.state)?;
+        let mut batch = Batch::new(&transaction, self.state, self.index.clone())?;
         batch.state.no_space |= full;
         let mut answers = Vec::with_capacity(writes.len());
         for write in writes {
             answers.push(apply_one(&mut batch, write)?);
         }
         batch.scrub(SCRUB_BUDGET)?;
-        let (state, commits, lease_changes) = batch.finish();
+        let Finished { state, index, commits, lease_changes } = batch.finish();
         if state == self.state && lease_changes.is_empty() {
             transaction.abort()?;
         } else {
             directory::write_state(&transaction, state)?;
             transaction.commit()?;
             self.state = state;
-            self.latest.set(Snapshot::take(&self.database, self.identity, state)?);
+            self.index = index.clone();
+            self.latest.set(Snapshot::take(&self.database, self.identity, state, index)?);
         }
         Ok(Applied { answers, commits, lease_changes })
     }
@@ -162,7 +166,7 @@ impl Core {
             Ok(database) => {
                 let database = Arc::new(database);
                 place.file = DataFile::trusted(file);
-                self.latest.set(Snapshot::take(&database, self.identity, self.state)?);
+                self.latest.set(Snapshot::take(&database, self.identity, self.state, self.index.clone())?);
                 self.database = database;
                 Ok(())
             }

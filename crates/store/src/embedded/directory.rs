@@ -3,8 +3,10 @@
 use super::batch::{LEASES, State};
 use super::fault::Fault;
 use super::file::DataFile;
-use super::view::{CURRENT, HISTORY, LEASE_KEYS};
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition, TableError};
+use super::index::{Index, Place};
+use super::record::{Moment, decode_history};
+use super::view::{HISTORY, LEASE_KEYS};
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -32,6 +34,8 @@ pub enum OpenError {
         "{dir} is not empty and holds no Tortie datastore; name an empty or a new directory as data directory"
     )]
     Foreign { dir: PathBuf },
+    #[error("{dir} is not empty; a snapshot is restored into an empty or a new directory")]
+    NotEmpty { dir: PathBuf },
     #[error("{dir} holds a corrupt database ({reason}); move {FILE_NAME} away and restore a snapshot")]
     Corrupt { dir: PathBuf, reason: String },
     #[error(
@@ -44,11 +48,17 @@ pub enum OpenError {
     AddressInUse { url: String },
 }
 
-/// Who answers: fixed when a store is made.
+/// Who answers: fixed when a store is made, from nothing or from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: u64,
     pub member: u64,
+}
+
+impl Identity {
+    fn new() -> Identity {
+        Identity { cluster: rand::random(), member: rand::random() }
+    }
 }
 
 /// A database that is in order.
@@ -57,6 +67,7 @@ pub struct Opened {
     pub file: Option<DataFile>,
     pub identity: Identity,
     pub state: State,
+    pub index: Index,
 }
 
 pub fn open(dir: &Path) -> Result<Opened, OpenError> {
@@ -83,15 +94,16 @@ pub fn in_memory() -> Result<Opened, Fault> {
     let database =
         Builder::new().set_cache_size(1 << 20).create_with_backend(redb::backends::InMemoryBackend::new())?;
     let (identity, state) = initialize(&database)?;
-    Ok(Opened { database, file: None, identity, state })
+    Ok(Opened { database, file: None, identity, state, index: Index::default() })
 }
 
-/// Makes a data directory from a snapshot. The directory must be empty or new.
+/// Makes a data directory from a snapshot. The directory must be empty or new. The store gets an identity of its own:
+/// its revisions go on from the snapshot's, and clients that have seen others under the same numbers must notice.
 pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     match survey(dir).map_err(io_error)? {
         Found::Nothing => {}
-        Found::Store | Found::Strangers => return Err(OpenError::Foreign { dir: dir.to_owned() }),
+        Found::Store | Found::Strangers => return Err(OpenError::NotEmpty { dir: dir.to_owned() }),
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     let temporary = dir.join(format!("{FILE_NAME}{TEMPORARY}"));
@@ -99,7 +111,9 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     let verdict = || -> Result<(), OpenError> {
         let file = OpenOptions::new().read(true).write(true).open(&temporary).map_err(io_error)?;
         let len = database_len(dir, &file)?;
-        drop(check(dir, DataFile::on_probation(file.try_clone().map_err(io_error)?, len))?);
+        let opened = check(dir, DataFile::on_probation(file.try_clone().map_err(io_error)?, len))?;
+        rename(&opened.database).map_err(|fault| io_error(io::Error::other(fault)))?;
+        drop(opened);
         file.sync_all().map_err(io_error)
     }();
     if verdict.is_err() {
@@ -248,8 +262,9 @@ fn check(dir: &Path, file: DataFile) -> Result<Opened, OpenError> {
         Ok(Meta::None) => return Err(OpenError::Foreign { dir: dir.to_owned() }),
         Err(fault) => return Err(corrupt(fault.to_string())),
     };
+    let index = read_index(&database).map_err(|fault| corrupt(fault.to_string()))?;
     file.trust().map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
-    Ok(Opened { database, file: Some(file), identity, state })
+    Ok(Opened { database, file: Some(file), identity, state, index })
 }
 
 fn open_database(file: DataFile) -> Result<Database, DatabaseError> {
@@ -258,6 +273,18 @@ fn open_database(file: DataFile) -> Result<Database, DatabaseError> {
         true => Ok(database),
         false => Err(redb::StorageError::Corrupted("checksums do not match".to_owned()).into()),
     }
+}
+
+/// The newest version of each key is the last one in the history.
+fn read_index(database: &Database) -> Result<Index, Fault> {
+    let mut index = Index::default();
+    for row in database.begin_read()?.open_table(HISTORY)?.iter()? {
+        let (key, bytes) = row?;
+        let at = Moment::from_key(key.value());
+        let entry = decode_history(at, bytes.value())?;
+        index.set(entry.key, Place { at, deleted: entry.version.deleted });
+    }
+    Ok(index)
 }
 
 enum Meta {
@@ -292,10 +319,9 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Fault> {
 }
 
 fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
-    let identity = Identity { cluster: rand::random(), member: rand::random() };
+    let identity = Identity::new();
     let state = State { revision: 1, compacted: -1, scrubbed: -1, in_use: 0, no_space: false };
     let transaction = database.begin_write()?;
-    transaction.open_table(CURRENT)?;
     transaction.open_table(HISTORY)?;
     transaction.open_table(LEASES)?;
     transaction.open_table(LEASE_KEYS)?;
@@ -303,6 +329,12 @@ fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
     write_state(&transaction, state)?;
     transaction.commit()?;
     Ok((identity, state))
+}
+
+fn rename(database: &Database) -> Result<(), Fault> {
+    let transaction = database.begin_write()?;
+    write_identity(&transaction, Identity::new())?;
+    Ok(transaction.commit()?)
 }
 
 pub fn write_identity(transaction: &redb::WriteTransaction, identity: Identity) -> Result<(), Fault> {

@@ -4,7 +4,7 @@ use super::fault::Fault;
 use super::record::Version;
 use super::refusal::Refusal;
 use super::span::Span;
-use super::view::{CurrentTable, HistoryTable, View};
+use super::view::{HistoryTable, View};
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
 use crate::proto::mvccpb::KeyValue;
@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 /// The answer, with a header that carries only the revision.
-pub fn range<C: CurrentTable, H: HistoryTable>(
-    view: &View<C, H>,
+pub fn range<H: HistoryTable>(
+    view: &View<H>,
     request: &RangeRequest,
 ) -> Result<Result<RangeResponse, Refusal>, Fault> {
     let revision = match view.resolve(request.revision) {

@@ -1,8 +1,7 @@
-//! How versions of keys are laid out in the two main tables.
+//! How versions of keys are laid out in the main table.
 //!
-//! `current` maps a key to its newest version (a tombstone until compaction removes it), so that reading the present
-//! is one ordered scan. `history` maps a revision to the version it made, in the order watchers replay it; each
-//! entry names the version before it, which is how the past of a key is found without a third index.
+//! `history` maps a revision to the version it made, in the order watchers replay it: every write is an append. Each
+//! entry names the version before it, which is how the past of a key is found from its newest version.
 
 use super::fault::Fault;
 use bytes::{Buf, BufMut, Bytes};
@@ -62,21 +61,6 @@ pub struct Entry<'a> {
 
 const PUT: u8 = 1;
 const TOMBSTONE: u8 = 2;
-
-pub fn encode_current(version: &Version, out: &mut Vec<u8>) {
-    out.clear();
-    out.put_u8(if version.deleted { TOMBSTONE } else { PUT });
-    encode_varint(version.at.main as u64, out);
-    encode_varint(version.at.sub.into(), out);
-    encode_state(version, out);
-    out.put_slice(version.value);
-}
-
-pub fn decode_current(mut bytes: &[u8]) -> Result<Version<'_>, Fault> {
-    let deleted = kind(&mut bytes)?;
-    let at = moment(&mut bytes)?;
-    state(bytes, deleted, at)
-}
 
 pub fn encode_history(entry: &Entry, out: &mut Vec<u8>) {
     out.clear();
@@ -144,8 +128,6 @@ mod tests {
             let at = Moment { main, sub };
             let v = Version { at, deleted, created, version, lease, value: &value };
             let mut out = Vec::new();
-            encode_current(&v, &mut out);
-            prop_assert_eq!(decode_current(&out).unwrap(), v);
             let entry = Entry { key: &key, previous: Moment { main: previous, sub: previous_sub }, version: v };
             encode_history(&entry, &mut out);
             prop_assert_eq!(decode_history(at, &out).unwrap(), entry);
@@ -153,7 +135,6 @@ mod tests {
 
         #[test]
         fn garbage_is_refused_not_fatal(bytes: Vec<u8>) {
-            let _ = decode_current(&bytes);
             let _ = decode_history(Moment::default(), &bytes);
         }
     }

@@ -4,49 +4,53 @@ use super::batch::{LEASES, State, lease_keys};
 use super::directory::{self, Identity};
 use super::fault::Fault;
 use super::file::DataFile;
+use super::index::Index;
 use super::range;
 use super::refusal::Refusal;
 use super::txn;
-use super::view::{CURRENT, HISTORY, LEASE_KEYS, View};
+use super::view::{HISTORY, LEASE_KEYS, View};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use redb::{
-    Database, Durability, Key, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, Value,
+    Database, Durability, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    TableDefinition, Value,
 };
 use std::fs::File;
 use std::sync::{Arc, PoisonError, RwLock};
 
-pub type Current = ReadOnlyTable<&'static [u8], &'static [u8]>;
 pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
 
 /// Holds its pages in the file for as long as it lives: keep one only while answering.
 pub struct Snapshot {
     pub state: State,
     pub identity: Identity,
-    pub current: Current,
+    pub index: Index,
     pub history: History,
-    leases: ReadOnlyTable<i64, i64>,
-    lease_keys: ReadOnlyTable<(i64, &'static [u8]), ()>,
+    transaction: ReadTransaction,
     /// Defragmentation puts another database in this one's place; readers finish on the one they began with.
     _database: Arc<Database>,
 }
 
 impl Snapshot {
-    pub fn take(database: &Arc<Database>, identity: Identity, state: State) -> Result<Snapshot, Fault> {
+    pub fn take(
+        database: &Arc<Database>,
+        identity: Identity,
+        state: State,
+        index: Index,
+    ) -> Result<Snapshot, Fault> {
         let transaction = database.begin_read()?;
         Ok(Snapshot {
             state,
             identity,
-            current: transaction.open_table(CURRENT)?,
+            index,
             history: transaction.open_table(HISTORY)?,
-            leases: transaction.open_table(LEASES)?,
-            lease_keys: transaction.open_table(LEASE_KEYS)?,
+            transaction,
             _database: database.clone(),
         })
     }
 
-    pub fn view(&self) -> View<'_, Current, History> {
+    pub fn view(&self) -> View<'_, History> {
         View {
-            current: &self.current,
+            index: &self.index,
             history: &self.history,
             revision: self.state.revision,
             compacted: self.state.compacted,
@@ -63,24 +67,24 @@ impl Snapshot {
     }
 
     pub fn leases(&self) -> Result<Vec<(i64, i64)>, Fault> {
-        self.leases
+        self.transaction
+            .open_table(LEASES)?
             .range::<i64>(..)?
             .map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into))
             .collect()
     }
 
     pub fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Fault> {
-        lease_keys(&self.lease_keys, id)
+        lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id)
     }
 
     /// Writes this state as a compact database of its own, durable when this returns.
     pub fn copy_to(&self, file: File) -> Result<DataFile, Fault> {
         let data = DataFile::trusted(file);
         let database = directory::builder().create_with_backend(data.clone())?;
-        copy_table(&database, CURRENT, &self.current)?;
         copy_table(&database, HISTORY, &self.history)?;
-        copy_table(&database, LEASES, &self.leases)?;
-        copy_table(&database, LEASE_KEYS, &self.lease_keys)?;
+        copy_table(&database, LEASES, &self.transaction.open_table(LEASES)?)?;
+        copy_table(&database, LEASE_KEYS, &self.transaction.open_table(LEASE_KEYS)?)?;
         let transaction = database.begin_write()?;
         directory::write_identity(&transaction, self.identity)?;
         directory::write_state(&transaction, self.state)?;

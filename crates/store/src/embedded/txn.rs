@@ -5,7 +5,7 @@ use super::fault::Fault;
 use super::range;
 use super::refusal::Refusal;
 use super::span::Span;
-use super::view::{CurrentTable, HistoryTable, View};
+use super::view::{HistoryTable, View};
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::response_op::Response;
@@ -36,8 +36,8 @@ pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnRespon
 }
 
 /// A transaction that cannot write whichever way it goes.
-pub fn read<C: CurrentTable, H: HistoryTable>(
-    view: &View<C, H>,
+pub fn read<H: HistoryTable>(
+    view: &View<H>,
     request: &TxnRequest,
 ) -> Result<Result<TxnResponse, Refusal>, Fault> {
     let path = choose(view, request)?;
@@ -49,10 +49,7 @@ pub fn read<C: CurrentTable, H: HistoryTable>(
     Ok(Ok(response))
 }
 
-fn choose<'r, C: CurrentTable, H: HistoryTable>(
-    view: &View<C, H>,
-    request: &'r TxnRequest,
-) -> Result<Path<'r>, Fault> {
+fn choose<'r, H: HistoryTable>(view: &View<H>, request: &'r TxnRequest) -> Result<Path<'r>, Fault> {
     let mut succeeded = true;
     for compare in &request.compare {
         if !holds(view, compare)? {
@@ -71,7 +68,7 @@ fn choose<'r, C: CurrentTable, H: HistoryTable>(
 }
 
 /// Whether every key of the comparison's range satisfies it; a missing key compares as zero, but has no value.
-fn holds<C: CurrentTable, H: HistoryTable>(view: &View<C, H>, compare: &Compare) -> Result<bool, Fault> {
+fn holds<H: HistoryTable>(view: &View<H>, compare: &Compare) -> Result<bool, Fault> {
     let span = Span::new(&compare.key, &compare.range_end);
     let (mut found, mut all) = (false, true);
     view.visit(&span, view.revision, |_, version| {
@@ -115,7 +112,7 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
 
 /// Checks go through the operations in the order in which they would be applied, so that of several refusals clients
 /// get the one etcd gives.
-fn check_puts(batch: &Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
+fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         let outcome = match &op.request {
@@ -135,7 +132,7 @@ fn check_puts(batch: &Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> 
     Ok(Ok(()))
 }
 
-fn check_ranges<C: CurrentTable, H: HistoryTable>(view: &View<C, H>, path: &Path) -> Result<(), Refusal> {
+fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refusal> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         match &op.request {
@@ -176,7 +173,7 @@ fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
     Ok(branch(path.succeeded, responses))
 }
 
-fn answer<C: CurrentTable, H: HistoryTable>(view: &View<C, H>, path: &Path) -> Result<TxnResponse, Fault> {
+fn answer<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<TxnResponse, Fault> {
     let mut nested = path.nested.iter();
     let mut responses = Vec::with_capacity(path.ops.len());
     for op in path.ops {

@@ -4,6 +4,7 @@ mod kv;
 mod lease;
 mod maintenance;
 mod watch;
+mod worded;
 
 use super::core::Answer;
 use super::directory::Identity;
@@ -25,6 +26,7 @@ use tokio::sync::watch as signal;
 use tonic::Status;
 use tonic::service::Routes;
 use watch::WatchServer;
+use worded::Worded;
 
 /// etcd takes this much more than the largest request, so that a slightly larger one is refused in its own words.
 const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
@@ -49,11 +51,13 @@ impl Service {
         let limit = MAX_MESSAGE_BYTES;
         let mut routes = Routes::builder();
         routes
-            .add_service(KvServer::from_arc(service.clone()).max_decoding_message_size(limit))
-            .add_service(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit))
-            .add_service(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit))
-            .add_service(MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit))
-            .add_service(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit))
+            .add_service(Worded(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(
+                MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit),
+            ))
+            .add_service(Worded(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit)))
             .add_service(WatchServer::new(service));
         routes.routes()
     }

@@ -1,0 +1,97 @@
+//! Finding versions in the history, starting from the newest of a key.
+
+use super::fault::Fault;
+use super::index::Place;
+use super::record::{Entry, Moment, Version, decode_history};
+use super::view::HistoryTable;
+use std::ops::ControlFlow;
+
+/// Keys written one after the other are mostly also listed one after the other: up to this many revisions ahead, and
+/// this many rows, walking on is cheaper than looking the next one up.
+const NEAR: i64 = 8;
+const STEPS: usize = 64;
+
+pub struct Reader<'t, H> {
+    history: &'t H,
+    /// Where the last lookup ended, once a second one has shown that it was worth keeping.
+    walk: Option<redb::Range<'t, (u64, u32), &'static [u8]>>,
+    last: Moment,
+}
+
+impl<'t, H: HistoryTable> Reader<'t, H> {
+    pub fn new(history: &'t H) -> Reader<'t, H> {
+        Reader { history, walk: None, last: Moment::default() }
+    }
+
+    /// Calls `visitor` with the version of a key that stood at `revision`, if it was not deleted then.
+    pub fn visit<F>(
+        &mut self,
+        key: &[u8],
+        newest: Place,
+        revision: i64,
+        visitor: &mut F,
+    ) -> Result<ControlFlow<()>, Fault>
+    where
+        F: FnMut(&[u8], &Version) -> ControlFlow<()>,
+    {
+        let mut at = newest.at;
+        if at.main <= revision && newest.deleted {
+            return Ok(ControlFlow::Continue(()));
+        }
+        // A chain leads backwards, version by version, and ends at the first one, or where compaction has cut it.
+        while at != Moment::default() {
+            let looked_up = self.read(at, |entry| {
+                if at.main > revision {
+                    return Step::Back(entry.previous);
+                }
+                match entry.version.deleted {
+                    true => Step::Done(ControlFlow::Continue(())),
+                    false => Step::Done(visitor(key, &entry.version)),
+                }
+            })?;
+            match looked_up {
+                Some(Step::Done(flow)) => return Ok(flow),
+                // Anything but backwards is damage that must not loop.
+                Some(Step::Back(previous)) if previous >= at => return Err(Fault::Record),
+                Some(Step::Back(previous)) => at = previous,
+                None if at == newest.at => return Err(Fault::Record),
+                None => break,
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn read<T>(&mut self, at: Moment, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
+        let near = at > self.last && at.main - self.last.main <= NEAR && self.last != Moment::default();
+        self.last = at;
+        if !near {
+            return self.look_up(at, with);
+        }
+        let walk = match &mut self.walk {
+            Some(walk) => walk,
+            walk => walk.insert(self.history.range(at.key()..)?),
+        };
+        for row in walk.take(STEPS) {
+            let (key, bytes) = row?;
+            match Moment::from_key(key.value()).cmp(&at) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Equal => return Ok(Some(with(&decode_history(at, bytes.value())?))),
+                std::cmp::Ordering::Greater => break,
+            }
+        }
+        self.look_up(at, with)
+    }
+
+    fn look_up<T>(&mut self, at: Moment, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
+        self.walk = None;
+        match self.history.get(at.key())? {
+            Some(guard) => Ok(Some(with(&decode_history(at, guard.value())?))),
+            None => Ok(None),
+        }
+    }
+}
+
+enum Step {
+    Done(ControlFlow<()>),
+    Back(Moment),
+}

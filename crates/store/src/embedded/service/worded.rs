@@ -1,0 +1,57 @@
+//! Refuses a message above the limit as etcd's gRPC library does; ours has another code and other words for it.
+
+use futures::TryFutureExt;
+use futures::future::MapOk;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::server::NamedService;
+use tower::Service as TowerService;
+
+#[derive(Clone)]
+pub struct Worded<S>(pub S);
+
+impl<S: NamedService> NamedService for Worded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> TowerService<http::Request<Body>> for Worded<S>
+where
+    S: TowerService<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = MapOk<S::Future, fn(http::Response<Body>) -> http::Response<Body>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        self.0.call(request).map_ok(reword)
+    }
+}
+
+fn reword(response: http::Response<Body>) -> http::Response<Body> {
+    // Only an answer without a message has its status here, so nearly every answer is done with this look.
+    if response.headers().get(Status::GRPC_STATUS).is_none() {
+        return response;
+    }
+    let status = Status::from_header_map(response.headers());
+    match status.as_ref().and_then(|status| oversize(status.message())) {
+        Some((found, limit)) => {
+            let text = format!("grpc: received message larger than max ({found} vs. {limit})");
+            Status::resource_exhausted(text).into_http()
+        }
+        None => response,
+    }
+}
+
+/// The two sizes in what tonic says about a message that is too large.
+fn oversize(text: &str) -> Option<(u64, u64)> {
+    let text = text.strip_prefix("Error, decoded message length too large: found ")?;
+    let (found, rest) = text.split_once(" bytes, the limit is: ")?;
+    Some((found.parse().ok()?, rest.strip_suffix(" bytes")?.parse().ok()?))
+}
