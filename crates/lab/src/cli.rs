@@ -43,7 +43,7 @@ enum LabCommand {
     Exec {
         #[arg(value_name = "NODE_OR_POD")]
         target: String,
-        #[arg(last = true, value_name = "COMMAND")]
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
     /// Run calicoctl on the lab's store
@@ -225,12 +225,13 @@ mod tests {
 
     #[test]
     fn commands_of_others_are_passed_on_whole() {
-        let LabCommand::Exec { target, command } =
-            parse(&["exec", "node1", "--", "ip", "-4", "route"]).unwrap()
-        else {
-            panic!("not exec")
-        };
-        assert_eq!((target.as_str(), command.len()), ("node1", 3));
+        for words in
+            [&["exec", "node1", "--", "ip", "-4", "route"][..], &["exec", "node1", "ip", "-4", "route"]]
+        {
+            let LabCommand::Exec { target, command } = parse(words).unwrap() else { panic!("not exec") };
+            assert_eq!(target, "node1");
+            assert_eq!(command, ["ip", "-4", "route"]);
+        }
         let LabCommand::Ctl { arguments } = parse(&["ctl", "get", "ippools", "-o", "json"]).unwrap() else {
             panic!("not ctl")
         };

@@ -27,7 +27,7 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// As a runtime would call it.
     pub container_id: String,
-    /// None as long as the plugin has not answered.
+    /// Empty as long as the plugin has not answered.
     pub addresses: Vec<IpAddr>,
 }
 
