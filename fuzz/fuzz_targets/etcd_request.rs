@@ -114,9 +114,8 @@ impl Store {
             self.revision += 1;
             assert_eq!(commit.revision, self.revision, "each commit is one revision");
             assert!(!commit.changes.is_empty());
-            let before = self.live.clone();
             // A transaction may change a key twice; both changes tell what stood there before the transaction.
-            let mut before_commit = BTreeMap::new();
+            let before = self.live.clone();
             for change in &commit.changes {
                 assert_eq!(change.kv.mod_revision, commit.revision);
                 assert_eq!(
