@@ -165,10 +165,37 @@ impl Generator {
     }
 
     pub fn txn(&mut self, depth: usize) -> TxnRequest {
-        TxnRequest {
+        let mut request = TxnRequest {
             compare: (0..self.rng.random_range(0..3)).map(|_| self.compare()).collect(),
             success: self.ops(depth),
             failure: self.ops(depth),
+        };
+        if has_delete(&request) {
+            keep_nothing(&mut request);
+        }
+        request
+    }
+}
+
+fn ops(request: &TxnRequest) -> impl Iterator<Item = &Request> {
+    request.success.iter().chain(&request.failure).filter_map(|op| op.request.as_ref())
+}
+
+fn has_delete(request: &TxnRequest) -> bool {
+    ops(request).any(|op| match op {
+        Request::RequestDeleteRange(_) => true,
+        Request::RequestTxn(inner) => has_delete(inner),
+        _ => false,
+    })
+}
+
+/// A put that keeps the value or lease of a key deleted before it in the same transaction makes etcd 3.4 exit.
+fn keep_nothing(request: &mut TxnRequest) {
+    for op in request.success.iter_mut().chain(&mut request.failure) {
+        match &mut op.request {
+            Some(Request::RequestPut(put)) => (put.ignore_value, put.ignore_lease) = (false, false),
+            Some(Request::RequestTxn(inner)) => keep_nothing(inner),
+            _ => {}
         }
     }
 }
