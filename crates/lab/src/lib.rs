@@ -27,3 +27,4 @@ mod up;
 
 pub use cli::{LabArgs, run};
 pub use error::{Error, Result};
+pub use process::start_time;

@@ -137,7 +137,7 @@ impl Started {
 }
 
 /// When a process started, in ticks since boot; None if it does not run any more.
-fn start_time(pid: u32) -> Option<u64> {
+pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything, so what follows is counted from its end.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 /// What the node needs to take its routes out of the kernel once its blocks are gone.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How much of a daemon's log is shown when it does not come up.
+const LOG_LINES: usize = 10;
 
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -250,22 +252,23 @@ fn node_daemon(node: &NodeArgs, exe: &Path) -> Daemon {
 fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     while !ready() {
-        if !daemon.is_running() {
-            return Err(Failure::Message(format!(
-                "{} ended; its log is {}",
-                daemon.name,
-                daemon.log().display()
-            )));
-        }
-        if Instant::now() > deadline {
-            let log = daemon.log();
-            return Err(Failure::Message(format!(
-                "{} is not ready; its log is {}",
-                daemon.name,
-                log.display()
-            )));
-        }
-        std::thread::sleep(PAUSE);
+        let what = match (daemon.is_running(), Instant::now() > deadline) {
+            (false, _) => "ended",
+            (true, true) => "is not ready",
+            (true, false) => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        let log = daemon.log();
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+        return Err(Failure::Message(format!(
+            "{} {what}; the end of its log {}:\n{last}",
+            daemon.name,
+            log.display()
+        )));
     }
     Ok(())
 }

@@ -49,7 +49,8 @@ impl Daemon {
             .stderr(log)
             .process_group(0)
             .spawn()?;
-        std::fs::write(self.pid_file(), child.id().to_string())?;
+        let started_at = tortie_lab::start_time(child.id()).unwrap_or_default();
+        std::fs::write(self.pid_file(), format!("{} {started_at}\n", child.id()))?;
         Ok(true)
     }
 
@@ -57,12 +58,14 @@ impl Daemon {
         self.pid().is_some()
     }
 
-    /// The process, if what has the number is the one that was started.
+    /// The process, if it runs. The time of its start tells it from a later one with the same number; its command line
+    /// would not do, since that is empty for a moment while a program is being loaded.
     fn pid(&self) -> Option<Pid> {
-        let pid: i32 = std::fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()?;
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let second = words.split(|byte| *byte == 0).nth(1)?;
-        (second == self.name.as_bytes()).then(|| Pid::from_raw(pid))
+        let text = std::fs::read_to_string(self.pid_file()).ok()?;
+        let (pid, started_at) = text.trim().split_once(' ')?;
+        let pid: u32 = pid.parse().ok()?;
+        let same = tortie_lab::start_time(pid)? == started_at.parse::<u64>().ok()?;
+        same.then(|| i32::try_from(pid).ok().map(Pid::from_raw))?
     }
 
     pub fn stop(&self) -> io::Result<()> {

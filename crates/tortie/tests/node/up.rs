@@ -27,8 +27,9 @@ impl Drop for Host {
     fn drop(&mut self) {
         for name in ["node", "datastore"] {
             let file = self.dir.path().join(format!("run/{name}.pid"));
-            if let Ok(pid) = std::fs::read_to_string(file) {
-                let _ = std::process::Command::new("kill").args(["-9", pid.trim()]).status();
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            if let Some(pid) = text.split_whitespace().next() {
+                let _ = std::process::Command::new("kill").args(["-9", pid]).status();
             }
         }
     }
