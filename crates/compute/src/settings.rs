@@ -26,6 +26,7 @@ impl Parameters {
             ipv6: self.flag("ipv6Support"),
             mtu: None,
             mtu_interface_pattern: self.text("mtuIfacePattern"),
+            policy: usual.policy,
         }
     }
 

@@ -120,7 +120,7 @@ impl State {
             match update {
                 Update::Workload(id, Some(_)) => facts.workloads.insert(id.clone()),
                 Update::Workload(id, None) => facts.workloads.remove(id),
-                Update::Route(..) => false,
+                _ => false,
             };
         }
     }

@@ -54,6 +54,8 @@ impl Index {
                 }
                 touched.insert(*net);
             }
+            // Policy has no destinations.
+            _ => return touched,
         }
         self.plan.apply(update);
         touched

@@ -142,7 +142,7 @@ pub fn workload(interface: &str, with: &[&str]) -> Workload {
 pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
     let routes = routes.iter().map(|(net, route)| (net.parse().unwrap(), *route)).collect();
-    Plan { workloads, routes }
+    Plan { workloads, routes, ..Plan::default() }
 }
 
 pub fn request(pod: &Namespace, host_interface: &str, with: &[&str]) -> Attach {

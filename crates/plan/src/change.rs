@@ -1,0 +1,77 @@
+//! The plan as a whole, and the changes it is made of.
+
+use crate::endpoint::{Guard, HostEndpoint};
+use crate::policy::{Policy, PolicyId, Profile};
+use crate::set::{Member, SetId, SetKind};
+use crate::workload::{Route, Workload, WorkloadId};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Everything a node must have in its kernel. What guards and policies refer to is in it too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub workloads: BTreeMap<WorkloadId, Workload>,
+    pub routes: BTreeMap<IpNet, Route>,
+    pub sets: BTreeMap<SetId, Set>,
+    pub policies: BTreeMap<PolicyId, Arc<Policy>>,
+    pub profiles: BTreeMap<String, Arc<Profile>>,
+    pub guards: BTreeMap<WorkloadId, Guard>,
+    pub host_endpoints: BTreeMap<String, HostEndpoint>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    pub kind: SetKind,
+    pub members: BTreeSet<Member>,
+}
+
+/// One change to a plan; `None` takes away. The updates of one flush belong together: in between, a policy may name a
+/// set that a later one brings, or goes before the guard that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    Workload(WorkloadId, Option<Workload>),
+    Route(IpNet, Option<Route>),
+    /// A set comes, empty, or goes with all its members.
+    Set(SetId, Option<SetKind>),
+    /// Of a set that is there. Nothing is both added and removed.
+    Members {
+        set: SetId,
+        added: Vec<Member>,
+        removed: Vec<Member>,
+    },
+    Policy(PolicyId, Option<Arc<Policy>>),
+    Profile(String, Option<Arc<Profile>>),
+    Guard(WorkloadId, Option<Guard>),
+    HostEndpoint(String, Option<HostEndpoint>),
+}
+
+impl Plan {
+    pub fn apply(&mut self, update: Update) {
+        fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+        match update {
+            Update::Workload(id, workload) => put(&mut self.workloads, id, workload),
+            Update::Route(net, route) => put(&mut self.routes, net, route),
+            Update::Set(id, kind) => {
+                put(&mut self.sets, id, kind.map(|kind| Set { kind, members: BTreeSet::new() }));
+            }
+            Update::Members { set, added, removed } => {
+                if let Some(set) = self.sets.get_mut(&set) {
+                    removed.iter().for_each(|member| {
+                        set.members.remove(member);
+                    });
+                    set.members.extend(added);
+                }
+            }
+            Update::Policy(id, policy) => put(&mut self.policies, id, policy),
+            Update::Profile(name, profile) => put(&mut self.profiles, name, profile),
+            Update::Guard(id, guard) => put(&mut self.guards, id, guard),
+            Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Address sets: who a selector, a named port or a service means at the moment.
+
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The reference's unique ID, `s:...`, `n:...`, `svc:...` or `svcnoport:...`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetId(pub Arc<str>);
+
+impl SetId {
+    pub fn new(id: &str) -> SetId {
+        SetId(id.into())
+    }
+}
+
+impl fmt::Display for SetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetKind {
+    /// Members are [`Member::Net`].
+    Nets,
+    /// Members are [`Member::Port`].
+    Ports,
+}
+
+/// Both families live in one set here; the kernel has one of each. Nets may overlap; 0.0.0.0/0 and ::/0 do occur.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Member {
+    Net(IpNet),
+    Port { address: IpAddr, protocol: u8, port: u16 },
+}

@@ -1,0 +1,105 @@
+//! How a node writes what the plan says: from FelixConfiguration and the environment.
+
+use ipnet::IpNet;
+
+/// How kernel state is written; from FelixConfiguration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Interfaces that start with one of these lead to workloads.
+    pub interface_prefixes: Vec<String>,
+    /// Protocol number of workload routes; 3 (boot) also means that all other routes of ours carry 80.
+    pub device_route_protocol: u8,
+    pub ipv4_route_priority: u32,
+    pub ipv6_route_priority: u32,
+    /// Remove routes on workload interfaces that we did not write.
+    pub remove_external_routes: bool,
+    pub ip_forwarding: bool,
+    pub ipv6: bool,
+    /// MTU given by an administrator; otherwise it follows the interface that carries the node's address.
+    pub mtu: Option<u32>,
+    /// Where `mtu` is not given: which interfaces count.
+    pub mtu_interface_pattern: String,
+    pub policy: PolicySettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            interface_prefixes: vec!["cali".into()],
+            device_route_protocol: 3,
+            ipv4_route_priority: 1024,
+            ipv6_route_priority: 1024,
+            remove_external_routes: true,
+            ip_forwarding: true,
+            ipv6: true,
+            mtu: None,
+            mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
+            policy: PolicySettings::default(),
+        }
+    }
+}
+
+/// How policy is enforced; from FelixConfiguration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySettings {
+    /// What becomes of workload traffic to the host itself that the workload's policy allows.
+    pub endpoint_to_host: EndpointToHost,
+    pub deny: DenyAction,
+    /// Packets that connection tracking can make nothing of are dropped.
+    pub drop_invalid: bool,
+    /// Workloads may not send UDP to this port, nor IP in IP, unless the next two say so.
+    pub vxlan_port: u16,
+    pub vxlan_from_workloads: bool,
+    pub ipip_from_workloads: bool,
+    /// Ports of the host that no policy closes.
+    pub failsafe_inbound: Vec<Failsafe>,
+    pub failsafe_outbound: Vec<Failsafe>,
+    /// May contain `%t` tier, `%k` kind, `%n` name, `%p` namespace and name.
+    pub log_prefix: String,
+    /// Cut established flows that a new policy denies.
+    pub cut_denied_flows: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointToHost {
+    #[default]
+    Drop,
+    /// On to the host's own rules.
+    Return,
+    Accept,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DenyAction {
+    #[default]
+    Drop,
+    Reject,
+}
+
+/// `net` is the source for inbound ones, the destination for outbound ones.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Failsafe {
+    pub protocol: u8,
+    pub port: u16,
+    pub net: Option<IpNet>,
+}
+
+impl Default for PolicySettings {
+    fn default() -> Self {
+        let safe = |protocol, port| Failsafe { protocol, port, net: None };
+        let (tcp, udp) = (6, 17);
+        let both = [179, 2379, 2380, 5473, 6443, 6666, 6667].map(|port| safe(tcp, port));
+        PolicySettings {
+            endpoint_to_host: EndpointToHost::default(),
+            deny: DenyAction::default(),
+            drop_invalid: true,
+            vxlan_port: 4789,
+            vxlan_from_workloads: false,
+            ipip_from_workloads: false,
+            failsafe_inbound: [safe(tcp, 22), safe(udp, 68)].into_iter().chain(both.clone()).collect(),
+            failsafe_outbound: [safe(udp, 53), safe(udp, 67)].into_iter().chain(both).collect(),
+            log_prefix: "calico-packet".into(),
+            cut_denied_flows: false,
+        }
+    }
+}

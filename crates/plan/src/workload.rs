@@ -1,0 +1,36 @@
+//! Workloads and routes: what is wired to a node, and where it sends what is addressed elsewhere.
+
+use std::net::IpAddr;
+
+/// Who a workload endpoint is, in the words of the reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadId {
+    /// `k8s`, `cni`, `openstack`, ...
+    pub orchestrator: String,
+    /// `namespace/pod` or `namespace/container`.
+    pub workload: String,
+    /// The interface inside the workload, `eth0`.
+    pub endpoint: String,
+}
+
+/// A local workload: the interface that leads to it and the addresses behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// The host's end, `cali...`.
+    pub interface: String,
+    /// The workload's own MAC, for a permanent neighbour entry.
+    pub mac: Option<[u8; 6]>,
+    /// Single addresses, both families, in the order of the endpoint.
+    pub addresses: Vec<IpAddr>,
+    /// Whether the workload may send from addresses that are not its own.
+    pub may_spoof: bool,
+}
+
+/// Where the node sends what is addressed to a block or an address of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// One of our own blocks: what is not a live workload in it goes nowhere, not to the default gateway.
+    Blackhole,
+    /// Directly to the node that owns it, without encapsulation.
+    Via(IpAddr),
+}
