@@ -1,5 +1,6 @@
 //! The one place entries come in and changes of the plan go out.
 
+use crate::bgp::{BgpEnvironment, Speaking};
 use crate::parameters::{Environment, Parameters};
 use crate::routes::Routes;
 use crate::workloads::{Name, Workloads, addresses, local_workload};
@@ -21,6 +22,8 @@ pub struct Compute {
     own: BTreeMap<Name, WorkloadEndpoint>,
     workloads: Workloads,
     routes: Routes,
+    /// None where the node does not speak BGP.
+    speaking: Option<Speaking>,
     problems: BTreeMap<String, String>,
 }
 
@@ -45,16 +48,26 @@ impl Compute {
             own: BTreeMap::new(),
             workloads: Workloads::default(),
             routes: Routes::new(host),
+            speaking: None,
             problems: BTreeMap::new(),
         };
         compute.configure();
         compute
     }
 
+    /// The node speaks BGP, which then writes the routes of unencapsulated pools. To be said before any entry.
+    pub fn speak_bgp(&mut self, environment: BgpEnvironment) {
+        self.speaking = Some(Speaking::new(&self.host, environment));
+        self.configure();
+    }
+
     /// An entry stands like this now. Entries that mean nothing to a node are passed over.
     pub fn put(&mut self, key: &Key, value: &Value) {
         let path = key.to_string();
         self.problems.remove(&path);
+        if let Some(Err(reason)) = self.speaking.as_mut().map(|speaking| speaking.put(key, value)) {
+            self.problems.insert(path.clone(), reason);
+        }
         let outcome = match value {
             Value::Resource(Resource::Node(node)) => {
                 self.routes.put_node(node);
@@ -90,6 +103,9 @@ impl Compute {
 
     pub fn delete(&mut self, key: &Key) {
         self.problems.remove(&key.to_string());
+        if let Some(speaking) = &mut self.speaking {
+            speaking.remove(key);
+        }
         self.take_away(key);
     }
 
@@ -125,6 +141,7 @@ impl Compute {
         let workloads = &self.workloads;
         self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
         removed.append(&mut added);
+        removed.extend(self.speaking.as_mut().and_then(Speaking::flush).map(Update::Bgp));
         removed
     }
 
@@ -182,7 +199,7 @@ impl Compute {
         self.parameters =
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
         self.settings = self.parameters.settings();
-        self.routes.set_policy(self.parameters.route_policy());
+        self.routes.set_policy(self.parameters.route_policy(self.speaking.is_some()));
         if self.may_spoof != self.parameters.may_spoof() {
             self.may_spoof = self.parameters.may_spoof();
             let names: BTreeSet<Name> = self.own.keys().cloned().collect();

@@ -3,12 +3,14 @@
 //! [`Compute`] is told of every entry that is written or deleted, in any order, and says what changes in the plan.
 //! It does no I/O and reads no clock, so the same datastore always gives the same plan.
 
+mod bgp;
 mod engine;
 mod parameters;
 mod routes;
 mod settings;
 mod workloads;
 
+pub use bgp::BgpEnvironment;
 pub use engine::{Compute, Totals};
 pub use parameters::{Environment, Parameters};
 pub use workloads::local_workload;

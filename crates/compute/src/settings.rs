@@ -30,15 +30,15 @@ impl Parameters {
         }
     }
 
-    /// Who writes which routes. The reference leaves unencapsulated ones to its BGP daemon unless told otherwise;
-    /// here the node does it unless told otherwise.
-    pub(crate) fn route_policy(&self) -> Policy {
+    /// Who writes which routes. Unless told otherwise, unencapsulated ones are left to BGP where the node speaks it.
+    pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
         let wanted = self.text("programClusterRoutes");
         let (no_encap, ipip) = match wanted.as_str() {
+            "Enabled" => (true, true),
             "Disabled" => (false, false),
-            "EnabledIPIPOnly" if self.is_set("programClusterRoutes") => (false, true),
             "EnabledNoEncapOnly" => (true, false),
-            _ => (true, true),
+            _ if self.is_set("programClusterRoutes") => (false, true),
+            _ => (!speaks_bgp, true),
         };
         Policy { no_encap, ipip, by_workload: self.text("routeSource") == "WorkloadIPs" }
     }
@@ -78,11 +78,13 @@ mod tests {
     #[test]
     fn unencapsulated_routes_are_ours_unless_somebody_says_otherwise() {
         let policy = |value: &str| {
-            let policy = with("ProgramClusterRoutes", value).route_policy();
+            let policy = with("ProgramClusterRoutes", value).route_policy(true);
             (policy.no_encap, policy.ipip)
         };
-        let unset = Parameters::default().route_policy();
-        assert_eq!((unset.no_encap, unset.ipip), (true, true));
+        for speaks_bgp in [false, true] {
+            let unset = Parameters::default().route_policy(speaks_bgp);
+            assert_eq!((unset.no_encap, unset.ipip), (!speaks_bgp, true));
+        }
         assert_eq!(policy("EnabledIPIPOnly"), (false, true));
         assert_eq!(policy("EnabledNoEncapOnly"), (true, false));
         assert_eq!(policy("Disabled"), (false, false));

@@ -1,5 +1,6 @@
 //! The plan as a whole, and the changes it is made of.
 
+use crate::bgp::Bgp;
 use crate::endpoint::{Guard, HostEndpoint};
 use crate::policy::{Policy, PolicyId, Profile};
 use crate::set::{Member, SetId, SetKind};
@@ -18,6 +19,8 @@ pub struct Plan {
     pub profiles: BTreeMap<String, Arc<Profile>>,
     pub guards: BTreeMap<WorkloadId, Guard>,
     pub host_endpoints: BTreeMap<String, HostEndpoint>,
+    /// None where the node does not speak it.
+    pub bgp: Option<Arc<Bgp>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,7 @@ pub enum Update {
     Profile(String, Option<Arc<Profile>>),
     Guard(WorkloadId, Option<Guard>),
     HostEndpoint(String, Option<HostEndpoint>),
+    Bgp(Arc<Bgp>),
 }
 
 impl Plan {
@@ -72,6 +76,7 @@ impl Plan {
             Update::Profile(name, profile) => put(&mut self.profiles, name, profile),
             Update::Guard(id, guard) => put(&mut self.guards, id, guard),
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
+            Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! value: the same datastore always gives the same plan, whatever the order in which it was learnt.
 
 mod assign;
+pub mod bgp;
 mod change;
 mod endpoint;
 mod policy;

@@ -1,0 +1,164 @@
+//! A node's BGP from the resources that describe it: which sessions, what they tell, what goes into the kernel.
+//!
+//! It depends on every node of the cluster, so it is made anew, as a whole, when one of its inputs changed in a way that
+//! matters here; the inputs are few and small.
+
+mod export;
+mod filters;
+mod nodes;
+mod peers;
+mod settings;
+
+use ipnet::IpNet;
+use nodes::NodeFacts;
+use settings::Settings;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tortie_model::ipam::AffinityState;
+use tortie_model::key::AffinityType;
+use tortie_model::kinds::{BGPConfiguration, BGPPeer, IPPool};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::bgp::{Bgp, Filter};
+
+/// What an operator sets beside the datastore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BgpEnvironment {
+    /// `CALICO_ROUTER_ID`: an address, or `hash` for one made of the node's name.
+    pub router_id: String,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Speaking {
+    host: String,
+    environment: BgpEnvironment,
+    nodes: BTreeMap<String, NodeFacts>,
+    peers: BTreeMap<String, BGPPeer>,
+    filters: BTreeMap<String, Arc<Filter>>,
+    configurations: BTreeMap<String, BGPConfiguration>,
+    pools: BTreeMap<String, IPPool>,
+    /// Blocks of this node; false while one is being given up.
+    blocks: BTreeMap<IpNet, bool>,
+    changed: bool,
+    told: Option<Arc<Bgp>>,
+}
+
+impl Speaking {
+    pub fn new(host: &str, environment: BgpEnvironment) -> Speaking {
+        Speaking { host: host.to_owned(), environment, changed: true, ..Speaking::default() }
+    }
+
+    /// Takes in what concerns BGP. What cannot be used counts as absent, and is told why.
+    pub fn put(&mut self, key: &Key, value: &Value) -> Result<(), String> {
+        let changed = match value {
+            Value::Resource(Resource::Node(node)) => {
+                set(&mut self.nodes, &node.metadata.name, NodeFacts::of(node))
+            }
+            Value::Resource(Resource::IPPool(pool)) => {
+                set(&mut self.pools, &pool.metadata.name, (**pool).clone())
+            }
+            Value::Resource(Resource::BGPPeer(peer)) => {
+                self.remove(key);
+                peer.validate().map_err(|error| error.to_string())?;
+                set(&mut self.peers, &peer.metadata.name, (**peer).clone())
+            }
+            Value::Resource(Resource::BGPFilter(filter)) => {
+                self.remove(key);
+                filter.validate().map_err(|error| error.to_string())?;
+                set(&mut self.filters, &filter.metadata.name, Arc::new(filters::read(filter)?))
+            }
+            Value::Resource(Resource::BGPConfiguration(configuration)) => {
+                self.remove(key);
+                configuration.validate().map_err(|error| error.to_string())?;
+                set(&mut self.configurations, &configuration.metadata.name, (**configuration).clone())
+            }
+            Value::BlockAffinity(affinity) => match self.own_block(key) {
+                Some(cidr) if affinity.state == AffinityState::Pending || affinity.deleted => {
+                    self.blocks.remove(&cidr).is_some()
+                }
+                Some(cidr) => {
+                    let announced = affinity.state != AffinityState::PendingDeletion;
+                    self.blocks.insert(cidr, announced) != Some(announced)
+                }
+                None => false,
+            },
+            _ => false,
+        };
+        self.changed |= changed;
+        Ok(())
+    }
+
+    pub fn remove(&mut self, key: &Key) {
+        self.changed |= match key {
+            Key::Resource { kind: Kind::Node, name, .. } => self.nodes.remove(name).is_some(),
+            Key::Resource { kind: Kind::IPPool, name, .. } => self.pools.remove(name).is_some(),
+            Key::Resource { kind: Kind::BGPPeer, name, .. } => self.peers.remove(name).is_some(),
+            Key::Resource { kind: Kind::BGPFilter, name, .. } => self.filters.remove(name).is_some(),
+            Key::Resource { kind: Kind::BGPConfiguration, name, .. } => {
+                self.configurations.remove(name).is_some()
+            }
+            _ => self.own_block(key).is_some_and(|cidr| self.blocks.remove(&cidr).is_some()),
+        };
+    }
+
+    fn own_block(&self, key: &Key) -> Option<IpNet> {
+        match key {
+            Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } if *owner == self.host => {
+                Some(*cidr)
+            }
+            _ => None,
+        }
+    }
+
+    /// What changed since the last time.
+    pub fn flush(&mut self) -> Option<Arc<Bgp>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let new = Arc::new(self.compute());
+        if self.told.as_ref() == Some(&new) {
+            return None;
+        }
+        self.told = Some(new.clone());
+        Some(new)
+    }
+
+    fn compute(&self) -> Bgp {
+        let settings = Settings::of(&self.host, &self.configurations);
+        let own = self.nodes.get(&self.host).cloned().unwrap_or_default();
+        let as_number = own.as_number.unwrap_or(settings.as_number);
+        let sessions = peers::Peers {
+            host: &self.host,
+            own: &own,
+            as_number,
+            settings: &settings,
+            nodes: &self.nodes,
+            peers: &self.peers,
+        }
+        .sessions();
+        let used = sessions.values().flat_map(|session| &session.filters);
+        let filters = used.filter_map(|name| Some((name.clone(), self.filters.get(name)?.clone()))).collect();
+        let listen = if settings.bind_to_node { own.addresses().collect() } else { Vec::new() };
+        Bgp {
+            as_number,
+            router_id: self.environment.router_id(&self.host, &own),
+            listen_port: settings.listen_port,
+            listen,
+            sessions,
+            filters,
+            export: export::export(&settings, &self.pools, &self.blocks, own.cluster_id.is_some()),
+            install: export::install(&settings, &self.pools),
+        }
+    }
+}
+
+/// Whether that is a change.
+fn set<T: PartialEq>(map: &mut BTreeMap<String, T>, name: &str, new: T) -> bool {
+    if map.get(name) == Some(&new) {
+        return false;
+    }
+    map.insert(name.to_owned(), new);
+    true
+}
+
+#[cfg(test)]
+mod tests;

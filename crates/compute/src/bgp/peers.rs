@@ -1,0 +1,248 @@
+//! Which sessions a node has: the mesh between all nodes, and what BGPPeers ask for, seen from both ends.
+
+use super::nodes::NodeFacts;
+use super::settings::{Settings, seconds, secret};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::kinds::{BGPPeer, BGPPeerSpec, NextHopMode, ReversePeering, SourceAddress};
+use tortie_model::selector::Selector;
+use tortie_plan::bgp::{NextHop, Session, SessionKind};
+
+const PORT: u16 = 179;
+
+pub(super) struct Peers<'a> {
+    pub host: &'a str,
+    pub own: &'a NodeFacts,
+    pub as_number: u32,
+    pub settings: &'a Settings,
+    pub nodes: &'a BTreeMap<String, NodeFacts>,
+    pub peers: &'a BTreeMap<String, BGPPeer>,
+}
+
+/// The other end of a session.
+struct Remote<'a> {
+    address: IpAddr,
+    port: u16,
+    as_number: u32,
+    /// The node it is, where a selector led to it.
+    node: Option<&'a NodeFacts>,
+}
+
+/// Which nodes a BGPPeer gives a session to.
+enum Side {
+    All,
+    Node(String),
+    Selected(Option<Selector>),
+}
+
+impl Side {
+    fn of(spec: &BGPPeerSpec) -> Side {
+        match (spec.node_selector.as_str(), spec.node.as_str()) {
+            ("", "") => Side::All,
+            ("", node) => Side::Node(node.to_owned()),
+            (selector, _) => Side::Selected(Selector::parse(selector).ok()),
+        }
+    }
+
+    fn has(&self, name: &str, node: &NodeFacts) -> bool {
+        match self {
+            Side::All => true,
+            Side::Node(wanted) => wanted == name,
+            Side::Selected(selector) => {
+                selector.as_ref().is_some_and(|selector| selector.matches(&node.labels))
+            }
+        }
+    }
+}
+
+impl<'a> Peers<'a> {
+    /// By name; where two ask for the same session, the earlier and more general one has it.
+    pub fn sessions(&self) -> BTreeMap<String, Session> {
+        let mut found = Found::default();
+        let ordered = |all: bool| {
+            self.peers.values().filter(move |peer| matches!(Side::of(&peer.spec), Side::All) == all)
+        };
+        for (kind, all) in [(SessionKind::Global, true), (SessionKind::Node, false)] {
+            for peer in ordered(all).filter(|peer| Side::of(&peer.spec).has(self.host, self.own)) {
+                for remote in self.remotes(&peer.spec) {
+                    found.add(self.session(kind, &peer.spec, &remote));
+                }
+            }
+        }
+        for peer in ordered(true).chain(ordered(false)) {
+            for remote in self.reverse(&peer.spec) {
+                found.add(self.session(SessionKind::Node, &peer.spec, &remote));
+            }
+        }
+        let mut sessions = found.sessions;
+        sessions.extend(self.mesh());
+        sessions
+    }
+
+    fn mesh(&self) -> BTreeMap<String, Session> {
+        let mut sessions = BTreeMap::new();
+        if !self.settings.mesh || self.own.cluster_id.is_some() {
+            return sessions;
+        }
+        for (name, node) in self.nodes.iter().filter(|(name, _)| *name != self.host) {
+            if node.cluster_id.is_some() {
+                continue;
+            }
+            for peer in node.addresses() {
+                let Some(source) = self.own.like(peer).filter(|own| *own != peer) else { continue };
+                let session = Session {
+                    kind: SessionKind::Mesh,
+                    peer,
+                    port: self.settings.port_of(name),
+                    remote_as: node.as_number.unwrap_or(self.as_number),
+                    local_as: None,
+                    source: Some(source),
+                    passive: waits(source, peer),
+                    password: self.settings.mesh_password.clone(),
+                    restart_time: self.settings.mesh_restart_time,
+                    keepalive: None,
+                    ttl_security: None,
+                    next_hop: NextHop::Auto,
+                    reflect: None,
+                    allow_own_as: 0,
+                    filters: Vec::new(),
+                    reachable_by: None,
+                };
+                sessions.insert(format!("Mesh_{}", word(peer)), session);
+            }
+        }
+        sessions
+    }
+
+    /// Whom a BGPPeer of this node means.
+    fn remotes(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
+        if !spec.peer_selector.is_empty() {
+            return self
+                .selected(&spec.peer_selector)
+                .flat_map(|(name, node)| self.ends(name, node))
+                .collect();
+        }
+        let Some((address, port)) = spec.peer_address() else { return Vec::new() };
+        let as_number = match spec.as_number.0 {
+            0 => self.settings.as_number,
+            given => given,
+        };
+        let at_node = self.node_at(address, as_number);
+        let port = port.or_else(|| at_node.map(|(name, _)| self.settings.port_of(name)));
+        let port = port.unwrap_or(self.settings.port_of_all);
+        vec![Remote { address, port, as_number, node: None }]
+    }
+
+    /// The nodes that must answer this node, because it is the other end of what a BGPPeer gives them.
+    fn reverse(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
+        if spec.reverse_peering == ReversePeering::Manual || !spec.local_workload_selector.is_empty() {
+            return Vec::new();
+        }
+        let (meant, family) = match spec.peer_address() {
+            _ if !spec.peer_selector.is_empty() => {
+                (self.selected(&spec.peer_selector).any(|(name, _)| name == self.host), None)
+            }
+            Some((address, port)) => {
+                let as_number = Some(spec.as_number.0).filter(|number| *number != 0);
+                let same_as = as_number.unwrap_or(self.settings.as_number) == self.as_number;
+                let same_port = port.is_none_or(|port| port == self.settings.listen_port);
+                (self.own.addresses().any(|own| own == address) && same_as && same_port, Some(address))
+            }
+            None => (false, None),
+        };
+        if !meant {
+            return Vec::new();
+        }
+        let side = Side::of(spec);
+        let givers = self.nodes.iter().filter(|(name, node)| side.has(name, node));
+        let ends = givers.flat_map(|(name, node)| self.ends(name, node));
+        ends.filter(|end| family.is_none_or(|family| family.is_ipv4() == end.address.is_ipv4())).collect()
+    }
+
+    fn selected(&self, selector: &str) -> impl Iterator<Item = (&'a String, &'a NodeFacts)> + use<'a> {
+        let selector = Selector::parse(selector).ok();
+        let nodes = self.nodes;
+        nodes
+            .iter()
+            .filter(move |(_, node)| selector.as_ref().is_some_and(|selector| selector.matches(&node.labels)))
+    }
+
+    fn ends(&self, name: &str, node: &'a NodeFacts) -> Vec<Remote<'a>> {
+        let port = self.settings.port_of(name);
+        let as_number = node.as_number.unwrap_or(self.settings.as_number);
+        node.addresses().map(|address| Remote { address, port, as_number, node: Some(node) }).collect()
+    }
+
+    fn node_at(&self, address: IpAddr, as_number: u32) -> Option<(&'a String, &'a NodeFacts)> {
+        self.nodes.iter().find(|(_, node)| {
+            node.addresses().any(|own| own == address)
+                && node.as_number.unwrap_or(self.settings.as_number) == as_number
+        })
+    }
+
+    /// The session with a remote end, unless that is this node itself or of a family this node has not.
+    fn session(&self, kind: SessionKind, spec: &BGPPeerSpec, remote: &Remote<'_>) -> Option<Session> {
+        let own = self.own.like(remote.address).filter(|own| *own != remote.address)?;
+        let by_address = remote.node.is_none();
+        let local_as =
+            spec.local_as_number.map(|number| number.0).filter(|number| by_address && *number != 0);
+        let internal = local_as.unwrap_or(self.as_number) == remote.as_number;
+        let another_cluster = remote.node.is_none_or(|node| node.cluster_id != self.own.cluster_id);
+        let is_node = self.nodes.values().any(|node| node.like(remote.address) == Some(remote.address));
+        let next_hop = match spec.next_hop_mode {
+            NextHopMode::Self_ => NextHop::Own,
+            NextHopMode::Keep => NextHop::Keep,
+            _ if spec.keep_original_next_hop && !internal => NextHop::Keep,
+            _ => NextHop::Auto,
+        };
+        let allowed = spec.num_allowed_local_as_numbers.filter(|_| by_address).unwrap_or(0);
+        Some(Session {
+            kind,
+            peer: remote.address,
+            port: remote.port,
+            remote_as: remote.as_number,
+            local_as,
+            source: (spec.source_address != SourceAddress::None).then_some(own),
+            passive: kind == SessionKind::Global && by_address && is_node && waits(own, remote.address),
+            password: secret(spec.password.as_ref()),
+            restart_time: seconds(spec.max_restart_time.as_ref()),
+            keepalive: seconds(spec.keepalive_time.as_ref()),
+            ttl_security: spec.ttl_security.filter(|hops| *hops > 0),
+            next_hop,
+            reflect: self.own.cluster_id.filter(|_| internal && another_cluster),
+            allow_own_as: u32::try_from(allowed).unwrap_or(0),
+            filters: spec.filters.clone(),
+            reachable_by: spec.reachable_by.parse().ok(),
+        })
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    sessions: BTreeMap<String, Session>,
+}
+
+impl Found {
+    fn add(&mut self, session: Option<Session>) {
+        let Some(session) = session else { return };
+        let port = if session.port == PORT { String::new() } else { format!("_port_{}", session.port) };
+        let rest = format!("{}{port}", word(session.peer));
+        let name = match session.kind {
+            SessionKind::Mesh => format!("Mesh_{rest}"),
+            SessionKind::Global => format!("Global_{rest}"),
+            SessionKind::Node if self.sessions.contains_key(&format!("Global_{rest}")) => return,
+            SessionKind::Node => format!("Node_{rest}"),
+        };
+        self.sessions.entry(name).or_insert(session);
+    }
+}
+
+/// Whether this end waits for the other to call: of two nodes the one with the larger address, as text, calls.
+fn waits(own: IpAddr, peer: IpAddr) -> bool {
+    peer.to_string() > own.to_string()
+}
+
+/// An address as part of a name.
+fn word(address: IpAddr) -> String {
+    address.to_string().replace(['.', ':'], "_")
+}

@@ -1,0 +1,154 @@
+//! BGPConfiguration: `default` for all, `node.<name>` for one.
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use tortie_model::kinds::{
+    BGPConfiguration, BGPPassword, BindMode, ProgramClusterRoutes, ServiceLoadBalancerAggregation,
+};
+use tortie_model::scalar::Duration;
+use tortie_plan::bgp::{Community, Secret};
+
+const AS_NUMBER: u32 = 64512;
+const PORT: u16 = 179;
+const PRIORITY: u32 = 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub as_number: u32,
+    pub mesh: bool,
+    pub mesh_password: Option<Secret>,
+    pub mesh_restart_time: Option<u16>,
+    pub listen_port: u16,
+    /// Ports other nodes listen on where that differs, and the one of all.
+    pub ports: BTreeMap<String, u16>,
+    pub port_of_all: u16,
+    pub bind_to_node: bool,
+    pub communities: Vec<(IpNet, Vec<Community>)>,
+    pub service_ranges: Vec<IpNet>,
+    pub reflected_ranges: Vec<IpNet>,
+    pub priority_v4: u32,
+    pub priority_v6: u32,
+    pub programs: Programs,
+}
+
+/// Which routes BGP writes into the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Programs {
+    pub no_encap: bool,
+    pub ipip: bool,
+}
+
+impl Settings {
+    pub fn of(host: &str, configurations: &BTreeMap<String, BGPConfiguration>) -> Settings {
+        let none = BGPConfiguration::default();
+        let all = configurations.get("default").unwrap_or(&none);
+        let node = configurations.get(&format!("node.{host}"));
+        let port =
+            |configuration: &BGPConfiguration| Some(configuration.spec.listen_port).filter(|port| *port != 0);
+        let port_of_all = port(all).unwrap_or(PORT);
+        let ports = configurations
+            .iter()
+            .filter_map(|(name, configuration)| {
+                Some((name.strip_prefix("node.")?.to_owned(), port(configuration)?))
+            })
+            .collect();
+        let spec = &all.spec;
+        let communities = communities(node, all);
+        let nets = |blocks: &[tortie_model::kinds::ServiceIPBlock]| -> Vec<IpNet> {
+            blocks.iter().filter_map(|block| block.cidr.parse().ok()).collect()
+        };
+        let single = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
+        let (cluster, external) = (nets(&spec.service_cluster_ips), nets(&spec.service_external_ips));
+        let balancers = nets(&spec.service_load_balancer_ips);
+        let aggregated = spec.service_load_balancer_aggregation != ServiceLoadBalancerAggregation::Disabled;
+        let mut service_ranges = cluster;
+        service_ranges.extend(external.iter().filter(|net| !single(net)));
+        service_ranges.extend(balancers.iter().filter(|net| aggregated && !single(net)));
+        let priority =
+            |given: Option<i64>| given.and_then(|given| u32::try_from(given).ok()).unwrap_or(PRIORITY);
+        Settings {
+            as_number: spec
+                .as_number
+                .map(|number| number.0)
+                .filter(|number| *number != 0)
+                .unwrap_or(AS_NUMBER),
+            mesh: spec.node_to_node_mesh_enabled.unwrap_or(true),
+            mesh_password: secret(spec.node_mesh_password.as_ref()),
+            mesh_restart_time: seconds(spec.node_mesh_max_restart_time.as_ref()),
+            listen_port: node.and_then(port).unwrap_or(port_of_all),
+            ports,
+            port_of_all,
+            bind_to_node: spec.bind_mode == BindMode::NodeIP,
+            communities,
+            service_ranges,
+            reflected_ranges: balancers.into_iter().chain(external).collect(),
+            priority_v4: priority(spec.ipv4_normal_route_priority),
+            priority_v6: priority(spec.ipv6_normal_route_priority),
+            programs: Programs::of(&spec.program_cluster_routes),
+        }
+    }
+
+    /// The port that another node listens on.
+    pub fn port_of(&self, node: &str) -> u16 {
+        self.ports.get(node).copied().unwrap_or(self.port_of_all)
+    }
+}
+
+impl Programs {
+    fn of(setting: &ProgramClusterRoutes) -> Programs {
+        match setting {
+            ProgramClusterRoutes::Enabled => Programs { no_encap: true, ipip: true },
+            ProgramClusterRoutes::Disabled => Programs { no_encap: false, ipip: false },
+            ProgramClusterRoutes::EnabledIPIPOnly => Programs { no_encap: false, ipip: true },
+            _ => Programs { no_encap: true, ipip: false },
+        }
+    }
+}
+
+pub(super) fn secret(password: Option<&BGPPassword>) -> Option<Secret> {
+    let reference = password?.secret_key_ref.as_ref()?;
+    Some(Secret { name: reference.name.clone(), key: reference.key.clone() })
+}
+
+/// Whole seconds, as much as the protocol can say.
+pub(super) fn seconds(duration: Option<&Duration>) -> Option<u16> {
+    let seconds = duration?.to_std()?.as_secs();
+    Some(u16::try_from(seconds).unwrap_or(u16::MAX))
+}
+
+pub(super) fn community(text: &str) -> Option<Community> {
+    let parts: Vec<u32> = text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    match parts[..] {
+        [high, low] => Some(Community::Standard(u16::try_from(high).ok()?, u16::try_from(low).ok()?)),
+        [first, second, third] => Some(Community::Large(first, second, third)),
+        _ => None,
+    }
+}
+
+/// Per family, what the node's own configuration says counts alone if it says anything.
+fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<Community>)> {
+    let read = |configuration: &BGPConfiguration| -> Vec<(IpNet, Vec<Community>)> {
+        let spec = &configuration.spec;
+        let named = |name: &String| spec.communities.iter().find(|c| c.name == *name).map(|c| &c.value);
+        let entries = spec.prefix_advertisements.iter().filter_map(|advertisement| {
+            let net = advertisement.cidr.parse().ok()?;
+            let texts = advertisement.communities.iter().map(|text| named(text).unwrap_or(text));
+            let mut values: Vec<Community> = texts.filter_map(|text| community(text)).collect();
+            values.sort_unstable();
+            values.dedup();
+            (!values.is_empty()).then_some((net, values))
+        });
+        entries.collect()
+    };
+    let (own, common) = (node.map(read).unwrap_or_default(), read(all));
+    let has = |v4: bool| own.iter().any(|(net, _)| matches!(net, IpNet::V4(_)) == v4);
+    let (own_v4, own_v6) = (has(true), has(false));
+    let common = common.into_iter().filter(|(net, _)| match net {
+        IpNet::V4(_) => !own_v4,
+        IpNet::V6(_) => !own_v6,
+    });
+    let mut all: Vec<(IpNet, Vec<Community>)> = common.collect();
+    all.extend(own);
+    all.sort_unstable();
+    all
+}

@@ -1,0 +1,166 @@
+//! With whom a node speaks BGP, what it tells them and what it believes.
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// A metric becomes a LOCAL_PREF by subtraction from this, so that the smaller metric is the better route.
+pub const LOCAL_PREF_OF_METRIC_0: u32 = 2_147_483_647;
+
+/// All of a node's BGP. It is replaced as a whole; the speaker finds out which sessions differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bgp {
+    pub as_number: u32,
+    /// From the node's IPv4 address; a node without one must be given one.
+    pub router_id: Option<Ipv4Addr>,
+    pub listen_port: u16,
+    /// Listen on these addresses alone; on all if there are none.
+    pub listen: Vec<IpAddr>,
+    /// By the name that the reference gives them: `Mesh_10_0_0_7`, `Global_...`, `Node_...`.
+    pub sessions: BTreeMap<String, Session>,
+    /// The filters that sessions name.
+    pub filters: BTreeMap<String, Arc<Filter>>,
+    pub export: Export,
+    pub install: Install,
+}
+
+/// One session. It carries the family of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    pub kind: SessionKind,
+    pub peer: IpAddr,
+    pub port: u16,
+    pub remote_as: u32,
+    /// Shown to this peer instead of the node's own.
+    pub local_as: Option<u32>,
+    pub source: Option<IpAddr>,
+    pub passive: bool,
+    pub password: Option<Secret>,
+    /// Seconds.
+    pub restart_time: Option<u16>,
+    pub keepalive: Option<u16>,
+    /// The hops the peer may be away; no check if not given.
+    pub ttl_security: Option<u8>,
+    pub next_hop: NextHop,
+    /// The peer is a client of ours in this cluster of reflectors.
+    pub reflect: Option<Ipv4Addr>,
+    pub allow_own_as: u32,
+    /// In the order in which they are asked.
+    pub filters: Vec<String>,
+    /// A gateway through which alone the peer is reached.
+    pub reachable_by: Option<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SessionKind {
+    Mesh,
+    Global,
+    Node,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NextHop {
+    #[default]
+    Auto,
+    Own,
+    Keep,
+}
+
+/// Where a password is found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secret {
+    pub name: String,
+    pub key: String,
+}
+
+/// A BGPFilter: the first rule that matches decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub import_v4: Vec<FilterRule>,
+    pub export_v4: Vec<FilterRule>,
+    pub import_v6: Vec<FilterRule>,
+    pub export_v6: Vec<FilterRule>,
+}
+
+/// All that is given must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterRule {
+    pub prefix: Option<PrefixMatch>,
+    /// Only routes learnt over BGP.
+    pub learnt: bool,
+    /// In which `*` stands for any text.
+    pub interface: Option<String>,
+    /// Some(true): only on sessions within our AS; Some(false): only on those with others.
+    pub internal: Option<bool>,
+    pub community: Option<Community>,
+    pub as_path_prefix: Vec<u32>,
+    pub priority: Option<u32>,
+    pub accept: bool,
+    pub operations: Vec<Operation>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixMatch {
+    pub net: IpNet,
+    pub operator: PrefixOperator,
+    /// Shortest and longest; instead of the net's own.
+    pub length: Option<(u8, u8)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixOperator {
+    In,
+    NotIn,
+    Equal,
+    NotEqual,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Community {
+    Standard(u16, u16),
+    Large(u32, u32, u32),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    AddCommunity(Community),
+    PrependPath(Vec<u32>),
+    SetPriority(u32),
+}
+
+/// What peers are told, unless a filter says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Blocks of this node, of which the whole is announced instead of its parts. `false`: being given up, not announced.
+    pub blocks: BTreeMap<IpNet, bool>,
+    /// Inside one of these a route is announced.
+    pub pools: Vec<IpNet>,
+    /// Inside one of these nothing is.
+    pub silent_pools: Vec<IpNet>,
+    /// As a reflector: routes inside these are passed on.
+    pub reflected: Vec<IpNet>,
+    /// Communities that routes inside a net carry.
+    pub communities: Vec<(IpNet, Vec<Community>)>,
+    pub priority_v4: u32,
+    pub priority_v6: u32,
+}
+
+/// Which routes that BGP knows go into the kernel: all but those of pools whose routes somebody else writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Install {
+    /// Ranges of services: never.
+    pub never: Vec<IpNet>,
+    /// Pools, and whether BGP writes their routes; the longest that contains a route counts.
+    pub pools: Vec<(IpNet, bool)>,
+}
+
+impl Install {
+    pub fn wants(&self, net: &IpNet) -> bool {
+        if self.never.iter().any(|never| never.contains(net)) {
+            return false;
+        }
+        let pool = self.pools.iter().filter(|(pool, _)| pool.contains(net));
+        pool.max_by_key(|(pool, _)| pool.prefix_len()).is_none_or(|(_, ours)| *ours)
+    }
+}
