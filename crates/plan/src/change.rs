@@ -4,7 +4,7 @@ use crate::bgp::Bgp;
 use crate::endpoint::{Guard, HostEndpoint};
 use crate::policy::{Policy, PolicyId, Profile};
 use crate::set::{Member, SetId, SetKind};
-use crate::workload::{Route, Workload, WorkloadId};
+use crate::workload::{Learnt, Route, Workload, WorkloadId};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +14,10 @@ use std::sync::Arc;
 pub struct Plan {
     pub workloads: BTreeMap<WorkloadId, Workload>,
     pub routes: BTreeMap<IpNet, Route>,
+    /// What BGP brought. `routes` and workloads go before it.
+    pub learnt: BTreeMap<IpNet, Learnt>,
+    /// BGP has told all it knows: what else carries its mark in the kernel is old.
+    pub learnt_complete: bool,
     pub sets: BTreeMap<SetId, Set>,
     pub policies: BTreeMap<PolicyId, Arc<Policy>>,
     pub profiles: BTreeMap<String, Arc<Profile>>,
@@ -35,6 +39,8 @@ pub struct Set {
 pub enum Update {
     Workload(WorkloadId, Option<Workload>),
     Route(IpNet, Option<Route>),
+    Learnt(IpNet, Option<Learnt>),
+    LearntComplete,
     /// A set comes, empty, or goes with all its members.
     Set(SetId, Option<SetKind>),
     /// Of a set that is there. Nothing is both added and removed.
@@ -61,6 +67,8 @@ impl Plan {
         match update {
             Update::Workload(id, workload) => put(&mut self.workloads, id, workload),
             Update::Route(net, route) => put(&mut self.routes, net, route),
+            Update::Learnt(net, route) => put(&mut self.learnt, net, route),
+            Update::LearntComplete => self.learnt_complete = true,
             Update::Set(id, kind) => {
                 put(&mut self.sets, id, kind.map(|kind| Set { kind, members: BTreeSet::new() }));
             }

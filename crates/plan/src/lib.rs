@@ -21,4 +21,4 @@ pub use policy::{
 };
 pub use set::{Member, SetId, SetKind};
 pub use settings::{DenyAction, EndpointToHost, Failsafe, PolicySettings, Settings};
-pub use workload::{Route, Workload, WorkloadId};
+pub use workload::{Learnt, Route, Workload, WorkloadId};

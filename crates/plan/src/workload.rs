@@ -26,6 +26,14 @@ pub struct Workload {
     pub may_spoof: bool,
 }
 
+/// A route that BGP brought, or one of our own that it announces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learnt {
+    /// Packets are spread over all of them; none means that they go nowhere.
+    pub next_hops: Vec<IpAddr>,
+    pub metric: u32,
+}
+
 /// Where the node sends what is addressed to a block or an address of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {

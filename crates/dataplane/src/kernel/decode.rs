@@ -3,11 +3,12 @@
 use super::types::{Conf, Entry, Link, NeighbourKey, Target};
 use ipnet::IpNet;
 use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
-use nlink::netlink::messages::{AddressMessage, LinkMessage, NeighborMessage, RouteMessage};
+use nlink::netlink::messages::{AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage};
 use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const CLONED: u32 = 0x200;
+const ONLINK: u8 = 4;
 const IFF_UP: u32 = 0x1;
 const IFF_RUNNING: u32 = 0x40;
 
@@ -71,11 +72,19 @@ pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
 
 fn target(message: &RouteMessage) -> Target {
     let device = message.oif();
-    let plain = message.multipath().is_none()
-        && message.nh_id().is_none()
+    let plain = message.nh_id().is_none()
         && message.prefsrc().is_none()
         && message.source().is_none()
         && message.via().is_none();
+    if let Some(hops) = message.multipath() {
+        let on_link = |flags: u8| flags & ONLINK != 0;
+        let hop = |hop: &ParsedNextHop| {
+            let ours = hop.weight == 1 && on_link(hop.flags);
+            hop.gateway.filter(|_| ours && plain).map(|via| (via, hop.ifindex))
+        };
+        let hops: Option<Vec<(IpAddr, u32)>> = hops.iter().map(hop).collect();
+        return hops.and_then(Target::gateways).unwrap_or(Target::Other { device });
+    }
     match (message.route_type(), device, message.gateway()) {
         (RouteType::Blackhole, _, _) => Target::Blackhole,
         (RouteType::Unicast, Some(device), Some(via)) if plain && message.is_onlink() => {

@@ -29,6 +29,9 @@ impl Wire<'_> {
         if let Target::Gateway { via, .. } = entry.target {
             address(builder, RtaAttr::Gateway, via);
         }
+        if let Target::Multipath(hops) = &entry.target {
+            builder.append_attr(RtaAttr::Multipath as u16, &next_hops(hops));
+        }
         if let Some(device) = entry.target.device() {
             builder.append_attr_u32(RtaAttr::Oif as u16, device);
         }
@@ -36,6 +39,25 @@ impl Wire<'_> {
             builder.append_attr_u32(RtaAttr::Priority as u16, entry.metric);
         }
     }
+}
+
+/// A list of `struct rtnexthop`, each followed by its gateway.
+fn next_hops(hops: &[(IpAddr, u32)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (via, device) in hops {
+        let octets = match via {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let attribute = u16::try_from(4 + octets.len()).unwrap_or_default();
+        bytes.extend((8 + attribute).to_ne_bytes());
+        bytes.extend([ONLINK as u8, 0]);
+        bytes.extend(device.to_ne_bytes());
+        bytes.extend(attribute.to_ne_bytes());
+        bytes.extend((RtaAttr::Gateway as u16).to_ne_bytes());
+        bytes.extend(octets);
+    }
+    bytes
 }
 
 fn address(builder: &mut MessageBuilder, attribute: RtaAttr, address: IpAddr) {
@@ -63,7 +85,7 @@ impl RouteConfig for Wire<'_> {
             Target::Blackhole => (RouteType::Blackhole, RouteScope::Universe, 0),
             Target::Device(_) => (RouteType::Unicast, RouteScope::Link, 0),
             Target::Gateway { .. } => (RouteType::Unicast, RouteScope::Universe, ONLINK),
-            Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),
+            Target::Multipath(_) | Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),
         };
         self.write(builder, kind, scope, flags);
     }

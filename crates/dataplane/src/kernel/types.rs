@@ -55,6 +55,8 @@ pub(crate) enum Target {
         via: IpAddr,
         device: u32,
     },
+    /// Spread over several next hops, which are sorted.
+    Multipath(Vec<(IpAddr, u32)>),
     /// Any other shape; never one of ours, but possibly in our way.
     Other {
         device: Option<u32>,
@@ -62,11 +64,30 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// Of one or several next hops.
+    pub fn gateways(mut hops: Vec<(IpAddr, u32)>) -> Option<Target> {
+        hops.sort_unstable();
+        hops.dedup();
+        match hops[..] {
+            [] => None,
+            [(via, device)] => Some(Target::Gateway { via, device }),
+            _ => Some(Target::Multipath(hops)),
+        }
+    }
+
+    /// The one interface it leads to.
     pub fn device(&self) -> Option<u32> {
         match self {
-            Target::Blackhole => None,
+            Target::Blackhole | Target::Multipath(_) => None,
             Target::Device(device) | Target::Gateway { device, .. } => Some(*device),
             Target::Other { device } => *device,
+        }
+    }
+
+    pub fn uses(&self, device: u32) -> bool {
+        match self {
+            Target::Multipath(hops) => hops.iter().any(|(_, hop)| *hop == device),
+            other => other.device() == Some(device),
         }
     }
 }

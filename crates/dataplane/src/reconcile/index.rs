@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_plan::{Plan, Route, Update, Workload, WorkloadId};
+use tortie_plan::{Learnt, Plan, Route, Update, Workload, WorkloadId};
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
@@ -22,6 +22,10 @@ impl Index {
         for (net, route) in plan.routes {
             index.apply(Update::Route(net, Some(route)));
         }
+        for (net, route) in plan.learnt {
+            index.apply(Update::Learnt(net, Some(route)));
+        }
+        index.plan.learnt_complete = plan.learnt_complete;
         index
     }
 
@@ -49,13 +53,38 @@ impl Index {
                 if let Some(Route::Via(node)) = self.plan.routes.get(net) {
                     remove(&mut self.by_node, node, net);
                 }
-                if let Some(Route::Via(node)) = new {
+                let learnt = self.plan.learnt.get(net).into_iter().flat_map(|learnt| &learnt.next_hops);
+                let via = new.iter().filter_map(|route| match route {
+                    Route::Via(node) => Some(node),
+                    Route::Blackhole => None,
+                });
+                for node in via.chain(learnt) {
                     self.by_node.entry(*node).or_default().insert(*net);
                 }
                 touched.insert(*net);
             }
-            // Policy has no destinations.
-            _ => return touched,
+            Update::Learnt(net, new) => {
+                if let Some(old) = self.plan.learnt.get(net) {
+                    old.next_hops.iter().for_each(|hop| remove(&mut self.by_node, hop, net));
+                }
+                for hop in new.iter().flat_map(|new| &new.next_hops) {
+                    self.by_node.entry(*hop).or_default().insert(*net);
+                }
+                // One of our own to the same place goes through the same next hops.
+                if let Some(Route::Via(node)) = self.plan.routes.get(net) {
+                    self.by_node.entry(*node).or_default().insert(*net);
+                }
+                touched.insert(*net);
+            }
+            Update::LearntComplete => {}
+            // Policy has no destinations, and BGP is not the kernel's.
+            Update::Set(..)
+            | Update::Members { .. }
+            | Update::Policy(..)
+            | Update::Profile(..)
+            | Update::Guard(..)
+            | Update::HostEndpoint(..)
+            | Update::Bgp(_) => return touched,
         }
         self.plan.apply(update);
         touched
@@ -70,7 +99,8 @@ impl Index {
 
     /// Every destination that the plan says something about.
     pub fn destinations(&self) -> impl Iterator<Item = IpNet> {
-        self.by_address.keys().map(|address| IpNet::from(*address)).chain(self.plan.routes.keys().copied())
+        let addresses = self.by_address.keys().map(|address| IpNet::from(*address));
+        addresses.chain(self.plan.routes.keys().copied()).chain(self.plan.learnt.keys().copied())
     }
 
     pub fn workloads(&self) -> &BTreeMap<WorkloadId, Workload> {
@@ -102,6 +132,15 @@ impl Index {
 
     pub fn route(&self, destination: &IpNet) -> Option<Route> {
         self.plan.routes.get(destination).copied()
+    }
+
+    pub fn learnt(&self, destination: &IpNet) -> Option<&Learnt> {
+        self.plan.learnt.get(destination)
+    }
+
+    /// Whether every route that BGP has to tell is in the plan.
+    pub fn is_learnt_complete(&self) -> bool {
+        self.plan.learnt_complete
     }
 
     /// The nodes that routes lead to.

@@ -60,12 +60,12 @@ impl Mirror {
         }
         self.addresses.retain(|(device, _)| *device != index);
         self.neighbours.retain(|key, _| key.device != index);
-        self.drop_routes(|entry| entry.target.device() == Some(index))
+        self.drop_routes(|entry| entry.target.uses(index))
     }
 
     /// The kernel drops the IPv4 routes of an interface that is set down, and says nothing.
     pub fn drop_ipv4_routes(&mut self, index: u32) -> BTreeSet<IpNet> {
-        self.drop_routes(|entry| entry.destination.addr().is_ipv4() && entry.target.device() == Some(index))
+        self.drop_routes(|entry| entry.destination.addr().is_ipv4() && entry.target.uses(index))
     }
 
     fn drop_routes(&mut self, gone: impl Fn(&Entry) -> bool) -> BTreeSet<IpNet> {

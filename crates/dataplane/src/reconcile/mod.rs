@@ -108,10 +108,14 @@ impl Core {
     }
 
     pub fn apply(&mut self, update: Update) {
-        if let Update::Route(_, Some(Route::Via(node))) = &update
-            && !self.lookups.contains_key(node)
-        {
-            self.lookups_stale = true;
+        let next_hops = match &update {
+            Update::Route(_, Some(Route::Via(node))) => std::slice::from_ref(node),
+            Update::Learnt(_, Some(learnt)) => learnt.next_hops.as_slice(),
+            _ => &[],
+        };
+        self.lookups_stale |= next_hops.iter().any(|node| !self.lookups.contains_key(node));
+        if update == Update::LearntComplete {
+            self.dirty.extend(self.mirror.destinations());
         }
         if let Update::Workload(id, new) = &update
             && let Some(old) = self.plan.workloads().get(id)
@@ -249,7 +253,8 @@ impl Core {
         if entry.destination.network() == IpAddr::V6(LINK_LOCAL) {
             return Ownership::Foreign;
         }
-        if entry.protocol == self.own_protocol() {
+        let of_bgp = entry.protocol == PROTOCOL_BIRD && self.plan.is_learnt_complete();
+        if entry.protocol == self.own_protocol() || of_bgp {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.mirror.link(device));
@@ -281,11 +286,30 @@ impl Core {
             return Ok(Some(Entry::new(*destination, metric, protocol, Target::Device(link.index))));
         }
         let target = match self.plan.route(destination) {
-            None => return Ok(None),
+            None => return self.wanted_of_bgp(destination),
             Some(Route::Blackhole) => Target::Blackhole,
             Some(Route::Via(node)) => self.next_hop(node)?,
         };
         Ok(Some(Entry::new(*destination, 0, self.own_protocol(), target)))
+    }
+
+    /// Next hops that cannot be reached are left out as long as there are others.
+    fn wanted_of_bgp(&self, destination: &IpNet) -> Result<Option<Entry>, String> {
+        let Some(learnt) = self.plan.learnt(destination) else { return Ok(None) };
+        let (mut hops, mut failure) = (Vec::new(), None);
+        for hop in &learnt.next_hops {
+            match self.next_hop(*hop) {
+                Ok(Target::Gateway { via, device }) => hops.push((via, device)),
+                Ok(_) => {}
+                Err(reason) => failure = Some(reason),
+            }
+        }
+        let target = match (Target::gateways(hops), failure) {
+            (Some(target), _) => target,
+            (None, Some(failure)) => return Err(failure),
+            (None, None) => Target::Blackhole,
+        };
+        Ok(Some(Entry::new(*destination, learnt.metric, PROTOCOL_BIRD, target)))
     }
 
     /// The interface behind which an address lives; the youngest when several workloads claim it.

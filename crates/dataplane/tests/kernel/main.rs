@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod learnt;
 mod namespace;
 mod pods;
 mod read_only;

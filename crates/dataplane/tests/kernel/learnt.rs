@@ -1,0 +1,79 @@
+//! Routes that BGP brings.
+
+use crate::namespace::{Namespace, addresses, eventually, start};
+use tortie_plan::{Learnt, Plan, Update};
+
+fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
+    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops: addresses(next_hops), metric }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn learnt_routes_look_like_those_of_bird() {
+    let (node, _other) = Namespace::node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(Plan::default()).await.unwrap();
+    let updates = vec![
+        learnt("10.65.0.0/26", &[], 1024),
+        learnt("10.65.1.0/26", &["192.168.77.2"], 1024),
+        learnt("10.65.2.0/26", &["192.168.77.3", "192.168.77.2"], 1024),
+        learnt("fd65:1::/122", &["fd77::2"], 1024),
+        learnt("fd65:2::/122", &["fd77::3", "fd77::2"], 1024),
+        Update::LearntComplete,
+    ];
+    assert_eq!(dataplane.apply(updates).await.unwrap().failures, []);
+    assert_eq!(node.routes("10.65.0.0/26"), ["blackhole 10.65.0.0/26 proto bird scope global metric 1024"]);
+    assert_eq!(
+        node.routes("10.65.1.0/26"),
+        ["unicast 10.65.1.0/26 via 192.168.77.2 dev eth0 proto bird scope global metric 1024 onlink"]
+    );
+    assert_eq!(
+        node.routes("10.65.2.0/26"),
+        [
+            "unicast 10.65.2.0/26 proto bird scope global metric 1024",
+            "nexthop via 192.168.77.2 dev eth0 weight 1 onlink",
+            "nexthop via 192.168.77.3 dev eth0 weight 1 onlink",
+        ]
+    );
+    assert_eq!(
+        node.routes("fd65:1::/122"),
+        ["unicast fd65:1::/122 via fd77::2 dev eth0 proto bird scope global metric 1024 onlink pref medium"]
+    );
+    assert_eq!(
+        node.routes("fd65:2::/122"),
+        [
+            "unicast fd65:2::/122 proto bird scope global metric 1024 pref medium",
+            "nexthop via fd77::2 dev eth0 weight 1 onlink",
+            "nexthop via fd77::3 dev eth0 weight 1 onlink",
+        ]
+    );
+    // A next hop goes, then the route, then somebody deletes one by hand.
+    dataplane.apply(vec![learnt("10.65.2.0/26", &["192.168.77.3"], 1024)]).await.unwrap();
+    assert_eq!(node.routes("10.65.2.0/26").len(), 1);
+    dataplane.apply(vec![learnt("fd65:2::/122", &["fd77::3"], 1024)]).await.unwrap();
+    eventually("one next hop is left", || node.routes("fd65:2::/122").len() == 1).await;
+    let gone = "10.65.2.0/26".parse().unwrap();
+    dataplane.apply(vec![Update::Learnt(gone, None)]).await.unwrap();
+    assert_eq!(node.routes("10.65.2.0/26"), [""; 0]);
+    node.ip("route del 10.65.1.0/26");
+    node.ip("-6 route del fd65:1::/122");
+    eventually("restored", || {
+        node.routes("10.65.1.0/26").len() == 1 && node.routes("fd65:1::/122").len() == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_speaker_left_stays_until_bgp_has_told_all() {
+    let (node, _other) = Namespace::node_pair();
+    for net in ["10.65.1.0/26", "10.65.2.0/26"] {
+        node.ip(&format!("route add {net} via 192.168.77.2 onlink dev eth0 proto bird metric 1024"));
+    }
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(Plan::default()).await.unwrap();
+    assert_eq!(node.routes("10.65.1.0/26").len(), 1);
+    dataplane.apply(vec![learnt("10.65.1.0/26", &["192.168.77.2"], 1024)]).await.unwrap();
+    assert_eq!(node.routes("10.65.2.0/26").len(), 1, "nobody has said yet that it is old");
+    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    assert_eq!(node.routes("10.65.1.0/26").len(), 1);
+    assert_eq!(node.routes("10.65.2.0/26"), [""; 0]);
+}
