@@ -1,0 +1,189 @@
+//! What a speaker is told: plain data, compared field by field when it changes.
+
+use crate::family::Family;
+use crate::filter::Filter;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A whole speaker. [`crate::Speaker::reconfigure`] takes a new one and touches only the sessions that differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub asn: u32,
+    pub router_id: Ipv4Addr,
+    /// Where connections are accepted; nowhere if empty.
+    pub listen: Vec<SocketAddr>,
+    /// Our next hop for IPv4 routes on sessions over IPv6.
+    pub local_v4: Option<Ipv4Addr>,
+    /// Our next hop for IPv6 routes on sessions over IPv4.
+    pub local_v6: Option<Ipv6Addr>,
+    /// Most next hops one route may have; 1 switches multipath off.
+    pub multipath: usize,
+    /// How long a restarted speaker waits for its peers to tell all they know before it acts on what it heard.
+    pub restart_wait: Duration,
+    /// The sessions by name. A name identifies a session across reconfigurations.
+    pub peers: BTreeMap<String, PeerConfig>,
+}
+
+impl Config {
+    /// A speaker without peers and without listening sockets.
+    pub fn new(asn: u32, router_id: Ipv4Addr) -> Config {
+        Config {
+            asn,
+            router_id,
+            listen: Vec::new(),
+            local_v4: None,
+            local_v6: None,
+            multipath: 16,
+            restart_wait: Duration::from_secs(240),
+            peers: BTreeMap::new(),
+        }
+    }
+
+    /// Refuses what no session could work with. Names the field and the value.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |field: &str, value: String, why: &'static str| {
+            Err(ConfigError { field: field.to_owned(), value, why })
+        };
+        if self.asn == 0 {
+            return refuse("asn", "0".into(), "is not an AS number");
+        }
+        if self.router_id.is_unspecified() {
+            return refuse("router_id", self.router_id.to_string(), "cannot identify a router");
+        }
+        if self.multipath == 0 {
+            return refuse("multipath", "0".into(), "must be at least 1");
+        }
+        for (name, peer) in &self.peers {
+            let field = |field: &str| format!("peers.{name}.{field}");
+            if peer.address.is_unspecified() || peer.address.is_multicast() {
+                return refuse(&field("address"), peer.address.to_string(), "is not an address of a peer");
+            }
+            if peer.remote_as == 0 {
+                return refuse(&field("remote_as"), "0".into(), "is not an AS number");
+            }
+            if peer.local_as == Some(0) {
+                return refuse(&field("local_as"), "0".into(), "is not an AS number");
+            }
+            if peer.port == 0 {
+                return refuse(&field("port"), "0".into(), "is not a port");
+            }
+            if peer.source.is_some_and(|source| source.is_ipv4() != peer.address.is_ipv4()) {
+                let value = peer.source.map(|source| source.to_string()).unwrap_or_default();
+                return refuse(&field("source"), value, "is of another family than the peer's address");
+            }
+            if (1..3).contains(&peer.hold_time) {
+                return refuse(&field("hold_time"), peer.hold_time.to_string(), "must be 0 or at least 3");
+            }
+            if peer.restart_time.is_some_and(|time| time > 4095) {
+                let value = peer.restart_time.unwrap_or_default().to_string();
+                return refuse(&field("restart_time"), value, "is over 4095 seconds");
+            }
+            if peer.ttl_security == Some(0) {
+                return refuse(&field("ttl_security"), "0".into(), "must be at least one hop");
+            }
+            if peer.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
+                return refuse(&field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
+            }
+            if peer.families.is_empty() {
+                return refuse(&field("families"), "none".into(), "must name at least one");
+            }
+        }
+        Ok(())
+    }
+
+    /// The AS number we show to a peer.
+    pub fn local_as(&self, peer: &PeerConfig) -> u32 {
+        peer.local_as.unwrap_or(self.asn)
+    }
+}
+
+/// One session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerConfig {
+    pub address: IpAddr,
+    pub port: u16,
+    pub remote_as: u32,
+    /// The AS number we show to this peer instead of our own.
+    pub local_as: Option<u32>,
+    /// Only accept connections, never make one.
+    pub passive: bool,
+    /// The address connections are made from; the kernel's choice if not given.
+    pub source: Option<IpAddr>,
+    /// TCP MD5 (RFC 2385).
+    pub password: Option<String>,
+    /// Seconds; 0 for no keepalives.
+    pub hold_time: u16,
+    /// Seconds; a third of the agreed hold time if not given.
+    pub keepalive: Option<u16>,
+    /// How long after a failed connection the next one is tried.
+    pub connect_retry: Duration,
+    /// How long a session rests after an error: at first, and at most after many.
+    pub idle_hold: (Duration, Duration),
+    /// Graceful restart: the seconds we may be away. Off if not given.
+    pub restart_time: Option<u16>,
+    /// GTSM (RFC 5082): the hops the peer may be away.
+    pub ttl_security: Option<u8>,
+    pub next_hop: NextHopMode,
+    /// The peer is a client of ours as a route reflector with this cluster identifier.
+    pub reflect: Option<Ipv4Addr>,
+    /// How often our own AS may be in a received path.
+    pub allow_own_as: u32,
+    pub import: Arc<Filter>,
+    pub export: Arc<Filter>,
+    pub families: Vec<Family>,
+    /// Take several paths for one prefix (RFC 7911) if the peer offers them.
+    pub add_path: bool,
+    /// More prefixes than this in one family end the session.
+    pub max_prefixes: Option<u32>,
+}
+
+impl PeerConfig {
+    /// A session that carries the family of its address, with the times Calico configures.
+    pub fn new(address: IpAddr, remote_as: u32) -> PeerConfig {
+        PeerConfig {
+            address,
+            port: 179,
+            remote_as,
+            local_as: None,
+            passive: false,
+            source: None,
+            password: None,
+            hold_time: 240,
+            keepalive: None,
+            connect_retry: Duration::from_secs(5),
+            idle_hold: (Duration::from_secs(5), Duration::from_secs(30)),
+            restart_time: Some(120),
+            ttl_security: None,
+            next_hop: NextHopMode::Auto,
+            reflect: None,
+            allow_own_as: 0,
+            import: Arc::new(Filter::accept()),
+            export: Arc::new(Filter::accept()),
+            families: vec![Family::of(address)],
+            add_path: false,
+            max_prefixes: None,
+        }
+    }
+}
+
+/// Which next hop a peer is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NextHopMode {
+    /// BGP's own rule: ourselves for external peers and for what we originate, as it is otherwise.
+    #[default]
+    Auto,
+    /// Always ourselves.
+    Own,
+    /// As it is, also for external peers.
+    Keep,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {value} {why}")]
+pub struct ConfigError {
+    pub field: String,
+    pub value: String,
+    pub why: &'static str,
+}

@@ -1,0 +1,352 @@
+//! What each peer is told. A session keeps a position in the journal of changes and one bit for each destination,
+//! and messages are made only when its connection can take them: a slow peer costs nothing and delays nobody.
+
+use super::encode::{self, Cache, Profile, Provenance};
+use super::peer::Peer;
+use super::{Conn, Core, Direction, Holds, Rib, Shared};
+use crate::bitmap::Bitmap;
+use crate::family::{Family, Prefix};
+use crate::filter::{Asked, Outcome, PeerKind, Source};
+use crate::rib::attrs::Interner;
+use crate::rib::decide::Origin;
+use crate::rib::journal::Position;
+use crate::rib::table::{Destination, LOCAL, Path, Table};
+use bytes::Bytes;
+use rustbgpd_wire::{
+    COMMUNITY_NO_ADVERTISE, COMMUNITY_NO_EXPORT, COMMUNITY_NO_EXPORT_SUBCONFED, Ipv4Prefix, Ipv6Prefix,
+    Message, RouteRefreshMessage, RouteRefreshSubtype, encode_message,
+};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+/// About how many bytes are made ready at once.
+const CHUNK: usize = 128 * 1024;
+/// How many destinations are looked at to find those that can share messages.
+const BATCH: usize = 4096;
+
+/// What has been told to a peer of one family.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    position: Position,
+    /// The part of the table still to be walked through: after the session came up, or on request.
+    walk: Option<(u32, u32)>,
+    sent: Bitmap,
+    pub count: u32,
+    /// The peer is to be told when it knows all for the first time.
+    end_of_rib: bool,
+    /// The walk is a refresh whose beginning and end are marked (RFC 7313).
+    begin_refresh: bool,
+    end_refresh: bool,
+}
+
+impl Outlet {
+    pub fn new(position: Position, numbers: u32, end_of_rib: bool) -> Outlet {
+        Outlet {
+            position,
+            walk: Some((0, numbers)),
+            sent: Bitmap::default(),
+            count: 0,
+            end_of_rib,
+            begin_refresh: false,
+            end_refresh: false,
+        }
+    }
+
+    pub fn walk_again(&mut self, position: Position, numbers: u32, marked: bool) {
+        self.position = position;
+        self.walk = Some((0, numbers));
+        // The first telling has its own marker.
+        let marked = marked && !self.end_of_rib;
+        self.begin_refresh |= marked;
+        self.end_refresh |= marked;
+    }
+
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    fn next<P: Prefix>(&mut self, table: &Table<P>, out: &mut Vec<u32>) {
+        let Some((from, end)) = self.walk else {
+            return table.read_advertise(&mut self.position, BATCH, out);
+        };
+        let mut at = from;
+        while at < end && out.len() < BATCH {
+            if !table.will_be_read(at, self.position) {
+                out.push(at);
+            }
+            at += 1;
+        }
+        self.walk = (at < end).then_some((at, end));
+    }
+}
+
+/// Routes that look the same to the peer.
+struct Group<P> {
+    encoded: Option<Arc<encode::Encoded>>,
+    prefixes: Vec<P>,
+    ids: Vec<u32>,
+}
+
+/// What a batch of destinations needs of the rest of the core.
+struct Bench<'a> {
+    peers: &'a [Option<Peer>],
+    origins: &'a [Origin],
+    interner: &'a mut Interner,
+    cache: &'a mut Cache,
+    target: &'a Peer,
+    profile: Profile,
+    profile_number: u32,
+    limit: u16,
+}
+
+impl Core {
+    /// The next bytes for a connection that can take some.
+    pub fn output(&mut self, conn: Conn) -> Option<Bytes> {
+        let (number, direction) = self.conns.get(&conn).copied()?;
+        let link = self.peer_mut(number)?.link_mut(direction)?;
+        let mut out = link.control.split().to_vec();
+        if link.is_established() && !self.restart.holds_back() {
+            for family in Family::ALL {
+                self.tell(number, direction, family, &mut out);
+            }
+        }
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    fn tell(&mut self, number: u16, direction: Direction, family: Family, out: &mut Vec<u8>) {
+        if !self.has_news(number, family) {
+            return;
+        }
+        while out.len() < CHUNK {
+            let length = out.len();
+            let more = match family {
+                Family::V4 => self.tell_batch::<Ipv4Prefix>(number, direction, out),
+                Family::V6 => self.tell_batch::<Ipv6Prefix>(number, direction, out),
+            };
+            if !more && out.len() == length {
+                return;
+            }
+        }
+    }
+
+    fn has_news(&self, number: u16, family: Family) -> bool {
+        let end = match family {
+            Family::V4 => self.rib.v4.advertise.end(),
+            Family::V6 => self.rib.v6.advertise.end(),
+        };
+        self.peer(number).and_then(|peer| peer.outlets.get(family).as_ref()).is_some_and(|outlet| {
+            outlet.walk.is_some()
+                || outlet.position < end
+                || outlet.end_refresh
+                || (outlet.end_of_rib && self.restart.local_complete)
+        })
+    }
+
+    /// Appends messages for some destinations. Returns whether there may be more.
+    fn tell_batch<P: Prefix>(&mut self, number: u16, direction: Direction, out: &mut Vec<u8>) -> bool
+    where
+        Rib: Holds<P>,
+    {
+        let family = P::FAMILY;
+        let Some(profile) = self.profile(number, family) else { return false };
+        let profile_number = self.encodings.profile(profile.clone());
+        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else {
+            return false;
+        };
+        let Some(mut outlet) = peer.outlets.get_mut(family).take() else { return false };
+        let limit = peer.link(direction).map_or(rustbgpd_wire::MAX_MESSAGE_LEN, |link| link.limit());
+        if std::mem::take(&mut outlet.begin_refresh) {
+            marker(out, family, RouteRefreshSubtype::BoRR);
+        }
+        let table: &Table<P> = self.rib.table();
+        let mut ids = Vec::new();
+        outlet.next(table, &mut ids);
+        let mut updates = 0;
+        if !ids.is_empty() {
+            let Some(target) = self.peers.get(usize::from(number)).and_then(Option::as_ref) else {
+                return false;
+            };
+            let mut bench = Bench {
+                peers: &self.peers,
+                origins: &self.origins,
+                interner: &mut self.interner,
+                cache: &mut self.encodings,
+                target,
+                profile,
+                profile_number,
+                limit,
+            };
+            updates = bench.encode(table, &mut outlet, &ids, out);
+        }
+        let done = outlet.walk.is_none() && outlet.position >= table.advertise.end();
+        if done && self.restart.local_complete && std::mem::take(&mut outlet.end_of_rib) {
+            encode::end_of_rib(out, family);
+        }
+        if outlet.walk.is_none() && std::mem::take(&mut outlet.end_refresh) {
+            marker(out, family, RouteRefreshSubtype::EoRR);
+        }
+        if let Some(peer) = self.peer_mut(number) {
+            peer.history.updates_out += updates as u64;
+            peer.history.messages_out += updates as u64;
+            *peer.outlets.get_mut(family) = Some(outlet);
+        }
+        !done
+    }
+
+    fn profile(&self, number: u16, family: Family) -> Option<Profile> {
+        let peer = self.peer(number)?;
+        let local = peer.local_address();
+        let link_local = |address: Option<IpAddr>| match address {
+            Some(IpAddr::V6(address)) if address.is_unicast_link_local() => Some(address),
+            _ => None,
+        };
+        let configured = match family {
+            Family::V4 => self.config.local_v4.map(IpAddr::V4),
+            Family::V6 => self.config.local_v6.map(IpAddr::V6),
+        };
+        let usable = local.filter(|address| Family::of(*address) == family && link_local(local).is_none());
+        let fallback: Option<Ipv6Addr> = link_local(local).filter(|_| family == Family::V6);
+        Some(Profile {
+            external: peer.external(),
+            local_as: peer.local_as,
+            next_hop: peer.config.next_hop,
+            own: usable.or(configured).or(fallback.map(IpAddr::V6)),
+            own_link_local: fallback,
+            four_octet_as: peer.negotiated()?.four_octet_as,
+        })
+    }
+
+    /// Forgets what every session and the kernel have heard. Call it now and then.
+    pub fn tidy(&mut self) {
+        let slowest = |family: Family, end: Position| {
+            let outlets = self.peers.iter().flatten().filter_map(|peer| peer.outlets.get(family).as_ref());
+            outlets.map(Outlet::position).min().unwrap_or(end)
+        };
+        let (v4, v6) = (
+            slowest(Family::V4, self.rib.v4.advertise.end()),
+            slowest(Family::V6, self.rib.v6.advertise.end()),
+        );
+        self.rib.v4.forget(v4, self.installed.v4);
+        self.rib.v6.forget(v6, self.installed.v6);
+        self.encodings.clear();
+    }
+}
+
+impl Bench<'_> {
+    fn encode<P: Prefix>(
+        &mut self,
+        table: &Table<P>,
+        outlet: &mut Outlet,
+        ids: &[u32],
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let mut groups: Vec<Group<P>> = Vec::new();
+        let mut known: HashMap<(usize, Provenance), usize> = HashMap::new();
+        let mut latest: Option<((usize, Provenance), usize)> = None;
+        let mut gone: Vec<P> = Vec::new();
+        for id in ids {
+            let Some(destination) = table.get(*id) else { continue };
+            let Some((attrs, provenance)) = self.shown(destination) else {
+                if outlet.sent.remove(*id) {
+                    outlet.count -= 1;
+                    gone.push(destination.prefix);
+                }
+                continue;
+            };
+            let key = (Arc::as_ptr(&attrs) as usize, provenance);
+            let at = match latest {
+                Some((same, at)) if same == key => at,
+                _ => *known.entry(key).or_insert_with(|| {
+                    let encoded = self.cache.get(self.profile_number, &self.profile, &attrs, provenance);
+                    groups.push(Group { encoded, prefixes: Vec::new(), ids: Vec::new() });
+                    groups.len() - 1
+                }),
+            };
+            latest = Some((key, at));
+            if let Some(group) = groups.get_mut(at) {
+                group.prefixes.push(destination.prefix);
+                group.ids.push(*id);
+            }
+        }
+        let mut messages = 0;
+        let mut announcements = Vec::new();
+        for group in groups {
+            let sent = match &group.encoded {
+                Some(encoded) => encode::announce(&mut announcements, &group.prefixes, encoded, self.limit),
+                None => 0,
+            };
+            messages += sent;
+            for (id, prefix) in group.ids.iter().zip(group.prefixes) {
+                match sent > 0 {
+                    true => outlet.count += u32::from(outlet.sent.insert(*id)),
+                    // It cannot be told any more, so what was told before must go.
+                    false if outlet.sent.remove(*id) => {
+                        outlet.count -= 1;
+                        gone.push(prefix);
+                    }
+                    false => {}
+                }
+            }
+        }
+        messages += encode::withdraw(out, &gone, self.limit);
+        out.append(&mut announcements);
+        messages
+    }
+
+    /// The route to a destination as the peer may see it; none if it may not.
+    fn shown<P: Prefix>(&mut self, destination: &Destination<P>) -> Option<(Shared, Provenance)> {
+        let path = destination.best()?;
+        let provenance = self.provenance(path)?;
+        let stopped = path.attrs.communities.iter().any(|community| match *community {
+            COMMUNITY_NO_ADVERTISE => true,
+            COMMUNITY_NO_EXPORT | COMMUNITY_NO_EXPORT_SUBCONFED => self.target.external(),
+            _ => false,
+        });
+        if stopped {
+            return None;
+        }
+        let filter = &self.target.config.export;
+        let asked = Asked {
+            prefix: destination.prefix.net(),
+            source: if path.peer == LOCAL { Source::Local } else { Source::Peers },
+            peer: if self.target.external() { PeerKind::External } else { PeerKind::Internal },
+        };
+        let attrs = match filter.run(&asked, &path.attrs) {
+            Outcome::Reject => return None,
+            Outcome::Same => path.attrs.clone(),
+            Outcome::Changed(changed) => self.interner.intern(changed),
+        };
+        Some((attrs, provenance))
+    }
+
+    /// Whether a route may go to the peer at all, and as what. Between internal peers only a reflector passes
+    /// routes on: those of clients to everybody, those of others to clients (RFC 4456 section 6).
+    fn provenance(&self, path: &Path) -> Option<Provenance> {
+        if path.peer == LOCAL {
+            return Some(Provenance::Own);
+        }
+        if path.peer == self.target.number {
+            return None;
+        }
+        let source = self.peers.get(usize::from(path.peer)).and_then(Option::as_ref)?;
+        if source.external() {
+            return Some(Provenance::External);
+        }
+        let from = self.origins.get(usize::from(path.peer))?.router_id;
+        if self.target.external() {
+            return Some(Provenance::External);
+        }
+        let cluster = self.target.config.reflect.or(source.config.reflect)?;
+        Some(Provenance::Reflected { from, cluster })
+    }
+}
+
+fn marker(out: &mut Vec<u8>, family: Family, subtype: RouteRefreshSubtype) {
+    let (afi, safi) = family.wire();
+    let message = RouteRefreshMessage::new_with_subtype(afi, safi, subtype);
+    // A message of fixed form always can be encoded.
+    if let Ok(bytes) = encode_message(&Message::RouteRefresh(message)) {
+        out.extend_from_slice(&bytes);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a route looks like to a peer, and UPDATE messages full of routes that look the same.
+
+use super::Shared;
+use crate::config::NextHopMode;
+use crate::family::{Family, Prefix};
+use crate::rib::attrs::Attrs;
+use crate::rib::codec;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Everything about a session that decides how attributes look on it. Sessions that agree share the work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Profile {
+    pub external: bool,
+    pub local_as: u32,
+    pub next_hop: NextHopMode,
+    /// Our address as a next hop, and the link-local one that goes with it.
+    pub own: Option<IpAddr>,
+    pub own_link_local: Option<Ipv6Addr>,
+    pub four_octet_as: bool,
+}
+
+/// Where a route comes from, as far as it changes what is said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Provenance {
+    Own,
+    External,
+    /// Learnt inside the AS: reflected, with the identifier of who told us and our cluster.
+    Reflected {
+        from: Ipv4Addr,
+        cluster: Ipv4Addr,
+    },
+}
+
+/// Attributes ready to be sent.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    /// Without MP_REACH_NLRI.
+    attributes: Vec<u8>,
+    next_hop: IpAddr,
+    link_local: Option<Ipv6Addr>,
+}
+
+/// Encoded attributes of the sessions that are told the same things at about the same time.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    profiles: HashMap<Profile, u32>,
+    /// The attributes are kept with their encoding, so that an address is not taken for another's.
+    encoded: HashMap<Key, (Shared, Option<Arc<Encoded>>)>,
+}
+
+/// A profile's number, the address of the attributes and where the route comes from.
+type Key = (u32, usize, Provenance);
+
+impl Cache {
+    const LIMIT: usize = 16384;
+
+    pub fn profile(&mut self, profile: Profile) -> u32 {
+        let next = self.profiles.len() as u32;
+        *self.profiles.entry(profile).or_insert(next)
+    }
+
+    /// None: the route cannot be told to such a peer.
+    pub fn get(
+        &mut self,
+        number: u32,
+        profile: &Profile,
+        attrs: &Shared,
+        provenance: Provenance,
+    ) -> Option<Arc<Encoded>> {
+        if self.encoded.len() >= Self::LIMIT {
+            self.encoded.clear();
+        }
+        let key = (number, Arc::as_ptr(attrs) as usize, provenance);
+        let (_, encoded) = self
+            .encoded
+            .entry(key)
+            .or_insert_with(|| (attrs.clone(), render(attrs, profile, provenance).map(Arc::new)));
+        encoded.clone()
+    }
+
+    /// Lets go of attributes that may be gone from the table.
+    pub fn clear(&mut self) {
+        self.encoded.clear();
+    }
+}
+
+/// What is said of a route to a peer (RFC 4271 section 5, RFC 4456 section 8).
+fn render(attrs: &Attrs, profile: &Profile, provenance: Provenance) -> Option<Encoded> {
+    let keeps = match profile.next_hop {
+        NextHopMode::Own => false,
+        NextHopMode::Keep => true,
+        NextHopMode::Auto => !profile.external,
+    };
+    let (next_hop, link_local) = match attrs.next_hop {
+        Some(next_hop) if keeps => (next_hop, attrs.link_local.filter(|_| !profile.external)),
+        _ => (profile.own?, profile.own_link_local),
+    };
+    let mut out = attrs.clone();
+    out.next_hop = Some(next_hop);
+    if profile.external {
+        out.as_path = [&[profile.local_as], &attrs.as_path[..]].concat().into();
+        out.local_pref = None;
+        out.originator = None;
+        out.cluster_list = Box::default();
+        if provenance != Provenance::Own {
+            out.med = None;
+        }
+    } else {
+        out.local_pref = Some(attrs.local_pref());
+        if let Provenance::Reflected { from, cluster } = provenance {
+            out.originator.get_or_insert(from);
+            out.cluster_list = [&[cluster], &attrs.cluster_list[..]].concat().into();
+        }
+    }
+    let mut attributes = Vec::with_capacity(64);
+    codec::encode(&out, profile.four_octet_as, &mut attributes).ok()?;
+    Some(Encoded { attributes, next_hop, link_local })
+}
+
+const HEADER: usize = 19;
+/// Flags, type and two octets of length of MP_REACH_NLRI or MP_UNREACH_NLRI.
+const MP_HEADER: usize = 4;
+const MP_REACH: u8 = 14;
+const MP_UNREACH: u8 = 15;
+/// Optional, with two octets of length.
+const MP_FLAGS: u8 = 0x90;
+
+/// Appends as few UPDATEs as announce the prefixes. Returns their number; none if the attributes leave no room.
+pub(super) fn announce<P: Prefix>(out: &mut Vec<u8>, prefixes: &[P], encoded: &Encoded, limit: u16) -> usize {
+    let fixed = HEADER + 4 + encoded.attributes.len() + reach_head(P::FAMILY, encoded).len();
+    pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
+        Family::V4 => {
+            message(out, &[], &[&encoded.attributes], nlri);
+        }
+        Family::V6 => {
+            let head = reach_head(P::FAMILY, encoded);
+            let value = (head.len() - MP_HEADER + nlri.len()) as u16;
+            let [high, low] = value.to_be_bytes();
+            let mut head = head;
+            head.splice(2..4, [high, low]);
+            message(out, &[], &[&head, nlri, &encoded.attributes], &[]);
+        }
+    })
+}
+
+/// Appends as few UPDATEs as withdraw the prefixes.
+pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[P], limit: u16) -> usize {
+    let fixed = HEADER + 4 + MP_HEADER + 3;
+    pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
+        Family::V4 => message(out, nlri, &[], &[]),
+        Family::V6 => message(out, &[], &[&unreach_head(nlri.len()), nlri], &[]),
+    })
+}
+
+/// The marker that ends the first telling of a family (RFC 4724 section 2).
+pub(super) fn end_of_rib(out: &mut Vec<u8>, family: Family) {
+    match family {
+        Family::V4 => message(out, &[], &[], &[]),
+        Family::V6 => message(out, &[], &[&unreach_head(0)], &[]),
+    }
+}
+
+fn reach_head(family: Family, encoded: &Encoded) -> Vec<u8> {
+    let mut head = Vec::with_capacity(48);
+    let IpAddr::V6(next_hop) = encoded.next_hop else { return head };
+    if family == Family::V6 {
+        head.extend([MP_FLAGS, MP_REACH, 0, 0, 0, 2, 1]);
+        head.push(if encoded.link_local.is_some() { 32 } else { 16 });
+        head.extend(next_hop.octets());
+        head.extend(encoded.link_local.iter().flat_map(|address| address.octets()));
+        head.push(0);
+    }
+    head
+}
+
+fn unreach_head(nlri: usize) -> [u8; 7] {
+    let [high, low] = ((nlri + 3) as u16).to_be_bytes();
+    [MP_FLAGS, MP_UNREACH, high, low, 0, 2, 1]
+}
+
+fn pack<P: Prefix>(
+    out: &mut Vec<u8>,
+    prefixes: &[P],
+    room: usize,
+    mut write: impl FnMut(&mut Vec<u8>, &[u8]),
+) -> usize {
+    // The longest prefix takes 17 octets; attributes that leave less room cannot be sent.
+    if room < 17 {
+        return 0;
+    }
+    let mut messages = 0;
+    let mut nlri = Vec::with_capacity(room.min(4096));
+    for prefix in prefixes {
+        if nlri.len() + 17 > room {
+            write(out, &nlri);
+            messages += 1;
+            nlri.clear();
+        }
+        prefix.encode(&mut nlri);
+    }
+    if !nlri.is_empty() {
+        write(out, &nlri);
+        messages += 1;
+    }
+    messages
+}
+
+fn message(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[&[u8]], nlri: &[u8]) {
+    let attributes_length: usize = attributes.iter().map(|part| part.len()).sum();
+    let length = HEADER + 4 + withdrawn.len() + attributes_length + nlri.len();
+    out.extend([0xff; 16]);
+    out.extend((length as u16).to_be_bytes());
+    out.push(rustbgpd_wire::constants::message_type::UPDATE);
+    out.extend((withdrawn.len() as u16).to_be_bytes());
+    out.extend(withdrawn);
+    out.extend((attributes_length as u16).to_be_bytes());
+    attributes.iter().for_each(|part| out.extend(*part));
+    out.extend(nlri);
+}

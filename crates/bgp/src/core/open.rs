@@ -1,0 +1,34 @@
+//! What we say in OPEN, and the settings of the state machine.
+
+use crate::config::{Config, PeerConfig};
+use crate::family::Family;
+use rustbgpd_fsm::PeerConfig as FsmConfig;
+use rustbgpd_wire::{Capability, OpenMessage};
+
+pub(super) fn fsm_config(config: &Config, peer: &PeerConfig) -> FsmConfig {
+    let mut fsm = FsmConfig::new(config.local_as(peer), peer.remote_as, config.router_id);
+    fsm.hold_time = peer.hold_time;
+    fsm.connect_retry_secs = peer.connect_retry.as_secs().clamp(1, 3600) as u32;
+    fsm.families = peer.families.iter().map(|family| family.wire()).collect();
+    fsm.graceful_restart = peer.restart_time.is_some();
+    fsm.gr_restart_time = peer.restart_time.unwrap_or_default();
+    fsm.add_path_receive = peer.add_path;
+    // Otherwise a peer that speaks only IPv4 would be given IPv4 that nobody configured.
+    fsm.disable_ipv4_unicast = !peer.families.contains(&Family::V4);
+    fsm
+}
+
+/// Completes the OPEN of the state machine: it knows nothing of our restart, and offers two things we do not do:
+/// to keep routes after an error message (RFC 8538) and IPv6 next hops for IPv4 (RFC 8950).
+pub(super) fn complete(open: &mut OpenMessage, restarting: bool, preserved: bool) {
+    open.capabilities.retain(|capability| !matches!(capability, Capability::ExtendedNextHop(_)));
+    for capability in &mut open.capabilities {
+        if let Capability::GracefulRestart { restart_state, notification, families, .. } = capability {
+            *restart_state = restarting;
+            *notification = false;
+            for family in families {
+                family.forwarding_preserved = preserved;
+            }
+        }
+    }
+}

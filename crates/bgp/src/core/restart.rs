@@ -1,0 +1,140 @@
+//! Graceful restart (RFC 4724): patience with peers that went away, and with our own beginning.
+
+use super::{Core, Direction};
+use crate::config::Config;
+use crate::family::Family;
+use crate::timers::{Time, Timer};
+use rustbgpd_fsm::NegotiatedSession;
+use std::time::Duration;
+
+/// How long after our restart peers that do not answer are waited for. Those that do are given longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Our own beginning.
+#[derive(Debug)]
+pub(super) struct Restart {
+    /// We came back with our forwarding intact, and hold back until we have heard what our peers know.
+    pending: Option<Pending>,
+    /// All our own routes have been announced once.
+    pub local_complete: bool,
+    started: Time,
+    restarted: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    patience: Time,
+    deadline: Time,
+}
+
+impl Restart {
+    pub fn new(restarting: bool, now: Time, wait: Duration) -> Restart {
+        let pending =
+            restarting.then(|| Pending { patience: now + PATIENCE.min(wait), deadline: now + wait });
+        Restart { pending, local_complete: false, started: now, restarted: restarting }
+    }
+
+    /// Whether nobody is told anything yet.
+    pub fn holds_back(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Whether an OPEN sent now says that we restarted: for as long as a peer may have waited for us.
+    pub fn announces(&self, now: Time) -> bool {
+        self.restarted
+            && now < self.started + Duration::from_secs(4095)
+            && (self.pending.is_some() || !self.local_complete)
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        self.pending.as_ref().map(|pending| pending.deadline)
+    }
+}
+
+impl Core {
+    /// Ends the holding back once every peer that can be expected to has told all it knows.
+    pub(super) fn check_restart(&mut self, now: Time) {
+        let Some(pending) = &self.restart.pending else { return };
+        let ready = self.peers.iter().flatten().all(|peer| match peer.negotiated() {
+            None => now >= pending.patience,
+            // A peer that restarted itself waits for us in turn.
+            Some(negotiated) if !negotiated.peer_gr_capable || negotiated.peer_restart_state => true,
+            Some(_) => peer.families().into_iter().all(|family| *peer.told_all.get(family)),
+        });
+        if (ready && self.restart.local_complete) || now >= pending.deadline {
+            self.restart.pending = None;
+        }
+    }
+
+    /// A session ended. `keep`: what was agreed with a peer that may come back, if its routes are kept until then.
+    pub(super) fn left(&mut self, now: Time, number: u16, keep: Option<&NegotiatedSession>) {
+        let kept = |family: Family| {
+            keep.is_some_and(|negotiated| {
+                negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
+            })
+        };
+        for family in Family::ALL {
+            self.timers.stop(number, Timer::Stale(family));
+            match kept(family) {
+                true => self.doubt(number, family),
+                false => self.drop_paths(number, family, false),
+            }
+        }
+        if let Some(negotiated) = keep {
+            let wait = Duration::from_secs(negotiated.peer_restart_time.into());
+            self.timers.set(number, Timer::Restart, now + wait);
+        }
+    }
+
+    /// A session came up. Routes of before are kept only if the peer says that it still forwards by them.
+    pub(super) fn returned(&mut self, now: Time, number: u16, negotiated: &NegotiatedSession) {
+        for family in Family::ALL {
+            let preserved = negotiated
+                .peer_gr_families
+                .iter()
+                .any(|known| (known.afi, known.safi) == family.wire() && known.forwarding_preserved);
+            let any = self.peer(number).is_some_and(|peer| *peer.received.get(family) > 0);
+            match any && preserved {
+                true => self.timers.set(number, Timer::Stale(family), now + stale_time(&self.config)),
+                false => self.drop_paths(number, family, false),
+            }
+        }
+    }
+
+    /// Everything the peer said of a family is stale until it says it again.
+    pub(super) fn doubt(&mut self, number: u16, family: Family) {
+        // What was stale before and never repeated goes; so two epochs at most are ever in the table.
+        self.drop_paths(number, family, true);
+        if let Some(peer) = self.peer_mut(number) {
+            let epoch = peer.epoch.get_mut(family);
+            *epoch = epoch.wrapping_add(1);
+        }
+    }
+
+    /// The peer has told all it knows of a family.
+    pub(super) fn end_of_rib(&mut self, now: Time, number: u16, family: Family) {
+        if let Some(peer) = self.peer_mut(number) {
+            *peer.told_all.get_mut(family) = true;
+        }
+        self.end_doubt(number, family);
+        self.check_restart(now);
+    }
+
+    /// What the peer has not repeated goes, if it was in doubt at all.
+    pub(super) fn end_doubt(&mut self, number: u16, family: Family) {
+        if self.timers.is_set(number, Timer::Stale(family)) {
+            self.timers.stop(number, Timer::Stale(family));
+            self.drop_paths(number, family, true);
+        }
+    }
+
+    /// The direction of a peer's session.
+    pub(super) fn session_direction(&self, number: u16) -> Option<Direction> {
+        self.peer(number).and_then(|peer| peer.established()).map(|(direction, _)| direction)
+    }
+}
+
+/// How long a peer may take to repeat its routes.
+fn stale_time(config: &Config) -> Duration {
+    config.restart_wait
+}

@@ -1,0 +1,178 @@
+//! What people and machines ask a speaker.
+
+use super::Core;
+use super::install::BestRoute;
+use crate::family::{Family, PerFamily, Prefix};
+use crate::rib::attrs::Attrs;
+use crate::rib::table::{LOCAL, Table};
+use crate::timers::{Time, Timer};
+use ipnet::IpNet;
+use rustbgpd_fsm::SessionState;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// When this was asked for, as the time since the speaker's start.
+    pub now: Time,
+    pub asn: u32,
+    pub router_id: Ipv4Addr,
+    /// Waiting for peers after a restart.
+    pub restarting: bool,
+    /// Destinations with a route.
+    pub routes: PerFamily<usize>,
+    /// Different sets of attributes in memory.
+    pub attributes: usize,
+    pub peers: Vec<PeerStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerStatus {
+    pub name: Arc<str>,
+    pub address: IpAddr,
+    pub remote_as: u32,
+    pub external: bool,
+    pub state: PeerState,
+    /// Since when the session is up, or down, as the time since the speaker's start.
+    pub since: Time,
+    pub router_id: Option<Ipv4Addr>,
+    /// Agreed with the peer, while the session is up.
+    pub hold_time: Option<u16>,
+    pub families: Vec<Family>,
+    pub prefixes_in: PerFamily<u32>,
+    pub prefixes_out: PerFamily<u32>,
+    /// Routes are kept for a peer that is expected back.
+    pub waiting: bool,
+    pub last_error: Option<String>,
+    pub messages_in: u64,
+    pub messages_out: u64,
+    pub updates_in: u64,
+    pub updates_out: u64,
+    /// How often the session came up.
+    pub established: u64,
+    /// UPDATEs whose routes counted as withdrawn because of their attributes.
+    pub malformed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    Idle,
+    Connect,
+    Active,
+    OpenSent,
+    OpenConfirm,
+    Established,
+}
+
+/// One path to a prefix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteStatus {
+    pub prefix: IpNet,
+    /// None: originated here.
+    pub peer: Option<Arc<str>>,
+    pub best: bool,
+    /// Traffic may take this path.
+    pub used: bool,
+    pub stale: bool,
+    pub attrs: Arc<Attrs>,
+}
+
+impl Core {
+    pub fn status(&self, now: Time) -> Status {
+        Status {
+            now,
+            asn: self.config.asn,
+            router_id: self.config.router_id,
+            restarting: self.restart.holds_back(),
+            routes: PerFamily { v4: self.rib.v4.len(), v6: self.rib.v6.len() },
+            attributes: self.interner.size(),
+            peers: self.peers.iter().flatten().map(|peer| self.peer_status(peer)).collect(),
+        }
+    }
+
+    fn peer_status(&self, peer: &super::peer::Peer) -> PeerStatus {
+        let told = |family| peer.outlets.get(family).as_ref().map_or(0, |outlet| outlet.count);
+        let incoming = peer.incoming.as_ref().map(|link| link.state());
+        let state = match incoming.map_or(peer.out.state(), |state| furthest(state, peer.out.state())) {
+            SessionState::Idle if peer.config.passive && !self.down => PeerState::Active,
+            SessionState::Idle => PeerState::Idle,
+            SessionState::Connect => PeerState::Connect,
+            SessionState::Active => PeerState::Active,
+            SessionState::OpenSent => PeerState::OpenSent,
+            SessionState::OpenConfirm => PeerState::OpenConfirm,
+            SessionState::Established => PeerState::Established,
+        };
+        let negotiated = peer.negotiated();
+        PeerStatus {
+            name: peer.name.clone(),
+            address: peer.config.address,
+            remote_as: peer.config.remote_as,
+            external: peer.external(),
+            state,
+            since: peer.history.since,
+            router_id: negotiated.map(|negotiated| negotiated.peer_router_id),
+            hold_time: negotiated.map(|negotiated| negotiated.hold_time),
+            families: peer.families(),
+            prefixes_in: peer.received.clone(),
+            prefixes_out: PerFamily { v4: told(Family::V4), v6: told(Family::V6) },
+            waiting: self.timers.is_set(peer.number, Timer::Restart),
+            last_error: peer.history.last_error.clone(),
+            messages_in: peer.history.messages_in,
+            messages_out: peer.history.messages_out,
+            updates_in: peer.history.updates_in,
+            updates_out: peer.history.updates_out,
+            established: peer.history.established,
+            malformed: peer.history.malformed,
+        }
+    }
+
+    /// All paths to all prefixes of a family.
+    pub fn routes(&self, family: Family) -> Vec<RouteStatus> {
+        match family {
+            Family::V4 => self.paths(&self.rib.v4),
+            Family::V6 => self.paths(&self.rib.v6),
+        }
+    }
+
+    /// All best routes of a family.
+    pub fn best_routes(&self, family: Family) -> Vec<BestRoute> {
+        match family {
+            Family::V4 => self.rib.v4.iter().filter_map(|d| self.best_route(d)).collect(),
+            Family::V6 => self.rib.v6.iter().filter_map(|d| self.best_route(d)).collect(),
+        }
+    }
+
+    fn paths<P: Prefix>(&self, table: &Table<P>) -> Vec<RouteStatus> {
+        let of = |destination: &crate::rib::table::Destination<P>| {
+            let shared = destination.multipath().len();
+            let prefix = destination.prefix.net();
+            let paths = destination.paths().iter().enumerate().map(|(at, path)| {
+                let peer = self.peer(path.peer);
+                RouteStatus {
+                    prefix,
+                    peer: peer.map(|peer| peer.name.clone()),
+                    best: at == 0,
+                    used: at < shared.min(self.config.multipath),
+                    stale: path.peer != LOCAL
+                        && peer.is_some_and(|peer| *peer.epoch.get(P::FAMILY) != path.epoch),
+                    attrs: path.attrs.clone(),
+                }
+            });
+            paths.collect::<Vec<_>>()
+        };
+        table.iter().flat_map(of).collect()
+    }
+}
+
+fn furthest(a: SessionState, b: SessionState) -> SessionState {
+    let rank = |state: SessionState| match state {
+        SessionState::Idle => 0,
+        SessionState::Connect => 1,
+        SessionState::Active => 2,
+        SessionState::OpenSent => 3,
+        SessionState::OpenConfirm => 4,
+        SessionState::Established => 5,
+    };
+    if rank(a) >= rank(b) { a } else { b }
+}

@@ -1,0 +1,118 @@
+//! The two address families a session can carry, and what differs between them.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rustbgpd_wire::{Afi, Ipv4Prefix, Ipv6Prefix, Safi};
+use std::fmt;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+
+    pub fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    pub(crate) fn wire(self) -> (Afi, Safi) {
+        match self {
+            Family::V4 => (Afi::Ipv4, Safi::Unicast),
+            Family::V6 => (Afi::Ipv6, Safi::Unicast),
+        }
+    }
+
+    pub(crate) fn from_wire(afi: Afi, safi: Safi) -> Option<Family> {
+        match (afi, safi) {
+            (Afi::Ipv4, Safi::Unicast) => Some(Family::V4),
+            (Afi::Ipv6, Safi::Unicast) => Some(Family::V6),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        })
+    }
+}
+
+/// One value for each family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PerFamily<T> {
+    pub v4: T,
+    pub v6: T,
+}
+
+impl<T> PerFamily<T> {
+    pub fn get(&self, family: Family) -> &T {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+
+    pub fn get_mut(&mut self, family: Family) -> &mut T {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+}
+
+/// The prefixes of one family: a key of a routing table.
+pub trait Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + 'static {
+    const FAMILY: Family;
+    fn net(self) -> IpNet;
+    fn from_net(net: IpNet) -> Option<Self>;
+    /// Appends the prefix as it stands in a message: its length and the octets that matter.
+    fn encode(self, out: &mut Vec<u8>);
+}
+
+impl Prefix for Ipv4Prefix {
+    const FAMILY: Family = Family::V4;
+
+    fn net(self) -> IpNet {
+        // The codec admits no length over 32.
+        IpNet::V4(Ipv4Net::new(self.addr, self.len).unwrap_or_default())
+    }
+
+    fn from_net(net: IpNet) -> Option<Self> {
+        match net {
+            IpNet::V4(net) => Some(Ipv4Prefix::new(net.addr(), net.prefix_len())),
+            IpNet::V6(_) => None,
+        }
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        out.push(self.len);
+        out.extend(self.addr.octets().iter().take(usize::from(self.len.div_ceil(8))));
+    }
+}
+
+impl Prefix for Ipv6Prefix {
+    const FAMILY: Family = Family::V6;
+
+    fn net(self) -> IpNet {
+        IpNet::V6(Ipv6Net::new(self.addr, self.len).unwrap_or_default())
+    }
+
+    fn from_net(net: IpNet) -> Option<Self> {
+        match net {
+            IpNet::V6(net) => Some(Ipv6Prefix::new(net.addr(), net.prefix_len())),
+            IpNet::V4(_) => None,
+        }
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        out.push(self.len);
+        out.extend(self.addr.octets().iter().take(usize::from(self.len.div_ceil(8))));
+    }
+}

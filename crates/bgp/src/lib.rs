@@ -1,0 +1,23 @@
+//! The BGP speaker: sessions, routing tables, filters, reflection and graceful restart.
+//!
+//! [`core::Core`] is the whole of it without I/O; [`Speaker`] gives it sockets and a clock.
+
+mod bitmap;
+pub mod config;
+pub mod core;
+mod family;
+pub mod filter;
+mod frame;
+mod net;
+mod prefix_set;
+pub mod rib;
+mod speaker;
+mod task;
+mod timers;
+
+pub use config::{Config, ConfigError, NextHopMode, PeerConfig};
+pub use family::{Family, PerFamily};
+pub use net::sockets::Sockets;
+pub use prefix_set::PrefixSet;
+pub use rib::attrs::Attrs;
+pub use speaker::{Routes, Speaker, SpeakerError};

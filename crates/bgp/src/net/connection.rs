@@ -1,0 +1,137 @@
+//! One TCP connection: a task that reads and a task that writes, so that neither waits for the other.
+
+use crate::core::Conn;
+use bytes::{Buf, Bytes, BytesMut};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// How much is read at once.
+const READ: usize = 64 * 1024;
+/// How long a last message may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What the tasks of all connections tell the one that owns the core.
+pub enum Input {
+    Connected(Conn, TcpStream, SocketAddr),
+    Accepted(TcpStream, SocketAddr, SocketAddr),
+    Received(Conn, Bytes),
+    /// What was given to write has been written.
+    Written(Conn),
+    Closed(Conn, String),
+}
+
+enum Output {
+    Bytes(Bytes),
+    Last(Bytes),
+}
+
+/// The owner's hold on a connection. Dropping it cuts the connection.
+pub struct Connection {
+    outputs: mpsc::UnboundedSender<Output>,
+    reader: AbortHandle,
+    writer: Option<JoinHandle<()>>,
+    /// Bytes have been given to write and are not yet written.
+    pub busy: bool,
+}
+
+impl Connection {
+    pub fn new(conn: Conn, stream: TcpStream, inputs: mpsc::Sender<Input>) -> Connection {
+        let (read, write) = stream.into_split();
+        let (outputs, from) = mpsc::unbounded_channel();
+        let reader = tokio::spawn(reader(conn, read, inputs.clone())).abort_handle();
+        let writer = Some(tokio::spawn(writer(conn, write, from, inputs)));
+        Connection { outputs, reader, writer, busy: false }
+    }
+
+    /// Gives bytes to write. At most one such gift is on its way at any time.
+    pub fn write(&mut self, bytes: Bytes) {
+        self.busy = self.outputs.send(Output::Bytes(bytes)).is_ok();
+    }
+
+    /// Writes the last bytes, then closes. What comes back ends when that is done.
+    pub fn close(mut self, last: Bytes) -> JoinHandle<()> {
+        // A writer that is gone has closed already.
+        let _ = self.outputs.send(Output::Last(last));
+        self.writer.take().unwrap_or_else(|| tokio::spawn(async {}))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+async fn reader(conn: Conn, stream: OwnedReadHalf, inputs: mpsc::Sender<Input>) {
+    let reason = loop {
+        match read(&stream).await {
+            Ok(None) => break "closed by the peer".to_owned(),
+            Ok(Some(bytes)) => {
+                if inputs.send(Input::Received(conn, bytes)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => break error.to_string(),
+        }
+    };
+    let _ = inputs.send(Input::Closed(conn, reason)).await;
+}
+
+/// Memory is taken only once there is something to read: idle sessions have none.
+async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
+    loop {
+        stream.readable().await?;
+        let mut buffer = BytesMut::with_capacity(READ);
+        match stream.try_read_buf(&mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(buffer.freeze())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn writer(
+    conn: Conn,
+    mut stream: OwnedWriteHalf,
+    mut outputs: mpsc::UnboundedReceiver<Output>,
+    inputs: mpsc::Sender<Input>,
+) {
+    while let Some(output) = outputs.recv().await {
+        let (mut bytes, mut last) = match output {
+            Output::Bytes(bytes) => (bytes, None),
+            Output::Last(bytes) => (Bytes::new(), Some(bytes)),
+        };
+        while last.is_none() && bytes.has_remaining() {
+            tokio::select! {
+                written = stream.write_buf(&mut bytes) => if let Err(error) = written {
+                    let _ = inputs.send(Input::Closed(conn, error.to_string())).await;
+                    return;
+                },
+                next = outputs.recv() => match next {
+                    Some(Output::Last(bytes)) => last = Some(bytes),
+                    Some(Output::Bytes(_)) | None => return,
+                },
+            }
+        }
+        if let Some(mut last) = last {
+            // A peer that does not read is not waited for.
+            let _ = tokio::time::timeout(FAREWELL, async {
+                stream.write_all_buf(&mut bytes).await?;
+                stream.write_all_buf(&mut last).await?;
+                stream.shutdown().await
+            })
+            .await;
+            return;
+        }
+        if inputs.send(Input::Written(conn)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The network: sockets, their options, connections.
+
+pub mod connection;
+mod options;
+pub mod sockets;

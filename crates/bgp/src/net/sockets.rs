@@ -1,0 +1,112 @@
+//! Sockets in the speaker's network namespace: to listen with and to dial with.
+
+use super::options::{set_least_ttl, set_password};
+use crate::config::Config;
+use crate::core::Dial;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// Makes one socket; to be called where the socket shall live.
+pub type Make = Box<dyn FnOnce() -> io::Result<Socket> + Send>;
+
+/// Where sockets are made.
+#[derive(Clone)]
+pub struct Sockets {
+    enter: Arc<dyn Fn(Make) -> io::Result<Socket> + Send + Sync>,
+}
+
+impl Sockets {
+    /// In the namespace of the process.
+    pub fn here() -> Sockets {
+        Sockets::inside(|make| make())
+    }
+
+    /// Wherever `enter` runs what it is given. A socket stays in the namespace it was made in.
+    pub fn inside(enter: impl Fn(Make) -> io::Result<Socket> + Send + Sync + 'static) -> Sockets {
+        Sockets { enter: Arc::new(enter) }
+    }
+
+    async fn stream(&self, address: IpAddr) -> io::Result<Socket> {
+        let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let enter = self.enter.clone();
+        let make: Make = Box::new(move || Socket::new(domain, Type::STREAM, Some(Protocol::TCP)));
+        let socket = tokio::task::spawn_blocking(move || enter(make)).await.map_err(io::Error::other)??;
+        socket.set_nonblocking(true)?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        Ok(socket)
+    }
+
+    pub async fn listen(&self, address: SocketAddr, config: &Config) -> io::Result<TcpListener> {
+        let socket = self.stream(address.ip()).await?;
+        socket.bind(&SockAddr::from(address))?;
+        sign(&socket, address, None, config)?;
+        socket.listen(1024)?;
+        TcpListener::from_std(socket.into())
+    }
+
+    pub async fn dial(&self, dial: &Dial) -> io::Result<TcpStream> {
+        let socket = self.stream(dial.to.ip()).await?;
+        if let Some(from) = dial.from {
+            // Without a port of its own, an address used by a connection to another peer can be used again.
+            socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
+        }
+        if dial.password.is_some() {
+            set_password(&socket, dial.to.ip(), dial.password.as_deref())?;
+        }
+        if let Some(hops) = dial.ttl_security {
+            secure(&socket, dial.to.ip(), hops)?;
+        }
+        let stream = TcpSocket::from_std_stream(socket.into()).connect(dial.to).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// Gives a listening socket the passwords of the peers, and takes away those of `before` that are no more.
+pub fn sign(
+    socket: &impl std::os::fd::AsFd,
+    address: SocketAddr,
+    before: Option<&Config>,
+    config: &Config,
+) -> io::Result<()> {
+    let passwords = |config: &Config| {
+        let peers = config.peers.values().filter(|peer| peer.address.is_ipv4() == address.is_ipv4());
+        peers
+            .filter_map(|peer| Some((peer.address, peer.password.clone()?)))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let (old, new) = (before.map(passwords).unwrap_or_default(), passwords(config));
+    for peer in old.keys().filter(|peer| !new.contains_key(peer)) {
+        set_password(socket, *peer, None)?;
+    }
+    for (peer, password) in &new {
+        if old.get(peer) != Some(password) {
+            set_password(socket, *peer, Some(password))?;
+        }
+    }
+    // The answer to a peer's first packet must come from as near as everything after it.
+    if config.peers.values().any(|peer| peer.ttl_security.is_some()) {
+        set_ttl(socket, address.ip())?;
+    }
+    Ok(())
+}
+
+/// Sends with the largest TTL and accepts only what was sent so.
+pub fn secure(socket: &impl std::os::fd::AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
+    set_ttl(socket, peer)?;
+    set_least_ttl(socket, peer, hops)
+}
+
+fn set_ttl(socket: &impl std::os::fd::AsFd, address: IpAddr) -> io::Result<()> {
+    let socket = socket2::SockRef::from(socket);
+    match address {
+        IpAddr::V4(_) => socket.set_ttl_v4(255),
+        IpAddr::V6(_) => socket.set_unicast_hops_v6(255),
+    }
+}

@@ -1,0 +1,161 @@
+//! What is known of a route beside its prefix, kept once for all routes that share it.
+
+use crate::filter::Community;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use rustbgpd_wire::{Aggregator, ExtendedCommunity, LargeCommunity, Origin, RawAttribute};
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// LOCAL_PREF of a route that came without one.
+pub const DEFAULT_LOCAL_PREF: u32 = 100;
+
+/// The attributes of a path, independent of how they stand in a message.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attrs {
+    /// Which kind of route wins before anything else is compared: 200 for our own routes and 100 for learnt
+    /// ones unless a filter says otherwise. Never sent.
+    pub preference: u16,
+    pub origin: Origin,
+    /// The AS numbers, nearest first. Sets are not accepted (RFC 9774), so a path is one sequence.
+    pub as_path: Box<[u32]>,
+    /// None: this speaker itself.
+    pub next_hop: Option<IpAddr>,
+    /// The link-local address that goes with a global IPv6 next hop.
+    pub link_local: Option<Ipv6Addr>,
+    pub med: Option<u32>,
+    pub local_pref: Option<u32>,
+    pub atomic_aggregate: bool,
+    pub aggregator: Option<Aggregator>,
+    pub communities: Box<[u32]>,
+    pub extended_communities: Box<[ExtendedCommunity]>,
+    pub large_communities: Box<[LargeCommunity]>,
+    pub originator: Option<Ipv4Addr>,
+    pub cluster_list: Box<[Ipv4Addr]>,
+    /// Transitive attributes we do not understand and pass on.
+    pub others: Box<[RawAttribute]>,
+    /// The device a route of our own leads to, for filters. Never sent.
+    pub device: Option<Arc<str>>,
+}
+
+impl Attrs {
+    pub const LEARNT: u16 = 100;
+    pub const LOCAL: u16 = 200;
+
+    /// The attributes of a route of our own.
+    pub fn local() -> Attrs {
+        Attrs { preference: Attrs::LOCAL, ..Attrs::default() }
+    }
+
+    pub fn local_pref(&self) -> u32 {
+        self.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)
+    }
+
+    pub fn has_community(&self, community: Community) -> bool {
+        match community {
+            Community::Standard(value) => self.communities.contains(&value),
+            Community::Large(value) => self.large_communities.contains(&value),
+        }
+    }
+
+    pub fn add_community(&mut self, community: Community) {
+        if self.has_community(community) {
+            return;
+        }
+        match community {
+            Community::Standard(value) => {
+                self.communities = [&self.communities[..], &[value]].concat().into()
+            }
+            Community::Large(value) => {
+                self.large_communities = [&self.large_communities[..], &[value]].concat().into();
+            }
+        }
+    }
+}
+
+impl Default for Attrs {
+    fn default() -> Self {
+        Attrs {
+            preference: Attrs::LEARNT,
+            origin: Origin::Igp,
+            as_path: Box::default(),
+            next_hop: None,
+            link_local: None,
+            med: None,
+            local_pref: None,
+            atomic_aggregate: false,
+            aggregator: None,
+            communities: Box::default(),
+            extended_communities: Box::default(),
+            large_communities: Box::default(),
+            originator: None,
+            cluster_list: Box::default(),
+            others: Box::default(),
+            device: None,
+        }
+    }
+}
+
+/// Hands out one shared copy for equal attributes. What nobody uses any more goes when the pool has doubled.
+#[derive(Debug, Default)]
+pub struct Interner {
+    pool: HashTable<Arc<Attrs>>,
+    hasher: DefaultHashBuilder,
+    sweep_at: usize,
+}
+
+impl Interner {
+    const FIRST_SWEEP: usize = 1024;
+
+    pub fn intern(&mut self, attrs: Attrs) -> Arc<Attrs> {
+        let hash = self.hasher.hash_one(&attrs);
+        if let Some(known) = self.pool.find(hash, |known| **known == attrs) {
+            return known.clone();
+        }
+        if self.pool.len() >= self.sweep_at.max(Self::FIRST_SWEEP) {
+            self.sweep();
+        }
+        let attrs = Arc::new(attrs);
+        self.pool.insert_unique(hash, attrs.clone(), |known| self.hasher.hash_one(&**known));
+        attrs
+    }
+
+    fn sweep(&mut self) {
+        self.pool.retain(|attrs| Arc::strong_count(attrs) > 1);
+        self.pool.shrink_to(self.pool.len() * 2, |known| self.hasher.hash_one(&**known));
+        self.sweep_at = self.pool.len() * 2;
+    }
+
+    /// How many different attributes are in memory.
+    pub fn size(&self) -> usize {
+        self.pool.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attrs(value: u32) -> Attrs {
+        Attrs { med: Some(value), ..Attrs::default() }
+    }
+
+    #[test]
+    fn equal_attributes_are_kept_once() {
+        let mut interner = Interner::default();
+        let first = interner.intern(attrs(1));
+        assert!(Arc::ptr_eq(&first, &interner.intern(attrs(1))));
+        assert!(!Arc::ptr_eq(&first, &interner.intern(attrs(2))));
+    }
+
+    #[test]
+    fn what_nobody_uses_goes() {
+        let mut interner = Interner::default();
+        let kept: Vec<_> = (0..10).map(|value| interner.intern(attrs(value))).collect();
+        (0..100_000).for_each(|value| drop(interner.intern(attrs(value))));
+        assert!(interner.size() <= 2 * Interner::FIRST_SWEEP, "{} kept", interner.size());
+        for (value, kept) in kept.iter().enumerate() {
+            assert!(Arc::ptr_eq(kept, &interner.intern(attrs(value as u32))));
+        }
+    }
+}

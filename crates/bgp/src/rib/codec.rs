@@ -1,0 +1,91 @@
+//! Attributes as they stand in messages, to and from [`Attrs`].
+
+use super::attrs::Attrs;
+use bytes::Bytes;
+use rustbgpd_wire::attribute::encode_path_attributes;
+use rustbgpd_wire::{
+    AsPath, AsPathSegment, EncodeError, MpReachNlri, MpUnreachNlri, PathAttribute, RawAttribute,
+};
+use std::net::IpAddr;
+
+/// The attributes of an UPDATE, taken apart.
+#[derive(Debug, Default)]
+pub struct Decoded {
+    pub attrs: Attrs,
+    /// NEXT_HOP, which holds for the prefixes in the body of the message.
+    pub next_hop: Option<IpAddr>,
+    pub reach: Option<Box<MpReachNlri>>,
+    pub unreach: Option<Box<MpUnreachNlri>>,
+}
+
+/// `external` drops what may only come from inside the AS.
+pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
+    let mut decoded = Decoded::default();
+    let attrs = &mut decoded.attrs;
+    let mut others = Vec::new();
+    for attribute in attributes {
+        match attribute {
+            PathAttribute::Origin(origin) => attrs.origin = origin,
+            PathAttribute::AsPath(path) => attrs.as_path = path.asns().collect(),
+            PathAttribute::NextHop(next_hop) => decoded.next_hop = Some(IpAddr::V4(next_hop)),
+            PathAttribute::Med(med) => attrs.med = Some(med),
+            PathAttribute::LocalPref(value) if !external => attrs.local_pref = Some(value),
+            PathAttribute::AtomicAggregate => attrs.atomic_aggregate = true,
+            PathAttribute::Aggregator(aggregator) => attrs.aggregator = Some(aggregator),
+            PathAttribute::Communities(values) | PathAttribute::CommunitiesPartial(values) => {
+                attrs.communities = values.into();
+            }
+            PathAttribute::ExtendedCommunities(values)
+            | PathAttribute::ExtendedCommunitiesPartial(values) => {
+                attrs.extended_communities = values.into();
+            }
+            PathAttribute::LargeCommunities(values) | PathAttribute::LargeCommunitiesPartial(values) => {
+                attrs.large_communities = values.into();
+            }
+            PathAttribute::OriginatorId(id) if !external => attrs.originator = Some(id),
+            PathAttribute::ClusterList(list) if !external => attrs.cluster_list = list.into(),
+            PathAttribute::MpReachNlri(reach) => decoded.reach = Some(reach),
+            PathAttribute::MpUnreachNlri(unreach) => decoded.unreach = Some(unreach),
+            // The data is a part of what was read from the network; a copy does not keep the rest in memory.
+            PathAttribute::Unknown(raw) => {
+                others.push(RawAttribute { data: Bytes::copy_from_slice(&raw.data), ..raw });
+            }
+            _ => {}
+        }
+    }
+    attrs.others = others.into();
+    decoded
+}
+
+/// The attributes that go with any prefix: all but the next hop of other families than IPv4.
+pub fn encode(attrs: &Attrs, four_octet_as: bool, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let mut list = Vec::with_capacity(12);
+    list.push(PathAttribute::Origin(attrs.origin));
+    let segments = match attrs.as_path.is_empty() {
+        true => Vec::new(),
+        false => vec![AsPathSegment::AsSequence(attrs.as_path.to_vec())],
+    };
+    list.push(PathAttribute::AsPath(AsPath { segments }));
+    if let Some(IpAddr::V4(next_hop)) = attrs.next_hop {
+        list.push(PathAttribute::NextHop(next_hop));
+    }
+    list.extend(attrs.med.map(PathAttribute::Med));
+    list.extend(attrs.local_pref.map(PathAttribute::LocalPref));
+    list.extend(attrs.atomic_aggregate.then_some(PathAttribute::AtomicAggregate));
+    list.extend(attrs.aggregator.map(PathAttribute::Aggregator));
+    if !attrs.communities.is_empty() {
+        list.push(PathAttribute::Communities(attrs.communities.to_vec()));
+    }
+    list.extend(attrs.originator.map(PathAttribute::OriginatorId));
+    if !attrs.cluster_list.is_empty() {
+        list.push(PathAttribute::ClusterList(attrs.cluster_list.to_vec()));
+    }
+    if !attrs.extended_communities.is_empty() {
+        list.push(PathAttribute::ExtendedCommunities(attrs.extended_communities.to_vec()));
+    }
+    if !attrs.large_communities.is_empty() {
+        list.push(PathAttribute::LargeCommunities(attrs.large_communities.to_vec()));
+    }
+    list.extend(attrs.others.iter().cloned().map(PathAttribute::Unknown));
+    encode_path_attributes(&list, out, four_octet_as, false)
+}

@@ -1,0 +1,93 @@
+//! The choice among the paths to one prefix (RFC 4271 section 9.1.2.2, RFC 4456 section 9): the same for any order
+//! in which the paths arrived.
+
+use super::attrs::Attrs;
+use super::table::Path;
+use std::cmp::Ordering;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// What is known of where a path came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub external: bool,
+    pub router_id: Ipv4Addr,
+    pub address: IpAddr,
+}
+
+impl Origin {
+    pub const LOCAL: Origin = Origin {
+        external: false,
+        router_id: Ipv4Addr::UNSPECIFIED,
+        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+}
+
+/// Puts the best path first and, right behind it, those as good as it up to the tie-break: the ones traffic may be
+/// shared with. Returns how many those are, the best included.
+pub fn arrange(paths: &mut [Path], origin: impl Fn(u16) -> Origin) -> usize {
+    if paths.len() < 2 {
+        return paths.len();
+    }
+    // MED compares only paths of one neighbouring AS, so a plain ordering of all would depend on their order.
+    // Strike those with a worse MED first, then order the rest.
+    paths.sort_by(|a, b| merit(a, b).then_with(|| neighbour(&a.attrs).cmp(&neighbour(&b.attrs))));
+    let equal = equals(paths, |a, b| merit(a, b) == Ordering::Equal);
+    let Some(contest) = paths.get_mut(..equal) else { return 0 };
+    let survivors = strike_by_med(contest);
+    let Some(contest) = paths.get_mut(..survivors) else { return 0 };
+    contest.sort_by(|a, b| {
+        let (from_a, from_b) = (origin(a.peer), origin(b.peer));
+        from_b.external.cmp(&from_a.external).then_with(|| tie_break(a, &from_a, b, &from_b))
+    });
+    equals(contest, |a, b| origin(a.peer).external == origin(b.peer).external)
+}
+
+/// What makes a path better before MED: all but the last compare larger as better.
+fn merit(a: &Path, b: &Path) -> Ordering {
+    let (a, b) = (&a.attrs, &b.attrs);
+    (b.preference.cmp(&a.preference))
+        .then_with(|| b.local_pref().cmp(&a.local_pref()))
+        .then_with(|| a.as_path.len().cmp(&b.as_path.len()))
+        .then_with(|| a.origin.cmp(&b.origin))
+}
+
+fn tie_break(a: &Path, from_a: &Origin, b: &Path, from_b: &Origin) -> Ordering {
+    let identifier = |path: &Path, from: &Origin| path.attrs.originator.unwrap_or(from.router_id);
+    (identifier(a, from_a).cmp(&identifier(b, from_b)))
+        .then_with(|| a.attrs.cluster_list.len().cmp(&b.attrs.cluster_list.len()))
+        .then_with(|| from_a.address.cmp(&from_b.address))
+        .then_with(|| a.peer.cmp(&b.peer))
+        .then_with(|| a.path_id.cmp(&b.path_id))
+}
+
+/// The AS a path was learnt from; none for a path inside our own AS.
+fn neighbour(attrs: &Attrs) -> Option<u32> {
+    attrs.as_path.first().copied()
+}
+
+/// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number.
+/// The paths come grouped by neighbouring AS.
+fn strike_by_med(paths: &mut [Path]) -> usize {
+    let med = |path: &Path| path.attrs.med.unwrap_or(0);
+    let mut kept = 0;
+    let mut start = 0;
+    while start < paths.len() {
+        let Some(first) = paths.get(start) else { break };
+        let group = neighbour(&first.attrs);
+        let members = paths.iter().skip(start).take_while(|path| neighbour(&path.attrs) == group);
+        let (count, lowest) = members.fold((0, u32::MAX), |(n, low), path| (n + 1, low.min(med(path))));
+        for at in start..start + count {
+            if paths.get(at).is_some_and(|path| med(path) == lowest) {
+                paths.swap(kept, at);
+                kept += 1;
+            }
+        }
+        start += count;
+    }
+    kept
+}
+
+fn equals(paths: &[Path], same: impl Fn(&Path, &Path) -> bool) -> usize {
+    let Some(best) = paths.first() else { return 0 };
+    paths.iter().take_while(|path| same(best, path)).count()
+}

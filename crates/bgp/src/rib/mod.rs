@@ -1,0 +1,7 @@
+//! The routing tables: what peers told us and what we originate, and which of it is best.
+
+pub mod attrs;
+pub(crate) mod codec;
+pub(crate) mod decide;
+pub(crate) mod journal;
+pub(crate) mod table;

@@ -1,0 +1,296 @@
+//! The routes of one family: every path to every prefix, the best first.
+//!
+//! A destination has a number for as long as somebody may have heard of it, so that a session needs one bit to
+//! remember what it told its peer.
+
+use super::attrs::Attrs;
+use super::decide::{Origin, arrange};
+use super::journal::{Journal, Position};
+use crate::family::Prefix;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use smallvec::SmallVec;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// The number of the peer that stands for this speaker's own routes.
+pub const LOCAL: u16 = 0;
+
+#[derive(Clone, Debug)]
+pub struct Path {
+    pub attrs: Arc<Attrs>,
+    /// Distinguishes the paths of one peer (RFC 7911); 0 if it sends only one.
+    pub path_id: u32,
+    pub peer: u16,
+    /// The peer's epoch when it last said so. Paths of an older epoch are stale.
+    pub epoch: u8,
+}
+
+impl Path {
+    fn is_from(&self, peer: u16, path_id: u32) -> bool {
+        self.peer == peer && self.path_id == path_id
+    }
+
+    fn same(&self, other: &Path) -> bool {
+        self.is_from(other.peer, other.path_id) && Arc::ptr_eq(&self.attrs, &other.attrs)
+    }
+}
+
+#[derive(Debug)]
+pub struct Destination<P> {
+    pub prefix: P,
+    paths: SmallVec<[Path; 1]>,
+    /// How many of the first paths traffic may be shared among.
+    equal: u16,
+    advertised: Position,
+    installed: Position,
+}
+
+impl<P> Destination<P> {
+    pub fn best(&self) -> Option<&Path> {
+        self.paths.first()
+    }
+
+    pub fn multipath(&self) -> &[Path] {
+        self.paths.get(..usize::from(self.equal)).unwrap_or_default()
+    }
+
+    pub fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+}
+
+#[derive(Debug)]
+pub struct Table<P> {
+    destinations: Vec<Destination<P>>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    free: Vec<u32>,
+    occupied: usize,
+    /// Changes of best paths: what peers must hear.
+    pub advertise: Journal,
+    /// Changes of the paths traffic takes: what the kernel must hear.
+    pub install: Journal,
+}
+
+impl<P> Default for Table<P> {
+    fn default() -> Self {
+        Table {
+            destinations: Vec::new(),
+            index: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            free: Vec::new(),
+            occupied: 0,
+            advertise: Journal::default(),
+            install: Journal::default(),
+        }
+    }
+}
+
+/// What an insertion or removal did to the number of a peer's paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Added,
+    Replaced,
+    Unchanged,
+    Removed,
+}
+
+impl<P: Prefix> Table<P> {
+    pub fn get(&self, id: u32) -> Option<&Destination<P>> {
+        self.destinations.get(id as usize)
+    }
+
+    pub fn find(&self, prefix: P) -> Option<&Destination<P>> {
+        self.lookup(prefix).and_then(|id| self.get(id))
+    }
+
+    /// One more than the largest number in use.
+    pub fn numbers(&self) -> u32 {
+        self.destinations.len() as u32
+    }
+
+    /// Destinations with at least one path.
+    pub fn len(&self) -> usize {
+        self.occupied
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Destination<P>> {
+        self.destinations.iter().filter(|destination| !destination.paths.is_empty())
+    }
+
+    fn lookup(&self, prefix: P) -> Option<u32> {
+        let hash = self.hasher.hash_one(prefix);
+        self.index.find(hash, |id| self.get(*id).is_some_and(|d| d.prefix == prefix)).copied()
+    }
+
+    fn number(&mut self, prefix: P) -> u32 {
+        if let Some(id) = self.lookup(prefix) {
+            return id;
+        }
+        let id = match self.free.pop() {
+            Some(id) => {
+                if let Some(slot) = self.destinations.get_mut(id as usize) {
+                    slot.prefix = prefix;
+                }
+                id
+            }
+            None => {
+                self.destinations.push(Destination {
+                    prefix,
+                    paths: SmallVec::new(),
+                    equal: 0,
+                    advertised: 0,
+                    installed: 0,
+                });
+                (self.destinations.len() - 1) as u32
+            }
+        };
+        let (destinations, hasher) = (&self.destinations, &self.hasher);
+        self.index.insert_unique(hasher.hash_one(prefix), id, |id| {
+            destinations.get(*id as usize).map_or(0, |d| hasher.hash_one(d.prefix))
+        });
+        id
+    }
+
+    pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(u16) -> Origin) -> Effect {
+        let id = self.number(prefix);
+        let Some(destination) = self.destinations.get_mut(id as usize) else { return Effect::Unchanged };
+        let known = destination.paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id));
+        if let Some(known) = known
+            && Arc::ptr_eq(&known.attrs, &path.attrs)
+        {
+            known.epoch = path.epoch;
+            return Effect::Unchanged;
+        }
+        let mut added = false;
+        self.change(id, origin, |paths| {
+            match paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id)) {
+                Some(known) => *known = path,
+                None => {
+                    added = true;
+                    paths.push(path);
+                }
+            }
+        });
+        if added { Effect::Added } else { Effect::Replaced }
+    }
+
+    pub fn remove(&mut self, prefix: P, peer: u16, path_id: u32, origin: impl Fn(u16) -> Origin) -> Effect {
+        let Some(id) = self.lookup(prefix) else { return Effect::Unchanged };
+        let present = self.get(id).is_some_and(|d| d.paths.iter().any(|path| path.is_from(peer, path_id)));
+        if !present {
+            return Effect::Unchanged;
+        }
+        self.change(id, origin, |paths| paths.retain(|path| !path.is_from(peer, path_id)));
+        Effect::Removed
+    }
+
+    /// Removes the paths of a peer, or only those of other epochs than `keep`. Returns their number.
+    pub fn remove_peer(&mut self, peer: u16, keep: Option<u8>, origin: impl Fn(u16) -> Origin) -> usize {
+        let goes = |path: &Path| path.peer == peer && keep != Some(path.epoch);
+        let mut removed = 0;
+        for id in 0..self.numbers() {
+            let count = self.get(id).map_or(0, |d| d.paths.iter().filter(|path| goes(path)).count());
+            if count > 0 {
+                removed += count;
+                self.change(id, &origin, |paths| paths.retain(|path| !goes(path)));
+            }
+        }
+        removed
+    }
+
+    /// Changes the paths to a destination, decides again and notes what is different for others.
+    fn change(
+        &mut self,
+        id: u32,
+        origin: impl Fn(u16) -> Origin,
+        work: impl FnOnce(&mut SmallVec<[Path; 1]>),
+    ) {
+        let Some(destination) = self.destinations.get_mut(id as usize) else { return };
+        let before: SmallVec<[Path; 2]> = destination.multipath().iter().cloned().collect();
+        work(&mut destination.paths);
+        destination.equal = arrange(&mut destination.paths, origin).min(usize::from(u16::MAX)) as u16;
+        let after = destination.multipath();
+        let same_best = match (before.first(), after.first()) {
+            (None, None) => true,
+            (Some(before), Some(after)) => before.same(after),
+            _ => false,
+        };
+        let same_all = before.len() == after.len() && before.iter().zip(after).all(|(a, b)| a.same(b));
+        match (before.is_empty(), after.is_empty()) {
+            (true, false) => self.occupied += 1,
+            (false, true) => self.occupied -= 1,
+            _ => {}
+        }
+        if !same_best {
+            destination.advertised = self.advertise.record(id);
+        }
+        if !same_all {
+            destination.installed = self.install.record(id);
+        }
+    }
+
+    /// Notes every destination that traffic may be shared for as changed for the kernel.
+    pub fn install_shared(&mut self) {
+        for (id, destination) in self.destinations.iter_mut().enumerate() {
+            if destination.equal > 1 {
+                destination.installed = self.install.record(id as u32);
+            }
+        }
+    }
+
+    /// Numbers of changed destinations for a peer's reader.
+    pub fn read_advertise(&self, from: &mut Position, limit: usize, out: &mut Vec<u32>) {
+        self.advertise.read(from, limit, |id| self.get(id).map_or(0, |d| d.advertised), out);
+    }
+
+    /// Numbers of changed destinations for the kernel's reader.
+    pub fn read_install(&self, from: &mut Position, limit: usize, out: &mut Vec<u32>) {
+        self.install.read(from, limit, |id| self.get(id).map_or(0, |d| d.installed), out);
+    }
+
+    /// Whether a reader at `from` will meet this destination in the journal anyway.
+    pub fn will_be_read(&self, id: u32, from: Position) -> bool {
+        self.get(id).is_some_and(|d| d.advertised >= from)
+    }
+
+    /// Forgets what all readers have read, and frees the numbers of destinations that are gone for all of them.
+    pub fn forget(&mut self, slowest_peer: Position, kernel: Position) {
+        let destinations = &self.destinations;
+        let mut gone = Vec::new();
+        let empty = |id: u32| destinations.get(id as usize).is_some_and(|d| d.paths.is_empty());
+        self.advertise.trim(
+            slowest_peer,
+            |id| destinations.get(id as usize).map_or(0, |d| d.advertised),
+            |id| gone.extend(empty(id).then_some(id)),
+        );
+        self.install.trim(
+            kernel,
+            |id| destinations.get(id as usize).map_or(0, |d| d.installed),
+            |id| gone.extend(empty(id).then_some(id)),
+        );
+        self.advertise
+            .compact(destinations.len(), |id| destinations.get(id as usize).map_or(0, |d| d.advertised));
+        self.install
+            .compact(destinations.len(), |id| destinations.get(id as usize).map_or(0, |d| d.installed));
+        for id in gone {
+            self.release(id);
+        }
+    }
+
+    fn release(&mut self, id: u32) {
+        let Some(destination) = self.destinations.get_mut(id as usize) else { return };
+        let unread =
+            self.advertise.holds(destination.advertised) || self.install.holds(destination.installed);
+        if unread || !destination.paths.is_empty() {
+            return;
+        }
+        let hash = self.hasher.hash_one(destination.prefix);
+        // A number is released once: the second time the index no longer has it.
+        if let Ok(entry) = self.index.find_entry(hash, |known| *known == id) {
+            entry.remove();
+            destination.paths = SmallVec::new();
+            self.free.push(id);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Deadlines of all sessions. Time is what the caller says: the duration since the speaker's start.
+
+use crate::family::Family;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+pub type Time = Duration;
+
+/// Which of a peer's two possible connections: the one we make or the one we accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    Out,
+    In,
+}
+
+impl Direction {
+    pub fn other(self) -> Direction {
+        match self {
+            Direction::Out => Direction::In,
+            Direction::In => Direction::Out,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Timer {
+    /// Try the connection again.
+    Connect,
+    /// Leave Idle.
+    Idle,
+    Hold(Direction),
+    Keepalive(Direction),
+    /// A peer that takes nothing of what we have to send is given up (RFC 9687).
+    SendHold(Direction),
+    /// A restarting peer has not come back.
+    Restart,
+    /// A peer that came back, or began a refresh, has not finished telling.
+    Stale(Family),
+}
+
+/// Setting a timer again is cheap: the queue is corrected only when the earlier deadline comes.
+#[derive(Debug, Default)]
+pub struct Timers {
+    deadlines: HashMap<(u16, Timer), Slot>,
+    queue: BinaryHeap<Reverse<(Time, u16, Timer)>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    deadline: Option<Time>,
+    /// The earliest entry in the queue.
+    queued: Option<Time>,
+}
+
+impl Timers {
+    pub fn set(&mut self, peer: u16, timer: Timer, deadline: Time) {
+        let slot = self.deadlines.entry((peer, timer)).or_insert(Slot { deadline: None, queued: None });
+        slot.deadline = Some(deadline);
+        if slot.queued.is_none_or(|queued| queued > deadline) {
+            slot.queued = Some(deadline);
+            self.queue.push(Reverse((deadline, peer, timer)));
+        }
+    }
+
+    pub fn stop(&mut self, peer: u16, timer: Timer) {
+        if let Some(slot) = self.deadlines.get_mut(&(peer, timer)) {
+            slot.deadline = None;
+        }
+    }
+
+    pub fn is_set(&self, peer: u16, timer: Timer) -> bool {
+        self.deadlines.get(&(peer, timer)).is_some_and(|slot| slot.deadline.is_some())
+    }
+
+    pub fn stop_all(&mut self, peer: u16) {
+        for ((of, _), slot) in &mut self.deadlines {
+            if *of == peer {
+                slot.deadline = None;
+            }
+        }
+    }
+
+    /// No timer is due before this. One may be found not to be due then either.
+    pub fn next(&self) -> Option<Time> {
+        self.queue.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// Takes a timer that is due.
+    pub fn due(&mut self, now: Time) -> Option<(u16, Timer)> {
+        while let Some(Reverse((at, peer, timer))) = self.queue.peek().copied() {
+            if at > now {
+                return None;
+            }
+            self.queue.pop();
+            let Some(slot) = self.deadlines.get_mut(&(peer, timer)) else { continue };
+            if slot.queued != Some(at) {
+                continue;
+            }
+            slot.queued = None;
+            match slot.deadline {
+                None => {
+                    self.deadlines.remove(&(peer, timer));
+                }
+                Some(deadline) if deadline <= now => {
+                    self.deadlines.remove(&(peer, timer));
+                    return Some((peer, timer));
+                }
+                Some(deadline) => {
+                    slot.queued = Some(deadline);
+                    self.queue.push(Reverse((deadline, peer, timer)));
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u16, u64),
+        Stop(u16),
+        Wait(u64),
+    }
+
+    proptest! {
+        #[test]
+        fn fires_what_is_due_and_nothing_else(steps in proptest::collection::vec(prop_oneof![
+            (0u16..4, 0u64..30).prop_map(|(peer, after)| Step::Set(peer, after)),
+            (0u16..4).prop_map(Step::Stop),
+            (0u64..10).prop_map(Step::Wait),
+        ], 0..80)) {
+            let (mut timers, mut model) = (Timers::default(), HashMap::<u16, Time>::new());
+            let mut now = Time::ZERO;
+            for step in steps {
+                match step {
+                    Step::Set(peer, after) => {
+                        timers.set(peer, Timer::Idle, now + Time::from_secs(after));
+                        model.insert(peer, now + Time::from_secs(after));
+                    }
+                    Step::Stop(peer) => {
+                        timers.stop(peer, Timer::Idle);
+                        model.remove(&peer);
+                    }
+                    Step::Wait(seconds) => {
+                        now += Time::from_secs(seconds);
+                        while let Some((peer, _)) = timers.due(now) {
+                            let deadline = model.remove(&peer);
+                            prop_assert!(deadline.is_some_and(|deadline| deadline <= now));
+                        }
+                        prop_assert!(model.values().all(|deadline| *deadline > now));
+                    }
+                }
+                let earliest = model.values().min();
+                prop_assert!(earliest.is_none_or(|earliest| timers.next().is_some_and(|next| next <= *earliest)));
+            }
+        }
+    }
+}

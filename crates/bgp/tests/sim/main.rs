@@ -1,0 +1,9 @@
+//! The speaker's core under a simulated clock and network.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod malformed;
+mod net;
+mod refresh;
+mod restart;
+mod routes;
+mod sessions;

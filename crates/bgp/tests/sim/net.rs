@@ -1,0 +1,364 @@
+//! A network of speakers without sockets: connections are queues, and time passes when nothing else happens.
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tortie_bgp::core::{Conn, Core, Order, PeerState, PeerStatus, RouteChange};
+use tortie_bgp::{Attrs, Config, PeerConfig};
+
+pub type NodeId = usize;
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct End {
+    pub node: NodeId,
+    pub conn: Conn,
+}
+
+enum Event {
+    Bytes(End, Bytes),
+    Closed(End),
+}
+
+pub struct Node {
+    pub core: Core,
+    pub address: IpAddr,
+    /// The routes as the kernel would have them.
+    pub kernel: BTreeMap<IpNet, Vec<IpAddr>>,
+    pub complete: bool,
+    pub alive: bool,
+    /// What this node's connections may take; `None` for no limit.
+    pub stalled: bool,
+}
+
+/// Connections a test plays itself, by number.
+pub struct Wire {
+    pub inbox: Vec<u8>,
+    pub closed: bool,
+}
+
+#[derive(Default)]
+pub struct Net {
+    pub nodes: Vec<Node>,
+    pub now: Duration,
+    links: HashMap<End, End>,
+    events: VecDeque<Event>,
+    /// Addresses nobody can reach.
+    pub cut: Vec<IpAddr>,
+    pub wires: HashMap<End, Wire>,
+    /// Ends that are given nothing to send.
+    slow: Vec<End>,
+}
+
+pub fn v4(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, last)
+}
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+/// A configuration of a node `10.0.0.<last>`.
+pub fn config(asn: u32, last: u8) -> Config {
+    let mut config = Config::new(asn, v4(last));
+    config.local_v4 = Some(v4(last));
+    config.local_v6 = Some(format!("fd00::{last}").parse().unwrap());
+    config
+}
+
+pub fn peer(last: u8, asn: u32) -> PeerConfig {
+    PeerConfig::new(v4(last).into(), asn)
+}
+
+impl Net {
+    pub fn add(&mut self, config: Config) -> NodeId {
+        self.add_restarting(config, false)
+    }
+
+    pub fn add_restarting(&mut self, config: Config, restarting: bool) -> NodeId {
+        let address = config.local_v4.unwrap().into();
+        let mut core = Core::new(config, restarting, self.now).unwrap();
+        if !restarting {
+            core.local_complete(self.now);
+        }
+        let node =
+            Node { core, address, kernel: BTreeMap::new(), complete: false, alive: true, stalled: false };
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// A mesh of nodes of one AS, each with the address `10.0.0.<n>`.
+    pub fn mesh(count: u8, asn: u32) -> Net {
+        let mut network = Net::default();
+        for own in 1..=count {
+            let mut config = config(asn, own);
+            for other in (1..=count).filter(|other| *other != own) {
+                config.peers.insert(format!("peer{other}"), peer(other, asn));
+            }
+            network.add(config);
+        }
+        network
+    }
+
+    /// Lets everything happen that needs no time.
+    pub fn settle(&mut self) {
+        loop {
+            let mut busy = false;
+            for node in 0..self.nodes.len() {
+                busy |= self.work(node);
+            }
+            match self.events.pop_front() {
+                Some(event) => self.deliver(event),
+                None if !busy => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Lets time pass, stopping for every timer.
+    pub fn run(&mut self, seconds: u64) {
+        let end = self.now + Duration::from_secs(seconds);
+        loop {
+            self.settle();
+            let next = self
+                .nodes
+                .iter()
+                .filter(|node| node.alive)
+                .filter_map(|node| node.core.next_timer())
+                .min()
+                .filter(|at| *at <= end);
+            let Some(next) = next else { break };
+            self.now = self.now.max(next);
+            for node in self.nodes.iter_mut().filter(|node| node.alive) {
+                node.core.tick(self.now);
+            }
+        }
+        self.now = end;
+        for node in self.nodes.iter_mut().filter(|node| node.alive) {
+            node.core.tick(end);
+        }
+        self.settle();
+    }
+
+    fn work(&mut self, id: NodeId) -> bool {
+        let mut busy = false;
+        if !self.nodes[id].alive {
+            return false;
+        }
+        while let Some(order) = self.nodes[id].core.order() {
+            busy = true;
+            match order {
+                Order::Connect { conn, dial } => self.connect(id, conn, dial.to.ip()),
+                Order::Close { conn, last } => {
+                    let end = End { node: id, conn };
+                    self.send(end, last);
+                    self.hang_up(end);
+                }
+            }
+        }
+        let conns = if self.nodes[id].stalled { Vec::new() } else { self.conns(id) };
+        for conn in conns
+            .into_iter()
+            .filter(|conn| !self.slow.contains(&End { node: id, conn: *conn }))
+            .collect::<Vec<_>>()
+        {
+            if let Some(bytes) = self.nodes[id].core.output(conn) {
+                busy = true;
+                self.send(End { node: id, conn }, bytes);
+            }
+        }
+        for change in self.nodes[id].core.changes(1000) {
+            busy = true;
+            let node = &mut self.nodes[id];
+            match change {
+                RouteChange::Set(route) => {
+                    let hops = route.next_hops.iter().map(|hop| hop.address).collect();
+                    node.kernel.insert(route.prefix, hops);
+                }
+                RouteChange::Gone(prefix) => {
+                    node.kernel.remove(&prefix);
+                }
+                RouteChange::Complete => node.complete = true,
+            }
+        }
+        self.nodes[id].core.tidy();
+        busy
+    }
+
+    fn conns(&self, id: NodeId) -> Vec<Conn> {
+        let mut conns: Vec<Conn> = self
+            .links
+            .keys()
+            .chain(self.wires.keys())
+            .filter(|end| end.node == id)
+            .map(|end| end.conn)
+            .collect();
+        conns.sort();
+        conns.dedup();
+        conns
+    }
+
+    fn connect(&mut self, from: NodeId, conn: Conn, to: IpAddr) {
+        let source = self.nodes[from].address;
+        let target = self.nodes.iter().rposition(|node| node.address == to && node.alive);
+        let now = self.now;
+        let local = SocketAddr::new(source, 40000);
+        let remote = SocketAddr::new(to, 179);
+        let reachable = !self.cut.contains(&to) && !self.cut.contains(&source);
+        let accepted = target.filter(|_| reachable).and_then(|target| {
+            self.nodes[target].core.accepted(now, remote, local).map(|conn| End { node: target, conn })
+        });
+        let own = End { node: from, conn };
+        match accepted {
+            None => self.nodes[from].core.closed(now, conn, "connection refused"),
+            Some(other) => {
+                self.links.insert(own, other);
+                self.links.insert(other, own);
+                self.nodes[from].core.connected(now, conn, local);
+            }
+        }
+    }
+
+    /// A connection from an address a test plays itself. None if the node does not want it.
+    pub fn play(&mut self, from: IpAddr, to: NodeId) -> Option<End> {
+        let local = SocketAddr::new(self.nodes[to].address, 179);
+        let conn = self.nodes[to].core.accepted(self.now, local, SocketAddr::new(from, 40001))?;
+        let end = End { node: to, conn };
+        self.wires.insert(end, Wire { inbox: Vec::new(), closed: false });
+        Some(end)
+    }
+
+    /// What a played connection sends.
+    pub fn inject(&mut self, end: End, bytes: &[u8]) {
+        let now = self.now;
+        self.nodes[end.node].core.received(now, end.conn, Bytes::copy_from_slice(bytes));
+        self.settle();
+    }
+
+    pub fn hang_up_played(&mut self, end: End) {
+        self.wires.remove(&end);
+        let now = self.now;
+        self.nodes[end.node].core.closed(now, end.conn, "connection reset");
+        self.settle();
+    }
+
+    fn send(&mut self, from: End, bytes: Bytes) {
+        if let Some(wire) = self.wires.get_mut(&from) {
+            wire.inbox.extend_from_slice(&bytes);
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        if let Some(to) = self.links.get(&from) {
+            self.events.push_back(Event::Bytes(*to, bytes));
+        }
+    }
+
+    fn hang_up(&mut self, end: End) {
+        if let Some(wire) = self.wires.get_mut(&end) {
+            wire.closed = true;
+        }
+        if let Some(other) = self.links.remove(&end) {
+            self.links.remove(&other);
+            self.events.push_back(Event::Closed(other));
+        }
+    }
+
+    fn deliver(&mut self, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Bytes(end, bytes) if self.nodes[end.node].alive => {
+                // Small pieces, so that messages are cut anywhere.
+                for piece in bytes.chunks(701) {
+                    self.nodes[end.node].core.received(now, end.conn, Bytes::copy_from_slice(piece));
+                }
+            }
+            Event::Closed(end) if self.nodes[end.node].alive => {
+                self.nodes[end.node].core.closed(now, end.conn, "connection reset");
+            }
+            _ => {}
+        }
+    }
+
+    /// A node's end of its connection to another.
+    pub fn end_of(&self, node: NodeId, other: NodeId) -> End {
+        let (end, _) = self.links.iter().find(|(a, b)| (a.node, b.node) == (node, other)).unwrap();
+        *end
+    }
+
+    /// From now on the connection from one node to another takes nothing.
+    pub fn slow(&mut self, from: NodeId, to: NodeId) -> End {
+        let end = self.end_of(from, to);
+        self.slow.push(end);
+        end
+    }
+
+    pub fn release(&mut self, end: End) {
+        self.slow.retain(|slow| *slow != end);
+    }
+
+    /// Ends a node as kill -9 does. Its connections are reset.
+    pub fn kill(&mut self, id: NodeId) {
+        self.nodes[id].alive = false;
+        let ends: Vec<End> = self.links.keys().filter(|end| end.node == id).copied().collect();
+        for end in ends {
+            self.hang_up(end);
+        }
+    }
+
+    /// Cuts all connections of a node without telling it.
+    pub fn drop_connections(&mut self, id: NodeId) {
+        let ends: Vec<(End, End)> =
+            self.links.iter().filter(|(end, _)| end.node == id).map(|(a, b)| (*a, *b)).collect();
+        for (own, other) in ends {
+            self.links.remove(&own);
+            self.links.remove(&other);
+            self.events.push_back(Event::Closed(own));
+            self.events.push_back(Event::Closed(other));
+        }
+    }
+
+    pub fn originate(&mut self, id: NodeId, prefix: &str) {
+        self.nodes[id].core.originate(net(prefix), Attrs::local());
+    }
+
+    pub fn originate_with(&mut self, id: NodeId, prefix: &str, attrs: Attrs) {
+        self.nodes[id].core.originate(net(prefix), attrs);
+    }
+
+    /// Whether the node would send packets for the prefix to exactly these next hops.
+    pub fn routes_to(&self, id: NodeId, prefix: &str) -> Option<Vec<IpAddr>> {
+        self.nodes[id].kernel.get(&net(prefix)).cloned().map(|mut hops| {
+            hops.sort();
+            hops
+        })
+    }
+
+    pub fn status(&self, id: NodeId, name: &str) -> PeerStatus {
+        self.nodes[id]
+            .core
+            .status(Default::default())
+            .peers
+            .into_iter()
+            .find(|peer| &*peer.name == name)
+            .unwrap()
+    }
+
+    pub fn is_up(&self, id: NodeId, name: &str) -> bool {
+        self.status(id, name).state == PeerState::Established
+    }
+
+    pub fn all_up(&self) -> bool {
+        self.nodes
+            .iter()
+            .filter(|node| node.alive)
+            .flat_map(|node| node.core.status(Default::default()).peers)
+            .all(|peer| peer.state == PeerState::Established)
+    }
+}
