@@ -3,7 +3,7 @@
 use crate::prefix_set::PrefixSet;
 use crate::rib::attrs::Attrs;
 use ipnet::IpNet;
-use rustbgpd_wire::LargeCommunity;
+pub use rustbgpd_wire::LargeCommunity;
 use std::ops::RangeInclusive;
 
 /// The first rule that matches and has a verdict decides; without one the default does.

@@ -1,5 +1,6 @@
 //! `tortie lab`: the tree of commands, and what each does.
 
+use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -36,7 +37,7 @@ enum LabCommand {
     /// Add and remove pods
     #[command(subcommand)]
     Pod(PodCommand),
-    /// Stop and start the daemons of nodes
+    /// Add nodes, stop and start their daemons
     #[command(subcommand)]
     Node(NodeCommand),
     /// Run a command on a node, as on that host, or in a pod; a shell when none is given
@@ -78,6 +79,9 @@ struct UpArgs {
     /// All nodes on one link, or racks behind a router
     #[arg(long, value_enum, default_value = "l2")]
     topology: Topology,
+    /// How nodes tell each other their routes
+    #[arg(long, value_enum, default_value = "none")]
+    bgp: Bgp,
     /// A pool for the pods' addresses, instead of one of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
@@ -105,6 +109,8 @@ enum PodCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 enum NodeCommand {
+    /// Add one more node and print its name; returns when it is ready
+    Add,
     /// End a node's daemon; its pods keep their network
     Stop {
         node: String,
@@ -154,8 +160,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, pools, keep } = args;
-            let plan = Plan { nodes, datastore, topology, pools, keep };
+            let UpArgs { nodes, datastore, topology, bgp, pools, keep } = args;
+            let plan = Plan { nodes, datastore, topology, bgp, pools, keep };
             up::up(place, &plan).await?;
             say(
                 "try: tortie lab pod add web --node node1; tortie lab status; tortie lab exec node1 -- ip route",
@@ -180,6 +186,10 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
                 say(&format!("the daemon of {node} is not running"));
             }
             Ok(())
+        }
+        LabCommand::Node(NodeCommand::Add) => {
+            let name = node::add(place, Cluster::load(place)?).await?;
+            print(out, &format!("{name}\n"))
         }
         LabCommand::Node(NodeCommand::Start { node }) => {
             let cluster = Cluster::load(place)?;

@@ -1,5 +1,6 @@
 //! What a lab consists of, as written down when it was begun.
 
+use crate::bgp::Bgp;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::place::Place;
@@ -20,6 +21,8 @@ pub enum Datastore {
 pub struct Cluster {
     pub datastore: Datastore,
     pub topology: Topology,
+    #[serde(default)]
+    pub bgp: Bgp,
     /// A Unix socket, which every namespace can reach.
     pub endpoint: String,
     pub pools: Vec<IpNet>,

@@ -1,5 +1,6 @@
 //! A lab that shows itself: up, pods on different nodes, packets between them, the routes that carry them, down.
 
+use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -15,7 +16,14 @@ const NODES: u8 = 3;
 
 pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Result<()> {
     title(out, "A cluster of three nodes on this machine")?;
-    let plan = Plan { nodes: NODES, datastore, topology: Topology::L2, pools: Vec::new(), keep: false };
+    let plan = Plan {
+        nodes: NODES,
+        datastore,
+        topology: Topology::L2,
+        bgp: Bgp::None,
+        pools: Vec::new(),
+        keep: false,
+    };
     let cluster = up::up(place, &plan).await?;
     let shown = up::interruptible(show(place, &cluster, out)).await;
     title(out, "Everything is removed again")?;

@@ -37,6 +37,14 @@ pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<
     Ok(())
 }
 
+/// Connects one more node, in a rack that is there.
+pub async fn extend(place: &Place, node: &Node) -> Result<()> {
+    let fabric = netns::open(&place.fabric())?;
+    connect(place, &netns::connection(&fabric)?, node)
+        .await
+        .map_err(|error| Error::kernel(format!("link of {}", node.name), &error))
+}
+
 fn bridge(rack: u8) -> String {
     format!("rack{rack}")
 }

@@ -5,6 +5,7 @@
 //! What exists is found again by the names of the namespaces and by files written before anything is made, so that
 //! [`down`] works after a crash too.
 
+mod bgp;
 mod cli;
 mod cluster;
 mod cni;

@@ -1,12 +1,17 @@
 //! A node: the daemon in its namespace, and what commands on that host see.
 
+use crate::bgp::{self, Bgp};
 use crate::cluster::Cluster;
 use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::{Daemon, Started};
+use crate::topology::{self, MOST_NODES, Node};
+use crate::{fabric, files, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
+use tortie_model::Resource;
+use tortie_store::Resources;
 
 pub fn daemon(place: &Place, node: &str) -> Daemon {
     Daemon::in_dir(&format!("the daemon of {node}"), &place.node_dir(node))
@@ -14,6 +19,15 @@ pub fn daemon(place: &Place, node: &str) -> Daemon {
 
 pub fn socket(place: &Place, node: &str) -> PathBuf {
     place.node_dir(node).join("run/cni.sock")
+}
+
+/// Writes down what a node cannot find out itself.
+pub async fn announce(resources: &Resources, cluster: &Cluster, node: &Node) -> Result<()> {
+    if let Some(object) = bgp::node(cluster, node) {
+        let resource = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        resources.create(resource).await?;
+    }
+    Ok(())
 }
 
 /// Starts the daemon; [`ready`] waits for it.
@@ -28,6 +42,7 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
         ("IP", "autodetect"),
         ("IP6", "autodetect"),
         ("NO_DEFAULT_POOLS", "true"),
+        ("CALICO_NETWORKING_BACKEND", cluster.bgp.backend()),
     ]);
     daemon(place, node).start(&place.node_netns(node), command)
 }
@@ -43,6 +58,27 @@ pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> 
         return Err(Error::refused(format!("the daemon of {node} is running already (process {pid})")));
     }
     ready(place, cluster, node, start(place, cluster, node)?).await
+}
+
+/// A further node for a lab that is up; returns when it takes containers.
+pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
+    let count = u8::try_from(cluster.nodes.len()).unwrap_or(MOST_NODES);
+    if count >= MOST_NODES {
+        return Err(Error::refused(format!("a lab has at most {MOST_NODES} nodes")));
+    }
+    let nodes = cluster.topology.nodes(count + 1);
+    let Some(node) = nodes.last().cloned() else { return Err(Error::refused("there is no such node")) };
+    if topology::racks(&nodes).len() > topology::racks(&cluster.nodes).len() || cluster.bgp == Bgp::Tor {
+        return Err(Error::refused("a node that needs a rack or a router of its own cannot be added later"));
+    }
+    cluster.nodes.push(node.clone());
+    files::replace(&place.cluster_file(), &cluster)?;
+    netns::create(&place.node_netns(&node.name)).await?;
+    fabric::extend(place, &node).await?;
+    up::write_node_files(place, &cluster, &node)?;
+    announce(&store::client(&cluster).await?, &cluster, &node).await?;
+    ready(place, &cluster, &node.name, start(place, &cluster, &node.name)?).await?;
+    Ok(node.name)
 }
 
 /// How the tools reach the store.

@@ -1,10 +1,11 @@
 //! Brings a lab up: directory, namespaces, network, store, nodes, in this order.
 
+use crate::bgp::{self, Bgp};
 use crate::cluster::{Cluster, Datastore};
 use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::topology::Topology;
+use crate::topology::{Node, Topology};
 use crate::{down, fabric, files, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
@@ -22,6 +23,7 @@ pub struct Plan {
     pub nodes: u8,
     pub datastore: Datastore,
     pub topology: Topology,
+    pub bgp: Bgp,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
     /// Leave everything as it is when something fails, to look at it.
@@ -36,6 +38,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
     let cluster = Cluster {
         datastore: plan.datastore,
         topology: plan.topology,
+        bgp: plan.bgp,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
@@ -115,11 +118,14 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     });
     let resources = store::start(place, cluster).await?;
     store::seed(&resources, cluster).await?;
+    bgp::seed(&resources, cluster).await?;
+    bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
     // All at once: most of their start is waiting.
     let mut started = Vec::new();
-    for name in &names {
-        started.push((*name, node::start(place, cluster, name)?));
+    for node in &cluster.nodes {
+        node::announce(&resources, cluster, node).await?;
+        started.push((&node.name, node::start(place, cluster, &node.name)?));
     }
     for (name, started) in started {
         node::ready(place, cluster, name, started).await?;
@@ -145,11 +151,13 @@ fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
             "spec": {"datastoreType": "etcdv3", "etcdEndpoints": cluster.endpoint},
         }),
     )?;
-    for node in &cluster.nodes {
-        let dir = directory(place.node_dir(&node.name).join("cni"))?;
-        files::replace(&dir.join("10-calico.conflist"), &cni::conflist(place, cluster, &node.name))?;
-    }
-    Ok(())
+    cluster.nodes.iter().try_for_each(|node| write_node_files(place, cluster, node))
+}
+
+/// What a runtime on the node finds.
+pub fn write_node_files(place: &Place, cluster: &Cluster, node: &Node) -> Result<()> {
+    let dir = directory(place.node_dir(&node.name).join("cni"))?;
+    files::replace(&dir.join("10-calico.conflist"), &cni::conflist(place, cluster, &node.name))
 }
 
 fn directory(path: PathBuf) -> Result<PathBuf> {

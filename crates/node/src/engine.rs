@@ -3,6 +3,7 @@
 //! One task owns compute and dataplane. Until the whole store has been heard once, nothing is touched in the kernel;
 //! while the store is silent, everything stays as it is.
 
+use crate::bgp;
 use crate::state::State;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -73,6 +74,10 @@ pub struct Engine {
     missing: HashSet<usize>,
     /// Whoever waits for the kernel, and for which interface.
     waiting: Vec<(Option<String>, oneshot::Sender<Outcome>)>,
+    /// Where the node speaks BGP.
+    bgp: Option<bgp::Link>,
+    /// BGP has been told the plan as a whole; from now on, changes do.
+    bgp_knows: bool,
 }
 
 impl Engine {
@@ -82,6 +87,7 @@ impl Engine {
         state: Arc<State>,
         ranges: usize,
         held: HashSet<Key>,
+        bgp: Option<bgp::Link>,
     ) -> (Engine, mpsc::Receiver<Reports>) {
         let (reports, reported) = mpsc::channel(1);
         let engine = Engine {
@@ -95,6 +101,8 @@ impl Engine {
             retired: BTreeMap::new(),
             missing: (0..ranges).collect(),
             waiting: Vec::new(),
+            bgp,
+            bgp_knows: false,
         };
         (engine, reported)
     }
@@ -110,6 +118,7 @@ impl Engine {
             tokio::select! {
                 Some((range, event)) = news.recv() => self.hear(range, event),
                 Some(order) = orders.recv() => self.obey(order),
+                Some(routes) = learnt(&mut self.bgp) => self.learn(routes).await,
                 _ = retry.tick() => {}
                 else => return,
             }
@@ -184,6 +193,16 @@ impl Engine {
         }
     }
 
+    /// Takes in what BGP brought. It never comes before the plan it follows from is in the kernel.
+    async fn learn(&mut self, mut routes: Vec<Update>) {
+        while let Some(Ok(more)) = self.bgp.as_mut().map(|bgp| bgp.learnt.try_recv()) {
+            routes.extend(more);
+        }
+        routes.iter().for_each(|route| self.plan.apply(route.clone()));
+        // What fails is tried again by the dataplane itself, or by starting it anew.
+        let _ = self.program(routes).await;
+    }
+
     async fn converge(&mut self) {
         let updates = self.compute.flush();
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
@@ -196,7 +215,17 @@ impl Engine {
             }
             return;
         }
+        let told = self.bgp.is_some().then(|| updates.clone());
         let outcome = self.program(updates).await;
+        if let (Some(bgp), Some(updates)) = (&self.bgp, told.filter(|_| self.dataplane.is_some())) {
+            // What came while the store was not heard completely is in the plan as a whole.
+            let updates =
+                if std::mem::replace(&mut self.bgp_knows, true) { updates } else { self.plan_for_bgp() };
+            if !updates.is_empty() {
+                // Fails only while the daemon ends.
+                let _ = bgp.plan.send(updates);
+            }
+        }
         for (interface, done) in self.waiting.drain(..) {
             let result = match &outcome {
                 Err(error) => Err(error.clone()),
@@ -207,6 +236,13 @@ impl Engine {
             };
             let _ = done.send(result);
         }
+    }
+
+    /// All that BGP has to know.
+    fn plan_for_bgp(&self) -> Vec<Update> {
+        let workloads = self.plan.workloads.iter();
+        let workloads = workloads.map(|(id, workload)| Update::Workload(id.clone(), Some(workload.clone())));
+        self.plan.bgp.iter().cloned().map(Update::Bgp).chain(workloads).collect()
     }
 
     /// Makes the kernel have the plan; what it did not take is named.
@@ -281,13 +317,21 @@ impl Engine {
     }
 }
 
+async fn learnt(bgp: &mut Option<bgp::Link>) -> Option<Vec<Update>> {
+    match bgp {
+        Some(bgp) => bgp.learnt.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 fn is_ready(information: &ClusterInformation) -> bool {
     information.spec.datastore_ready.unwrap_or(true)
 }
 
-/// What a node listens to.
-pub fn ranges() -> Vec<tortie_model::KeyRange> {
+/// What a node listens to; more if it speaks BGP.
+pub fn ranges(host: &str, speaks_bgp: bool) -> Vec<tortie_model::KeyRange> {
     use tortie_model::KeyRange;
+    use tortie_model::key::AffinityType;
     let kinds = [
         Kind::Node,
         Kind::IPPool,
@@ -296,5 +340,11 @@ pub fn ranges() -> Vec<tortie_model::KeyRange> {
         Kind::ClusterInformation,
     ];
     let blocks = KeyRange::Blocks { ip_version: None };
-    kinds.into_iter().map(KeyRange::all).chain([blocks]).collect()
+    let mut ranges: Vec<KeyRange> = kinds.into_iter().map(KeyRange::all).chain([blocks]).collect();
+    if speaks_bgp {
+        ranges.extend([Kind::BGPConfiguration, Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
+        let (affinity, owner) = (AffinityType::Host, Some(host.to_owned()));
+        ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
+    }
+    ranges
 }

@@ -1,5 +1,6 @@
 //! The node's daemon: start-up, the loop from store to kernel, the CNI server, status, health and metrics.
 
+mod bgp;
 mod cni;
 mod engine;
 mod failpoint;
@@ -8,6 +9,7 @@ mod http;
 mod journal;
 mod metrics;
 mod options;
+mod queries;
 mod run;
 mod startup;
 mod state;

@@ -19,6 +19,9 @@ pub struct NodeArgs {
     /// given
     #[arg(long, value_name = "DIR", env = "TORTIE_CALICO_DIR")]
     pub calico_dir: Option<PathBuf>,
+    /// Passwords of BGP sessions: a directory per secret, a file per key
+    #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
+    pub secrets_dir: PathBuf,
     /// Where the datastore is, like calicoctl's --config
     #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
     pub config: PathBuf,
@@ -35,6 +38,11 @@ impl NodeArgs {
 
     pub fn socket(&self) -> PathBuf {
         self.run_dir.join("cni.sock")
+    }
+
+    /// Answers questions about the node.
+    pub fn query_socket(&self) -> PathBuf {
+        self.run_dir.join("node.sock")
     }
 
     pub fn journal_dir(&self) -> PathBuf {

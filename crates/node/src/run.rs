@@ -1,18 +1,19 @@
 //! From an argument list to a running node, in the order in which things must happen.
 
+use crate::bgp::Speaking;
 use crate::cni::{self, Wiring};
 use crate::engine::{self, Engine};
 use crate::journal::{Journal, Phase};
 use crate::options::NodeArgs;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
-use crate::{files, http, status, sync};
+use crate::{files, http, queries, status, sync};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tortie_compute::{Compute, Environment};
+use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
 use tortie_store::{Client, Config, Resources};
@@ -67,6 +68,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     };
     tracing::info!("stopping; workloads keep their network");
     // Nobody is behind it any more; a plugin that finds nothing there says the same.
+    let _ = std::fs::remove_file(args.query_socket());
     let _ = std::fs::remove_file(args.socket());
     outcome
 }
@@ -105,14 +107,21 @@ async fn start(
         journal.all().iter().filter(|r| r.phase == Phase::Live).filter_map(|r| r.endpoint_key()).collect();
     let state = Arc::new(State::new(name));
     let environment = Environment::new(variables.0.clone());
-    let compute = Compute::new(name, environment);
-    let ranges = engine::ranges();
-    let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), ranges.len(), held);
+    let mut compute = Compute::new(name, environment);
+    let speaks_bgp = !matches!(variables.get("CALICO_NETWORKING_BACKEND"), "none" | "vxlan");
+    let bgp = speaks_bgp.then(|| {
+        compute.speak_bgp(BgpEnvironment { router_id: variables.get("CALICO_ROUTER_ID").to_owned() });
+        let mark = args.run_dir.join("bgp");
+        Speaking::start(host.clone(), state.clone(), args.secrets_dir.clone(), mark)
+    });
+    let ranges = engine::ranges(name, speaks_bgp);
+    let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), ranges.len(), held, bgp);
     let (orders, ordered) = Engine::orders();
     let news = sync::follow(&client, ranges, &state);
     tokio::spawn(engine.run(news, ordered));
     tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), reports));
     tokio::spawn(status::heartbeats(state.clone(), client.clone(), name.to_owned()));
+    tokio::spawn(queries::serve(args.query_socket(), state.clone()));
     tokio::spawn(http::serve_health(state.clone()));
     tokio::spawn(http::serve_metrics(state.clone()));
     tokio::spawn(follow_addresses(resources.clone(), variables.clone(), name.to_owned()));

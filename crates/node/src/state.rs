@@ -1,6 +1,7 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
 use crate::metrics::Metrics;
+use crate::queries::Speech;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -25,6 +26,8 @@ struct Facts {
     datastore_locked: bool,
     /// In the plan of this node.
     workloads: BTreeSet<WorkloadId>,
+    /// Where the node speaks BGP.
+    speech: Option<Speech>,
 }
 
 impl State {
@@ -111,6 +114,14 @@ impl State {
     /// Somebody has locked the datastore, for a migration or the like.
     pub fn is_datastore_locked(&self) -> bool {
         self.lock().datastore_locked
+    }
+
+    pub fn set_speech(&self, speech: Option<Speech>) {
+        self.lock().speech = speech;
+    }
+
+    pub fn speech(&self) -> Option<Speech> {
+        self.lock().speech.clone()
     }
 
     /// Remembers which workloads are in the plan.

@@ -126,9 +126,12 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     if failures.is_empty() {
-        for file in
-            [node.calico_dir().join("nodename"), node.calico_dir().join("mtu"), datastore_socket(node)]
-        {
+        for file in [
+            node.calico_dir().join("nodename"),
+            node.calico_dir().join("mtu"),
+            datastore_socket(node),
+            node.run_dir.join("bgp"),
+        ] {
             remove(&file, &mut failures);
         }
         for dir in [node.journal_dir(), node.state_dir.join("datastore")] {

@@ -1,0 +1,146 @@
+//! How the lab's nodes tell each other their routes: not at all, or by BGP in one of the usual shapes.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::process::Daemon;
+use crate::topology::{self, Node};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
+use tortie_model::{API_VERSION, Resource};
+use tortie_store::Resources;
+
+const NODES: u32 = 64512;
+const ROUTER: u32 = 64600;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Bgp {
+    /// No BGP: nodes learn each other's blocks from the store
+    #[default]
+    None,
+    /// Every node with every other
+    Mesh,
+    /// All nodes with node1, which reflects
+    Reflector,
+    /// Every node with the router of its rack, which is BIRD; its package must be installed
+    Tor,
+}
+
+impl Bgp {
+    /// What a node's daemon is told.
+    pub fn backend(self) -> &'static str {
+        match self {
+            Bgp::None => "none",
+            Bgp::Mesh | Bgp::Reflector | Bgp::Tor => "tortie",
+        }
+    }
+}
+
+pub fn router(place: &Place) -> Daemon {
+    Daemon::in_dir("the router", &dir(place))
+}
+
+fn dir(place: &Place) -> PathBuf {
+    place.dir().join("router")
+}
+
+/// What the store must say before the nodes start.
+pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
+    let objects = match cluster.bgp {
+        Bgp::None | Bgp::Mesh => Vec::new(),
+        Bgp::Reflector => vec![
+            configuration(),
+            peer("to-reflectors", json!({"nodeSelector": "all()", "peerSelector": "has(route-reflector)"})),
+        ],
+        Bgp::Tor => {
+            let mut objects = vec![configuration()];
+            for rack in topology::racks(&cluster.nodes) {
+                let gateway = topology::gateway(rack);
+                for address in [gateway.ipv4.to_string(), gateway.ipv6.to_string()] {
+                    let name = format!("rack{rack}-{}", if address.contains(':') { "v6" } else { "v4" });
+                    // The other nodes' routes come back to us through the router with our own number in them.
+                    let spec = json!({"nodeSelector": format!("rack == '{rack}'"), "peerIP": address,
+                        "asNumber": ROUTER, "numAllowedLocalASNumbers": 1});
+                    objects.push(peer(&name, spec));
+                }
+            }
+            objects
+        }
+    };
+    for object in objects {
+        let resource = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        resources.create(resource).await?;
+    }
+    Ok(())
+}
+
+fn configuration() -> Value {
+    json!({"apiVersion": API_VERSION, "kind": "BGPConfiguration", "metadata": {"name": "default"},
+        "spec": {"asNumber": NODES, "nodeToNodeMeshEnabled": false}})
+}
+
+fn peer(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": "BGPPeer", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The node's own resource, where BGP needs to know more of it than the node finds out itself.
+pub fn node(cluster: &Cluster, node: &Node) -> Option<Value> {
+    let labels = match cluster.bgp {
+        Bgp::Tor => json!({"rack": node.rack.to_string()}),
+        Bgp::Reflector if cluster.nodes.first() == Some(node) => json!({"route-reflector": "true"}),
+        _ => return None,
+    };
+    let mut bgp = json!({"ipv4Address": node.ipv4.to_string(), "ipv6Address": node.ipv6.to_string()});
+    if cluster.bgp == Bgp::Reflector {
+        bgp["routeReflectorClusterID"] = json!("244.0.0.1");
+    }
+    Some(json!({"apiVersion": API_VERSION, "kind": "Node", "metadata": {"name": node.name, "labels": labels},
+        "spec": {"bgp": bgp}}))
+}
+
+/// Starts the router between the racks, and returns when it answers.
+pub async fn start_router(place: &Place, cluster: &Cluster) -> Result<()> {
+    if cluster.bgp != Bgp::Tor {
+        return Ok(());
+    }
+    let dir = dir(place);
+    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let (file, control) = (dir.join("bird.conf"), dir.join("bird.ctl"));
+    std::fs::write(&file, bird(cluster)).map_err(Error::file(&file))?;
+    let mut command = Command::new("bird");
+    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control);
+    let started = router(place).start(&place.fabric(), command)?;
+    let control = &control;
+    started
+        .ready(|| async move {
+            std::os::unix::net::UnixStream::connect(control).map(drop).map_err(|error| error.to_string())
+        })
+        .await
+}
+
+fn bird(cluster: &Cluster) -> String {
+    let first = topology::gateway(1).ipv4;
+    let mut text = format!(
+        "router id {first};\nprotocol device {{}}\n\
+         protocol kernel {{ ipv4 {{ import none; export all; }}; merge paths on; }}\n\
+         protocol kernel {{ ipv6 {{ import none; export all; }}; merge paths on; }}\n"
+    );
+    for node in &cluster.nodes {
+        let gateway = topology::gateway(node.rack);
+        let ends = [
+            ("ipv4", "v4", gateway.ipv4.to_string(), node.ipv4.addr().to_string()),
+            ("ipv6", "v6", gateway.ipv6.to_string(), node.ipv6.addr().to_string()),
+        ];
+        for (family, short, own, peer) in ends {
+            text += &format!(
+                "protocol bgp {}_{short} {{ local {own} as {ROUTER}; neighbor {peer} as {NODES}; \
+                 {family} {{ import all; export all; next hop self; }}; }}\n",
+                node.name
+            );
+        }
+    }
+    text
+}

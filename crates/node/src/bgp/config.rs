@@ -1,0 +1,163 @@
+//! The plan's BGP in the words of the speaker.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use tortie_bgp::filter::{
+    Change, Community as Tag, Filter, LargeCommunity, Match, PeerKind, PrefixMatch, PrefixOperator, Rule,
+    Source, Verdict,
+};
+use tortie_bgp::{Config, NextHopMode, PeerConfig, PrefixSet};
+use tortie_plan::bgp::{
+    self as plan, Bgp, Export, FilterRule, LOCAL_PREF_OF_METRIC_0, NextHop, Operation, Session,
+};
+
+/// A route that beats the same one learnt in another way.
+const PREFERRED: u16 = 200;
+
+/// `password` finds what a secret holds. Nothing if the node has no router ID.
+pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Config> {
+    let mut config = Config::new(bgp.as_number, bgp.router_id?);
+    config.listen = match bgp.listen.as_slice() {
+        [] => vec![
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, bgp.listen_port)),
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, bgp.listen_port)),
+        ],
+        addresses => addresses.iter().map(|address| SocketAddr::from((*address, bgp.listen_port))).collect(),
+    };
+    config.peers = bgp
+        .sessions
+        .iter()
+        .map(|(name, session)| {
+            (name.clone(), peer(bgp, session, session.password.as_ref().and_then(&password)))
+        })
+        .collect();
+    Some(config)
+}
+
+fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
+    let usual = PeerConfig::new(session.peer, session.remote_as);
+    let internal = session.local_as.unwrap_or(bgp.as_number) == session.remote_as;
+    let v4 = session.peer.is_ipv4();
+    PeerConfig {
+        port: session.port,
+        local_as: session.local_as,
+        passive: session.passive,
+        source: session.source,
+        password,
+        keepalive: session.keepalive,
+        restart_time: session.restart_time.or(usual.restart_time),
+        ttl_security: session.ttl_security,
+        next_hop: match session.next_hop {
+            NextHop::Auto => NextHopMode::Auto,
+            NextHop::Own => NextHopMode::Own,
+            NextHop::Keep => NextHopMode::Keep,
+        },
+        reflect: session.reflect,
+        allow_own_as: session.allow_own_as,
+        import: Arc::new(import(bgp, session, v4)),
+        export: Arc::new(export(bgp, session, v4, internal)),
+        add_path: true,
+        ..usual
+    }
+}
+
+/// Everything is taken unless a filter says otherwise. A route that is better than a normal one of ours beats it.
+fn import(bgp: &Bgp, session: &Session, v4: bool) -> Filter {
+    let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
+    rules.push(Rule {
+        when: Match { local_pref: Some(better_than_normal(&bgp.export, v4)), ..Match::default() },
+        then: vec![Change::SetPreference(PREFERRED)],
+        verdict: None,
+    });
+    Filter { rules, default: Verdict::Accept }
+}
+
+/// In the order of the reference, which is what makes an accepting filter win over everything.
+fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
+    let export = &bgp.export;
+    let mut rules = filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
+    let decide = |when: Match, verdict: Verdict| Rule { when, then: Vec::new(), verdict: Some(verdict) };
+    let device = |pattern: &str| Match { device: Some(pattern.to_owned()), ..Match::default() };
+    rules.push(decide(inside(&export.silent_pools), Verdict::Reject));
+    if internal {
+        rules.extend(["*.cali", "*.calico", "tunl0"].map(|pattern| decide(device(pattern), Verdict::Reject)));
+    }
+    rules.push(decide(device("bpf*.cali"), Verdict::Reject));
+    rules.extend(export.communities.iter().map(|(net, values)| Rule {
+        when: inside(std::slice::from_ref(net)),
+        then: values.iter().map(|value| Change::AddCommunity(tag(*value))).collect(),
+        verdict: None,
+    }));
+    let blocks: Vec<_> = export.blocks.iter().filter(|(_, told)| **told).map(|(block, _)| *block).collect();
+    rules.push(decide(prefixes(PrefixOperator::Equal, &blocks), Verdict::Accept));
+    let migrating = Match { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
+    rules.push(decide(migrating, Verdict::Accept));
+    rules.push(decide(inside(&blocks), Verdict::Reject));
+    rules.push(decide(inside(&export.reflected), Verdict::Accept));
+    rules.push(decide(inside(&export.pools), Verdict::Accept));
+    Filter { rules, default: Verdict::Reject }
+}
+
+fn better_than_normal(export: &Export, v4: bool) -> std::ops::RangeInclusive<u32> {
+    let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
+    LOCAL_PREF_OF_METRIC_0 - normal + 1..=u32::MAX
+}
+
+fn inside(nets: &[ipnet::IpNet]) -> Match {
+    prefixes(PrefixOperator::In, nets)
+}
+
+fn prefixes(operator: PrefixOperator, nets: &[ipnet::IpNet]) -> Match {
+    let set: PrefixSet = nets.iter().copied().collect();
+    Match { prefix: Some(PrefixMatch { operator, set, length: None }), ..Match::default() }
+}
+
+/// The rules of a session's filters, one after the other. One that does not exist is passed over.
+fn filters(bgp: &Bgp, session: &Session, part: impl Fn(&plan::Filter) -> &Vec<FilterRule>) -> Vec<Rule> {
+    let known = session.filters.iter().filter_map(|name| bgp.filters.get(name));
+    known.flat_map(|filter| part(filter).iter().map(rule).collect::<Vec<_>>()).collect()
+}
+
+fn rule(rule: &FilterRule) -> Rule {
+    let prefix = rule.prefix.map(|prefix| PrefixMatch {
+        operator: match prefix.operator {
+            plan::PrefixOperator::In => PrefixOperator::In,
+            plan::PrefixOperator::NotIn => PrefixOperator::NotIn,
+            plan::PrefixOperator::Equal => PrefixOperator::Equal,
+            plan::PrefixOperator::NotEqual => PrefixOperator::NotEqual,
+        },
+        set: [prefix.net].into_iter().collect(),
+        length: prefix.length.map(|(first, last)| first..=last),
+    });
+    let priority = |priority: u32| LOCAL_PREF_OF_METRIC_0.saturating_sub(priority);
+    Rule {
+        when: Match {
+            prefix,
+            source: rule.learnt.then_some(Source::Peers),
+            device: rule.interface.clone(),
+            peer: rule
+                .internal
+                .map(|internal| if internal { PeerKind::Internal } else { PeerKind::External }),
+            community: rule.community.map(tag),
+            as_path_prefix: rule.as_path_prefix.clone(),
+            local_pref: rule.priority.map(|wanted| priority(wanted)..=priority(wanted)),
+        },
+        then: rule
+            .operations
+            .iter()
+            .map(|operation| match operation {
+                Operation::AddCommunity(community) => Change::AddCommunity(tag(*community)),
+                Operation::PrependPath(path) => Change::PrependPath(path.clone()),
+                Operation::SetPriority(wanted) => Change::SetLocalPref(priority(*wanted)),
+            })
+            .collect(),
+        verdict: Some(if rule.accept { Verdict::Accept } else { Verdict::Reject }),
+    }
+}
+
+fn tag(community: plan::Community) -> Tag {
+    match community {
+        plan::Community::Standard(high, low) => Tag::Standard(u32::from(high) << 16 | u32::from(low)),
+        plan::Community::Large(first, second, third) => Tag::Large(LargeCommunity::new(first, second, third)),
+    }
+}

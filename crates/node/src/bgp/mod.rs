@@ -1,0 +1,209 @@
+//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between.
+//!
+//! The speaker starts when the plan first says how; what it cannot take, it is told again with the next change.
+
+mod config;
+mod secrets;
+mod telling;
+
+use crate::queries::Speech;
+use crate::state::State;
+use ipnet::IpNet;
+use secrets::Secrets;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use telling::Telling;
+use tokio::sync::mpsc;
+use tortie_bgp::core::{BestRoute, RouteChange, Shutdown};
+use tortie_bgp::{Config, Routes, Sockets, Speaker};
+use tortie_dataplane::Netns;
+use tortie_plan::bgp::{Bgp, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::{Learnt, Update};
+
+/// Between looks at the passwords, and between attempts to start.
+const LOOK: Duration = Duration::from_secs(2);
+const QUEUE: usize = 16;
+
+/// The way from the engine to BGP and back.
+pub struct Link {
+    /// What changed in the plan, once the kernel has it.
+    pub plan: mpsc::UnboundedSender<Vec<Update>>,
+    /// What is to be in the kernel.
+    pub learnt: mpsc::Receiver<Vec<Update>>,
+}
+
+pub struct Speaking {
+    host: Netns,
+    state: Arc<State>,
+    secrets: Secrets,
+    /// Exists once a speaker ran here since the host's start: its routes are still in the kernel.
+    mark: PathBuf,
+    bgp: Option<Arc<Bgp>>,
+    telling: Telling,
+    running: Option<(Speaker, Routes, Config)>,
+    /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
+    best: BTreeMap<IpNet, Learnt>,
+    learnt: mpsc::Sender<Vec<Update>>,
+}
+
+impl Speaking {
+    pub fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
+        let (plan, plans) = mpsc::unbounded_channel();
+        let (learnt, receiver) = mpsc::channel(QUEUE);
+        let speaking = Speaking {
+            host,
+            state,
+            secrets: Secrets::new(secrets),
+            mark,
+            bgp: None,
+            telling: Telling::default(),
+            running: None,
+            best: BTreeMap::new(),
+            learnt,
+        };
+        tokio::spawn(speaking.run(plans));
+        Link { plan, learnt: receiver }
+    }
+
+    async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                updates = plans.recv() => match updates {
+                    Some(updates) => self.hear(updates).await,
+                    None => return self.stop().await,
+                },
+                changes = next(&mut self.running) => match changes {
+                    Some(changes) => self.learn(changes).await,
+                    None => {
+                        tracing::error!("the BGP speaker ended; starting it again");
+                        self.running = None;
+                        self.state.set_speech(None);
+                    }
+                },
+                _ = look.tick() => self.follow().await,
+            }
+        }
+    }
+
+    async fn hear(&mut self, updates: Vec<Update>) {
+        for update in updates {
+            match update {
+                Update::Bgp(bgp) => self.bgp = Some(bgp),
+                Update::Workload(id, workload) => self.telling.put_workload(id, workload),
+                _ => {}
+            }
+        }
+        self.follow().await;
+    }
+
+    /// Makes the speaker do what the plan and the secrets say by now.
+    async fn follow(&mut self) {
+        let Some(bgp) = self.bgp.clone() else { return };
+        let trouble = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
+            None => Some("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned()),
+            Some(config) => self.configure(config).await.err(),
+        };
+        self.state.set_trouble("bgp", trouble);
+        let Some((speaker, _, _)) = &self.running else { return };
+        for (net, attrs) in self.telling.changes(&bgp) {
+            // An error means that the speaker ended, which is noticed elsewhere.
+            let _ = match attrs {
+                Some(attrs) => speaker.originate(net, attrs),
+                None => speaker.withdraw(net),
+            };
+        }
+        let _ = speaker.local_complete();
+        if self.telling.install_changed(&bgp) {
+            self.tell_again(&bgp).await;
+        }
+    }
+
+    async fn configure(&mut self, config: Config) -> Result<(), String> {
+        match &mut self.running {
+            Some((_, _, current)) if *current == config => Ok(()),
+            Some((speaker, _, current)) => {
+                speaker.reconfigure(config.clone()).await.map_err(|error| error.to_string())?;
+                *current = config;
+                Ok(())
+            }
+            None => {
+                let host = self.host.clone();
+                let sockets = Sockets::inside(move |make| host.run(make).map_err(io::Error::other)?);
+                let restarting = self.mark.exists();
+                let started = Speaker::start(config.clone(), sockets, restarting).await;
+                let (speaker, routes) = started.map_err(|error| error.to_string())?;
+                if let Err(error) = std::fs::write(&self.mark, "") {
+                    tracing::warn!(%error, path = %self.mark.display(), "a restart will not be graceful");
+                }
+                tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
+                let started = std::time::SystemTime::now();
+                self.state.set_speech(Some(Speech { speaker: speaker.clone(), started }));
+                self.running = Some((speaker, routes, config));
+                self.telling.start_again();
+                Ok(())
+            }
+        }
+    }
+
+    async fn learn(&mut self, changes: Vec<RouteChange>) {
+        let Some(bgp) = self.bgp.clone() else { return };
+        let mut updates = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change {
+                RouteChange::Set(route) => {
+                    let (net, learnt) = (route.prefix, kernel_route(&bgp, &route));
+                    updates.push(Update::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
+                    match learnt {
+                        Some(learnt) => self.best.insert(net, learnt),
+                        None => self.best.remove(&net),
+                    };
+                }
+                RouteChange::Gone(net) => {
+                    self.best.remove(&net);
+                    updates.push(Update::Learnt(net, None));
+                }
+                RouteChange::Complete => updates.push(Update::LearntComplete),
+            }
+        }
+        // Fails only when the engine is gone, and with it everything else.
+        let _ = self.learnt.send(updates).await;
+    }
+
+    /// Which routes belong into the kernel has changed.
+    async fn tell_again(&mut self, bgp: &Bgp) {
+        let wanted = |net: &IpNet, learnt: &Learnt| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
+        let updates = self.best.iter().map(|(net, learnt)| Update::Learnt(*net, wanted(net, learnt)));
+        let _ = self.learnt.send(updates.collect()).await;
+    }
+
+    /// Without a word, so that peers keep our routes for a while.
+    async fn stop(self) {
+        if let Some((speaker, _, _)) = self.running {
+            let _ = speaker.shutdown(Shutdown::Graceful).await;
+        }
+    }
+}
+
+/// What a believed route is in the kernel: our own blocks go nowhere unless a workload has the address, our other routes
+/// are there already.
+fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
+    let metric = LOCAL_PREF_OF_METRIC_0.saturating_sub(route.attrs.local_pref());
+    if route.local {
+        let single = route.prefix.prefix_len() == route.prefix.max_prefix_len();
+        let block = !single && bgp.export.blocks.contains_key(&route.prefix);
+        return block.then(|| Learnt { next_hops: Vec::new(), metric });
+    }
+    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address).collect();
+    Some(Learnt { next_hops, metric })
+}
+
+async fn next(running: &mut Option<(Speaker, Routes, Config)>) -> Option<Vec<RouteChange>> {
+    match running {
+        Some((_, routes, _)) => routes.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,43 @@
+//! Passwords of sessions. Outside Kubernetes a secret is a directory, its keys are files, as when one is mounted.
+
+use std::path::PathBuf;
+use tortie_plan::bgp::Secret;
+
+pub struct Secrets {
+    dir: PathBuf,
+}
+
+impl Secrets {
+    pub fn new(dir: PathBuf) -> Secrets {
+        Secrets { dir }
+    }
+
+    /// Nothing if it is not there: the session is then tried without, and again when it appears.
+    pub fn read(&self, secret: &Secret) -> Option<String> {
+        let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
+        if !plain(&secret.name) || !plain(&secret.key) {
+            return None;
+        }
+        let text = std::fs::read_to_string(self.dir.join(&secret.name).join(&secret.key)).ok()?;
+        Some(text.trim_end_matches('\n').to_owned()).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_a_file_and_stays_inside_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("bgp")).unwrap();
+        std::fs::write(dir.path().join("bgp/tor"), "hunter2\n").unwrap();
+        std::fs::write(dir.path().join("outside"), "x").unwrap();
+        let secrets = Secrets::new(dir.path().join("bgp/.."));
+        let read = |name: &str, key: &str| secrets.read(&Secret { name: name.into(), key: key.into() });
+        assert_eq!(read("bgp", "tor"), Some("hunter2".to_owned()));
+        for (name, key) in [("bgp", "none"), ("", "outside"), ("..", "outside"), ("bgp", "../outside")] {
+            assert_eq!(read(name, key), None, "{name} {key}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The routes of our own: blocks of this node and addresses of its workloads, and what peers have been told of them.
+
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tortie_bgp::Attrs;
+use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::{Workload, WorkloadId};
+
+/// An own route: its metric and the interface it leads to.
+type Own = (u32, Option<Arc<str>>);
+
+#[derive(Default)]
+pub struct Telling {
+    workloads: BTreeMap<WorkloadId, Workload>,
+    told: BTreeMap<IpNet, Own>,
+    install: Option<Install>,
+}
+
+impl Telling {
+    pub fn put_workload(&mut self, id: WorkloadId, workload: Option<Workload>) {
+        match workload {
+            Some(workload) => self.workloads.insert(id, workload),
+            None => self.workloads.remove(&id),
+        };
+    }
+
+    /// A new speaker knows nothing.
+    pub fn start_again(&mut self) {
+        self.told.clear();
+    }
+
+    /// What to announce, and what to take back.
+    pub fn changes(&mut self, bgp: &Bgp) -> Vec<(IpNet, Option<Attrs>)> {
+        let wanted = self.wanted(bgp);
+        let gone: BTreeSet<IpNet> =
+            self.told.keys().filter(|net| !wanted.contains_key(net)).copied().collect();
+        let new = wanted.iter().filter(|(net, own)| self.told.get(net) != Some(own));
+        let mut changes: Vec<(IpNet, Option<Attrs>)> =
+            new.map(|(net, own)| (*net, Some(attributes(own)))).collect();
+        changes.extend(gone.into_iter().map(|net| (net, None)));
+        self.told = wanted;
+        changes
+    }
+
+    fn wanted(&self, bgp: &Bgp) -> BTreeMap<IpNet, Own> {
+        let metric = |net: &IpNet| match net {
+            IpNet::V4(_) => bgp.export.priority_v4,
+            IpNet::V6(_) => bgp.export.priority_v6,
+        };
+        let mut wanted = BTreeMap::new();
+        for block in bgp.export.blocks.keys() {
+            if block.prefix_len() < block.max_prefix_len() {
+                wanted.insert(*block, (metric(block), None));
+            }
+        }
+        for workload in self.workloads.values() {
+            let interface: Arc<str> = workload.interface.as_str().into();
+            for address in &workload.addresses {
+                let net = IpNet::from(*address);
+                // Inside a block of ours the block stands for it.
+                let covered = bgp.export.blocks.keys().any(|block| *block != net && block.contains(&net));
+                if !covered {
+                    wanted.insert(net, (metric(&net), Some(interface.clone())));
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Whether other routes than before belong into the kernel.
+    pub fn install_changed(&mut self, bgp: &Bgp) -> bool {
+        let before = self.install.replace(bgp.install.clone());
+        before.is_some_and(|before| before != bgp.install)
+    }
+}
+
+fn attributes((metric, interface): &Own) -> Attrs {
+    Attrs {
+        local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(*metric)),
+        device: interface.clone(),
+        ..Attrs::local()
+    }
+}

@@ -1,0 +1,134 @@
+//! The socket for people who look: one question and one answer per connection, both JSON.
+
+use crate::state::State;
+use serde_json::{Value, json};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus};
+use tortie_bgp::{Family, Speaker};
+
+const LIMIT: u64 = 64 << 10;
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+/// A speaker and when it was started.
+#[derive(Clone, Debug)]
+pub struct Speech {
+    pub speaker: Speaker,
+    pub started: SystemTime,
+}
+
+pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
+    if let Err(error) = listen(&path, state).await {
+        tracing::error!(%error, path = %path.display(), "no answers to questions");
+    }
+}
+
+async fn listen(path: &Path, state: Arc<State>) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let state = state.clone();
+        tokio::spawn(async move {
+            if let Err(error) = converse(stream, &state).await {
+                tracing::debug!(%error, "whoever asked went away before the answer");
+            }
+        });
+    }
+}
+
+async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
+    let mut text = Vec::new();
+    tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
+    let question: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let answer = match question["ask"].as_str() {
+        Some("bgp peers") => peers(state).await,
+        Some("bgp routes") => routes(state).await,
+        Some(other) => Err(format!("{other:?} is no question that is known here")),
+        None => Err("the question must be an object with the field \"ask\"".to_owned()),
+    };
+    let answer = answer.unwrap_or_else(|error| json!({"error": error}));
+    stream.write_all(answer.to_string().as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn speech(state: &State) -> Result<Speech, String> {
+    let trouble = || state.troubles().remove("bgp");
+    state.speech().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
+}
+
+async fn peers(state: &State) -> Result<Value, String> {
+    let speech = speech(state)?;
+    let status = speech.speaker.status().await.map_err(|error| error.to_string())?;
+    let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, speech.started)).collect();
+    Ok(
+        json!({"asn": status.asn, "routerID": status.router_id, "restarting": status.restarting, "peers": peers}),
+    )
+}
+
+fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
+    let since = (started + peer.since).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "name": *peer.name,
+        "address": peer.address,
+        "asn": peer.remote_as,
+        "state": state_name(peer.state),
+        "since": since.as_secs(),
+        "routerID": peer.router_id,
+        "received": peer.prefixes_in.v4 + peer.prefixes_in.v6,
+        "sent": peer.prefixes_out.v4 + peer.prefixes_out.v6,
+        "awaited": peer.waiting,
+        "error": peer.last_error,
+    })
+}
+
+fn state_name(state: PeerState) -> &'static str {
+    match state {
+        PeerState::Idle => "Idle",
+        PeerState::Connect => "Connect",
+        PeerState::Active => "Active",
+        PeerState::OpenSent => "OpenSent",
+        PeerState::OpenConfirm => "OpenConfirm",
+        PeerState::Established => "Established",
+    }
+}
+
+async fn routes(state: &State) -> Result<Value, String> {
+    let speech = speech(state)?;
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        let routes = speech.speaker.routes(family).await.map_err(|error| error.to_string())?;
+        all.extend(routes.iter().map(route));
+    }
+    Ok(json!({"routes": all}))
+}
+
+fn route(route: &RouteStatus) -> Value {
+    let attrs = &route.attrs;
+    let standard = attrs.communities.iter().map(|value| format!("{}:{}", value >> 16, value & 0xffff));
+    let large = attrs.large_communities.iter().map(ToString::to_string);
+    json!({
+        "prefix": route.prefix,
+        "peer": route.peer.as_deref(),
+        "nextHop": attrs.next_hop,
+        "asPath": attrs.as_path,
+        "localPref": attrs.local_pref(),
+        "med": attrs.med,
+        "communities": standard.chain(large).collect::<Vec<String>>(),
+        "best": route.best,
+        "used": route.used,
+        "stale": route.stale,
+    })
+}
