@@ -5,10 +5,12 @@
 
 mod engine;
 mod parameters;
+mod policy;
 mod routes;
 mod settings;
 mod workloads;
 
 pub use engine::{Compute, Totals};
 pub use parameters::{Environment, Parameters};
+pub use policy::Evaluations;
 pub use workloads::local_workload;

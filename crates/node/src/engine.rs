@@ -271,9 +271,7 @@ impl Engine {
         self.state.set_parameters(self.compute.parameters());
         let totals = self.compute.totals();
         let metrics = &self.state.metrics;
-        metrics.hosts.set(i64::try_from(totals.nodes).unwrap_or(i64::MAX));
-        metrics.workload_endpoints.set(i64::try_from(totals.workload_endpoints).unwrap_or(i64::MAX));
-        metrics.local_endpoints.set(i64::try_from(totals.local_workloads).unwrap_or(i64::MAX));
+        metrics.count(&totals);
         for (object, reason) in self.state.set_problems(self.compute.problems()) {
             metrics.bad_objects.inc();
             tracing::warn!(object, reason, "passed over");
@@ -294,6 +292,16 @@ pub fn ranges() -> Vec<tortie_model::KeyRange> {
         Kind::WorkloadEndpoint,
         Kind::FelixConfiguration,
         Kind::ClusterInformation,
+        Kind::Tier,
+        Kind::Profile,
+        Kind::GlobalNetworkPolicy,
+        Kind::NetworkPolicy,
+        Kind::StagedGlobalNetworkPolicy,
+        Kind::StagedNetworkPolicy,
+        Kind::StagedKubernetesNetworkPolicy,
+        Kind::GlobalNetworkSet,
+        Kind::NetworkSet,
+        Kind::HostEndpoint,
     ];
     let blocks = KeyRange::Blocks { ip_version: None };
     kinds.into_iter().map(KeyRange::all).chain([blocks]).collect()
