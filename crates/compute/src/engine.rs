@@ -163,6 +163,11 @@ impl Compute {
         guards
     }
 
+    /// Whether a profile has been heard of.
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.policies.has_profile(name)
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

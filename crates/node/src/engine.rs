@@ -21,6 +21,9 @@ const QUEUE: usize = 1024;
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long news of a profile that was just written may take. Without it the endpoint is wired but denied.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How an order went.
 type Outcome = Result<(), String>;
 
@@ -28,7 +31,7 @@ type Outcome = Result<(), String>;
 #[derive(Debug)]
 pub enum Order {
     /// An endpoint of ours exists: program it now, and keep it whatever the store says.
-    Attach { key: Key, value: Box<Value>, done: oneshot::Sender<Outcome> },
+    Attach { key: Key, value: Box<Value>, profile: Option<String>, done: oneshot::Sender<Outcome> },
     /// It is gone, deleted from the store at this revision of it.
     Detach { key: Key, revision: Option<Revision>, done: oneshot::Sender<Outcome> },
 }
@@ -38,10 +41,11 @@ pub enum Order {
 pub struct Orders(mpsc::Sender<Order>);
 
 impl Orders {
-    /// Returns when the endpoint is in the kernel.
-    pub async fn attach(&self, key: Key, value: Value) -> Result<(), String> {
+    /// Returns when the endpoint is in the kernel, and with it the profile if one is given: it was written just before
+    /// the endpoint, and news of it may still be on the way.
+    pub async fn attach(&self, key: Key, value: Value, profile: Option<String>) -> Result<(), String> {
         let (done, answer) = oneshot::channel();
-        self.send(Order::Attach { key, value: Box::new(value), done }, answer).await
+        self.send(Order::Attach { key, value: Box::new(value), profile, done }, answer).await
     }
 
     /// Returns when nothing of the endpoint is in the kernel.
@@ -71,8 +75,16 @@ pub struct Engine {
     retired: BTreeMap<Key, Revision>,
     /// Ranges of which the snapshot is not complete yet.
     missing: HashSet<usize>,
-    /// Whoever waits for the kernel, and for which interface.
-    waiting: Vec<(Option<String>, oneshot::Sender<Outcome>)>,
+    waiting: Vec<Waiting>,
+}
+
+/// Whoever waits for the kernel.
+struct Waiting {
+    interface: Option<String>,
+    /// To be heard of first.
+    profile: Option<String>,
+    since: Instant,
+    done: oneshot::Sender<Outcome>,
 }
 
 impl Engine {
@@ -161,7 +173,7 @@ impl Engine {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Attach { key, value, done } => {
+            Order::Attach { key, value, profile, done } => {
                 let interface = match &*value {
                     Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                         Some(endpoint.spec.interface_name.clone())
@@ -171,7 +183,7 @@ impl Engine {
                 self.retired.remove(&key);
                 self.compute.put(&key, &value);
                 self.held.insert(key);
-                self.waiting.push((interface, done));
+                self.waiting.push(Waiting { interface, profile, since: Instant::now(), done });
             }
             Order::Detach { key, revision, done } => {
                 self.held.remove(&key);
@@ -179,7 +191,7 @@ impl Engine {
                 if let Some(revision) = revision {
                     self.retired.insert(key, revision);
                 }
-                self.waiting.push((None, done));
+                self.waiting.push(Waiting { interface: None, profile: None, since: Instant::now(), done });
             }
         }
     }
@@ -190,14 +202,19 @@ impl Engine {
         self.state.note(&updates);
         self.publish();
         if !self.missing.is_empty() {
-            for (_, done) in self.waiting.drain(..) {
+            for Waiting { done, .. } in self.waiting.drain(..) {
                 // Whoever asked may be gone.
                 let _ = done.send(Err("the datastore has not been heard completely yet".to_owned()));
             }
             return;
         }
         let outcome = self.program(updates).await;
-        for (interface, done) in self.waiting.drain(..) {
+        let compute = &self.compute;
+        let ready = |waiting: &mut Waiting| {
+            let known = waiting.profile.as_ref().is_none_or(|profile| compute.has_profile(profile));
+            known || outcome.is_err() || waiting.since.elapsed() > PROFILE_PATIENCE
+        };
+        for Waiting { interface, done, .. } in self.waiting.extract_if(.., ready) {
             let result = match &outcome {
                 Err(error) => Err(error.clone()),
                 Ok(failures) => {

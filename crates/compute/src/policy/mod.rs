@@ -402,6 +402,10 @@ impl Policies {
         removed.append(&mut gone_sets);
     }
 
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.profiles.has(name)
+    }
+
     pub fn count(&self, totals: &mut Totals) {
         (totals.policies, totals.active_policies) = self.roster.totals();
         totals.tiers = self.roster.tiers();

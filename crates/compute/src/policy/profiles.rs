@@ -26,6 +26,10 @@ impl Profiles {
         self.bodies.len()
     }
 
+    pub fn has(&self, name: &str) -> bool {
+        self.bodies.contains_key(name)
+    }
+
     pub fn put(&mut self, name: &str, ingress: &[kinds::Rule], egress: &[kinds::Rule]) {
         let body = Body::new(Some((ingress.to_vec(), egress.to_vec())));
         self.bodies.insert(name.to_owned(), body);
