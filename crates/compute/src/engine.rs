@@ -2,6 +2,7 @@
 
 use crate::bgp::{BgpEnvironment, Speaking};
 use crate::parameters::{Environment, Parameters};
+use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
 use crate::workloads::{Name, Workloads, addresses, local_workload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ pub struct Compute {
     routes: Routes,
     /// None where the node does not speak BGP.
     speaking: Option<Speaking>,
+    policies: Policies,
     problems: BTreeMap<String, String>,
 }
 
@@ -33,6 +35,20 @@ pub struct Totals {
     pub nodes: usize,
     pub workload_endpoints: usize,
     pub local_workloads: usize,
+    pub host_endpoints: usize,
+    pub policies: usize,
+    /// Policies in force on this node.
+    pub active_policies: usize,
+    pub profiles: usize,
+    pub tiers: usize,
+    /// Address sets in use on this node.
+    pub sets: usize,
+    /// Endpoints and network sets.
+    pub labelled: usize,
+    pub selectors: usize,
+    /// Those of them that are found by a label.
+    pub indexed_selectors: usize,
+    pub evaluations: Evaluations,
 }
 
 impl Compute {
@@ -49,6 +65,7 @@ impl Compute {
             workloads: Workloads::default(),
             routes: Routes::new(host),
             speaking: None,
+            policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
         compute.configure();
@@ -85,12 +102,19 @@ impl Compute {
             }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+                self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(name, endpoint);
                 return;
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
                 Ok(())
+            }
+            Value::Resource(resource) => {
+                if let Some(problem) = self.policies.put(key, resource) {
+                    self.problems.insert(path, problem);
+                }
+                return;
             }
             _ => Ok(()),
         };
@@ -128,7 +152,9 @@ impl Compute {
                 self.own.remove(&name);
                 self.workloads.remove(&name);
                 self.routes.remove_remote(&name);
+                self.policies.remove(key);
             }
+            Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
             _ => {}
         }
@@ -137,12 +163,26 @@ impl Compute {
     /// What changed in the plan since the last time: what goes comes before what replaces it.
     pub fn flush(&mut self) -> Vec<Update> {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
-        let moved = self.workloads.flush(&mut removed, &mut added);
+        let (moved, wired) = self.workloads.flush(&mut removed, &mut added);
+        for ((namespace, name), wired) in wired {
+            let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
+            self.policies.set_wired(&key, wired);
+        }
         let workloads = &self.workloads;
         self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
-        removed.append(&mut added);
-        removed.extend(self.speaking.as_mut().and_then(Speaking::flush).map(Update::Bgp));
-        removed
+        // A guard is there before its workload and goes after it.
+        let (mut guards, mut gone) = (Vec::new(), Vec::new());
+        self.policies.flush(&mut guards, &mut gone);
+        guards.append(&mut removed);
+        guards.append(&mut added);
+        guards.append(&mut gone);
+        guards.extend(self.speaking.as_mut().and_then(Speaking::flush).map(Update::Bgp));
+        guards
+    }
+
+    /// Whether a profile has been heard of.
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.policies.has_profile(name)
     }
 
     pub fn settings(&self) -> &Settings {
@@ -155,12 +195,20 @@ impl Compute {
 
     pub fn totals(&self) -> Totals {
         let (nodes, remote) = self.routes.totals();
-        Totals { nodes, workload_endpoints: remote + self.own.len(), local_workloads: self.workloads.len() }
+        let mut totals = Totals {
+            nodes,
+            workload_endpoints: remote + self.own.len(),
+            local_workloads: self.workloads.len(),
+            ..Totals::default()
+        };
+        self.policies.count(&mut totals);
+        totals
     }
 
     /// Objects that cannot take effect, and why.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let mut problems = self.problems.clone();
+        problems.extend(self.policies.problems().map(|(key, reason)| (key.to_string(), reason.clone())));
         for (namespace, name) in self.workloads.waiting() {
             let key = Key::resource(Kind::WorkloadEndpoint, namespace, name).to_string();
             problems.insert(key, "its interface belongs to another endpoint".to_owned());
@@ -176,20 +224,24 @@ impl Compute {
         } else {
             self.own.remove(&name);
             self.workloads.remove(&name);
+            let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1);
+            self.policies.remove_workload(&key);
             self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint));
         }
     }
 
     fn program(&mut self, name: &Name) {
         let Some(endpoint) = self.own.get(name) else { return };
-        let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1).to_string();
+        let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1);
         match local_workload(endpoint, self.may_spoof) {
             Ok((id, workload)) => {
-                self.problems.remove(&key);
+                self.problems.remove(&key.to_string());
+                self.policies.put_workload(&key, &id, &workload, endpoint);
                 self.workloads.put(name.clone(), id, workload);
             }
             Err(reason) => {
-                self.problems.insert(key, reason);
+                self.problems.insert(key.to_string(), reason);
+                self.policies.remove_workload(&key);
                 self.workloads.remove(name);
             }
         }

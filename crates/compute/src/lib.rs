@@ -6,6 +6,7 @@
 mod bgp;
 mod engine;
 mod parameters;
+mod policy;
 mod routes;
 mod settings;
 mod workloads;
@@ -13,4 +14,5 @@ mod workloads;
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, Totals};
 pub use parameters::{Environment, Parameters};
+pub use policy::Evaluations;
 pub use workloads::local_workload;

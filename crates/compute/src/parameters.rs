@@ -1,12 +1,15 @@
 //! Which value a parameter of the node's daemon has: the environment first, then the FelixConfiguration of the node,
 //! of a selector, of the cluster, then the default.
 
+use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
-use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, FelixParameter};
-use tortie_model::scalar;
+use tortie_model::kinds::{Accepts, FelixConfiguration, FelixConfigurationSpec, FelixParameter, ProtoPort};
+use tortie_model::scalar::{self, Protocol};
 use tortie_model::selector::Selector;
+use tortie_plan::Failsafe;
 
 /// The variables that set parameters, by name without `FELIX_`, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +68,7 @@ impl Parameters {
                 }
             }
         }
-        for parameter in FelixConfigurationSpec::PARAMETERS {
+        for parameter in FelixConfigurationSpec::PARAMETERS.iter().chain(OWN) {
             if let Some(value) = environment.0.get(&parameter.name.to_ascii_lowercase()) {
                 values.insert(parameter.key, Value::String(value.clone()));
             }
@@ -129,6 +132,21 @@ impl Parameters {
         .unwrap_or_default()
     }
 
+    /// Protocol, network and port of a list such as `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80`; a list with an entry
+    /// that cannot be read is as if it were not set.
+    pub fn failsafes(&self, key: &str) -> Vec<Failsafe> {
+        self.read(key, |value| match value {
+            Value::String(text) if text.eq_ignore_ascii_case("none") => Some(Vec::new()),
+            Value::String(text) => text.split(',').map(|entry| failsafe(entry.trim())).collect(),
+            Value::Array(entries) => {
+                let read = |entry: &Value| serde_json::from_value::<ProtoPort>(entry.clone()).ok();
+                entries.iter().map(|entry| read(entry).and_then(|entry| of_entry(&entry))).collect()
+            }
+            _ => None,
+        })
+        .unwrap_or_default()
+    }
+
     /// The value as set; what cannot be read is as if it were not set.
     fn read<T>(&self, key: &str, read: impl Fn(&Value) -> Option<T>) -> Option<T> {
         let usual = || parameter(key).and_then(|p| read(&Value::String(p.default.to_owned())));
@@ -136,8 +154,41 @@ impl Parameters {
     }
 }
 
+/// Parameters that the reference does not have. They are set in the environment alone: FelixConfiguration is the
+/// reference's and has no room for them.
+const OWN: &[FelixParameter] = &[FelixParameter {
+    key: "cutDeniedFlows",
+    name: "CutDeniedFlows",
+    accepts: Accepts::Any,
+    default: "false",
+}];
+
+fn failsafe(text: &str) -> Option<Failsafe> {
+    let (protocol, rest) = text.split_once(':')?;
+    let (net, port) = match rest.rsplit_once(':') {
+        Some((net, port)) => (net.trim_start_matches('[').trim_end_matches(']'), port),
+        None => ("", rest),
+    };
+    of_entry(&ProtoPort { protocol: protocol.to_owned(), port: port.parse().ok()?, net: net.to_owned() })
+}
+
+fn of_entry(entry: &ProtoPort) -> Option<Failsafe> {
+    let protocol = match entry.protocol.as_str() {
+        "" => Protocol::TCP,
+        text => Protocol::from_any_case(text).number()?,
+    };
+    let net = match entry.net.as_str() {
+        "" => None,
+        text => {
+            let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok())?;
+            Some(net.trunc())
+        }
+    };
+    Some(Failsafe { protocol, port: entry.port, net })
+}
+
 fn parameter(key: &str) -> Option<&'static FelixParameter> {
-    FelixConfigurationSpec::PARAMETERS.iter().find(|parameter| parameter.key == key)
+    FelixConfigurationSpec::PARAMETERS.iter().chain(OWN).find(|parameter| parameter.key == key)
 }
 
 fn selects(selector: &str, labels: &BTreeMap<String, String>) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::parameters::Parameters;
 use crate::routes::Policy;
-use tortie_plan::Settings;
+use tortie_plan::{DenyAction, EndpointToHost, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
@@ -26,7 +26,35 @@ impl Parameters {
             ipv6: self.flag("ipv6Support"),
             mtu: None,
             mtu_interface_pattern: self.text("mtuIfacePattern"),
-            policy: usual.policy,
+            policy: self.policy_settings(),
+        }
+    }
+
+    fn policy_settings(&self) -> PolicySettings {
+        let usual = PolicySettings::default();
+        // Whoever moves here from iptables has set the older of the two.
+        let deny = match self.is_set("nftablesFilterDenyAction") {
+            true => "nftablesFilterDenyAction",
+            false => "iptablesFilterDenyAction",
+        };
+        PolicySettings {
+            endpoint_to_host: match self.text("defaultEndpointToHostAction").to_ascii_lowercase().as_str() {
+                "accept" => EndpointToHost::Accept,
+                "return" => EndpointToHost::Return,
+                _ => EndpointToHost::Drop,
+            },
+            deny: match self.text(deny).eq_ignore_ascii_case("reject") {
+                true => DenyAction::Reject,
+                false => DenyAction::Drop,
+            },
+            drop_invalid: !self.flag("disableConntrackInvalidCheck"),
+            vxlan_port: u16::try_from(self.number("vxlanPort")).unwrap_or(usual.vxlan_port),
+            vxlan_from_workloads: self.flag("allowVXLANPacketsFromWorkloads"),
+            ipip_from_workloads: self.flag("allowIPIPPacketsFromWorkloads"),
+            failsafe_inbound: self.failsafes("failsafeInboundHostPorts"),
+            failsafe_outbound: self.failsafes("failsafeOutboundHostPorts"),
+            log_prefix: self.text("logPrefix"),
+            cut_denied_flows: self.flag("cutDeniedFlows"),
         }
     }
 
@@ -53,7 +81,9 @@ mod tests {
     use super::*;
     use crate::Environment;
     use std::collections::BTreeMap;
-    use tortie_model::kinds::FelixConfiguration;
+    use tortie_model::ObjectMeta;
+    use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, ProtoPort};
+    use tortie_plan::Failsafe;
 
     fn with(name: &str, value: &str) -> Parameters {
         let none: [FelixConfiguration; 0] = [];
@@ -73,6 +103,50 @@ mod tests {
         assert_eq!(with("DeviceRouteProtocol", "999").settings().device_route_protocol, 3);
         assert!(!with("IPForwarding", "Disabled").settings().ip_forwarding);
         assert!(!with("Ipv6Support", "false").settings().ipv6);
+    }
+
+    #[test]
+    fn policy_settings_follow_the_parameters() {
+        let policy = |name: &str, value: &str| with(name, value).settings().policy;
+        let to_host = |value| policy("DefaultEndpointToHostAction", value).endpoint_to_host;
+        assert_eq!(to_host("ACCEPT"), EndpointToHost::Accept);
+        assert_eq!(to_host("Return"), EndpointToHost::Return);
+        assert_eq!(to_host("nonsense"), EndpointToHost::Drop);
+        assert_eq!(policy("IptablesFilterDenyAction", "REJECT").deny, DenyAction::Reject);
+        assert_eq!(policy("NftablesFilterDenyAction", "Reject").deny, DenyAction::Reject);
+        assert!(!policy("DisableConntrackInvalidCheck", "true").drop_invalid);
+        assert_eq!(policy("VXLANPort", "8472").vxlan_port, 8472);
+        assert!(policy("AllowVXLANPacketsFromWorkloads", "true").vxlan_from_workloads);
+        assert!(policy("AllowIPIPPacketsFromWorkloads", "true").ipip_from_workloads);
+        assert_eq!(policy("LogPrefix", "%t %n").log_prefix, "%t %n");
+        assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
+    }
+
+    #[test]
+    fn failsafe_ports_are_read_from_text_and_from_objects() {
+        let inbound =
+            |value: &str| with("FailsafeInboundHostPorts", value).settings().policy.failsafe_inbound;
+        let port = |protocol, port, net: &str| Failsafe { protocol, port, net: net.parse().ok() };
+        assert_eq!(
+            inbound("tcp:22, udp:10.1.2.0/24:68,sctp:[fd00::/8]:9"),
+            [port(6, 22, ""), port(17, 68, "10.1.2.0/24"), port(132, 9, "fd00::/8")]
+        );
+        assert_eq!(inbound("none"), []);
+        assert_eq!(inbound("tcp:http"), PolicySettings::default().failsafe_inbound, "not half of a list");
+        let listed = |ports: Vec<ProtoPort>| {
+            let spec = FelixConfigurationSpec {
+                failsafe_outbound_host_ports: Some(ports),
+                ..FelixConfigurationSpec::default()
+            };
+            let meta = ObjectMeta { name: "default".into(), ..ObjectMeta::default() };
+            let configuration = FelixConfiguration::new(meta, spec);
+            let none = Environment::default();
+            let parameters = Parameters::resolve("n1", &BTreeMap::new(), [&configuration], &none);
+            parameters.settings().policy.failsafe_outbound
+        };
+        assert_eq!(listed(vec![]), []);
+        let entry = ProtoPort { protocol: String::new(), port: 53, net: "192.0.2.7/32".into() };
+        assert_eq!(listed(vec![entry]), [port(6, 53, "192.0.2.7/32")]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct Workloads {
     /// Who claims an interface; the first has it, the others wait.
     claims: BTreeMap<String, BTreeSet<(WorkloadId, Name)>>,
     changed: BTreeSet<String>,
-    told: BTreeMap<WorkloadId, Workload>,
+    told: BTreeMap<WorkloadId, (Name, Workload)>,
     /// Addresses of told workloads, counted, since two may claim the same.
     addresses: BTreeMap<IpAddr, usize>,
 }
@@ -98,13 +98,18 @@ impl Workloads {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
     }
 
-    /// What changed in the plan since the last time, and the addresses it concerns.
-    pub fn flush(&mut self, removed: &mut Vec<Update>, added: &mut Vec<Update>) -> BTreeSet<IpAddr> {
-        let mut concerned = BTreeSet::new();
-        let mut wanted: BTreeMap<WorkloadId, Workload> = BTreeMap::new();
+    /// What changed in the plan since the last time; returns the addresses it concerns, and which endpoints have an
+    /// interface now and which have none any more.
+    pub fn flush(
+        &mut self,
+        removed: &mut Vec<Update>,
+        added: &mut Vec<Update>,
+    ) -> (BTreeSet<IpAddr>, Vec<(Name, bool)>) {
+        let (mut concerned, mut wired) = (BTreeSet::new(), Vec::new());
+        let mut wanted: BTreeMap<WorkloadId, (Name, Workload)> = BTreeMap::new();
         let mut stale: BTreeSet<WorkloadId> = BTreeSet::new();
         let changed = std::mem::take(&mut self.changed);
-        for (id, workload) in &self.told {
+        for (id, (_, workload)) in &self.told {
             if changed.contains(&workload.interface) {
                 stale.insert(id.clone());
             }
@@ -114,20 +119,22 @@ impl Workloads {
             if let Some((id, name)) = first
                 && let Some((_, workload)) = self.endpoints.get(name)
             {
-                wanted.insert(id.clone(), workload.clone());
+                wanted.insert(id.clone(), (name.clone(), workload.clone()));
             }
         }
         for id in stale.iter().filter(|id| !wanted.contains_key(id)) {
-            if let Some(old) = self.told.remove(id) {
+            if let Some((name, old)) = self.told.remove(id) {
                 self.forget(&old, &mut concerned);
+                wired.push((name, false));
                 removed.push(Update::Workload(id.clone(), None));
             }
         }
-        for (id, workload) in wanted {
-            if self.told.get(&id) == Some(&workload) {
+        for (id, (name, workload)) in wanted {
+            wired.push((name.clone(), true));
+            if self.told.get(&id).is_some_and(|(_, told)| *told == workload) {
                 continue;
             }
-            if let Some(old) = self.told.remove(&id) {
+            if let Some((_, old)) = self.told.remove(&id) {
                 self.forget(&old, &mut concerned);
             }
             for address in &workload.addresses {
@@ -135,9 +142,9 @@ impl Workloads {
                 concerned.insert(*address);
             }
             added.push(Update::Workload(id.clone(), Some(workload.clone())));
-            self.told.insert(id, workload);
+            self.told.insert(id, (name, workload));
         }
-        concerned
+        (concerned, wired)
     }
 
     fn forget(&mut self, old: &Workload, concerned: &mut BTreeSet<IpAddr>) {

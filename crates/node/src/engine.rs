@@ -22,6 +22,9 @@ const QUEUE: usize = 1024;
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long news of a profile that was just written may take. Without it the endpoint is wired but denied.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How an order went.
 type Outcome = Result<(), String>;
 
@@ -29,7 +32,7 @@ type Outcome = Result<(), String>;
 #[derive(Debug)]
 pub enum Order {
     /// An endpoint of ours exists: program it now, and keep it whatever the store says.
-    Attach { key: Key, value: Box<Value>, done: oneshot::Sender<Outcome> },
+    Attach { key: Key, value: Box<Value>, profile: Option<String>, done: oneshot::Sender<Outcome> },
     /// It is gone, deleted from the store at this revision of it.
     Detach { key: Key, revision: Option<Revision>, done: oneshot::Sender<Outcome> },
 }
@@ -39,10 +42,11 @@ pub enum Order {
 pub struct Orders(mpsc::Sender<Order>);
 
 impl Orders {
-    /// Returns when the endpoint is in the kernel.
-    pub async fn attach(&self, key: Key, value: Value) -> Result<(), String> {
+    /// Returns when the endpoint is in the kernel, and with it the profile if one is given: it was written just before
+    /// the endpoint, and news of it may still be on the way.
+    pub async fn attach(&self, key: Key, value: Value, profile: Option<String>) -> Result<(), String> {
         let (done, answer) = oneshot::channel();
-        self.send(Order::Attach { key, value: Box::new(value), done }, answer).await
+        self.send(Order::Attach { key, value: Box::new(value), profile, done }, answer).await
     }
 
     /// Returns when nothing of the endpoint is in the kernel.
@@ -72,12 +76,20 @@ pub struct Engine {
     retired: BTreeMap<Key, Revision>,
     /// Ranges of which the snapshot is not complete yet.
     missing: HashSet<usize>,
-    /// Whoever waits for the kernel, and for which interface.
-    waiting: Vec<(Option<String>, oneshot::Sender<Outcome>)>,
+    waiting: Vec<Waiting>,
     /// Where the node speaks BGP.
     bgp: Option<bgp::Link>,
     /// BGP has been told the plan as a whole; from now on, changes do.
     bgp_knows: bool,
+}
+
+/// Whoever waits for the kernel.
+struct Waiting {
+    interface: Option<String>,
+    /// To be heard of first.
+    profile: Option<String>,
+    since: Instant,
+    done: oneshot::Sender<Outcome>,
 }
 
 impl Engine {
@@ -170,7 +182,7 @@ impl Engine {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Attach { key, value, done } => {
+            Order::Attach { key, value, profile, done } => {
                 let interface = match &*value {
                     Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                         Some(endpoint.spec.interface_name.clone())
@@ -180,7 +192,7 @@ impl Engine {
                 self.retired.remove(&key);
                 self.compute.put(&key, &value);
                 self.held.insert(key);
-                self.waiting.push((interface, done));
+                self.waiting.push(Waiting { interface, profile, since: Instant::now(), done });
             }
             Order::Detach { key, revision, done } => {
                 self.held.remove(&key);
@@ -188,7 +200,7 @@ impl Engine {
                 if let Some(revision) = revision {
                     self.retired.insert(key, revision);
                 }
-                self.waiting.push((None, done));
+                self.waiting.push(Waiting { interface: None, profile: None, since: Instant::now(), done });
             }
         }
     }
@@ -209,13 +221,14 @@ impl Engine {
         self.state.note(&updates);
         self.publish();
         if !self.missing.is_empty() {
-            for (_, done) in self.waiting.drain(..) {
+            for Waiting { done, .. } in self.waiting.drain(..) {
                 // Whoever asked may be gone.
                 let _ = done.send(Err("the datastore has not been heard completely yet".to_owned()));
             }
             return;
         }
-        let told = self.bgp.is_some().then(|| updates.clone());
+        let for_bgp = |update: &&Update| matches!(update, Update::Bgp(_) | Update::Workload(..));
+        let told = self.bgp.is_some().then(|| updates.iter().filter(for_bgp).cloned().collect::<Vec<_>>());
         let outcome = self.program(updates).await;
         if let (Some(bgp), Some(updates)) = (&self.bgp, told.filter(|_| self.dataplane.is_some())) {
             // What came while the store was not heard completely is in the plan as a whole.
@@ -226,7 +239,12 @@ impl Engine {
                 let _ = bgp.plan.send(updates);
             }
         }
-        for (interface, done) in self.waiting.drain(..) {
+        let compute = &self.compute;
+        let ready = |waiting: &mut Waiting| {
+            let known = waiting.profile.as_ref().is_none_or(|profile| compute.has_profile(profile));
+            known || outcome.is_err() || waiting.since.elapsed() > PROFILE_PATIENCE
+        };
+        for Waiting { interface, done, .. } in self.waiting.extract_if(.., ready) {
             let result = match &outcome {
                 Err(error) => Err(error.clone()),
                 Ok(failures) => {
@@ -307,9 +325,7 @@ impl Engine {
         self.state.set_parameters(self.compute.parameters());
         let totals = self.compute.totals();
         let metrics = &self.state.metrics;
-        metrics.hosts.set(i64::try_from(totals.nodes).unwrap_or(i64::MAX));
-        metrics.workload_endpoints.set(i64::try_from(totals.workload_endpoints).unwrap_or(i64::MAX));
-        metrics.local_endpoints.set(i64::try_from(totals.local_workloads).unwrap_or(i64::MAX));
+        metrics.count(&totals);
         for (object, reason) in self.state.set_problems(self.compute.problems()) {
             metrics.bad_objects.inc();
             tracing::warn!(object, reason, "passed over");
@@ -338,6 +354,16 @@ pub fn ranges(host: &str, speaks_bgp: bool) -> Vec<tortie_model::KeyRange> {
         Kind::WorkloadEndpoint,
         Kind::FelixConfiguration,
         Kind::ClusterInformation,
+        Kind::Tier,
+        Kind::Profile,
+        Kind::GlobalNetworkPolicy,
+        Kind::NetworkPolicy,
+        Kind::StagedGlobalNetworkPolicy,
+        Kind::StagedNetworkPolicy,
+        Kind::StagedKubernetesNetworkPolicy,
+        Kind::GlobalNetworkSet,
+        Kind::NetworkSet,
+        Kind::HostEndpoint,
     ];
     let blocks = KeyRange::Blocks { ip_version: None };
     let mut ranges: Vec<KeyRange> = kinds.into_iter().map(KeyRange::all).chain([blocks]).collect();

@@ -6,14 +6,24 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use tortie_compute::Totals;
 
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     pub resync_state: Gauge,
-    pub local_endpoints: Gauge,
-    pub hosts: Gauge,
-    pub workload_endpoints: Gauge,
+    local_endpoints: Gauge,
+    local_policies: Gauge,
+    local_selectors: Gauge,
+    hosts: Gauge,
+    workload_endpoints: Gauge,
+    host_endpoints: Gauge,
+    policies: Gauge,
+    profiles: Gauge,
+    tiers: Gauge,
+    labelled: Gauge,
+    selectors: Family<[(&'static str, String); 1], Gauge>,
+    evaluations: Family<[(&'static str, String); 1], Gauge>,
     pub routes: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
@@ -28,8 +38,17 @@ impl Metrics {
             registry: Registry::default(),
             resync_state: Gauge::default(),
             local_endpoints: Gauge::default(),
+            local_policies: Gauge::default(),
+            local_selectors: Gauge::default(),
             hosts: Gauge::default(),
             workload_endpoints: Gauge::default(),
+            host_endpoints: Gauge::default(),
+            policies: Gauge::default(),
+            profiles: Gauge::default(),
+            tiers: Gauge::default(),
+            labelled: Gauge::default(),
+            selectors: Family::default(),
+            evaluations: Family::default(),
             routes: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
@@ -47,16 +66,33 @@ impl Metrics {
             "1 waiting for the datastore, 2 resyncing, 3 in sync",
             metrics.resync_state.clone(),
         );
+        for (name, help, gauge) in [
+            ("felix_active_local_endpoints", "Endpoints active on this host", &metrics.local_endpoints),
+            ("felix_active_local_policies", "Policies in force on this host", &metrics.local_policies),
+            ("felix_active_local_selectors", "Address sets in use on this host", &metrics.local_selectors),
+            ("felix_cluster_num_hosts", "Hosts of the cluster", &metrics.hosts),
+            (
+                "felix_cluster_num_workload_endpoints",
+                "Workload endpoints of the cluster",
+                &metrics.workload_endpoints,
+            ),
+            ("felix_cluster_num_host_endpoints", "Host endpoints of the cluster", &metrics.host_endpoints),
+            ("felix_cluster_num_policies", "Policies of the cluster", &metrics.policies),
+            ("felix_cluster_num_profiles", "Profiles of the cluster", &metrics.profiles),
+            ("felix_cluster_num_tiers", "Tiers of the cluster", &metrics.tiers),
+            ("felix_label_index_num_endpoints", "Endpoints and network sets with labels", &metrics.labelled),
+        ] {
+            r.register(name, help, gauge.clone());
+        }
         r.register(
-            "felix_active_local_endpoints",
-            "Endpoints active on this host",
-            metrics.local_endpoints.clone(),
+            "felix_label_index_num_active_selectors",
+            "Selectors that are matched, by whether a label finds them",
+            metrics.selectors.clone(),
         );
-        r.register("felix_cluster_num_hosts", "Hosts of the cluster", metrics.hosts.clone());
         r.register(
-            "felix_cluster_num_workload_endpoints",
-            "Workload endpoints of the cluster",
-            metrics.workload_endpoints.clone(),
+            "felix_label_index_selector_evals",
+            "Evaluations of selectors, by result",
+            metrics.evaluations.clone(),
         );
         r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
         r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
@@ -73,6 +109,34 @@ impl Metrics {
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
         r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
         metrics
+    }
+
+    /// How much there is.
+    pub fn count(&self, totals: &Totals) {
+        let set = |gauge: &Gauge, number: usize| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        for (gauge, number) in [
+            (&self.local_endpoints, totals.local_workloads),
+            (&self.local_policies, totals.active_policies),
+            (&self.local_selectors, totals.sets),
+            (&self.hosts, totals.nodes),
+            (&self.workload_endpoints, totals.workload_endpoints),
+            (&self.host_endpoints, totals.host_endpoints),
+            (&self.policies, totals.policies),
+            (&self.profiles, totals.profiles),
+            (&self.tiers, totals.tiers),
+            (&self.labelled, totals.labelled),
+        ] {
+            set(gauge, number);
+        }
+        let indexed = totals.indexed_selectors;
+        for (optimized, number) in [("true", indexed), ("false", totals.selectors.saturating_sub(indexed))] {
+            set(&self.selectors.get_or_create(&[("optimized", optimized.to_owned())]), number);
+        }
+        for (result, number) in [("true", totals.evaluations.matching), ("false", totals.evaluations.failing)]
+        {
+            let gauge = self.evaluations.get_or_create(&[("result", result.to_owned())]);
+            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
     }
 
     /// The text a scraper gets.
@@ -100,8 +164,24 @@ mod tests {
 
     #[test]
     fn names_are_those_that_dashboards_know() {
-        let text = Metrics::new("n1").text();
-        for line in ["felix_host{host=\"n1\"} 1", "felix_resync_state 1", "felix_int_dataplane_failures 0"] {
+        let metrics = Metrics::new("n1");
+        metrics.count(&Totals {
+            active_policies: 7,
+            selectors: 5,
+            indexed_selectors: 4,
+            ..Totals::default()
+        });
+        let text = metrics.text();
+        for line in [
+            "felix_host{host=\"n1\"} 1",
+            "felix_resync_state 1",
+            "felix_int_dataplane_failures 0",
+            "felix_active_local_policies 7",
+            "felix_cluster_num_tiers 0",
+            "felix_label_index_num_active_selectors{optimized=\"true\"} 4",
+            "felix_label_index_num_active_selectors{optimized=\"false\"} 1",
+            "felix_label_index_selector_evals{result=\"true\"} 0",
+        ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
     }

@@ -52,6 +52,11 @@ impl Selector {
         parser::parse(text).map(|node| Selector { node })
     }
 
+    /// `all()`: every object, whatever its labels.
+    pub fn all() -> Selector {
+        Selector { node: Node::All }
+    }
+
     /// Whether the selector matches an object with these labels. Does not allocate.
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         self.node.matches(labels)

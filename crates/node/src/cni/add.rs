@@ -85,7 +85,7 @@ impl Wiring {
             None => self.assign(request, None).await?,
         };
         crate::failpoint::hit("add-assigned");
-        self.ensure_profile(request, identity).await?;
+        let profile = self.ensure_profile(request, identity).await?;
         let attach = self.attach_request(request, record, &addresses)?;
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached");
@@ -93,7 +93,7 @@ impl Wiring {
         let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
         crate::failpoint::hit("add-stored");
-        self.orders.attach(key, Value::Resource(endpoint)).await.map_err(|reason| {
+        self.orders.attach(key, Value::Resource(endpoint), profile).await.map_err(|reason| {
             CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason)
         })?;
         crate::failpoint::hit("add-programmed");
@@ -213,13 +213,19 @@ impl Wiring {
         Err(CniError::new(code::TRY_AGAIN, "the endpoint keeps changing while it is written").with(reason))
     }
 
-    /// The profile named after the network, for networks without a policy type. It is made once and never changed.
-    async fn ensure_profile(&self, request: &Request, identity: &Identity) -> Result<(), CniError> {
+    /// The profile named after the network, for networks without a policy type. It is made once and never changed;
+    /// returns its name if it is certain to be in the store.
+    async fn ensure_profile(
+        &self,
+        request: &Request,
+        identity: &Identity,
+    ) -> Result<Option<String>, CniError> {
         let name = &request.config.name;
-        if !request.config.policy.kind.is_empty()
-            || self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
-        {
-            return Ok(());
+        if !request.config.policy.kind.is_empty() {
+            return Ok(None);
+        }
+        if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
+            return Ok(Some(name.clone()));
         }
         let allow = |source: EntityRule| Rule { action: Action::Allow, source, ..Rule::default() };
         let same = EntityRule { selector: format!("has({name})"), ..EntityRule::default() };
@@ -233,7 +239,7 @@ impl Wiring {
         match self.resources.create(Profile::new(meta, spec).into()).await {
             Ok(_) | Err(Error::AlreadyExists { .. }) => {
                 self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
-                Ok(())
+                Ok(Some(name.clone()))
             }
             Err(error) => Err(store_failed(error)),
         }

@@ -1,0 +1,188 @@
+//! From rules as people write them to rules as a node enforces them: selectors, named ports and services become sets.
+
+use super::sets::{Contents, Need};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tortie_model::kinds::{self, EntityRule, HTTPPath, ICMPFields};
+use tortie_model::scalar::{Port, Protocol};
+use tortie_model::selector::rewrite::{Entity, entity_match};
+use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
+use tortie_plan::{Action, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, SetId, SetKind, Side};
+
+/// Converts rules and collects the sets they need.
+pub(super) struct Converter<'a> {
+    /// Of the policy; empty for global ones and for profiles.
+    pub namespace: &'a str,
+    /// The set of a selector, if there is one already.
+    pub known: &'a dyn Fn(&Selector) -> Option<Arc<Need>>,
+    pub needs: Vec<Arc<Need>>,
+}
+
+impl Converter<'_> {
+    pub fn rules(&mut self, rules: &[kinds::Rule]) -> Result<Vec<Rule>, String> {
+        rules.iter().map(|rule| self.rule(rule)).collect()
+    }
+
+    fn rule(&mut self, rule: &kinds::Rule) -> Result<Rule, String> {
+        let action = match &rule.action {
+            kinds::Action::Allow => Action::Allow,
+            kinds::Action::Deny => Action::Deny,
+            kinds::Action::Log => Action::Log,
+            kinds::Action::Pass => Action::Pass,
+            kinds::Action::Unknown(text) => return Err(format!("action {text:?} is not known")),
+        };
+        Ok(Rule {
+            action,
+            ip_version: ip_version(rule)?,
+            protocol: protocol(&rule.protocol)?,
+            not_protocol: protocol(&rule.not_protocol)?,
+            icmp: icmp(&rule.icmp)?,
+            not_icmp: icmp(&rule.not_icmp)?,
+            source: self.side(&rule.source, rule, End::Source)?,
+            destination: self.side(&rule.destination, rule, End::Destination)?,
+            http: rule.http.as_ref().map(http),
+            annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
+        })
+    }
+
+    fn side(&mut self, entity: &EntityRule, rule: &kinds::Rule, end: End) -> Result<Side, String> {
+        let mut side =
+            Side { nets: nets(&entity.nets)?, not_nets: nets(&entity.not_nets)?, ..Side::default() };
+        let found = self.selectors(entity)?;
+        (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
+        (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
+        // A set of named ports holds only what the selector matches, so on its own it says all.
+        let implied = side.ports.is_empty() && !side.named_ports.is_empty();
+        if let Some(selector) = found.selector.filter(|_| !implied) {
+            side.sets.push(self.nets_of(selector));
+        }
+        if let Some(selector) = found.not_selector {
+            side.not_sets.push(self.nets_of(selector));
+        }
+        if let Some(service) = &entity.services {
+            let namespace = match service.namespace.as_str() {
+                "" => self.namespace,
+                namespace => namespace,
+            };
+            match end {
+                End::Source => {
+                    let id = service_ip_id(namespace, &service.name);
+                    side.sets.push(self.need(&id, Contents::Service(SetKind::Nets)));
+                }
+                End::Destination => {
+                    let id = service_id(namespace, &service.name);
+                    side.service = Some(self.need(&id, Contents::Service(SetKind::Ports)));
+                }
+            }
+        }
+        Ok(side)
+    }
+
+    fn selectors(&self, entity: &EntityRule) -> Result<tortie_model::selector::rewrite::EntityMatch, String> {
+        let accounts = entity.service_accounts.as_ref();
+        let entity = Entity {
+            selector: &entity.selector,
+            not_selector: &entity.not_selector,
+            namespace_selector: &entity.namespace_selector,
+            service_account_names: accounts.map_or(&[], |accounts| &accounts.names),
+            service_account_selector: accounts.map_or("", |accounts| &accounts.selector),
+        };
+        entity_match(&entity, self.namespace).map_err(|error| error.to_string())
+    }
+
+    fn ports(
+        &mut self,
+        ports: &[Port],
+        rule: &kinds::Rule,
+        selector: Option<&Selector>,
+    ) -> (Vec<PortRange>, Vec<SetId>) {
+        let (mut ranges, mut sets) = (Vec::new(), Vec::new());
+        for port in ports {
+            match port {
+                Port::Named(name) => sets.push(self.named_port(name, rule.protocol.as_ref(), selector)),
+                Port::Number(first) | Port::Range(first, _) => {
+                    let last = port.bounds().map_or(*first, |(_, last)| last);
+                    ranges.push(PortRange { first: *first, last });
+                }
+            }
+        }
+        (ranges, sets)
+    }
+
+    fn named_port(&mut self, name: &str, protocol: Option<&Protocol>, selector: Option<&Selector>) -> SetId {
+        let (protocol, text) = match protocol.and_then(Protocol::number) {
+            Some(Protocol::TCP) => (Some(Protocol::TCP), "tcp"),
+            Some(Protocol::UDP) => (Some(Protocol::UDP), "udp"),
+            Some(Protocol::SCTP) => (Some(Protocol::SCTP), "sctp"),
+            _ => (None, "any"),
+        };
+        let selector = selector.cloned().unwrap_or_else(Selector::all);
+        let id = named_port_id(&selector, text, name);
+        self.need(&id, Contents::Ports { selector, protocol, name: name.to_owned() })
+    }
+
+    fn nets_of(&mut self, selector: Selector) -> SetId {
+        if let Some(need) = (self.known)(&selector) {
+            let id = need.id.clone();
+            self.needs.push(need);
+            return id;
+        }
+        let id = selector.id();
+        self.need(&id, Contents::Nets(selector))
+    }
+
+    fn need(&mut self, id: &str, of: Contents) -> SetId {
+        let id = SetId::new(id);
+        self.needs.push(Arc::new(Need { id: id.clone(), of }));
+        id
+    }
+}
+
+enum End {
+    Source,
+    Destination,
+}
+
+/// As given; else the one that the name of the protocol implies, which its number does not.
+fn ip_version(rule: &kinds::Rule) -> Result<Option<IpVersion>, String> {
+    match (rule.ip_version, &rule.protocol) {
+        (Some(4), _) => Ok(Some(IpVersion::V4)),
+        (Some(6), _) => Ok(Some(IpVersion::V6)),
+        (Some(other), _) => Err(format!("ipVersion {other} is neither 4 nor 6")),
+        (None, Some(Protocol::Name(name))) if name == "ICMP" => Ok(Some(IpVersion::V4)),
+        (None, Some(Protocol::Name(name))) if name == "ICMPv6" => Ok(Some(IpVersion::V6)),
+        (None, _) => Ok(None),
+    }
+}
+
+fn protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, String> {
+    let Some(protocol) = protocol else { return Ok(None) };
+    protocol.number().map(Some).ok_or_else(|| format!("protocol {protocol} is not known"))
+}
+
+/// Without a type it restricts nothing.
+fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
+    let Some(fields) = fields else { return Ok(None) };
+    let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is no ICMP type or code"));
+    let Some(kind) = fields.r#type else { return Ok(None) };
+    Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
+}
+
+fn nets(texts: &[String]) -> Result<Vec<IpNet>, String> {
+    texts.iter().map(|text| net(text).ok_or_else(|| format!("{text:?} is not a CIDR"))).collect()
+}
+
+/// A net, or an address as the net of it alone.
+pub(super) fn net(text: &str) -> Option<IpNet> {
+    let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok())?;
+    Some(net.trunc())
+}
+
+fn http(http: &kinds::HTTPMatch) -> Http {
+    let path = |path: &HTTPPath| match path.exact.as_str() {
+        "" => HttpPath::Prefix(path.prefix.clone()),
+        exact => HttpPath::Exact(exact.to_owned()),
+    };
+    Http { methods: http.methods.clone(), paths: http.paths.iter().map(path).collect() }
+}

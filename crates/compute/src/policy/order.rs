@@ -1,0 +1,144 @@
+//! In which order the policies in force are asked.
+//!
+//! Each has a number that says where it stands; a newcomer gets one between its neighbours', so that nobody else moves.
+
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use tortie_plan::PolicyId;
+
+/// Where a policy belongs: tiers that do not exist come last, then by order and name; in a tier by order, then by
+/// name, namespace and kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    missing_tier: bool,
+    tier_order: u64,
+    tier: String,
+    order: u64,
+    text: String,
+}
+
+impl Place {
+    /// `tier_order` is none if there is no such tier; without an order of its own a policy comes last.
+    pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> Place {
+        Place {
+            missing_tier: tier_order.is_none(),
+            tier_order: tier_order.map_or(0, ascending),
+            tier: tier.to_owned(),
+            order: ascending(order.unwrap_or(f64::INFINITY)),
+            text: format!("{}/{}/{}", id.name, id.namespace, id.kind.name()),
+        }
+    }
+}
+
+/// A number that compares as the float does.
+fn ascending(number: f64) -> u64 {
+    // Both zeros are the same.
+    let bits = (number + 0.0).to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    places: BTreeMap<Place, u32>,
+    of: HashMap<u32, (Place, u64)>,
+}
+
+impl Order {
+    /// Puts a policy into its place; whether that is another one than before.
+    pub fn insert(&mut self, policy: u32, place: Place) -> bool {
+        if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
+            return false;
+        }
+        self.remove(policy);
+        let number = |found: Option<(&Place, &u32)>| {
+            found.and_then(|(_, policy)| self.of.get(policy)).map(|(_, number)| *number)
+        };
+        let before = number(self.places.range(..&place).next_back());
+        let after = number(self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next());
+        let (low, high) = (before.unwrap_or(0), after.unwrap_or(u64::MAX));
+        // At the end there is room for many more behind it.
+        let here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
+        self.places.insert(place.clone(), policy);
+        self.of.insert(policy, (place, here));
+        if here <= low || here >= high {
+            self.number_again();
+        }
+        true
+    }
+
+    pub fn remove(&mut self, policy: u32) {
+        if let Some((place, _)) = self.of.remove(&policy) {
+            self.places.remove(&place);
+        }
+    }
+
+    /// Greater for those that are asked later.
+    pub fn number(&self, policy: u32) -> u64 {
+        self.of.get(&policy).map_or(u64::MAX, |(_, number)| *number)
+    }
+
+    fn number_again(&mut self) {
+        let step = u64::MAX / (self.places.len() as u64 + 1);
+        for (nth, policy) in self.places.values().enumerate() {
+            if let Some((_, number)) = self.of.get_mut(policy) {
+                *number = step * (nth as u64 + 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tortie_plan::PolicyKind;
+
+    fn id(namespace: &str, name: &str) -> PolicyId {
+        let kind =
+            if namespace.is_empty() { PolicyKind::GlobalNetworkPolicy } else { PolicyKind::NetworkPolicy };
+        PolicyId { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn places_compare_as_the_reference_compares() {
+        let place = |tier, tier_order, order, id| Place::new(tier, tier_order, order, &id);
+        let default = |order, id| place("default", Some(1e6), order, id);
+        let sorted = [
+            place("early", Some(-1.5), None, id("", "z")),
+            place("x", Some(10.0), Some(-0.0), id("", "a")),
+            place("x", Some(10.0), Some(0.0), id("", "b")),
+            default(Some(5.0), id("ns1", "a")),
+            default(Some(5.0), id("ns2", "a")),
+            default(Some(5.0), id("", "b")),
+            default(Some(100.0), id("", "b")),
+            default(None, id("", "a")),
+            place("named-after", Some(1e6), Some(1.0), id("", "a")),
+            place("aa-gone", None, Some(1.0), id("", "a")),
+            place("gone", None, Some(0.0), id("", "a")),
+        ];
+        assert!(sorted.is_sorted(), "{sorted:#?}");
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_follow_places(steps in prop::collection::vec((0u32..40, 0u16..500, any::<bool>()), 0..300)) {
+            let mut order = Order::default();
+            let mut model: BTreeMap<u32, Place> = BTreeMap::new();
+            for (policy, at, add) in steps {
+                if add {
+                    let place = Place::new("t", Some(1.0), Some(f64::from(at)), &id("", &policy.to_string()));
+                    order.insert(policy, place.clone());
+                    model.insert(policy, place);
+                } else {
+                    order.remove(policy);
+                    model.remove(&policy);
+                }
+            }
+            let mut by_place: Vec<u32> = model.keys().copied().collect();
+            by_place.sort_by_key(|policy| model[policy].clone());
+            let numbers: Vec<u64> = by_place.iter().map(|policy| order.number(*policy)).collect();
+            prop_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", numbers);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The address sets that the rules in force refer to, and how their members change.
+//!
+//! Members are not stored here: a set contains what the items of the classes that its selector matches have. What is
+//! remembered between two flushes is which members may have changed, and whether they were there before.
+
+use super::items::{Item, ItemId, Items, NamedPort};
+use super::matcher::{Matcher, SelectorId};
+use super::words::{ClassId, Word, Words};
+use hashbrown::HashMap;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tortie_model::selector::Selector;
+use tortie_plan::{Member, SetId, SetKind, Update};
+
+/// A set that a rule needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    pub id: SetId,
+    pub of: Contents,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// All that matches.
+    Nets(Selector),
+    /// The ports of this name of all that matches; of any protocol if none is given.
+    Ports { selector: Selector, protocol: Option<u8>, name: String },
+    /// The endpoints of a service. The store has no records of services, so there are none.
+    Service(SetKind),
+}
+
+#[derive(Debug)]
+struct Set {
+    need: Arc<Need>,
+    uses: u32,
+    /// Whether the plan has it.
+    told: bool,
+    source: Source,
+    /// Members that may have changed, and whether they were there.
+    touched: HashMap<Member, bool>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Nets(SelectorId),
+    Ports { selector: SelectorId, protocol: Option<u8>, name: Word },
+    Nothing(SetKind),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Sets {
+    slots: Vec<Option<Set>>,
+    free: Vec<u32>,
+    by_id: HashMap<SetId, u32>,
+    of_selector: HashMap<SelectorId, Vec<u32>>,
+    touched: BTreeSet<u32>,
+    /// New, or perhaps not needed any more.
+    changed: BTreeSet<u32>,
+}
+
+/// Everything that has labels and addresses, and who matches whom.
+pub(super) struct World<'a> {
+    pub words: &'a Words,
+    pub items: &'a Items,
+    pub matcher: &'a Matcher,
+}
+
+impl Source {
+    fn selector(&self) -> Option<SelectorId> {
+        match self {
+            Source::Nets(selector) | Source::Ports { selector, .. } => Some(*selector),
+            Source::Nothing(_) => None,
+        }
+    }
+
+    fn kind(&self) -> SetKind {
+        match self {
+            Source::Nets(_) => SetKind::Nets,
+            Source::Ports { .. } => SetKind::Ports,
+            Source::Nothing(kind) => *kind,
+        }
+    }
+
+    /// What something with these nets and ports brings into the set.
+    fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut tell: impl FnMut(Member)) {
+        match self {
+            Source::Nets(_) => nets.iter().for_each(|net| tell(Member::Net(*net))),
+            Source::Ports { protocol, name, .. } => {
+                let wanted =
+                    |port: &&NamedPort| port.name == *name && protocol.is_none_or(|p| p == port.protocol);
+                for port in ports.iter().filter(wanted) {
+                    for net in nets {
+                        let (address, protocol, port) = (net.addr(), port.protocol, port.port);
+                        tell(Member::Port { address, protocol, port });
+                    }
+                }
+            }
+            Source::Nothing(_) => {}
+        }
+    }
+
+    fn brings(&self, world: &World<'_>, id: ItemId, item: &Item, member: Member) -> bool {
+        let Some(selector) = self.selector() else { return false };
+        if !world.matcher.matched(item.class).contains(selector) {
+            return false;
+        }
+        let mut found = matches!(self, Source::Nets(_));
+        if !found {
+            let net = [net_of(member)];
+            self.members(&net, world.items.ports(id), |other| found |= other == member);
+        }
+        found
+    }
+
+    fn contains(&self, world: &World<'_>, member: Member) -> bool {
+        world.items.having(net_of(member)).any(|(id, item)| self.brings(world, id, item, member))
+    }
+}
+
+fn net_of(member: Member) -> IpNet {
+    match member {
+        Member::Net(net) => net,
+        Member::Port { address, .. } => IpNet::from(address),
+    }
+}
+
+impl Sets {
+    /// How many are in use.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The set of a selector, if a rule in force already needs it: computing its name takes long.
+    pub fn known(&self, matcher: &Matcher, selector: &Selector) -> Option<Arc<Need>> {
+        let slots = self.of_selector.get(&matcher.find(selector)?)?;
+        let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot as usize)?.as_ref());
+        sets.find(|set| matches!(set.source, Source::Nets(_))).map(|set| set.need.clone())
+    }
+
+    pub fn hold(&mut self, words: &mut Words, matcher: &mut Matcher, need: &Arc<Need>) {
+        if let Some(slot) = self.by_id.get(&need.id) {
+            if let Some(Some(set)) = self.slots.get_mut(*slot as usize) {
+                set.uses += 1;
+            }
+            return;
+        }
+        let source = match &need.of {
+            Contents::Nets(selector) => Source::Nets(matcher.hold(words, selector)),
+            Contents::Ports { selector, protocol, name } => Source::Ports {
+                selector: matcher.hold(words, selector),
+                protocol: *protocol,
+                name: words.hold(name),
+            },
+            Contents::Service(kind) => Source::Nothing(*kind),
+        };
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if let Some(selector) = source.selector() {
+            self.of_selector.entry(selector).or_default().push(slot);
+        }
+        let set = Set { need: need.clone(), uses: 1, told: false, source, touched: HashMap::new() };
+        match self.slots.get_mut(slot as usize) {
+            Some(free) => *free = Some(set),
+            None => self.slots.push(Some(set)),
+        }
+        self.by_id.insert(need.id.clone(), slot);
+        self.changed.insert(slot);
+    }
+
+    pub fn release(&mut self, id: &SetId) {
+        if let Some(slot) = self.by_id.get(id)
+            && let Some(Some(set)) = self.slots.get_mut(*slot as usize)
+        {
+            set.uses -= 1;
+            self.changed.insert(*slot);
+        }
+    }
+
+    /// Something of a class with these nets and ports is about to come or go.
+    pub fn touch(&mut self, world: &World<'_>, class: ClassId, nets: &[IpNet], ports: &[NamedPort]) {
+        if self.of_selector.is_empty() {
+            return;
+        }
+        for selector in world.matcher.matched(class).iter() {
+            self.touch_selector(world, selector, nets, ports);
+        }
+    }
+
+    /// A selector is about to match, or not to match any more, something with these nets and ports.
+    pub fn touch_selector(
+        &mut self,
+        world: &World<'_>,
+        selector: SelectorId,
+        nets: &[IpNet],
+        ports: &[NamedPort],
+    ) {
+        for slot in self.of_selector.get(&selector).into_iter().flatten() {
+            let Some(Some(set)) = self.slots.get_mut(*slot as usize) else { continue };
+            if !set.told {
+                continue;
+            }
+            let Set { source, touched, .. } = set;
+            source.members(nets, ports, |member| {
+                touched.entry(member).or_insert_with(|| source.contains(world, member));
+            });
+            self.touched.insert(*slot);
+        }
+    }
+
+    /// Sets that are new, with their members, and members that changed in `added`; sets that are gone in `removed`.
+    pub fn flush(
+        &mut self,
+        words: &mut Words,
+        items: &Items,
+        matcher: &mut Matcher,
+        added: &mut Vec<Update>,
+        removed: &mut Vec<Update>,
+    ) {
+        let mut comes: Vec<(SetId, u32)> = Vec::new();
+        let mut goes: Vec<SetId> = Vec::new();
+        for slot in std::mem::take(&mut self.changed) {
+            let Some(Some(set)) = self.slots.get_mut(slot as usize) else { continue };
+            if set.uses > 0 {
+                if !set.told {
+                    set.told = true;
+                    comes.push((set.need.id.clone(), slot));
+                }
+                continue;
+            }
+            if set.told {
+                goes.push(set.need.id.clone());
+            }
+            self.drop_set(words, matcher, slot);
+        }
+        comes.sort();
+        goes.sort();
+        let world = World { words, items, matcher };
+        let mut members = Vec::new();
+        for (id, slot) in comes {
+            let Some(Some(set)) = self.slots.get(slot as usize) else { continue };
+            added.push(Update::Set(id.clone(), Some(set.source.kind())));
+            let all = all_members(&world, &set.source);
+            if !all.is_empty() {
+                members.push((id, all, Vec::new()));
+            }
+        }
+        for slot in std::mem::take(&mut self.touched) {
+            let Some(Some(set)) = self.slots.get_mut(slot as usize) else { continue };
+            let (mut come, mut gone) = (Vec::new(), Vec::new());
+            for (member, before) in std::mem::take(&mut set.touched) {
+                match (before, set.source.contains(&world, member)) {
+                    (false, true) => come.push(member),
+                    (true, false) => gone.push(member),
+                    _ => {}
+                }
+            }
+            if !come.is_empty() || !gone.is_empty() {
+                come.sort_unstable();
+                gone.sort_unstable();
+                members.push((set.need.id.clone(), come, gone));
+            }
+        }
+        members.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        added.extend(members.into_iter().map(|(set, added, removed)| Update::Members {
+            set,
+            added,
+            removed,
+        }));
+        removed.extend(goes.into_iter().map(|id| Update::Set(id, None)));
+    }
+
+    fn drop_set(&mut self, words: &mut Words, matcher: &mut Matcher, slot: u32) {
+        let Some(set) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.by_id.remove(&set.need.id);
+        self.free.push(slot);
+        self.touched.remove(&slot);
+        if let Some(selector) = set.source.selector() {
+            if let Some(slots) = self.of_selector.get_mut(&selector) {
+                slots.retain(|other| *other != slot);
+                if slots.is_empty() {
+                    self.of_selector.remove(&selector);
+                }
+            }
+            matcher.release(words, selector);
+        }
+        if let Source::Ports { name, .. } = set.source {
+            words.release(name);
+        }
+    }
+}
+
+fn all_members(world: &World<'_>, source: &Source) -> Vec<Member> {
+    let mut all: Vec<Member> = Vec::new();
+    let Some(selector) = source.selector() else { return all };
+    for class in world.matcher.matching(world.words, selector) {
+        for item in world.items.of_class(class).iter() {
+            source.members(world.items.nets(item), world.items.ports(item), |member| all.push(member));
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}

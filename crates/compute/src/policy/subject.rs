@@ -1,0 +1,131 @@
+//! What has labels and addresses, read from its resource.
+
+use super::convert;
+use super::items::NamedPort;
+use super::words::{ClassId, Words};
+use crate::workloads::addresses;
+use ipnet::IpNet;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use tortie_model::kinds::{GlobalNetworkSet, HostEndpoint, NetworkSet, WorkloadEndpoint};
+use tortie_model::scalar::Protocol;
+use tortie_model::{Key, Kind};
+
+const NAMESPACE: &str = "projectcalico.org/namespace";
+const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
+const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
+
+pub(super) struct Subject<'a> {
+    labels: Vec<(&'a str, &'a str)>,
+    profiles: Vec<Cow<'a, str>>,
+    nets: Vec<IpNet>,
+    ports: Vec<(&'a str, u8, u16)>,
+}
+
+impl<'a> Subject<'a> {
+    pub fn of_workload(endpoint: &'a WorkloadEndpoint) -> Subject<'a> {
+        let (meta, spec) = (&endpoint.metadata, &endpoint.spec);
+        // These come from profiles alone: an endpoint cannot claim to be in another namespace.
+        let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
+        let mut labels: Vec<(&str, &str)> = pairs(&meta.labels).filter(own).collect();
+        set(&mut labels, NAMESPACE, &meta.namespace);
+        set(&mut labels, ORCHESTRATOR, &spec.orchestrator);
+        set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
+        let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
+        let nets = addresses(endpoint).into_iter().map(IpNet::from).collect();
+        Subject { labels, ..Subject::new(&spec.profiles, nets, ports) }
+    }
+
+    /// Its addresses are the expected ones: those of its interface are not known to others.
+    pub fn of_host_endpoint(endpoint: &'a HostEndpoint) -> Subject<'a> {
+        let spec = &endpoint.spec;
+        let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
+        let nets = spec.expected_ips.iter().filter_map(|ip| convert::net(ip)).collect();
+        let labels = pairs(&endpoint.metadata.labels).collect();
+        Subject { labels, ..Subject::new(&spec.profiles, nets, ports) }
+    }
+
+    /// Takes the labels of its namespace.
+    pub fn of_network_set(set_: &'a NetworkSet) -> Subject<'a> {
+        let meta = &set_.metadata;
+        let mut labels = pairs(&meta.labels).collect();
+        set(&mut labels, NAMESPACE, &meta.namespace);
+        let nets = set_.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
+        let profiles = vec![Cow::Owned(format!("kns.{}", meta.namespace))];
+        Subject { labels, profiles, ..Subject::new(&[], nets, std::iter::empty()) }
+    }
+
+    pub fn of_global_network_set(set: &'a GlobalNetworkSet) -> Subject<'a> {
+        let nets = set.spec.nets.iter().filter_map(|net| convert::net(net)).collect();
+        let labels = pairs(&set.metadata.labels).collect();
+        Subject { labels, ..Subject::new(&[], nets, std::iter::empty()) }
+    }
+
+    fn new(
+        profiles: &'a [String],
+        mut nets: Vec<IpNet>,
+        ports: impl Iterator<Item = (&'a str, &'a Protocol, u16)>,
+    ) -> Subject<'a> {
+        nets.sort_unstable();
+        nets.dedup();
+        let ports = ports.filter(|(name, ..)| !name.is_empty()).filter_map(|(name, protocol, port)| {
+            // In workload endpoints protocols are written in lower case.
+            let number = Protocol::from_any_case(&protocol.to_string()).number()?;
+            Some((name, number, port))
+        });
+        let profiles = profiles.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
+        Subject { labels: Vec::new(), profiles, nets, ports: ports.collect() }
+    }
+
+    /// With one holder more.
+    pub fn class(&self, words: &mut Words) -> ClassId {
+        words.class(self.labels.iter().copied(), self.profiles.iter().map(AsRef::as_ref))
+    }
+
+    /// The names have one holder more.
+    pub fn ports(&self, words: &mut Words) -> Vec<NamedPort> {
+        let named = |(name, protocol, port): &(&str, u8, u16)| NamedPort {
+            name: words.hold(name),
+            protocol: *protocol,
+            port: *port,
+        };
+        let mut ports: Vec<NamedPort> = self.ports.iter().map(named).collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    pub fn nets(&self) -> &[IpNet] {
+        &self.nets
+    }
+}
+
+fn pairs(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+/// What the object itself says wins over its labels.
+fn set<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a str) {
+    labels.retain(|(other, _)| *other != key);
+    if !value.is_empty() {
+        labels.push((key, value));
+    }
+}
+
+/// Different for things of different kinds.
+pub(super) fn item_name(key: &Key) -> String {
+    let Key::Resource { kind, namespace, name } = key else { return String::new() };
+    let kind = match kind {
+        Kind::WorkloadEndpoint => 'w',
+        Kind::HostEndpoint => HOST,
+        Kind::NetworkSet => 'n',
+        _ => 'g',
+    };
+    let mut text = String::with_capacity(namespace.len() + name.len() + 2);
+    text.push(kind);
+    text.push_str(namespace);
+    text.push('/');
+    text.push_str(name);
+    text
+}
+
+pub(super) const HOST: char = 'h';

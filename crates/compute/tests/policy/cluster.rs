@@ -1,0 +1,149 @@
+//! Entries of a datastore, and the plan that follows from them.
+
+use serde_json::{Value as Json, json};
+use tortie_compute::{Compute, Environment};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Guard, Member, Plan, PolicyId, PolicyKind, Rule, Set, Update, WorkloadId};
+
+pub type Entry = (Key, Value);
+
+pub const NODE: &str = "n1";
+
+pub fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> Entry {
+    let object = json!({
+        "kind": kind.name(),
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": spec,
+    });
+    let mut resource = Resource::from_store(kind, object).unwrap();
+    if kind != Kind::WorkloadEndpoint {
+        resource.set_defaults();
+    }
+    (Key::resource(kind, namespace, name), Value::Resource(resource))
+}
+
+/// A pod with the profile of its namespace.
+pub fn pod(node: &str, namespace: &str, name: &str, labels: Json, address: &str) -> Entry {
+    pod_with(node, namespace, name, labels, address, json!([]))
+}
+
+pub fn pod_with(node: &str, namespace: &str, name: &str, labels: Json, address: &str, ports: Json) -> Entry {
+    let spec = json!({
+        "orchestrator": "k8s", "node": node, "pod": name, "endpoint": "eth0",
+        "interfaceName": format!("cali{name}"), "ipNetworks": [address],
+        "profiles": [format!("kns.{namespace}")], "ports": ports,
+    });
+    let name = format!("{node}-k8s-{}-eth0", name.replace('-', "--"));
+    object(Kind::WorkloadEndpoint, namespace, &name, labels, spec)
+}
+
+pub fn namespace(name: &str, labels: Json) -> Entry {
+    let mut given = json!({"pcns.projectcalico.org/name": name});
+    for (key, value) in labels.as_object().unwrap() {
+        given[format!("pcns.{key}")] = value.clone();
+    }
+    let spec =
+        json!({"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}], "labelsToApply": given});
+    object(Kind::Profile, "", &format!("kns.{name}"), json!({}), spec)
+}
+
+pub fn gnp(name: &str, spec: Json) -> Entry {
+    object(Kind::GlobalNetworkPolicy, "", name, json!({}), spec)
+}
+
+pub fn np(namespace: &str, name: &str, spec: Json) -> Entry {
+    object(Kind::NetworkPolicy, namespace, name, json!({}), spec)
+}
+
+/// A node's view, and the plan that its updates make.
+pub struct Node {
+    pub compute: Compute,
+    pub plan: Plan,
+}
+
+impl Node {
+    pub fn new() -> Node {
+        Node { compute: Compute::new(NODE, Environment::default()), plan: Plan::default() }
+    }
+
+    pub fn with(entries: &[Entry]) -> Node {
+        let mut node = Node::new();
+        node.put(entries);
+        node
+    }
+
+    /// Everything in one go; returns what changed.
+    pub fn put(&mut self, entries: &[Entry]) -> Vec<Update> {
+        entries.iter().for_each(|(key, value)| self.compute.put(key, value));
+        self.flush()
+    }
+
+    pub fn delete(&mut self, entry: &Entry) -> Vec<Update> {
+        self.compute.delete(&entry.0);
+        self.flush()
+    }
+
+    pub fn flush(&mut self) -> Vec<Update> {
+        let updates = self.compute.flush();
+        updates.iter().for_each(|update| self.plan.apply(update.clone()));
+        whole(&self.plan);
+        updates
+    }
+
+    pub fn guard(&self, namespace: &str, pod: &str) -> &Guard {
+        let id = WorkloadId {
+            orchestrator: "k8s".into(),
+            workload: format!("{namespace}/{pod}"),
+            endpoint: "eth0".into(),
+        };
+        &self.plan.guards[&id]
+    }
+
+    pub fn set(&self, id: &str) -> Vec<String> {
+        let Set { members, .. } = &self.plan.sets[&tortie_plan::SetId::new(id)];
+        members.iter().map(text).collect()
+    }
+
+    pub fn rule(&self, policy: &str) -> &Rule {
+        let found = self.plan.policies.iter().find(|(id, _)| id.to_string() == policy);
+        &found.unwrap_or_else(|| panic!("{policy} is not in the plan")).1.ingress[0]
+    }
+}
+
+fn text(member: &Member) -> String {
+    match member {
+        Member::Net(net) => net.to_string(),
+        Member::Port { address, protocol, port } => format!("{address},{protocol}:{port}"),
+    }
+}
+
+/// What the plan refers to is in it, and nothing is in it that nobody refers to.
+fn whole(plan: &Plan) {
+    let mut sets = std::collections::BTreeSet::new();
+    let rules = plan.policies.values().flat_map(|p| p.ingress.iter().chain(&p.egress));
+    let rules = rules.chain(plan.profiles.values().flat_map(|p| p.ingress.iter().chain(&p.egress)));
+    for side in rules.flat_map(|rule| [&rule.source, &rule.destination]) {
+        let named = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
+        sets.extend(named.into_iter().flatten().chain(&side.service).cloned());
+    }
+    assert!(sets.iter().eq(plan.sets.keys()), "{sets:?} are needed, {:?} are there", plan.sets.keys());
+    let tiers = plan.guards.values().flat_map(|guard| &guard.tiers);
+    let tiers = tiers.chain(
+        plan.host_endpoints
+            .values()
+            .flat_map(|h| h.tiers.iter().chain(&h.forward).chain(&h.untracked).chain(&h.pre_dnat)),
+    );
+    for policy in tiers.flat_map(|tier| tier.ingress.iter().chain(&tier.egress)) {
+        assert!(plan.policies.contains_key(policy), "{policy} is listed but not there");
+    }
+    let named = plan.guards.values().flat_map(|guard| &guard.profiles);
+    let named = named.chain(plan.host_endpoints.values().flat_map(|endpoint| &endpoint.profiles));
+    let named: std::collections::BTreeSet<_> = named.collect();
+    assert!(named.into_iter().eq(plan.profiles.keys()));
+    assert!(plan.guards.keys().eq(plan.workloads.keys()), "every workload has its guard");
+}
+
+pub fn id(kind: PolicyKind, namespace: &str, name: &str) -> PolicyId {
+    PolicyId { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+}

@@ -1,0 +1,226 @@
+//! What a change of the datastore changes in the plan, and what it does not.
+
+use crate::cluster::{Node, gnp, namespace, np, object, pod};
+use serde_json::json;
+use tortie_model::Kind;
+use tortie_plan::{Action, Member, TierEnd, Update};
+
+fn allow(selector: &str) -> serde_json::Value {
+    json!({"ingress": [{"action": "Allow", "source": {"selector": selector}}]})
+}
+
+fn shop() -> Vec<crate::cluster::Entry> {
+    vec![
+        namespace("shop", json!({})),
+        pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32"),
+        np("shop", "p", allow("role == 'client'")),
+    ]
+}
+
+#[test]
+fn one_endpoint_more_is_one_member_more() {
+    let mut node = Node::with(&shop());
+    let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
+    let updates = node.put(std::slice::from_ref(&client));
+    let member = Member::Net("10.0.0.2/32".parse().unwrap());
+    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    assert_eq!((&added[..], &removed[..]), (&[member][..], &[][..]));
+    assert_eq!(node.put(std::slice::from_ref(&client)), [], "the same again is nothing new");
+    let updates = node.delete(&client);
+    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    assert_eq!((&added[..], &removed[..]), (&[][..], &[member][..]));
+}
+
+#[test]
+fn what_comes_and_goes_between_two_flushes_is_not_told() {
+    let mut node = Node::with(&shop());
+    let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
+    let policy = np("shop", "q", allow("has(x)"));
+    for (key, value) in [&client, &policy] {
+        node.compute.put(key, value);
+        node.compute.delete(key);
+    }
+    assert_eq!(node.flush(), []);
+    let before = shop();
+    before.iter().for_each(|(key, _)| node.compute.delete(key));
+    before.iter().for_each(|(key, value)| node.compute.put(key, value));
+    assert_eq!(node.flush(), [], "deleted and written again as it was");
+}
+
+#[test]
+fn an_address_stays_while_somebody_has_it() {
+    let mut node = Node::with(&shop());
+    let twins = ["c-0", "c-1"].map(|name| pod("n2", "shop", name, json!({"role": "client"}), "10.0.0.2/32"));
+    assert_eq!(node.put(&twins).len(), 1);
+    assert_eq!(node.delete(&twins[0]), []);
+    assert_eq!(node.delete(&twins[1]).len(), 1);
+    node.put(&twins);
+    let other = pod("n2", "shop", "c-1", json!({"role": "other"}), "10.0.0.2/32");
+    assert_eq!(node.put(&[other]), [], "the other one still has the address");
+}
+
+#[test]
+fn labels_of_a_namespace_change_who_is_meant() {
+    let mut node = Node::with(&shop());
+    let source = json!({"namespaceSelector": "team == 'red'"});
+    node.put(&[
+        gnp("red", json!({"ingress": [{"action": "Allow", "source": source}]})),
+        namespace("front", json!({"team": "blue"})),
+        pod("n2", "front", "f-0", json!({}), "10.0.1.1/32"),
+        object(Kind::NetworkSet, "front", "vips", json!({}), json!({"nets": ["10.2.0.0/24"]})),
+        pod("n2", "front", "spoof", json!({"pcns.team": "red"}), "10.0.1.66/32"),
+        pod("n2", "none", "own", json!({"team": "red"}), "10.0.1.67/32"),
+    ]);
+    let set = node.rule("gnp/red").source.sets[0].0.to_string();
+    assert!(node.set(&set).is_empty());
+    node.put(&[namespace("front", json!({"team": "red"}))]);
+    assert_eq!(node.set(&set), ["10.0.1.1/32", "10.0.1.66/32", "10.2.0.0/24"]);
+    node.put(&[namespace("front", json!({}))]);
+    assert!(node.set(&set).is_empty());
+}
+
+#[test]
+fn own_labels_hide_those_of_profiles_and_earlier_profiles_those_of_later_ones() {
+    let profile = |name: &str, value: &str| {
+        object(Kind::Profile, "", name, json!({}), json!({"labelsToApply": {"x": value}}))
+    };
+    let endpoint = |name: &str, labels: serde_json::Value, profiles: serde_json::Value, address: &str| {
+        let spec =
+            json!({"node": "n2", "interfaceName": "*", "expectedIPs": [address], "profiles": profiles});
+        object(Kind::HostEndpoint, "", name, labels, spec)
+    };
+    let node = Node::with(&[
+        namespace("shop", json!({})),
+        pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32"),
+        gnp("x", allow("x == 'one'")),
+        profile("p1", "one"),
+        profile("p2", "two"),
+        endpoint("a", json!({}), json!(["p1", "p2"]), "192.0.2.1"),
+        endpoint("b", json!({}), json!(["p2", "p1"]), "192.0.2.2"),
+        endpoint("c", json!({"x": "own"}), json!(["p1"]), "192.0.2.3"),
+        endpoint("d", json!({"x": "one"}), json!(["p2"]), "192.0.2.4"),
+    ]);
+    let set = node.rule("gnp/x").source.sets[0].0.to_string();
+    assert_eq!(node.set(&set), ["192.0.2.1/32", "192.0.2.4/32"]);
+}
+
+#[test]
+fn tiers_and_policies_are_in_order() {
+    let tier = |name: &str, order: f64, action: &str| {
+        object(Kind::Tier, "", name, json!({}), json!({"order": order, "defaultAction": action}))
+    };
+    let in_tier =
+        |name: &str, tier: &str, order: Option<f64>| gnp(name, json!({"tier": tier, "order": order}));
+    let mut node = Node::with(&shop());
+    node.put(&[
+        tier("sec", 10.0, "Pass"),
+        tier("late", 2e6, "Deny"),
+        in_tier("last", "nosuch", Some(1.0)),
+        in_tier("l", "late", None),
+        in_tier("s2", "sec", None),
+        in_tier("s1", "sec", Some(5.0)),
+        in_tier("b", "default", Some(100.0)),
+        in_tier("a", "default", None),
+    ]);
+    let tiers = |node: &Node| -> Vec<(String, TierEnd, Vec<String>)> {
+        let tiers = node.guard("shop", "web-0").tiers.iter();
+        tiers.map(|t| (t.name.clone(), t.end, t.ingress.iter().map(|id| id.name.clone()).collect())).collect()
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let expected = [
+        ("sec".to_owned(), TierEnd::Pass, names(&["s1", "s2"])),
+        ("default".to_owned(), TierEnd::Deny, names(&["b", "a", "p"])),
+        ("late".to_owned(), TierEnd::Deny, names(&["l"])),
+        ("nosuch".to_owned(), TierEnd::Deny, names(&["last"])),
+    ];
+    assert_eq!(tiers(&node), expected);
+    // The tier appears, the other goes.
+    node.put(&[tier("nosuch", 1.0, "Pass")]);
+    assert_eq!(tiers(&node)[0], ("nosuch".to_owned(), TierEnd::Pass, names(&["last"])));
+    node.delete(&tier("sec", 10.0, "Pass"));
+    assert_eq!(tiers(&node)[3], ("sec".to_owned(), TierEnd::Deny, names(&["s1", "s2"])));
+}
+
+#[test]
+fn host_endpoints_have_their_own_lists() {
+    let host = json!({"node": "n1", "interfaceName": "eth0"});
+    let flags = |flag: &str| json!({"applyOnForward": true, flag: true, "types": ["Ingress"]});
+    let node = Node::with(&[
+        object(Kind::HostEndpoint, "", "eth0", json!({}), host),
+        object(
+            Kind::HostEndpoint,
+            "",
+            "elsewhere",
+            json!({}),
+            json!({"node": "n2", "interfaceName": "eth0"}),
+        ),
+        gnp("normal", json!({})),
+        gnp("forward", json!({"applyOnForward": true})),
+        gnp("raw", flags("doNotTrack")),
+        gnp("pre", flags("preDNAT")),
+        namespace("shop", json!({})),
+        pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32"),
+    ]);
+    assert_eq!(node.plan.host_endpoints.len(), 1);
+    let endpoint = &node.plan.host_endpoints["eth0"];
+    let lists = [&endpoint.tiers, &endpoint.forward, &endpoint.untracked, &endpoint.pre_dnat];
+    let lists = lists.map(|tiers| {
+        let names: Vec<&str> = tiers[0].ingress.iter().map(|id| id.name.as_str()).collect();
+        (names.join(" "), tiers[0].end)
+    });
+    let of = |names: &str, end| (names.to_owned(), end);
+    assert_eq!(
+        lists,
+        [
+            of("forward normal", TierEnd::Deny),
+            of("forward", TierEnd::Deny),
+            of("raw", TierEnd::Pass),
+            of("pre", TierEnd::Pass)
+        ]
+    );
+    let tiers = &node.guard("shop", "web-0").tiers;
+    assert_eq!(tiers[0].ingress.len(), 2, "a workload has no others: {tiers:?}");
+}
+
+#[test]
+fn only_policies_of_local_endpoints_are_in_force() {
+    let mut node = Node::with(&shop());
+    let remote = np("far", "q", allow("has(x)"));
+    node.put(&[remote.clone(), pod("n2", "far", "f-0", json!({"x": ""}), "10.0.0.9/32")]);
+    assert_eq!(node.plan.policies.len(), 1);
+    let near = pod("n1", "far", "f-1", json!({}), "10.0.0.10/32");
+    node.put(std::slice::from_ref(&near));
+    assert_eq!((node.plan.policies.len(), node.compute.totals().active_policies), (2, 2));
+    node.delete(&near);
+    assert_eq!((node.plan.policies.len(), node.plan.sets.len()), (1, 1));
+    node.put(&[np("far", "q", {
+        let mut spec = allow("has(x)");
+        spec["performanceHints"] = json!(["AssumeNeededOnEveryNode"]);
+        spec
+    })]);
+    assert_eq!(
+        (node.plan.policies.len(), node.compute.totals().active_policies),
+        (2, 2),
+        "asked to be ready"
+    );
+}
+
+#[test]
+fn a_missing_profile_denies() {
+    let mut node = Node::with(&[pod("n1", "shop", "web-0", json!({}), "10.0.0.1/32")]);
+    let actions =
+        |node: &Node| node.plan.profiles["kns.shop"].ingress.iter().map(|r| r.action).collect::<Vec<_>>();
+    assert_eq!(actions(&node), [Action::Deny]);
+    node.put(&[namespace("shop", json!({}))]);
+    assert_eq!(actions(&node), [Action::Allow]);
+    node.delete(&namespace("shop", json!({})));
+    assert_eq!(actions(&node), [Action::Deny]);
+}
+
+#[test]
+fn the_profile_that_allows_everything_is_always_there() {
+    let host = json!({"node": "n1", "interfaceName": "*", "profiles": ["projectcalico-default-allow"]});
+    let node = Node::with(&[object(Kind::HostEndpoint, "", "auto", json!({}), host)]);
+    let profile = &node.plan.profiles["projectcalico-default-allow"];
+    assert_eq!((profile.ingress[0].action, profile.egress[0].action), (Action::Allow, Action::Allow));
+}
