@@ -1,11 +1,13 @@
 //! What one node must have in its kernel: the workloads wired to it, the routes it holds, and what may talk to what.
 //!
 //! `compute` says how the plan changes, `dataplane` makes the kernel match it; neither knows the other. The plan is a
-//! value: the same datastore always gives the same plan, whatever the order in which it was learnt.
+//! value: the same datastore always gives the same plan, whatever the order in which it was learnt. [`evaluate`] says
+//! what a plan does to a packet.
 
 mod assign;
 mod change;
 mod endpoint;
+pub mod evaluate;
 mod policy;
 mod set;
 mod settings;

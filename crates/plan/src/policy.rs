@@ -137,7 +137,7 @@ pub struct Rule {
     /// IP protocol numbers.
     pub protocol: Option<u8>,
     pub not_protocol: Option<u8>,
-    /// Of ICMP for IPv4 packets, of ICMPv6 for IPv6 packets.
+    /// Of ICMP for IPv4 packets, of ICMPv6 for IPv6 packets; the negated one does not match other protocols either.
     pub icmp: Option<Icmp>,
     pub not_icmp: Option<Icmp>,
     pub source: Side,

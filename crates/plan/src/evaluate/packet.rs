@@ -1,0 +1,71 @@
+//! A packet as policy sees it.
+
+use crate::policy::{Icmp, IpVersion};
+use std::net::IpAddr;
+
+/// Source and destination are of one family; the destination is the one after DNAT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packet {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    /// Of TCP, UDP, SCTP and UDPLite; meaningless for others.
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// Type and code of ICMP and ICMPv6.
+    pub icmp: Option<(u8, u8)>,
+}
+
+impl Packet {
+    pub const ICMP: u8 = 1;
+    pub const IPIP: u8 = 4;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const ICMPV6: u8 = 58;
+    pub const SCTP: u8 = 132;
+    pub const UDPLITE: u8 = 136;
+
+    pub fn version(&self) -> IpVersion {
+        match self.destination {
+            IpAddr::V4(_) => IpVersion::V4,
+            IpAddr::V6(_) => IpVersion::V6,
+        }
+    }
+
+    pub fn has_ports(&self) -> bool {
+        matches!(self.protocol, Packet::TCP | Packet::UDP | Packet::SCTP | Packet::UDPLITE)
+    }
+
+    /// Type and code, if it is of the ICMP that belongs to its family.
+    pub(super) fn own_icmp(&self) -> Option<(u8, u8)> {
+        let own = match self.version() {
+            IpVersion::V4 => Packet::ICMP,
+            IpVersion::V6 => Packet::ICMPV6,
+        };
+        self.icmp.filter(|_| self.protocol == own)
+    }
+
+    pub(super) fn is_icmp(&self, wanted: &Icmp) -> bool {
+        self.own_icmp().is_some_and(|(kind, code)| {
+            kind == wanted.r#type && wanted.code.is_none_or(|wanted| wanted == code)
+        })
+    }
+}
+
+/// What connection tracking says of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Connection {
+    #[default]
+    New,
+    Established,
+    Related,
+    Invalid,
+    Untracked,
+}
+
+impl Connection {
+    /// Belongs to something that was allowed before.
+    pub(super) fn is_known(self) -> bool {
+        matches!(self, Connection::Established | Connection::Related)
+    }
+}

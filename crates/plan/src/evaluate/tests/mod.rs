@@ -1,0 +1,93 @@
+//! What each rule of the reference's policy semantics does, on plans made by hand.
+
+mod matches;
+mod nodes;
+mod tiers;
+
+use super::*;
+use crate::*;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub fn global(name: &str) -> PolicyId {
+    PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() }
+}
+
+pub fn staged(name: &str) -> PolicyId {
+    PolicyId { kind: PolicyKind::StagedGlobalNetworkPolicy, ..global(name) }
+}
+
+pub fn allow() -> Rule {
+    Rule::new(Action::Allow)
+}
+
+pub fn to_port(action: Action, protocol: u8, port: u16) -> Rule {
+    let mut rule = Rule { protocol: Some(protocol), ..Rule::new(action) };
+    rule.destination.ports = vec![PortRange { first: port, last: port }];
+    rule
+}
+
+pub fn deny() -> Rule {
+    Rule::new(Action::Deny)
+}
+
+/// A policy with the same rules in both directions.
+pub fn policy(rules: &[Rule]) -> Arc<Policy> {
+    Arc::new(Policy { ingress: rules.to_vec(), egress: rules.to_vec(), ..Policy::default() })
+}
+
+pub fn profile(rules: &[Rule]) -> Arc<Profile> {
+    Arc::new(Profile { ingress: rules.to_vec(), egress: rules.to_vec() })
+}
+
+/// A tier whose policies govern both directions.
+pub fn tier(name: &str, end: TierEnd, policies: &[PolicyId]) -> Tier {
+    Tier { name: name.into(), end, ingress: policies.to_vec(), egress: policies.to_vec() }
+}
+
+pub fn tcp(source: &str, destination: &str, port: u16) -> Packet {
+    let (source, destination) = (address(source), address(destination));
+    let (source_port, destination_port) = (40000, port);
+    Packet { source, destination, protocol: Packet::TCP, source_port, destination_port, icmp: None }
+}
+
+pub fn udp(source: &str, destination: &str, port: u16) -> Packet {
+    Packet { protocol: Packet::UDP, ..tcp(source, destination, port) }
+}
+
+/// Without ports.
+pub fn plain(protocol: u8, source: &str, destination: &str) -> Packet {
+    Packet { protocol, source_port: 0, ..tcp(source, destination, 0) }
+}
+
+pub fn icmp(source: &str, destination: &str, kind: u8, code: u8) -> Packet {
+    let protocol = if destination.contains(':') { Packet::ICMPV6 } else { Packet::ICMP };
+    Packet { icmp: Some((kind, code)), ..plain(protocol, source, destination) }
+}
+
+pub fn set_of_nets(plan: &mut Plan, name: &str, nets: &[&str]) -> SetId {
+    let members: BTreeSet<Member> = nets.iter().map(|text| Member::Net(net(text))).collect();
+    plan.sets.insert(SetId::new(name), Set { kind: SetKind::Nets, members });
+    SetId::new(name)
+}
+
+pub fn set_of_ports(plan: &mut Plan, name: &str, ports: &[(&str, u8, u16)]) -> SetId {
+    let member = |(text, protocol, port): &(&str, u8, u16)| Member::Port {
+        address: address(text),
+        protocol: *protocol,
+        port: *port,
+    };
+    let members = ports.iter().map(member).collect();
+    plan.sets.insert(SetId::new(name), Set { kind: SetKind::Ports, members });
+    SetId::new(name)
+}

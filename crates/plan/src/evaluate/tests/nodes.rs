@@ -1,0 +1,414 @@
+//! A packet's way through a whole node: two workloads, an uplink, and host endpoints where a test wants them.
+
+use super::*;
+use Direction::{Egress, Ingress};
+use Place::{Host, Interface};
+
+const A: &str = "10.0.0.1";
+const B: &str = "10.0.0.2";
+const NODE: &str = "192.0.2.1";
+const OUTSIDE: &str = "198.51.100.7";
+const TO_A: Place<'_> = Interface("cali-a");
+const TO_B: Place<'_> = Interface("cali-b");
+const UPLINK: Place<'_> = Interface("eth0");
+
+fn id(name: &str) -> WorkloadId {
+    WorkloadId { orchestrator: "k8s".into(), workload: format!("shop/{name}"), endpoint: "eth0".into() }
+}
+
+struct World {
+    plan: Plan,
+    settings: Settings,
+}
+
+impl World {
+    fn new() -> World {
+        let mut plan = Plan::default();
+        plan.profiles.insert("open".into(), profile(&[allow()]));
+        for (name, own) in [("a", [A, "fd00::1"]), ("b", [B, "fd00::2"])] {
+            let guard = Guard {
+                interface: format!("cali-{name}"),
+                up: true,
+                addresses: own.map(address).to_vec(),
+                profiles: vec!["open".into()],
+                ..Guard::default()
+            };
+            plan.guards.insert(id(name), guard);
+        }
+        World { plan, settings: Settings::default() }
+    }
+
+    fn guard(&mut self, name: &str) -> &mut Guard {
+        self.plan.guards.get_mut(&id(name)).unwrap()
+    }
+
+    /// A tier with one policy of these rules for both directions.
+    fn list(&mut self, name: &str, rules: &[Rule]) -> Vec<Tier> {
+        self.plan.policies.insert(global(name), policy(rules));
+        vec![tier("default", TierEnd::Deny, &[global(name)])]
+    }
+
+    fn host(&mut self, interface: &str) -> &mut HostEndpoint {
+        let endpoint = HostEndpoint { interface: interface.into(), ..HostEndpoint::default() };
+        self.plan.host_endpoints.entry("host".into()).or_insert(endpoint)
+    }
+
+    fn judge_way(&self, packet: &Packet, way: &Way<'_>) -> (bool, String) {
+        let interfaces = [("eth0".to_owned(), vec![address(NODE)]), ("lo".to_owned(), vec![])].into();
+        let node = Node::new(&self.plan, &self.settings, assign(&self.plan.host_endpoints, &interfaces));
+        let mut trace = Trace::default();
+        let judgement = node.judge(packet, way, None);
+        assert_eq!(judgement, node.judge(packet, way, Some(&mut trace)), "asking why changes nothing");
+        (judgement.allowed, format!("{:?}", judgement.cause))
+    }
+
+    fn judge(&self, packet: &Packet, from: Place<'_>, to: Place<'_>) -> (bool, String) {
+        self.judge_way(packet, &Way::new(from, to))
+    }
+
+    fn allows(&self, packet: &Packet, from: Place<'_>, to: Place<'_>) -> bool {
+        self.judge(packet, from, to).0
+    }
+
+    fn allows_in_state(
+        &self,
+        connection: Connection,
+        packet: &Packet,
+        from: Place<'_>,
+        to: Place<'_>,
+    ) -> bool {
+        self.judge_way(packet, &Way { connection, ..Way::new(from, to) }).0
+    }
+
+    #[track_caller]
+    fn denies(&self, packet: &Packet, from: Place<'_>, to: Place<'_>, cause: &str) {
+        assert_eq!(self.judge(packet, from, to), (false, cause.to_owned()));
+    }
+}
+
+#[test]
+fn both_sides_have_to_agree() {
+    let mut world = World::new();
+    let packet = tcp(A, B, 80);
+    assert!(world.allows(&packet, TO_A, TO_B));
+    let egress = world.list("out", &[deny()]);
+    world.guard("a").tiers = egress;
+    assert!(!world.allows(&packet, TO_A, TO_B));
+    assert!(!world.allows(&tcp(A, OUTSIDE, 80), TO_A, UPLINK));
+    world.guard("a").tiers.clear();
+    let ingress = world.list("in", &[to_port(Action::Allow, 6, 81)]);
+    world.guard("b").tiers = ingress;
+    world.denies(&packet, TO_A, TO_B, "TierEnd(\"default\")");
+    assert!(world.allows(&tcp(A, B, 81), TO_A, TO_B));
+    world.denies(&tcp(OUTSIDE, B, 80), UPLINK, TO_B, "TierEnd(\"default\")");
+}
+
+#[test]
+fn a_workload_that_is_down_or_unknown_gets_and_sends_nothing() {
+    let mut world = World::new();
+    world.guard("b").up = false;
+    world.denies(&tcp(A, B, 80), TO_A, TO_B, "Down");
+    world.denies(&tcp(B, A, 80), TO_B, TO_A, "Down");
+    world.denies(&tcp(B, NODE, 80), TO_B, Host, "Down");
+    world.denies(&tcp(A, B, 80), TO_A, Interface("cali-x"), "UnknownWorkload");
+    world.denies(&tcp(B, A, 80), Interface("cali-x"), TO_A, "UnknownWorkload");
+    world.denies(&tcp(B, NODE, 80), Interface("cali-x"), Host, "UnknownWorkload");
+    assert!(!world.allows_in_state(Connection::Established, &tcp(A, B, 80), TO_A, TO_B));
+}
+
+#[test]
+fn a_workload_sends_from_its_own_addresses() {
+    let mut world = World::new();
+    let forged = tcp("10.0.0.99", B, 80);
+    world.denies(&forged, TO_A, TO_B, "Spoofed");
+    assert!(!world.allows_in_state(Connection::Established, &forged, TO_A, TO_B));
+    world.denies(&forged, TO_A, UPLINK, "Spoofed");
+    world.denies(&tcp("fd00::9", "fd00::2", 80), TO_A, TO_B, "Spoofed");
+    assert!(world.allows(&tcp("fd00::1", "fd00::2", 80), TO_A, TO_B));
+    world.guard("a").allowed_sources = vec![net("10.0.0.96/28")];
+    assert!(world.allows(&forged, TO_A, TO_B));
+    world.denies(&tcp("10.0.0.95", B, 80), TO_A, TO_B, "Spoofed");
+}
+
+#[test]
+fn known_flows_pass_and_invalid_packets_do_not() {
+    let mut world = World::new();
+    let closed = world.list("closed", &[deny()]);
+    world.guard("b").tiers = closed;
+    let packet = tcp(A, B, 80);
+    for (connection, allowed) in [
+        (Connection::New, false),
+        (Connection::Established, true),
+        (Connection::Related, true),
+        (Connection::Invalid, false),
+        (Connection::Untracked, false),
+    ] {
+        assert_eq!(world.allows_in_state(connection, &packet, TO_A, TO_B), allowed, "{connection:?}");
+    }
+    world.guard("b").tiers.clear();
+    assert!(!world.allows_in_state(Connection::Invalid, &packet, TO_A, TO_B));
+    world.settings.policy.drop_invalid = false;
+    assert!(world.allows_in_state(Connection::Invalid, &packet, TO_A, TO_B));
+}
+
+#[test]
+fn workloads_do_not_encapsulate() {
+    let mut world = World::new();
+    let (vxlan, ipip) = (udp(A, OUTSIDE, 4789), plain(Packet::IPIP, A, OUTSIDE));
+    world.denies(&vxlan, TO_A, UPLINK, "Encapsulation");
+    world.denies(&ipip, TO_A, UPLINK, "Encapsulation");
+    assert!(world.allows(&tcp(A, OUTSIDE, 4789), TO_A, UPLINK));
+    assert!(
+        world.allows(&udp(OUTSIDE, A, 4789), UPLINK, TO_A),
+        "towards a workload it is a packet like others"
+    );
+    world.settings.policy.vxlan_port = 8472;
+    assert!(world.allows(&vxlan, TO_A, UPLINK));
+    world.settings.policy.vxlan_port = 4789;
+    world.settings.policy.vxlan_from_workloads = true;
+    world.settings.policy.ipip_from_workloads = true;
+    assert!(world.allows(&vxlan, TO_A, UPLINK) && world.allows(&ipip, TO_A, UPLINK));
+}
+
+#[test]
+fn workload_to_host_is_a_setting() {
+    let mut world = World::new();
+    let packet = tcp(A, NODE, 80);
+    world.denies(&packet, TO_A, Host, "EndpointToHost(Drop)");
+    assert!(world.allows_in_state(Connection::Established, &packet, TO_A, Host));
+    for action in [EndpointToHost::Return, EndpointToHost::Accept] {
+        world.settings.policy.endpoint_to_host = action;
+        assert!(world.allows(&packet, TO_A, Host));
+        // The host endpoint, which would deny it, is not asked.
+        world.host("*");
+        assert!(world.allows(&packet, TO_A, Host));
+    }
+    let closed = world.list("closed", &[deny()]);
+    world.guard("a").tiers = closed;
+    assert!(!world.allows(&packet, TO_A, Host));
+}
+
+#[test]
+fn neighbours_are_found_whatever_the_policy() {
+    let mut world = World::new();
+    let closed = world.list("closed", &[deny()]);
+    world.guard("a").tiers = closed;
+    for kind in [130, 131, 132, 133, 135, 136] {
+        assert!(world.allows(&icmp("fe80::1", "ff02::1", kind, 0), TO_A, Host), "{kind}");
+    }
+    assert!(world.allows(&icmp("::", "ff02::1", 135, 0), TO_A, Host));
+    for kind in [128, 134, 137] {
+        assert!(!world.allows(&icmp("fe80::1", "ff02::1", kind, 0), TO_A, Host), "{kind}");
+    }
+    assert!(!world.allows(&icmp(A, NODE, 135, 0), TO_A, Host));
+}
+
+#[test]
+fn the_host_reaches_its_workloads() {
+    let mut world = World::new();
+    let closed = world.list("closed", &[deny()]);
+    world.guard("a").tiers = closed.clone();
+    world.host("*").tiers = closed;
+    assert_eq!(world.judge(&tcp(NODE, A, 80), Host, TO_A), (true, "HostToWorkload".into()));
+}
+
+#[test]
+fn an_interface_without_host_endpoint_is_not_policed() {
+    let world = World::new();
+    assert_eq!(world.judge(&tcp(OUTSIDE, NODE, 80), UPLINK, Host), (true, "NoHostEndpoint".into()));
+    assert!(world.allows(&tcp(NODE, OUTSIDE, 80), Host, UPLINK));
+    assert!(world.allows(&tcp(OUTSIDE, "203.0.113.1", 80), UPLINK, Interface("eth1")));
+    assert!(world.allows(&tcp(NODE, NODE, 80), Host, Host));
+}
+
+#[test]
+fn a_bare_host_endpoint_leaves_failsafes_known_flows_and_forwarding() {
+    for (interface, other) in [("eth0", true), ("*", false), ("", true)] {
+        let mut world = World::new();
+        world.host(interface).expected = vec![address(NODE)];
+        world.denies(&tcp(OUTSIDE, NODE, 80), UPLINK, Host, "NoProfile");
+        world.denies(&tcp(NODE, OUTSIDE, 80), Host, UPLINK, "NoProfile");
+        assert_eq!(world.judge(&tcp(OUTSIDE, NODE, 22), UPLINK, Host), (true, "Failsafe".into()));
+        assert!(world.allows(&udp(OUTSIDE, NODE, 68), UPLINK, Host));
+        assert!(!world.allows(&tcp(NODE, OUTSIDE, 22), Host, UPLINK));
+        assert!(world.allows(&udp(NODE, OUTSIDE, 53), Host, UPLINK));
+        assert!(!world.allows(&udp(OUTSIDE, NODE, 53), UPLINK, Host));
+        assert!(world.allows_in_state(Connection::Established, &tcp(OUTSIDE, NODE, 80), UPLINK, Host));
+        assert!(!world.allows_in_state(Connection::Invalid, &tcp(OUTSIDE, NODE, 22), UPLINK, Host));
+        assert!(world.allows(&tcp(OUTSIDE, A, 80), UPLINK, TO_A));
+        assert!(world.allows(&tcp(A, OUTSIDE, 80), TO_A, UPLINK));
+        assert!(!world.allows_in_state(Connection::Invalid, &tcp(OUTSIDE, A, 80), UPLINK, Interface("eth1")));
+        assert_eq!(world.allows(&tcp(OUTSIDE, NODE, 80), Interface("eth1"), Host), other);
+        assert_eq!(world.allows(&tcp(NODE, NODE, 80), Host, Host), other, "lo is an interface like others");
+    }
+}
+
+#[test]
+fn failsafes_may_be_limited_to_a_net() {
+    let mut world = World::new();
+    world.host("eth0");
+    let safe = |net_: &str| vec![Failsafe { protocol: 6, port: 22, net: Some(net(net_)) }];
+    world.settings.policy.failsafe_inbound = safe("198.51.100.0/24");
+    world.settings.policy.failsafe_outbound = safe("203.0.113.0/24");
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 22), UPLINK, Host));
+    assert!(!world.allows(&tcp("203.0.113.1", NODE, 22), UPLINK, Host));
+    assert!(world.allows(&tcp(NODE, "203.0.113.1", 22), Host, UPLINK));
+    assert!(!world.allows(&tcp(NODE, OUTSIDE, 22), Host, UPLINK));
+}
+
+#[test]
+fn normal_policy_of_a_host_endpoint_is_for_the_host_alone() {
+    let mut world = World::new();
+    let web = world.list("web", &[to_port(Action::Allow, 6, 80)]);
+    let endpoint = world.host("eth0");
+    endpoint.tiers = web;
+    endpoint.profiles = vec!["open".into()];
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 80), UPLINK, Host));
+    world.denies(&tcp(OUTSIDE, NODE, 81), UPLINK, Host, "TierEnd(\"default\")");
+    world.denies(&tcp(NODE, OUTSIDE, 81), Host, UPLINK, "TierEnd(\"default\")");
+    assert!(world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
+    // Only egress: ingress asks the profiles.
+    let endpoint = world.host("eth0");
+    endpoint.tiers[0].ingress.clear();
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 81), UPLINK, Host));
+    world.host("eth0").profiles.clear();
+    world.denies(&tcp(OUTSIDE, NODE, 81), UPLINK, Host, "NoProfile");
+}
+
+#[test]
+fn forward_policy_is_for_what_passes_through() {
+    let mut world = World::new();
+    let web = world.list("web", &[to_port(Action::Allow, 6, 80)]);
+    world.host("eth0").forward = web;
+    for (packet, from, to) in [
+        (tcp(OUTSIDE, A, 0), UPLINK, TO_A),
+        (tcp(A, OUTSIDE, 0), TO_A, UPLINK),
+        (tcp(OUTSIDE, B, 0), UPLINK, Interface("eth1")),
+    ] {
+        let port = |destination_port| Packet { destination_port, ..packet };
+        assert!(world.allows(&port(80), from, to));
+        world.denies(&port(81), from, to, "TierEnd(\"default\")");
+        assert!(!world.allows(&port(22), from, to), "failsafes are for the host");
+        assert!(world.allows_in_state(Connection::Established, &port(81), from, to));
+    }
+    assert!(world.allows(&tcp(A, B, 81), TO_A, TO_B));
+    // Policy of one direction only: the other falls through, without profiles.
+    world.host("eth0").forward[0].egress.clear();
+    assert!(world.allows(&tcp(A, OUTSIDE, 81), TO_A, UPLINK));
+    assert!(!world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
+    // The workload is asked all the same.
+    let closed = world.list("closed", &[deny()]);
+    world.guard("a").tiers = closed;
+    assert!(!world.allows(&tcp(OUTSIDE, A, 80), UPLINK, TO_A));
+}
+
+#[test]
+fn forward_policy_of_all_interfaces_includes_those_of_workloads() {
+    let mut world = World::new();
+    let web = world.list("web", &[to_port(Action::Allow, 6, 80)]);
+    world.host("*").forward = web;
+    assert!(world.allows(&tcp(A, B, 80), TO_A, TO_B));
+    world.denies(&tcp(A, B, 81), TO_A, TO_B, "TierEnd(\"default\")");
+}
+
+#[test]
+fn untracked_policy_comes_before_everything() {
+    let mut world = World::new();
+    let list = world.list("fast", &[to_port(Action::Allow, 17, 5000), to_port(Action::Deny, 17, 5001)]);
+    world.host("eth0").untracked = list.clone();
+    // Allowed means accepted by this host endpoint for good.
+    assert_eq!(world.judge(&udp(OUTSIDE, NODE, 5000), UPLINK, Host), (true, "AcceptedBefore".into()));
+    assert_eq!(world.judge(&udp(NODE, OUTSIDE, 5000), Host, UPLINK), (true, "AcceptedBefore".into()));
+    assert!(!world.allows(&udp(OUTSIDE, NODE, 5001), UPLINK, Host));
+    assert!(!world.allows_in_state(Connection::Established, &udp(OUTSIDE, NODE, 5001), UPLINK, Host));
+    // No match: on to what comes next, here a host endpoint that lets nothing in.
+    world.denies(&udp(OUTSIDE, NODE, 5002), UPLINK, Host, "NoProfile");
+    // Failsafes, and answers to what the other list lets through, skip the stage and are judged later.
+    let all = world.list("none", &[deny()]);
+    world.host("eth0").untracked = all;
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 22), UPLINK, Host));
+    let answer = |packet: Packet, port| Packet { source_port: port, ..packet };
+    let established = Connection::Established;
+    assert!(world.allows_in_state(established, &answer(udp(OUTSIDE, NODE, 4000), 53), UPLINK, Host));
+    assert!(!world.allows_in_state(established, &answer(udp(OUTSIDE, NODE, 4000), 54), UPLINK, Host));
+    assert!(world.allows_in_state(established, &answer(tcp(NODE, OUTSIDE, 4000), 22), Host, UPLINK));
+    // For all interfaces it means nothing.
+    let mut world = World::new();
+    world.plan.policies.insert(global("fast"), policy(&[deny()]));
+    world.host("*").untracked = list;
+    world.host("*").profiles = vec!["open".into()];
+    assert!(world.allows(&udp(OUTSIDE, NODE, 5001), UPLINK, Host));
+}
+
+#[test]
+fn untracked_packets_to_workloads_are_judged_by_the_workload() {
+    let mut world = World::new();
+    let fast = world.list("fast", &[allow()]);
+    let closed = world.list("closed", &[deny()]);
+    world.host("eth0").untracked = fast;
+    world.host("eth0").forward = closed.clone();
+    let packet = udp(OUTSIDE, A, 5000);
+    assert!(world.allows(&packet, UPLINK, TO_A), "accepted before the forward policy of where it came in");
+    world.guard("a").tiers = closed;
+    assert!(!world.allows(&packet, UPLINK, TO_A));
+    // It is not tracked, so no flow is known that it could belong to.
+    assert!(!world.allows_in_state(Connection::Established, &packet, UPLINK, TO_A));
+}
+
+#[test]
+fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
+    let mut world = World::new();
+    let list = world.list("ports", &[to_port(Action::Deny, 6, 31080), to_port(Action::Allow, 6, 31081)]);
+    world.host("eth0").pre_dnat = list;
+    let forwarded = |port| {
+        let way = Way { original_destination: Some((address(NODE), port)), ..Way::new(UPLINK, TO_A) };
+        (tcp(OUTSIDE, A, 8080), way)
+    };
+    let (packet, way) = forwarded(31080);
+    assert!(!world.judge_way(&packet, &way).0);
+    assert!(world.judge_way(&packet, &Way { connection: Connection::Established, ..way }).0);
+    let (packet, way) = forwarded(30000);
+    assert!(world.judge_way(&packet, &way).0, "what it does not know goes on");
+    assert!(!world.judge_way(&packet, &Way { connection: Connection::Invalid, ..way }).0);
+    // What it allows, neither normal nor forward policy of this host endpoint takes back.
+    let closed = world.list("closed", &[deny()]);
+    world.host("eth0").forward = closed.clone();
+    world.host("eth0").tiers = closed.clone();
+    let (packet, way) = forwarded(31081);
+    assert!(world.judge_way(&packet, &way).0);
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 31081), UPLINK, Host));
+    assert!(!world.allows(&tcp(OUTSIDE, NODE, 31082), UPLINK, Host));
+    // The workload's own policy does.
+    world.guard("a").tiers = closed;
+    assert!(!world.judge_way(&packet, &way).0);
+}
+
+#[test]
+fn pre_dnat_policy_spares_failsafes_and_covers_workload_interfaces() {
+    let mut world = World::new();
+    let closed = world.list("closed", &[deny()]);
+    world.host("*").pre_dnat = closed;
+    assert!(world.allows(&tcp(OUTSIDE, NODE, 22), UPLINK, Host));
+    assert!(!world.allows(&tcp(OUTSIDE, NODE, 23), UPLINK, Host));
+    assert!(!world.allows(&tcp(A, B, 80), TO_A, TO_B));
+}
+
+#[test]
+fn the_trace_tells_whose_rules_were_asked() {
+    let mut world = World::new();
+    let web = world.list("web", &[to_port(Action::Allow, 6, 80)]);
+    world.guard("b").tiers = web.clone();
+    world.host("eth0").forward = web;
+    let node = Node::new(&world.plan, &world.settings, Assignment::default());
+    let mut trace = Trace::default();
+    node.judge(&tcp(A, B, 80), &Way::new(TO_A, TO_B), Some(&mut trace));
+    let parties: Vec<_> = trace
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Workload { id, direction } => Some((id.workload.as_str(), *direction)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(parties, [("shop/a", Egress), ("shop/b", Ingress)]);
+}

@@ -1,0 +1,195 @@
+//! One endpoint, one direction: tiers, then profiles.
+
+use super::cause::{Cause, Holder, RuleAt, Step, Trace};
+use super::index::Index;
+use super::packet::Packet;
+use crate::endpoint::{Guard, HostEndpoint, Tier, TierEnd};
+use crate::policy::{Action, Direction, PolicyId, Rule};
+
+/// Which list of an endpoint's policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// What begins or ends at the endpoint.
+    Normal,
+    /// What the host forwards.
+    Forward,
+    /// Before connection tracking.
+    Untracked,
+    /// Before destinations are rewritten.
+    PreDnat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    Allow,
+    Deny,
+    /// Nothing was said; only where no profiles are asked.
+    NoMatch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision<'p> {
+    pub outcome: Outcome,
+    pub cause: Cause<'p>,
+}
+
+/// Where to write down what was looked at, if anybody wants to know.
+pub(super) type Tracing<'t, 'p> = Option<&'t mut Trace<'p>>;
+
+pub(super) fn note<'p>(trace: &mut Tracing<'_, 'p>, step: impl FnOnce() -> Step<'p>) {
+    if let Some(trace) = trace {
+        trace.steps.push(step());
+    }
+}
+
+/// What a list of rules says.
+enum Said<'p> {
+    Decided(Decision<'p>),
+    Passed,
+    Nothing,
+}
+
+impl<'p> Index<'p> {
+    /// What the policies and profiles of a workload say of a packet that opens a flow.
+    pub fn workload(
+        &self,
+        guard: &'p Guard,
+        direction: Direction,
+        packet: &Packet,
+        trace: Option<&mut Trace<'p>>,
+    ) -> Decision<'p> {
+        self.decide(&guard.tiers, Some(&guard.profiles), Stage::Normal, direction, packet, trace)
+    }
+
+    /// What one list of policies of a host endpoint says.
+    pub fn host(
+        &self,
+        endpoint: &'p HostEndpoint,
+        stage: Stage,
+        direction: Direction,
+        packet: &Packet,
+        trace: Option<&mut Trace<'p>>,
+    ) -> Decision<'p> {
+        let (tiers, profiles) = match stage {
+            Stage::Normal => (&endpoint.tiers, Some(&endpoint.profiles)),
+            Stage::Forward => (&endpoint.forward, None),
+            Stage::Untracked => (&endpoint.untracked, None),
+            Stage::PreDnat => (&endpoint.pre_dnat, None),
+        };
+        self.decide(tiers, profiles, stage, direction, packet, trace)
+    }
+
+    fn decide(
+        &self,
+        tiers: &'p [Tier],
+        profiles: Option<&'p Vec<String>>,
+        stage: Stage,
+        direction: Direction,
+        packet: &Packet,
+        mut trace: Tracing<'_, 'p>,
+    ) -> Decision<'p> {
+        for tier in tiers {
+            if let Some(decision) = self.ask_tier(tier, stage, direction, packet, &mut trace) {
+                return decision;
+            }
+        }
+        match profiles {
+            Some(profiles) => self.ask_profiles(profiles, direction, packet, &mut trace),
+            None => Decision { outcome: Outcome::NoMatch, cause: Cause::NothingSaid },
+        }
+    }
+
+    /// Nothing means: on to the next tier.
+    fn ask_tier(
+        &self,
+        tier: &'p Tier,
+        stage: Stage,
+        direction: Direction,
+        packet: &Packet,
+        trace: &mut Tracing<'_, 'p>,
+    ) -> Option<Decision<'p>> {
+        let mut enforced = false;
+        for id in tier.policies(direction) {
+            let holder = Holder::Policy { tier: &tier.name, id };
+            let rules = self.rules_of(id, direction);
+            if id.kind.is_staged() {
+                note(trace, || {
+                    let would = self.first(holder, rules, packet);
+                    Step::Staged { tier: &tier.name, id, would }
+                });
+                continue;
+            }
+            enforced = true;
+            match self.ask(holder, rules, packet, trace) {
+                Said::Decided(decision) => return Some(decision),
+                Said::Passed => return None,
+                Said::Nothing => {}
+            }
+        }
+        // Before tracking and rewriting, silence never denies.
+        let end = match stage {
+            Stage::Normal | Stage::Forward => tier.end,
+            Stage::Untracked | Stage::PreDnat => TierEnd::Pass,
+        };
+        if enforced {
+            note(trace, || Step::TierEnd { tier: &tier.name, end });
+        }
+        (enforced && end == TierEnd::Deny)
+            .then_some(Decision { outcome: Outcome::Deny, cause: Cause::TierEnd(&tier.name) })
+    }
+
+    fn ask_profiles(
+        &self,
+        profiles: &'p [String],
+        direction: Direction,
+        packet: &Packet,
+        trace: &mut Tracing<'_, 'p>,
+    ) -> Decision<'p> {
+        for name in profiles {
+            let Some(profile) = self.plan.profiles.get(name) else {
+                return Decision { outcome: Outcome::Deny, cause: Cause::MissingProfile(name) };
+            };
+            let said = self.ask(Holder::Profile(name), profile.rules(direction), packet, trace);
+            if let Said::Decided(decision) = said {
+                return decision;
+            }
+        }
+        Decision { outcome: Outcome::Deny, cause: Cause::NoProfile }
+    }
+
+    fn ask(
+        &self,
+        holder: Holder<'p>,
+        rules: &'p [Rule],
+        packet: &Packet,
+        trace: &mut Tracing<'_, 'p>,
+    ) -> Said<'p> {
+        for (index, rule) in rules.iter().enumerate() {
+            let at = RuleAt { holder, index, rule };
+            note(trace, || Step::Rule { at, misses: self.misses(rule, packet) });
+            let outcome = match rule.action {
+                Action::Log => continue,
+                _ if !self.matches(rule, packet) => continue,
+                Action::Pass => return Said::Passed,
+                Action::Allow => Outcome::Allow,
+                Action::Deny => Outcome::Deny,
+            };
+            return Said::Decided(Decision { outcome, cause: Cause::Rule(at) });
+        }
+        Said::Nothing
+    }
+
+    /// The rule that decides in a list by itself.
+    fn first(&self, holder: Holder<'p>, rules: &'p [Rule], packet: &Packet) -> Option<RuleAt<'p>> {
+        let (index, rule) = rules
+            .iter()
+            .enumerate()
+            .find(|(_, rule)| rule.action != Action::Log && self.matches(rule, packet))?;
+        Some(RuleAt { holder, index, rule })
+    }
+
+    /// A policy that is not in the plan has no rules, but its tier still ends.
+    fn rules_of(&self, id: &PolicyId, direction: Direction) -> &'p [Rule] {
+        self.plan.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default()
+    }
+}

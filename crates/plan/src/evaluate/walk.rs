@@ -1,0 +1,302 @@
+//! The way of a packet through a node: from where it enters, past every endpoint it concerns, to where it leaves.
+
+use super::cause::{Cause, Step, Trace};
+use super::node::Node;
+use super::packet::{Connection, Packet};
+use super::tiers::{Decision, Outcome, Stage, Tracing, note};
+use crate::endpoint::{Guard, HostEndpoint};
+use crate::policy::{Direction, IpVersion};
+use crate::settings::{EndpointToHost, Failsafe};
+use crate::workload::WorkloadId;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+/// Denied because, or goes on.
+type Passage<'p, T = Cause<'p>> = ControlFlow<Cause<'p>, T>;
+
+/// A packet on its way.
+pub(super) struct Walk<'w, 'p> {
+    node: &'w Node<'p>,
+    packet: Packet,
+    /// As it was before DNAT.
+    original: Packet,
+    connection: Connection,
+    /// A host endpoint has accepted it before connection tracking or DNAT.
+    accepted: bool,
+    trace: Tracing<'w, 'p>,
+}
+
+impl<'w, 'p> Walk<'w, 'p> {
+    pub fn new(
+        node: &'w Node<'p>,
+        packet: Packet,
+        original: Packet,
+        connection: Connection,
+        trace: Option<&'w mut Trace<'p>>,
+    ) -> Walk<'w, 'p> {
+        Walk { node, packet, original, connection, accepted: false, trace }
+    }
+
+    pub fn input(&mut self, from: &str) -> Passage<'p> {
+        self.enter(from)?;
+        if self.node.leads_to_workload(from) {
+            self.workload_to_host(from)
+        } else if self.accepted {
+            self.grant(Cause::AcceptedBefore)
+        } else {
+            self.host(from, Direction::Ingress)
+        }
+    }
+
+    pub fn forward(&mut self, from: &str, to: &str) -> Passage<'p> {
+        self.enter(from)?;
+        let mut last = match self.accepted {
+            true => Cause::AcceptedBefore,
+            false => self.forwarded(from, Direction::Ingress)?,
+        };
+        if self.node.leads_to_workload(from) {
+            last = self.workload(from, Direction::Egress)?;
+        }
+        if self.node.leads_to_workload(to) {
+            last = self.workload(to, Direction::Ingress)?;
+        }
+        match self.forwarded(to, Direction::Egress)? {
+            rule @ Cause::Rule(_) => ControlFlow::Continue(rule),
+            _ => ControlFlow::Continue(last),
+        }
+    }
+
+    pub fn output(&mut self, to: &str) -> Passage<'p> {
+        if self.node.leads_to_workload(to) {
+            return self.grant(Cause::HostToWorkload);
+        }
+        self.untracked(to, Direction::Egress)?;
+        if self.accepted {
+            return self.grant(Cause::AcceptedBefore);
+        }
+        self.host(to, Direction::Egress)
+    }
+
+    /// The host speaks to itself: out of `lo`, and in again.
+    pub fn loopback(&mut self) -> Passage<'p> {
+        self.output("lo")?;
+        self.accepted = false;
+        self.input("lo")
+    }
+
+    /// What every packet has to pass that comes in, wherever it goes.
+    fn enter(&mut self, from: &str) -> Passage<'p, ()> {
+        if self.node.leads_to_workload(from) {
+            self.genuine(from)?;
+        } else {
+            self.untracked(from, Direction::Ingress)?;
+        }
+        self.pre_dnat(from)
+    }
+
+    /// Sent by a workload we know, from an address of its own.
+    fn genuine(&mut self, from: &str) -> Passage<'p, ()> {
+        let (id, guard) = self.open(from, Direction::Egress)?;
+        let source = self.packet.source;
+        let own = guard.addresses.contains(&source)
+            || guard.allowed_sources.iter().any(|net| net.contains(&source))
+            || is_on_link(source);
+        if own {
+            return ControlFlow::Continue(());
+        }
+        note(&mut self.trace, || Step::Workload { id, direction: Direction::Egress });
+        self.refuse(Cause::Spoofed)
+    }
+
+    /// The workload of an interface, if that lets anything through at all.
+    fn open(&mut self, interface: &str, direction: Direction) -> Passage<'p, (&'p WorkloadId, &'p Guard)> {
+        match self.node.workload(interface) {
+            Some((id, guard)) if guard.up => ControlFlow::Continue((id, guard)),
+            Some((id, _)) => {
+                note(&mut self.trace, || Step::Workload { id, direction });
+                self.refuse(Cause::Down)
+            }
+            None => self.refuse(Cause::UnknownWorkload),
+        }
+    }
+
+    /// Only host endpoints of just one interface act before connection tracking.
+    fn untracked(&mut self, interface: &str, direction: Direction) -> Passage<'p, ()> {
+        let Some((name, endpoint)) = self.node.own_host_endpoint(interface) else {
+            return ControlFlow::Continue(());
+        };
+        // Replies of what the other list lets through count too: nothing is tracked that would know them.
+        let packet = self.original;
+        let safe = self.failsafe(direction, &packet) || self.failsafe_reply(direction, &packet);
+        if endpoint.untracked.is_empty() || safe {
+            return ControlFlow::Continue(());
+        }
+        let decision = self.ask_host(name, endpoint, Stage::Untracked, direction, &packet);
+        if self.unless_denied(decision)?.outcome == Outcome::Allow {
+            self.accepted = true;
+            self.connection = Connection::Untracked;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_dnat(&mut self, from: &str) -> Passage<'p, ()> {
+        let Some((name, endpoint)) = self.node.host_endpoint(from) else {
+            return ControlFlow::Continue(());
+        };
+        if endpoint.pre_dnat.is_empty() || self.accepted || self.tracked()?.is_some() {
+            return ControlFlow::Continue(());
+        }
+        let packet = self.original;
+        if self.failsafe(Direction::Ingress, &packet) {
+            return ControlFlow::Continue(());
+        }
+        let decision = self.ask_host(name, endpoint, Stage::PreDnat, Direction::Ingress, &packet);
+        self.accepted = self.unless_denied(decision)?.outcome == Outcome::Allow;
+        ControlFlow::Continue(())
+    }
+
+    /// What ends or begins at the host itself.
+    fn host(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+        let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
+            return self.grant(Cause::NoHostEndpoint);
+        };
+        if let Some(cause) = self.tracked()? {
+            return self.grant(cause);
+        }
+        let packet = self.packet;
+        if self.failsafe(direction, &packet) {
+            return self.grant(Cause::Failsafe);
+        }
+        let decision = self.ask_host(name, endpoint, Stage::Normal, direction, &packet);
+        self.unless_denied(decision).map_continue(|decision| decision.cause)
+    }
+
+    /// What only passes through the host; past the last tier it goes on.
+    fn forwarded(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+        let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
+            return ControlFlow::Continue(Cause::NoHostEndpoint);
+        };
+        if let Some(cause) = self.tracked()? {
+            return ControlFlow::Continue(cause);
+        }
+        if endpoint.forward.is_empty() {
+            return ControlFlow::Continue(Cause::NoForwardPolicy);
+        }
+        let packet = self.packet;
+        let decision = self.ask_host(name, endpoint, Stage::Forward, direction, &packet);
+        self.unless_denied(decision).map_continue(|decision| decision.cause)
+    }
+
+    fn workload(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
+        let (id, guard) = self.open(interface, direction)?;
+        note(&mut self.trace, || Step::Workload { id, direction });
+        if let Some(cause) = self.tracked()? {
+            return self.grant(cause);
+        }
+        let packet = self.packet;
+        if direction == Direction::Egress && self.is_encapsulation(&packet) {
+            return self.refuse(Cause::Encapsulation);
+        }
+        let decision = self.node.index().workload(guard, direction, &packet, self.trace.as_deref_mut());
+        self.unless_denied(decision).map_continue(|decision| decision.cause)
+    }
+
+    fn workload_to_host(&mut self, from: &str) -> Passage<'p> {
+        if self.tracked()?.is_none() && is_neighbour_discovery(&self.packet) {
+            return self.grant(Cause::NeighbourDiscovery);
+        }
+        match self.workload(from, Direction::Egress)? {
+            known @ Cause::Connection(_) => ControlFlow::Continue(known),
+            _ => match self.node.policy().endpoint_to_host {
+                EndpointToHost::Drop => self.refuse(Cause::EndpointToHost(EndpointToHost::Drop)),
+                action => self.grant(Cause::EndpointToHost(action)),
+            },
+        }
+    }
+
+    /// What connection tracking alone decides.
+    fn tracked(&mut self) -> Passage<'p, Option<Cause<'p>>> {
+        match self.connection {
+            known if known.is_known() => ControlFlow::Continue(Some(Cause::Connection(known))),
+            Connection::Invalid if self.node.policy().drop_invalid => {
+                self.refuse(Cause::Connection(Connection::Invalid))
+            }
+            _ => ControlFlow::Continue(None),
+        }
+    }
+
+    fn ask_host(
+        &mut self,
+        name: &'p str,
+        endpoint: &'p HostEndpoint,
+        stage: Stage,
+        direction: Direction,
+        packet: &Packet,
+    ) -> Decision<'p> {
+        note(&mut self.trace, || Step::Host { name, stage, direction });
+        self.node.index().host(endpoint, stage, direction, packet, self.trace.as_deref_mut())
+    }
+
+    fn unless_denied(&mut self, decision: Decision<'p>) -> Passage<'p, Decision<'p>> {
+        match decision.outcome {
+            Outcome::Deny => self.refuse(decision.cause),
+            Outcome::Allow | Outcome::NoMatch => self.grant(decision.cause).map_continue(|_| decision),
+        }
+    }
+
+    fn grant(&mut self, cause: Cause<'p>) -> Passage<'p> {
+        note(&mut self.trace, || Step::Decided { allowed: true, cause });
+        ControlFlow::Continue(cause)
+    }
+
+    fn refuse<T>(&mut self, cause: Cause<'p>) -> Passage<'p, T> {
+        note(&mut self.trace, || Step::Decided { allowed: false, cause });
+        ControlFlow::Break(cause)
+    }
+
+    fn is_encapsulation(&self, packet: &Packet) -> bool {
+        let policy = self.node.policy();
+        let vxlan = packet.protocol == Packet::UDP && packet.destination_port == policy.vxlan_port;
+        let ipip = packet.protocol == Packet::IPIP;
+        (vxlan && !policy.vxlan_from_workloads) || (ipip && !policy.ipip_from_workloads)
+    }
+
+    fn failsafe(&self, direction: Direction, packet: &Packet) -> bool {
+        let policy = self.node.policy();
+        let (list, remote) = match direction {
+            Direction::Ingress => (&policy.failsafe_inbound, packet.source),
+            Direction::Egress => (&policy.failsafe_outbound, packet.destination),
+        };
+        listed(list, packet.protocol, packet.destination_port, remote)
+    }
+
+    /// An answer to what the other direction's list lets through.
+    fn failsafe_reply(&self, direction: Direction, packet: &Packet) -> bool {
+        let policy = self.node.policy();
+        let (list, remote) = match direction {
+            Direction::Ingress => (&policy.failsafe_outbound, packet.source),
+            Direction::Egress => (&policy.failsafe_inbound, packet.destination),
+        };
+        listed(list, packet.protocol, packet.source_port, remote)
+    }
+}
+
+fn listed(list: &[Failsafe], protocol: u8, port: u16, remote: IpAddr) -> bool {
+    list.iter().any(|safe| {
+        safe.protocol == protocol && safe.port == port && safe.net.is_none_or(|net| net.contains(&remote))
+    })
+}
+
+/// Addresses that only ever mean the link they are used on: the way back to them leads over it.
+fn is_on_link(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.is_unspecified(),
+    }
+}
+
+/// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
+fn is_neighbour_discovery(packet: &Packet) -> bool {
+    packet.version() == IpVersion::V6
+        && packet.own_icmp().is_some_and(|(kind, _)| matches!(kind, 130..=133 | 135 | 136))
+}
