@@ -2,6 +2,7 @@
 //!
 //! Everything cleans up when it is dropped, also when a test fails half way.
 
+pub mod conformance;
 mod etcd;
 mod port;
 

@@ -1,0 +1,116 @@
+//! The conformance cases of policy as data: `conformance/world.yaml` and `conformance/cases.yaml` say what they are.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tortie_model::{API_VERSION, Resource, codec};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    #[serde(rename = "case")]
+    pub number: u32,
+    pub title: String,
+    pub steps: Vec<Step>,
+}
+
+/// Something is written, then packets are sent.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    #[serde(default)]
+    apply: Vec<Value>,
+    #[serde(default)]
+    delete: Vec<Value>,
+    pub packets: Vec<Sent>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sent {
+    /// A pod as `namespace/name`, a node, or an address outside.
+    pub from: String,
+    pub to: String,
+    /// `tcp/80`, `udp/53`, `icmp/8`, `icmpv6/128`.
+    pub port: String,
+    /// 4 or 6, where both ends have both; 4 if it is not given.
+    pub family: Option<u8>,
+    /// Packets with the same name here are of one connection.
+    pub flow: Option<String>,
+    pub verdict: Expected,
+    pub by: Option<String>,
+    #[serde(default)]
+    pub logged: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Expected {
+    Allow,
+    Deny,
+}
+
+impl Step {
+    pub fn applied(&self) -> Vec<Resource> {
+        self.apply.iter().cloned().map(resource).collect()
+    }
+
+    /// Only kind, namespace and name of these count.
+    pub fn deleted(&self) -> Vec<Resource> {
+        self.delete.iter().cloned().map(resource).collect()
+    }
+}
+
+/// What every case starts from.
+pub fn world() -> Vec<Resource> {
+    documents(include_str!("../conformance/world.yaml")).into_iter().map(resource).collect()
+}
+
+pub fn cases() -> Vec<Case> {
+    documents(include_str!("../conformance/cases.yaml")).into_iter().map(read).collect()
+}
+
+// A mistake in the data is a mistake in the test that uses it.
+
+#[allow(clippy::panic)]
+fn documents(text: &str) -> Vec<Value> {
+    codec::documents(text.as_bytes()).unwrap_or_else(|error| panic!("conformance data: {error}"))
+}
+
+#[allow(clippy::panic)]
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value.clone())
+        .unwrap_or_else(|error| panic!("conformance data: {error} in {value}"))
+}
+
+#[allow(clippy::panic)]
+fn resource(mut value: Value) -> Resource {
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("apiVersion".to_owned(), API_VERSION.into());
+    }
+    let mut resource = Resource::from_user(value.clone())
+        .unwrap_or_else(|error| panic!("conformance data: {error} in {value}"));
+    resource.set_defaults();
+    resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_there_and_every_resource_is_valid() {
+        let cases = cases();
+        assert!(cases.iter().map(|case| case.number).eq(1..=30));
+        let steps = cases.iter().flat_map(|case| &case.steps);
+        for resource in world().iter().chain(&steps.clone().flat_map(Step::applied).collect::<Vec<_>>()) {
+            if let Err(error) = resource.validate() {
+                panic!("{}: {error}", resource.metadata().name);
+            }
+        }
+        assert!(steps.clone().all(|step| !step.packets.is_empty()));
+        for verdict in [Expected::Allow, Expected::Deny] {
+            assert!(steps.clone().any(|step| step.packets.iter().any(|sent| sent.verdict == verdict)));
+        }
+    }
+}
