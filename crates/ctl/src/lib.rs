@@ -15,6 +15,7 @@ mod namespace;
 mod outcome;
 mod output;
 mod patching;
+pub mod policy;
 pub mod release;
 mod session;
 mod verbs;

@@ -13,6 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_cni::Plugin;
+use tortie_ctl::policy::{self, Diff, Explain};
 use tortie_ctl::{Cli, Failure, release};
 use tracing_subscriber::EnvFilter;
 
@@ -36,6 +37,8 @@ enum Part {
     /// Take away what `up` made
     Down(up::DownArgs),
     Lab(tortie_lab::LabArgs),
+    Explain(Box<Explain>),
+    Diff(Box<Diff>),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -52,17 +55,29 @@ fn main() -> ExitCode {
     let result = match called_as(&args) {
         // First of all, and with nothing else set up: a runtime waits for it.
         Name::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
-        Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli)),
+        Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
         Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // With nobody to tell, the exit code still tells.
             let _ = writeln!(std::io::stderr(), "{failure}");
-            ExitCode::FAILURE
+            trouble(&args)
         }
+    }
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+/// What a failure exits with: 1, or 2 where 1 is an answer.
+fn trouble(args: &[OsString]) -> ExitCode {
+    match args.get(1).and_then(|word| word.to_str()) {
+        Some("explain" | "diff") => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -91,18 +106,26 @@ fn called_as(args: &[OsString]) -> Name {
 fn parse<T: FromArgMatches>(
     mut command: clap::Command,
     args: &[OsString],
-    run: impl FnOnce(T) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    run: impl FnOnce(T) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
     match command.try_get_matches_from_mut(args).and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => run(parsed),
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(error.print()?),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(done(error.print()?)),
         Err(error) => Err(Failure::Message(error.to_string().trim_end().to_owned())),
     }
 }
 
-fn run(part: Part) -> Result<(), Failure> {
+fn run(part: Part) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout();
     match part {
+        Part::Explain(args) => {
+            let allowed = block_on(&args.global.log_level, policy::explain(&args, &mut out))?;
+            return Ok(ExitCode::from(u8::from(!allowed)));
+        }
+        Part::Diff(args) => {
+            let changes = block_on(&args.global.log_level, policy::diff(&args, &mut out))?;
+            return Ok(ExitCode::from(u8::from(changes)));
+        }
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
             log_to_stderr();
@@ -126,6 +149,7 @@ fn run(part: Part) -> Result<(), Failure> {
             Ok(())
         }
     }
+    .map(done)
 }
 
 fn log_to_stderr() {
@@ -136,11 +160,15 @@ fn log_to_stderr() {
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), Failure> {
-    let filter = tortie_ctl::log_filter(&cli.global.log_level).map_err(Failure::Message)?;
+    block_on(&cli.global.log_level, tortie_ctl::run(cli, &mut std::io::stdout()))
+}
+
+fn block_on<T>(log_level: &str, command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let filter = tortie_ctl::log_filter(log_level).map_err(Failure::Message)?;
     tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).init();
     // One thread does: a command waits for one answer at a time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(tortie_ctl::run(cli, &mut std::io::stdout()))
+    runtime.block_on(command)
 }
 
 #[cfg(test)]

@@ -1,0 +1,158 @@
+//! The conformance cases of policy: resources in, plan, evaluator, verdict.
+
+// Helpers of tests may fail a test as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_compute::{Compute, Environment};
+use tortie_model::{Key, Resource, Value};
+use tortie_plan::evaluate::{Cause, Connection, Holder, Node, Packet, Place, Step, Trace, Way};
+use tortie_plan::{Action, Plan, assign};
+use tortie_testkit::conformance::{Case, Expected, Sent, cases, world};
+
+const UPLINK: &str = "eth0";
+
+/// One node of the case's cluster.
+struct Cluster {
+    compute: Compute,
+    plan: Plan,
+    resources: BTreeMap<Key, Resource>,
+    allowed_flows: BTreeSet<String>,
+}
+
+fn key(resource: &Resource) -> Key {
+    let meta = resource.metadata();
+    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let compute = Compute::new("n1", Environment::default());
+        let mut cluster = Cluster {
+            compute,
+            plan: Plan::default(),
+            resources: BTreeMap::new(),
+            allowed_flows: BTreeSet::new(),
+        };
+        cluster.write(world(), &[]);
+        cluster
+    }
+
+    fn write(&mut self, applied: Vec<Resource>, deleted: &[Resource]) {
+        for resource in applied {
+            self.compute.put(&key(&resource), &Value::Resource(resource.clone()));
+            self.resources.insert(key(&resource), resource);
+        }
+        for resource in deleted {
+            self.compute.delete(&key(resource));
+            self.resources.remove(&key(resource)).expect("what is deleted was there");
+        }
+        for update in self.compute.flush() {
+            self.plan.apply(update);
+        }
+        assert_eq!(self.compute.problems(), BTreeMap::new());
+    }
+
+    /// Where somebody is seen from the node, and the addresses they have.
+    fn find(&self, name: &str) -> (Place<'_>, Vec<IpAddr>) {
+        if let Ok(address) = name.parse() {
+            return (Place::Interface(UPLINK), vec![address]);
+        }
+        let address = |text: &str| text.split('/').next().unwrap().parse().unwrap();
+        for resource in self.resources.values() {
+            match resource {
+                Resource::WorkloadEndpoint(endpoint)
+                    if format!("{}/{}", endpoint.metadata.namespace, endpoint.spec.pod) == name =>
+                {
+                    let addresses = endpoint.spec.ip_networks.iter().map(|text| address(text));
+                    return (Place::Interface(&endpoint.spec.interface_name), addresses.collect());
+                }
+                Resource::Node(node) if node.metadata.name == name => {
+                    let bgp = node.spec.bgp.as_ref().unwrap();
+                    return (Place::Host, vec![address(&bgp.ipv4_address), address(&bgp.ipv6_address)]);
+                }
+                _ => {}
+            }
+        }
+        panic!("nobody is called {name}");
+    }
+
+    fn check(&mut self, case: &Case, sent: &Sent) {
+        let (from, sources) = self.find(&sent.from);
+        let (to, destinations) = self.find(&sent.to);
+        let packet = packet(sent, &sources, &destinations);
+        let known = sent.flow.as_ref().is_some_and(|flow| self.allowed_flows.contains(flow));
+        let connection = if known { Connection::Established } else { Connection::New };
+        let way = Way { connection, ..Way::new(from, to) };
+        let interfaces = BTreeMap::from([(UPLINK.to_owned(), vec![])]);
+        let assignment = assign(&self.plan.host_endpoints, &interfaces);
+        let node = Node::new(&self.plan, self.compute.settings(), assignment);
+        let mut trace = Trace::default();
+        let judgement = node.judge(&packet, &way, Some(&mut trace));
+        let told = format!("case {} ({}): {sent:?}\n{trace:#?}", case.number, case.title);
+        let verdict = if judgement.allowed { Expected::Allow } else { Expected::Deny };
+        assert_eq!(verdict, sent.verdict, "{told}");
+        if let Some(by) = &sent.by {
+            assert_eq!(describe(judgement.cause), *by, "{told}");
+        }
+        assert_eq!(trace.steps.iter().any(logs), sent.logged, "{told}");
+        if judgement.allowed {
+            self.allowed_flows.extend(sent.flow.clone());
+        }
+    }
+}
+
+fn logs(step: &Step<'_>) -> bool {
+    matches!(step, Step::Rule { at, misses } if at.rule.action == Action::Log && misses.is_empty())
+}
+
+fn describe(cause: Cause<'_>) -> String {
+    match cause {
+        Cause::Rule(at) => match at.holder {
+            Holder::Policy { id, .. } => id.to_string(),
+            Holder::Profile(name) => format!("profile {name}"),
+        },
+        Cause::TierEnd(tier) => format!("end of tier {tier}"),
+        Cause::Connection(_) => "connection".to_owned(),
+        Cause::Encapsulation => "encapsulation".to_owned(),
+        Cause::EndpointToHost(_) => "endpoint to host".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn packet(sent: &Sent, sources: &[IpAddr], destinations: &[IpAddr]) -> Packet {
+    // Who is outside has one address, which says the family.
+    let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
+    let v4 = literal.map_or(sent.family != Some(6), |addresses| addresses[0].is_ipv4());
+    let of = |addresses: &[IpAddr]| *addresses.iter().find(|address| address.is_ipv4() == v4).unwrap();
+    let (protocol, number) = sent.port.split_once('/').unwrap();
+    let number: u16 = number.parse().unwrap();
+    let protocol = match protocol {
+        "tcp" => Packet::TCP,
+        "udp" => Packet::UDP,
+        "icmp" => Packet::ICMP,
+        "icmpv6" => Packet::ICMPV6,
+        other => panic!("{other}"),
+    };
+    let icmp = [Packet::ICMP, Packet::ICMPV6].contains(&protocol);
+    Packet {
+        source: of(sources),
+        destination: of(destinations),
+        protocol,
+        source_port: if icmp { 0 } else { 40000 },
+        destination_port: if icmp { 0 } else { number },
+        icmp: icmp.then(|| (u8::try_from(number).unwrap(), 0)),
+    }
+}
+
+#[test]
+fn every_conformance_case() {
+    for case in cases() {
+        let mut cluster = Cluster::new();
+        for step in &case.steps {
+            cluster.write(step.applied(), &step.deleted());
+            step.packets.iter().for_each(|sent| cluster.check(&case, sent));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What would have to change for denied traffic to pass.
+
+use super::cluster::Cluster;
+use super::section::{Asked, place};
+use super::words::Scene;
+use tortie_plan::evaluate::{Cause, Criterion, End, Holder, Packet};
+use tortie_plan::{Action, EndpointToHost};
+
+/// Suggestions, the nearest first.
+pub fn advise(
+    cause: Cause<'_>,
+    who: &str,
+    asked: &[Asked<'_>],
+    cluster: &Cluster,
+    scene: &Scene<'_>,
+) -> Vec<String> {
+    match cause {
+        Cause::Rule(at) => match at.holder {
+            Holder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
+            _ => {
+                let rule = place(&at, asked.last().map_or(tortie_plan::Direction::Ingress, |a| a.direction));
+                let mut all = near(asked, scene);
+                all.push(format!("change {rule}, or let a rule before it allow this"));
+                all
+            }
+        },
+        Cause::TierEnd(tier) => {
+            let mut all = near(asked, scene);
+            if all.is_empty() {
+                all.push(format!("add a rule that allows it to a policy of tier {tier} that selects {who}"));
+            }
+            all
+        }
+        Cause::NoProfile => {
+            vec![format!("add a policy that selects {who} and allows it, or give {who} a profile that does")]
+        }
+        Cause::MissingProfile(name) => vec![profile_missing(name, who)],
+        Cause::Encapsulation => vec![match scene.packet.protocol {
+            Packet::UDP => "set allowVXLANPacketsFromWorkloads in FelixConfiguration".to_owned(),
+            _ => "set allowIPIPPacketsFromWorkloads in FelixConfiguration".to_owned(),
+        }],
+        Cause::EndpointToHost(EndpointToHost::Drop) => {
+            vec!["set defaultEndpointToHostAction to Return or Accept in FelixConfiguration".to_owned()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn profile_missing(name: &str, who: &str) -> String {
+    format!("create profile {name}, or take it off {who}")
+}
+
+/// Rules that would let it through but for one thing.
+fn near(asked: &[Asked<'_>], scene: &Scene<'_>) -> Vec<String> {
+    asked
+        .iter()
+        .filter(|asked| asked.at.rule.action == Action::Allow)
+        .filter_map(|asked| match asked.misses.as_slice() {
+            [miss] => Some(remedy(miss, &place(&asked.at, asked.direction), scene)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn remedy(miss: &Criterion<'_>, rule: &str, scene: &Scene<'_>) -> String {
+    let name = |end: End| scene.party(end).name.as_str();
+    let outside = |end: End| scene.party(end).node().is_none();
+    match *miss {
+        Criterion::Set(end, _) if outside(end) => {
+            format!("add {} to a network set that the selector of {rule} matches, or to its nets", name(end))
+        }
+        Criterion::Set(end, _) => {
+            format!("give {} labels that {rule} selects, or widen that selector", name(end))
+        }
+        Criterion::NotSet(end, _) => format!("relabel {} so that {rule} no longer leaves it out", name(end)),
+        Criterion::Nets(end, _) | Criterion::NotNets(end, _) | Criterion::Family(end, _) => {
+            format!("let the nets of {rule} include {}", name(end))
+        }
+        Criterion::Ports(end, ..) | Criterion::NotPorts(end, ..) => {
+            let port = match end {
+                End::Source => scene.packet.source_port,
+                End::Destination => scene.packet.destination_port,
+            };
+            format!("let the ports of {rule} include {port}")
+        }
+        Criterion::Service(end, _) => {
+            format!("make {} an endpoint of the service that {rule} names", name(end))
+        }
+        Criterion::IpVersion(_)
+        | Criterion::Protocol(_)
+        | Criterion::NotProtocol(_)
+        | Criterion::Icmp(_)
+        | Criterion::NotIcmp(_) => format!("let {rule} match this protocol"),
+    }
+}

@@ -1,0 +1,195 @@
+//! Everything the store says about who is there and what may talk to what.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_compute::{Compute, Environment};
+use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::evaluate::Holder;
+use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
+use tortie_store::Resources;
+
+/// The kinds that a verdict can depend on.
+const KINDS: &[Kind] = &[
+    Kind::Node,
+    Kind::FelixConfiguration,
+    Kind::Tier,
+    Kind::Profile,
+    Kind::GlobalNetworkPolicy,
+    Kind::NetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedKubernetesNetworkPolicy,
+    Kind::GlobalNetworkSet,
+    Kind::NetworkSet,
+    Kind::HostEndpoint,
+    Kind::WorkloadEndpoint,
+];
+
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    resources: BTreeMap<Key, Resource>,
+}
+
+/// What one node enforces, as far as the store says; its own environment may say otherwise.
+#[derive(Debug)]
+pub struct Enforced {
+    pub plan: Plan,
+    pub settings: Settings,
+}
+
+impl Cluster {
+    pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
+        let mut cluster = Cluster::default();
+        for kind in KINDS {
+            for resource in store.list(*kind, None).await?.items {
+                cluster.put(resource);
+            }
+        }
+        Ok(cluster)
+    }
+
+    pub fn put(&mut self, resource: Resource) {
+        self.resources.insert(key(&resource), resource);
+    }
+
+    pub fn get(&self, like: &Resource) -> Option<&Resource> {
+        self.resources.get(&key(like))
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, like: &Resource) -> bool {
+        self.resources.remove(&key(like)).is_some()
+    }
+
+    pub fn has(&self, kind: Kind, name: &str) -> bool {
+        self.resources.contains_key(&Key::resource(kind, "", name))
+    }
+
+    pub fn resources(&self) -> impl Iterator<Item = &Resource> {
+        self.resources.values()
+    }
+
+    pub fn enforced_on(&self, node: &str) -> Enforced {
+        enforced(node, self.resources.values().cloned())
+    }
+
+    /// What a node would enforce that has every endpoint of the cluster.
+    pub fn enforced_everywhere(&self) -> Enforced {
+        const NODE: &str = "everywhere";
+        let moved = self.resources.values().enumerate().map(|(index, resource)| match resource.clone() {
+            Resource::WorkloadEndpoint(mut endpoint) => {
+                let spec = &mut endpoint.spec;
+                spec.node = NODE.to_owned();
+                // Names of interfaces need only be unique on their own node.
+                spec.interface_name = format!("cali{index}");
+                spec.allow_spoofed_source_prefixes.clear();
+                if let Ok(name) = spec.name_parts().name() {
+                    endpoint.metadata.name = name;
+                }
+                Resource::WorkloadEndpoint(endpoint)
+            }
+            Resource::HostEndpoint(mut endpoint) => {
+                endpoint.spec.node = NODE.to_owned();
+                Resource::HostEndpoint(endpoint)
+            }
+            other => other,
+        });
+        enforced(NODE, moved)
+    }
+    pub fn workloads(&self) -> impl Iterator<Item = &WorkloadEndpoint> {
+        self.resources.values().filter_map(|resource| match resource {
+            Resource::WorkloadEndpoint(endpoint) => Some(&**endpoint),
+            _ => None,
+        })
+    }
+
+    pub fn host_endpoints(&self) -> impl Iterator<Item = &HostEndpoint> {
+        self.resources.values().filter_map(|resource| match resource {
+            Resource::HostEndpoint(endpoint) => Some(&**endpoint),
+            _ => None,
+        })
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.resources.values().filter_map(|resource| match resource {
+            Resource::Node(node) => Some(&**node),
+            _ => None,
+        })
+    }
+
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.has(Kind::Profile, name)
+    }
+
+    /// The addresses of a node, its own first.
+    pub fn node_addresses(&self, name: &str) -> Vec<IpAddr> {
+        self.nodes().find(|node| node.metadata.name == name).map(node_addresses).unwrap_or_default()
+    }
+
+    /// A rule as its author wrote it; none for policies that are converted on the way.
+    pub fn rule(&self, holder: Holder<'_>, direction: Direction, index: usize) -> Option<&Rule> {
+        let (ingress, egress) = match holder {
+            Holder::Policy { id, .. } => match self.resources.get(&policy_key(id)?)? {
+                Resource::NetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
+                Resource::GlobalNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
+                Resource::StagedNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
+                Resource::StagedGlobalNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
+                _ => return None,
+            },
+            Holder::Profile(name) => match self.resources.get(&Key::resource(Kind::Profile, "", name))? {
+                Resource::Profile(profile) => (&profile.spec.ingress, &profile.spec.egress),
+                _ => return None,
+            },
+        };
+        match direction {
+            Direction::Ingress => ingress.get(index),
+            Direction::Egress => egress.get(index),
+        }
+    }
+}
+
+fn enforced(node: &str, resources: impl Iterator<Item = Resource>) -> Enforced {
+    let mut compute = Compute::new(node, Environment::default());
+    for resource in resources {
+        compute.put(&key(&resource), &Value::Resource(resource));
+    }
+    let mut plan = Plan::default();
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    Enforced { plan, settings: compute.settings().clone() }
+}
+
+fn key(resource: &Resource) -> Key {
+    let meta = resource.metadata();
+    Key::resource(resource.kind(), &meta.namespace, &meta.name)
+}
+
+fn policy_key(id: &PolicyId) -> Option<Key> {
+    let kind = match id.kind {
+        PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
+        PolicyKind::GlobalNetworkPolicy => Kind::GlobalNetworkPolicy,
+        PolicyKind::StagedNetworkPolicy => Kind::StagedNetworkPolicy,
+        PolicyKind::StagedGlobalNetworkPolicy => Kind::StagedGlobalNetworkPolicy,
+        PolicyKind::StagedKubernetesNetworkPolicy
+        | PolicyKind::KubernetesNetworkPolicy
+        | PolicyKind::KubernetesClusterNetworkPolicy => return None,
+    };
+    Some(Key::resource(kind, &id.namespace, &id.name))
+}
+
+pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
+    let bgp = node.spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address]);
+    let others = node.spec.addresses.iter().map(|address| &address.address);
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in bgp.chain(others).filter_map(|text| single(text)) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+/// An address that may have a mask behind it.
+pub fn single(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
+}

@@ -1,0 +1,88 @@
+//! The cluster as it would be.
+
+use crate::namespace::Asked;
+use crate::policy::cluster::Cluster;
+use crate::verbs;
+use serde::Serialize;
+use tortie_model::kinds::DEFAULT_TIER;
+use tortie_model::{Kind, Resource};
+
+/// What happens to one object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Object {
+    pub name: String,
+    pub fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    Created,
+    Changed,
+    Same,
+    Deleted,
+}
+
+/// Applies or deletes the resources in a copy. What the store would refuse is refused here.
+pub fn changed(
+    before: &Cluster,
+    resources: Vec<Resource>,
+    namespace: Option<&str>,
+    delete: bool,
+) -> Result<(Cluster, Vec<Object>), String> {
+    let mut after = before.clone();
+    let mut objects = Vec::new();
+    for mut resource in resources {
+        verbs::place(&mut resource, Asked { namespace, all: false }).map_err(|error| error.to_string())?;
+        resource.set_defaults();
+        let (name, meta) = (resource.identify(), resource.metadata());
+        let verb = if delete { "delete" } else { "create or apply" };
+        verbs::check_managed_here(resource.kind(), &meta.namespace, &meta.name, verb)
+            .map_err(|error| error.to_string())?;
+        let fate = match delete {
+            true => {
+                after.remove(&resource).then_some(Fate::Deleted).ok_or(format!("{name} does not exist"))?
+            }
+            false => {
+                resource.validate().map_err(|error| format!("{name}: {error}"))?;
+                apply(&mut after, resource)
+            }
+        };
+        objects.push(Object { name, fate });
+    }
+    check_tiers(&after)?;
+    Ok((after, objects))
+}
+
+fn apply(cluster: &mut Cluster, mut resource: Resource) -> Fate {
+    let fate = match cluster.get(&resource) {
+        None => Fate::Created,
+        Some(current) => {
+            // Only what the author can say counts.
+            let (given, meta) = (resource.metadata().clone(), resource.metadata_mut());
+            *meta = current.metadata().clone();
+            meta.labels = given.labels;
+            meta.annotations = given.annotations;
+            if resource == *current { Fate::Same } else { Fate::Changed }
+        }
+    };
+    cluster.put(resource);
+    fate
+}
+
+/// Every policy's tier is there, as the store sees to.
+fn check_tiers(cluster: &Cluster) -> Result<(), String> {
+    for resource in cluster.resources() {
+        let tier = match resource {
+            Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
+            Resource::NetworkPolicy(policy) => &policy.spec.tier,
+            Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
+            Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
+            _ => continue,
+        };
+        if !tier.is_empty() && tier != DEFAULT_TIER && !cluster.has(Kind::Tier, tier) {
+            return Err(format!("{}: there is no tier {tier:?}", resource.identify()));
+        }
+    }
+    Ok(())
+}

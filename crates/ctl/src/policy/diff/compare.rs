@@ -1,0 +1,119 @@
+//! Every pair of groups, every lane, before and after.
+
+use super::groups::{Group, groups};
+use super::lanes::{Lane, lanes};
+use super::subject::{State, Subject, subjects};
+use super::touched::Touched;
+use crate::policy::cluster::Cluster;
+use crate::policy::section::place;
+use tortie_plan::Direction;
+use tortie_plan::evaluate::{Cause, Decision, Outcome};
+
+/// Verdicts that are worth waiting for; beyond that, pairs are left out evenly.
+const PATIENCE: usize = 4_000_000;
+
+/// What changes between two groups.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub from: usize,
+    pub to: usize,
+    pub lane: Lane,
+    pub v4: bool,
+    pub allowed: bool,
+    /// What decides afterwards.
+    pub because: String,
+}
+
+#[derive(Debug)]
+pub struct Comparison {
+    pub groups: Vec<Group>,
+    pub lanes: Vec<Lane>,
+    pub changes: Vec<Change>,
+    /// Pairs of groups that the change can concern, and how many of them were judged.
+    pub concerned: usize,
+    pub judged: usize,
+}
+
+pub fn compare(before: &Cluster, after: &Cluster) -> Comparison {
+    let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
+    let (old, new) = (State::new(&old), State::new(&new));
+    let groups = groups(subjects(after, &[&old, &new]), &[&old, &new]);
+    let (lanes, spare) = lanes(&[old.plan, new.plan]);
+    let touched = Touched::new(&old, &new);
+    let concerned = |direction| -> Vec<bool> {
+        groups.iter().map(|group| touched.concerns(group.pair().0, direction)).collect()
+    };
+    let (senders, receivers) = (concerned(Direction::Egress), concerned(Direction::Ingress));
+    let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
+    let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
+    // Two families, before and after.
+    let stride = (pairs.len() * lanes.len() * 4).div_ceil(PATIENCE).max(1);
+    let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
+    let mut changes = Vec::new();
+    for &(from, to) in &chosen {
+        let Some((sender, receiver)) = parties(&groups, from, to) else { continue };
+        for v4 in [true, false] {
+            let of = |subject: &Subject| subject.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
+            let Some((source, destination)) = of(sender).zip(of(receiver)) else { continue };
+            for lane in &lanes {
+                let Some(packet) = lane.packet(source, destination, &spare) else { continue };
+                let judge = |state: &State<'_>| {
+                    let egress = state.decide(sender, Direction::Egress, &packet);
+                    let ingress = state.decide(receiver, Direction::Ingress, &packet);
+                    Verdict {
+                        egress: said(egress, Direction::Egress),
+                        ingress: said(ingress, Direction::Ingress),
+                    }
+                };
+                let (was, is) = (judge(&old), judge(&new));
+                if was.allowed() != is.allowed() {
+                    let because = is.because(&was);
+                    changes.push(Change { from, to, lane: *lane, v4, allowed: is.allowed(), because });
+                }
+            }
+        }
+    }
+    Comparison { groups, lanes, changes, concerned: pairs.len(), judged: chosen.len() }
+}
+
+/// Who is judged for two groups. Within one group it takes two.
+fn parties(groups: &[Group], from: usize, to: usize) -> Option<(&Subject, &Subject)> {
+    let (sender, other) = groups[from].pair();
+    let receiver = if from == to { other? } else { groups[to].pair().0 };
+    // Between two that we do not guard there is nothing to say.
+    (sender.endpoint.is_some() || receiver.endpoint.is_some()).then_some((sender, receiver))
+}
+
+/// What both ends say; an end without policies says yes.
+struct Verdict {
+    egress: (bool, String),
+    ingress: (bool, String),
+}
+
+impl Verdict {
+    fn allowed(&self) -> bool {
+        self.egress.0 && self.ingress.0
+    }
+
+    /// The end that denies it, or that no longer does.
+    fn because(&self, before: &Verdict) -> String {
+        let end = match self.allowed() {
+            false if !self.egress.0 => &self.egress,
+            false => &self.ingress,
+            true if !before.egress.0 => &self.egress,
+            true => &self.ingress,
+        };
+        end.1.clone()
+    }
+}
+
+fn said(decision: Option<Decision<'_>>, direction: Direction) -> (bool, String) {
+    let Some(decision) = decision else { return (true, String::new()) };
+    let because = match decision.cause {
+        Cause::Rule(at) => place(&at, direction),
+        Cause::TierEnd(tier) => format!("end of tier {tier}"),
+        Cause::MissingProfile(name) => format!("profile {name}, which does not exist"),
+        _ => "no policy and no profile with a rule for it".to_owned(),
+    };
+    (decision.outcome == Outcome::Allow, because)
+}

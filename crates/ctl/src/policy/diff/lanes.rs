@@ -1,0 +1,147 @@
+//! What can be sent, in as few kinds as the rules leave: between two ports that rules name, all are alike.
+
+use super::subject::rules;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_plan::evaluate::Packet;
+use tortie_plan::{Member, Plan, Rule};
+
+/// Source ports are not told apart.
+const EPHEMERAL: u16 = 49152;
+/// Protocols that have ports.
+const PORTED: [u8; 4] = [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE];
+/// A protocol that nothing uses stands for all that no rule names.
+const UNUSED: u8 = 253;
+
+/// Traffic that rules do not tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    Ports {
+        protocol: u8,
+        first: u16,
+        last: u16,
+    },
+    /// Type and code; neither: all that no rule names.
+    Icmp(Option<(u8, Option<u8>)>),
+    Protocol(u8),
+    OtherProtocols,
+}
+
+impl Lane {
+    /// One packet for all; none if the family has no such traffic.
+    pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &Spare) -> Option<Packet> {
+        let packet = |protocol| Packet {
+            source,
+            destination,
+            protocol,
+            source_port: 0,
+            destination_port: 0,
+            icmp: None,
+        };
+        let own_icmp = if source.is_ipv4() { Packet::ICMP } else { Packet::ICMPV6 };
+        Some(match *self {
+            Lane::Ports { protocol, first, .. } => {
+                Packet { source_port: EPHEMERAL, destination_port: first, ..packet(protocol) }
+            }
+            Lane::Icmp(Some((kind, code))) => {
+                Packet { icmp: Some((kind, code.unwrap_or(spare.code))), ..packet(own_icmp) }
+            }
+            Lane::Icmp(None) => Packet { icmp: Some((spare.kind, 0)), ..packet(own_icmp) },
+            Lane::Protocol(protocol) => packet(protocol),
+            Lane::OtherProtocols => packet(UNUSED),
+        })
+    }
+}
+
+/// An ICMP type and a code that no rule names.
+#[derive(Clone, Copy, Debug)]
+pub struct Spare {
+    pub kind: u8,
+    pub code: u8,
+}
+
+pub fn lanes(plans: &[&Plan]) -> (Vec<Lane>, Spare) {
+    let all = || plans.iter().flat_map(|plan| rules(plan));
+    let mut lanes = Vec::new();
+    let mentioned: BTreeSet<u8> =
+        all().flat_map(|rule| [rule.protocol, rule.not_protocol]).flatten().collect();
+    for protocol in PORTED {
+        if [Packet::TCP, Packet::UDP].contains(&protocol) || mentioned.contains(&protocol) {
+            lanes.extend(ports(plans, protocol));
+        }
+    }
+    let icmp: BTreeSet<(u8, Option<u8>)> = all()
+        .flat_map(|rule| [rule.icmp, rule.not_icmp])
+        .flatten()
+        .flat_map(|icmp| [(icmp.r#type, None), (icmp.r#type, icmp.code)])
+        .collect();
+    let spare = |used: BTreeSet<u8>| (0..=254).find(|number| !used.contains(number)).unwrap_or(254);
+    let spare = Spare {
+        kind: spare(icmp.iter().map(|(kind, _)| *kind).collect()),
+        code: spare(icmp.iter().filter_map(|(_, code)| *code).collect()),
+    };
+    lanes.extend(icmp.into_iter().map(|icmp| Lane::Icmp(Some(icmp))));
+    lanes.push(Lane::Icmp(None));
+    let plain = |protocol: &u8| {
+        !PORTED.contains(protocol) && ![Packet::ICMP, Packet::ICMPV6, UNUSED].contains(protocol)
+    };
+    lanes.extend(mentioned.into_iter().filter(plain).map(Lane::Protocol));
+    lanes.push(Lane::OtherProtocols);
+    (lanes, spare)
+}
+
+/// The ports of a protocol, cut wherever a rule or a name begins or ends.
+fn ports(plans: &[&Plan], protocol: u8) -> Vec<Lane> {
+    let concerns = |rule: &&Rule| rule.protocol.is_none_or(|wanted| wanted == protocol);
+    // Each lane begins at one of these.
+    let mut starts: BTreeSet<u32> = BTreeSet::from([1]);
+    let mut cut = |first: u16, last: u16| starts.extend([u32::from(first), u32::from(last) + 1]);
+    for plan in plans {
+        for rule in rules(plan).filter(concerns) {
+            let side = &rule.destination;
+            side.ports.iter().chain(&side.not_ports).for_each(|range| cut(range.first, range.last));
+        }
+        for member in plan.sets.values().flat_map(|set| &set.members) {
+            match member {
+                Member::Port { protocol: own, port, .. } if *own == protocol => cut(*port, *port),
+                _ => {}
+            }
+        }
+    }
+    let starts: Vec<u16> = starts.into_iter().filter_map(|port| u16::try_from(port).ok()).collect();
+    let starts: Vec<u16> = starts.into_iter().filter(|port| *port > 0).collect();
+    let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
+    starts.iter().zip(ends).map(|(&first, last)| Lane::Ports { protocol, first, last }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tortie_plan::{Action, Policy, PolicyId, PolicyKind, PortRange};
+
+    #[test]
+    fn ports_are_cut_where_rules_cut_them() {
+        let mut rule = Rule { protocol: Some(Packet::TCP), ..Rule::new(Action::Allow) };
+        rule.destination.ports =
+            vec![PortRange { first: 80, last: 80 }, PortRange { first: 8000, last: 65535 }];
+        let policy = Policy { ingress: vec![rule], ..Policy::default() };
+        let id =
+            PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: "a".into() };
+        let mut plan = Plan::default();
+        plan.policies.insert(id, Arc::new(policy));
+        let (lanes, _) = lanes(&[&plan]);
+        let of = |wanted: u8| -> Vec<(u16, u16)> {
+            lanes
+                .iter()
+                .filter_map(|lane| match lane {
+                    Lane::Ports { protocol, first, last } if *protocol == wanted => Some((*first, *last)),
+                    _ => None,
+                })
+                .collect()
+        };
+        assert_eq!(of(Packet::TCP), [(1, 79), (80, 80), (81, 7999), (8000, 65535)]);
+        assert_eq!(of(Packet::UDP), [(1, 65535)]);
+        assert_eq!(of(Packet::SCTP), []);
+    }
+}

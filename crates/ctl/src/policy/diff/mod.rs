@@ -1,0 +1,70 @@
+//! `tortie diff`: which pairs of endpoints change verdict if resources were applied or deleted.
+//!
+//! Compared is what the policies and profiles of both ends say of the first packet of a flow. Endpoints that no rule can
+//! tell apart are judged once (`groups`), ports between two that rules name are judged once (`lanes`), and ends that the
+//! change does not touch are not judged at all (`touched`).
+
+mod change;
+mod compare;
+mod groups;
+mod lanes;
+mod subject;
+mod summary;
+mod touched;
+
+use super::cluster::Cluster;
+use super::explain::Format;
+use crate::cli::{Connection, Global, Namespace, Reading};
+use crate::failure::{Failure, Result};
+use crate::{input, session};
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Say which pairs of endpoints would change verdict if resources were applied, or deleted
+///
+/// Nothing is written. Endpoints are compared by what policies and profiles say at both ends about the first packet of
+/// a new flow, over every port that a rule tells apart from others; source ports are taken to be ephemeral.
+///
+/// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: PathBuf,
+    /// What if the resources were deleted, not applied
+    #[arg(long)]
+    pub delete: bool,
+    #[command(flatten)]
+    pub reading: Reading,
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
+    pub output: Format,
+    #[command(flatten)]
+    pub namespace: Namespace,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Prints what changes and says whether anything does.
+pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
+    let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
+    let store = session::connect(&args.connection, &args.global).await?;
+    let before = Cluster::load(&store).await?;
+    let namespace = args.namespace.namespace.as_deref();
+    let (after, objects) =
+        change::changed(&before, resources, namespace, args.delete).map_err(Failure::Message)?;
+    let comparison = compare::compare(&before, &after);
+    let summary = summary::summarise(objects, &comparison);
+    match args.output {
+        Format::Text => out.write_all(summary.text().as_bytes())?,
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&summary)
+                .map_err(|error| Failure::message(error.to_string()))?;
+            writeln!(out, "{json}")?;
+        }
+    }
+    out.flush()?;
+    Ok(summary.changes())
+}

@@ -1,0 +1,129 @@
+//! Everybody who can send or receive: workloads, host endpoints, and addresses outside that rules tell apart.
+
+use crate::policy::cluster::{Cluster, Enforced};
+use crate::policy::party;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_compute::local_workload;
+use tortie_plan::evaluate::{Decision, Index, Packet, Stage};
+use tortie_plan::{Direction, EndpointId, Member, Plan, Rule};
+
+/// More nets than these are not looked at one by one.
+const NETS: usize = 1000;
+
+#[derive(Clone, Debug)]
+pub struct Subject {
+    pub name: String,
+    /// None: nothing of ours stands before it.
+    pub endpoint: Option<EndpointId>,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// One side of the comparison: a plan that holds every endpoint of the cluster.
+pub struct State<'p> {
+    pub plan: &'p Plan,
+    pub index: Index<'p>,
+}
+
+impl<'p> State<'p> {
+    pub fn new(enforced: &'p Enforced) -> State<'p> {
+        State { plan: &enforced.plan, index: Index::new(&enforced.plan) }
+    }
+
+    /// What the subject's own policies and profiles say; nothing for those without.
+    pub fn decide(&self, subject: &Subject, direction: Direction, packet: &Packet) -> Option<Decision<'p>> {
+        match subject.endpoint.as_ref()? {
+            EndpointId::Workload(id) => {
+                let guard = self.plan.guards.get(id)?;
+                Some(self.index.workload(guard, direction, packet, None))
+            }
+            EndpointId::Host(name) => {
+                let endpoint = self.plan.host_endpoints.get(name)?;
+                Some(self.index.host(endpoint, Stage::Normal, direction, packet, None))
+            }
+        }
+    }
+
+    pub fn has(&self, subject: &Subject) -> bool {
+        match &subject.endpoint {
+            Some(EndpointId::Workload(id)) => self.plan.guards.contains_key(id),
+            Some(EndpointId::Host(name)) => self.plan.host_endpoints.contains_key(name),
+            None => true,
+        }
+    }
+}
+
+/// Those that are there before and after, as they are afterwards.
+pub fn subjects(after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
+    let mut subjects: Vec<Subject> = after
+        .workloads()
+        .filter_map(|endpoint| {
+            let (id, workload) = local_workload(endpoint, true).ok()?;
+            Some(Subject {
+                name: party::workload_name(endpoint),
+                endpoint: Some(EndpointId::Workload(id)),
+                addresses: workload.addresses,
+            })
+        })
+        .collect();
+    subjects.extend(after.host_endpoints().map(|endpoint| {
+        let host = party::Party::of_host_endpoint(endpoint, after);
+        let endpoint = Some(EndpointId::Host(host.name.clone()));
+        Subject { name: format!("host endpoint {}", host.name), endpoint, addresses: host.addresses }
+    }));
+    subjects.retain(|subject| states.iter().all(|state| state.has(subject)));
+    let known: BTreeSet<IpAddr> =
+        subjects.iter().flat_map(|subject| subject.addresses.iter().copied()).collect();
+    subjects.extend(outside(states, &known));
+    subjects
+}
+
+/// An address from each end of every net that rules or sets name, and one that none of them has.
+fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
+    let mut nets: BTreeSet<IpNet> = BTreeSet::new();
+    for state in states {
+        for rule in rules(state.plan) {
+            for side in [&rule.source, &rule.destination] {
+                nets.extend(side.nets.iter().chain(&side.not_nets));
+            }
+        }
+        for member in state.plan.sets.values().flat_map(|set| &set.members) {
+            if let Member::Net(net) = member {
+                nets.insert(*net);
+            }
+        }
+    }
+    let mut found: BTreeMap<IpAddr, String> = BTreeMap::new();
+    for net in nets.iter().filter(|net| net.prefix_len() > 1).take(NETS) {
+        for address in [net.network(), net.broadcast()] {
+            if !known.contains(&address) {
+                let single = net.prefix_len() == net.max_prefix_len();
+                let name = if single { address.to_string() } else { net.to_string() };
+                found.entry(address).or_insert(name);
+            }
+        }
+    }
+    let elsewhere = ["203.0.113.1", "198.51.100.1", "192.0.2.1", "8.8.8.8", "1.1.1.1", "100.64.0.1"];
+    let elsewhere6 = ["2001:db8:ffff::1", "2001:4860::1", "2a00::1", "fd00:ffff::1"];
+    for candidates in [&elsewhere[..], &elsewhere6[..]] {
+        let mut addresses = candidates.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+        let named = |address: &IpAddr| {
+            nets.iter().any(|net| net.prefix_len() > 1 && net.contains(address)) || known.contains(address)
+        };
+        if let Some(address) = addresses.find(|address| !named(address)) {
+            found.insert(address, "anywhere else".to_owned());
+        }
+    }
+    found
+        .into_iter()
+        .map(|(address, name)| Subject { name, endpoint: None, addresses: vec![address] })
+        .collect()
+}
+
+/// Every rule of a plan.
+pub fn rules(plan: &Plan) -> impl Iterator<Item = &Rule> {
+    let policies = plan.policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
+    let profiles = plan.profiles.values().flat_map(|profile| profile.ingress.iter().chain(&profile.egress));
+    policies.chain(profiles)
+}

@@ -1,0 +1,255 @@
+//! Changes in few words: alike ones together.
+
+use super::change::{Fate, Object};
+use super::compare::Comparison;
+use super::lanes::Lane;
+use crate::policy::traffic::protocol_name;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Names and lanes beyond these are counted.
+const NAMES: usize = 6;
+const LANES: usize = 12;
+
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    pub objects: Vec<Object>,
+    pub changes: Vec<Block>,
+    /// Pairs of endpoints whose verdict changes for something; an address outside counts as one.
+    pub pairs: usize,
+    /// Part of what the change may concern, if not all of it was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<String>,
+}
+
+/// Alike changes: all of `from` to all of `to`.
+#[derive(Debug, Serialize)]
+pub struct Block {
+    pub allowed: bool,
+    pub from: Vec<String>,
+    pub to: Vec<String>,
+    pub traffic: String,
+    pub because: String,
+}
+
+impl Summary {
+    pub fn changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for object in &self.objects {
+            let fate = match object.fate {
+                Fate::Created => "would be created",
+                Fate::Changed => "would be changed",
+                Fate::Same => "is there already",
+                Fate::Deleted => "would be deleted",
+            };
+            let _ = writeln!(text, "{} {fate}.", object.name);
+        }
+        for (allowed, title) in [(false, "No longer allowed"), (true, "Newly allowed")] {
+            let blocks: Vec<&Block> = self.changes.iter().filter(|block| block.allowed == allowed).collect();
+            if blocks.is_empty() {
+                continue;
+            }
+            let _ = writeln!(text, "\n{title}:");
+            for block in blocks {
+                let _ = writeln!(text, "  {}", block.traffic);
+                let _ = writeln!(text, "    from  {}", names(&block.from));
+                let _ = writeln!(text, "    to    {}", names(&block.to));
+                let _ = writeln!(text, "    by    {}", block.because);
+            }
+        }
+        match self.pairs {
+            0 => text.push_str("\nNo verdict changes.\n"),
+            1 => text.push_str("\n1 pair of endpoints changes.\n"),
+            pairs => {
+                let _ = writeln!(text, "\n{pairs} pairs of endpoints change.");
+            }
+        }
+        if let Some(sampled) = &self.sampled {
+            let _ = writeln!(text, "{sampled}");
+        }
+        text
+    }
+}
+
+fn names(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What alike changes have in common besides who they concern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct What<'c> {
+    allowed: bool,
+    because: &'c str,
+    traffic: String,
+}
+
+/// Numbers of groups.
+type Groups = BTreeSet<usize>;
+/// Lanes by family, IPv4 or not.
+type Lanes = BTreeSet<(Lane, bool)>;
+
+pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
+    // Between two groups: what changes for one reason. Then senders with the same, then receivers with the same.
+    let mut between: BTreeMap<(usize, usize, bool, &str), Lanes> = BTreeMap::new();
+    for change in &comparison.changes {
+        let key = (change.from, change.to, change.allowed, change.because.as_str());
+        between.entry(key).or_default().insert((change.lane, change.v4));
+    }
+    let mut to: BTreeMap<(What<'_>, usize), Groups> = BTreeMap::new();
+    for ((sender, receiver, allowed, because), lanes) in between {
+        let traffic = traffic(&comparison.lanes, &lanes, families(comparison, sender, receiver));
+        to.entry((What { allowed, because, traffic }, receiver)).or_default().insert(sender);
+    }
+    let mut blocks: BTreeMap<(What<'_>, Groups), Groups> = BTreeMap::new();
+    for ((what, receiver), senders) in to {
+        blocks.entry((what, senders)).or_default().insert(receiver);
+    }
+    let members = |groups: &Groups| -> Vec<String> {
+        let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
+        let mut seen = BTreeSet::new();
+        subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()
+    };
+    let changes = blocks
+        .into_iter()
+        .map(|((what, senders), receivers)| Block {
+            allowed: what.allowed,
+            from: members(&senders),
+            to: members(&receivers),
+            traffic: what.traffic,
+            because: what.because.to_owned(),
+        })
+        .collect();
+    let sampled = (comparison.judged < comparison.concerned).then(|| {
+        format!(
+            "Only {} of {} pairs of groups of endpoints were looked at: there may be more changes.",
+            comparison.judged, comparison.concerned
+        )
+    });
+    Summary { objects, changes, pairs: pairs(comparison), sampled }
+}
+
+fn pairs(comparison: &Comparison) -> usize {
+    let changed: BTreeSet<(usize, usize)> =
+        comparison.changes.iter().map(|change| (change.from, change.to)).collect();
+    let size = |group: usize| comparison.groups[group].members.len();
+    changed
+        .into_iter()
+        .map(|(from, to)| if from == to { size(from) * (size(from) - 1) } else { size(from) * size(to) })
+        .sum()
+}
+
+/// Which families two groups have in common.
+fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
+    let has = |group: usize, v4: bool| {
+        comparison.groups[group].pair().0.addresses.iter().any(|address| address.is_ipv4() == v4)
+    };
+    (has(from, true) && has(to, true), has(from, false) && has(to, false))
+}
+
+/// What changes, by family only if the families differ.
+fn traffic(all: &[Lane], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
+    let of = |v4: bool| -> Vec<Lane> {
+        all.iter().copied().filter(|lane| changed.contains(&(*lane, v4))).collect()
+    };
+    let (four, six) = (of(true), of(false));
+    match (v4, v6) {
+        (true, true) if four == six => lanes_text(all, &four),
+        (true, true) => {
+            let parts = [("IPv4", four), ("IPv6", six)];
+            let texts = parts.iter().filter(|(_, lanes)| !lanes.is_empty());
+            texts
+                .map(|(name, lanes)| format!("{name}: {}", lanes_text(all, lanes)))
+                .collect::<Vec<_>>()
+                .join("; ")
+        }
+        (true, false) => lanes_text(all, &four),
+        _ => lanes_text(all, &six),
+    }
+}
+
+/// Whatever is shorter: what it is, or what it is not.
+fn lanes_text(all: &[Lane], lanes: &[Lane]) -> String {
+    let others: Vec<Lane> = all.iter().copied().filter(|lane| !lanes.contains(lane)).collect();
+    let (these, those) = (spans(lanes), spans(&others));
+    match (these.len(), those.len()) {
+        (_, 0) => "everything".to_owned(),
+        (few, many) if few <= many + 1 => cut(&these),
+        _ => format!("everything but {}", cut(&those)),
+    }
+}
+
+fn cut(spans: &[String]) -> String {
+    let shown = spans.iter().take(LANES).cloned().collect::<Vec<_>>().join(", ");
+    match spans.len().saturating_sub(LANES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Neighbouring ports together.
+fn spans(lanes: &[Lane]) -> Vec<String> {
+    let mut merged: Vec<Lane> = Vec::new();
+    for lane in lanes {
+        if let (Some(Lane::Ports { protocol, last, .. }), Lane::Ports { protocol: own, first, last: end }) =
+            (merged.last_mut(), lane)
+            && protocol == own
+            && last.checked_add(1) == Some(*first)
+        {
+            *last = *end;
+            continue;
+        }
+        merged.push(*lane);
+    }
+    merged.iter().map(span).collect()
+}
+
+fn span(lane: &Lane) -> String {
+    match *lane {
+        Lane::Ports { protocol, first: 1, last: u16::MAX } => protocol_name(protocol),
+        Lane::Ports { protocol, first, last } if first == last => {
+            format!("{}/{first}", protocol_name(protocol))
+        }
+        Lane::Ports { protocol, first, last } => format!("{}/{first}-{last}", protocol_name(protocol)),
+        Lane::Icmp(None) => "other icmp".to_owned(),
+        Lane::Icmp(Some((kind, None))) => format!("icmp/{kind}"),
+        Lane::Icmp(Some((kind, Some(code)))) => format!("icmp/{kind}/{code}"),
+        Lane::Protocol(protocol) => protocol_name(protocol),
+        Lane::OtherProtocols => "other protocols".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_plan::evaluate::Packet;
+
+    fn ports(first: u16, last: u16) -> Lane {
+        Lane::Ports { protocol: Packet::TCP, first, last }
+    }
+
+    #[test]
+    fn lanes_are_told_the_shorter_way() {
+        let all = [
+            ports(1, 79),
+            ports(80, 80),
+            ports(81, 442),
+            ports(443, 443),
+            ports(444, 65535),
+            Lane::Icmp(None),
+        ];
+        assert_eq!(lanes_text(&all, &all), "everything");
+        assert_eq!(lanes_text(&all, &[all[1]]), "tcp/80");
+        assert_eq!(lanes_text(&all, &all[1..3]), "tcp/80-442");
+        assert_eq!(lanes_text(&all, &all[..5]), "tcp");
+        assert_eq!(lanes_text(&all, &[all[0], all[2], all[4], all[5]]), "everything but tcp/80, tcp/443");
+    }
+}

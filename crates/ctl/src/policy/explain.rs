@@ -1,0 +1,296 @@
+//! `tortie explain`: why traffic from one place to another passes or not.
+
+use super::cluster::{Cluster, Enforced};
+use super::party::{Party, Where, find};
+use super::report;
+use super::section::{Section, sections};
+use super::traffic::Traffic;
+use super::words::Scene;
+use crate::cli::{Connection as StoreConnection, Global};
+use crate::failure::{Failure, Result};
+use crate::session;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::IpAddr;
+use tortie_plan::evaluate::{Node, Outcome, Packet, Place, Step, Trace, Way};
+use tortie_plan::{Direction, assign};
+
+/// Where packets come from that do not say.
+const EPHEMERAL: u16 = 49152;
+
+/// Say whether traffic from one place to another passes, which rule decides, and what would have to change
+///
+/// Answers from the store alone: no node is asked and nothing is sent. What is explained is the first packet of a
+/// new flow, with the addresses it has after services are resolved.
+///
+/// Exit status: 0 if it is allowed, 1 if it is denied, 2 if the question could not be answered.
+#[derive(Debug, Args)]
+#[command(after_help = PLACES)]
+pub struct Explain {
+    /// Who sends: namespace/pod, pod, host endpoint, node or address
+    #[arg(long, value_name = "PLACE")]
+    pub from: String,
+    /// Who receives
+    #[arg(long, value_name = "PLACE")]
+    pub to: String,
+    /// What is sent: tcp/80, udp/53, sctp/5000, icmp/8, icmpv6/128, or a protocol number
+    #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<Traffic>())]
+    pub port: Traffic,
+    /// The port it is sent from
+    #[arg(long, value_name = "PORT", default_value_t = EPHEMERAL, value_parser = clap::value_parser!(u16).range(1..))]
+    pub from_port: u16,
+    /// Show every rule that was asked, not only those that decided or nearly did
+    #[arg(long)]
+    pub all: bool,
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
+    pub output: Format,
+    #[command(flatten)]
+    pub connection: StoreConnection,
+    #[command(flatten)]
+    pub global: Global,
+}
+
+const PLACES: &str = "\
+Places:
+  shop/web-0             a pod, by namespace and name
+  web-0                  a pod, a host endpoint or a node, if only one is called so
+  hep:gateway, node:n1   a host endpoint, a node
+  10.65.0.7, fd00:65::7  whoever has this address, in the cluster or outside";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    pub allowed: bool,
+    pub from: End,
+    pub to: End,
+    pub traffic: String,
+    /// In the order in which the packet meets them.
+    pub sections: Vec<Section>,
+    /// What had to be assumed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct End {
+    pub name: String,
+    pub address: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// Prints the answer and says whether it is allowed.
+pub async fn explain(args: &Explain, out: &mut dyn Write) -> Result<bool> {
+    let store = session::connect(&args.connection, &args.global).await?;
+    let cluster = Cluster::load(&store).await?;
+    let find = |flag: &str, text: &str| {
+        find(&cluster, text).map_err(|reason| Failure::Message(format!("{flag}: {reason}")))
+    };
+    let (from, to) = (find("--from", &args.from)?, find("--to", &args.to)?);
+    let answer = answer(&cluster, &from, &to, args.port, args.from_port).map_err(Failure::Message)?;
+    match args.output {
+        Format::Text => out.write_all(report::text(&answer, args.all).as_bytes())?,
+        Format::Json => {
+            let json =
+                serde_json::to_string_pretty(&answer).map_err(|error| Failure::message(error.to_string()))?;
+            writeln!(out, "{json}")?;
+        }
+    }
+    out.flush()?;
+    Ok(answer.allowed)
+}
+
+fn answer(
+    cluster: &Cluster,
+    from: &Party,
+    to: &Party,
+    traffic: Traffic,
+    from_port: u16,
+) -> std::result::Result<Explanation, String> {
+    if from.node().is_none() && to.node().is_none() {
+        return Err(format!("neither {} nor {} belongs to this cluster", from.name, to.name));
+    }
+    let (source, destination) = addresses(from, to, traffic)?;
+    let packet = Packet {
+        source,
+        destination,
+        protocol: traffic.protocol,
+        source_port: if traffic.port.is_some() { from_port } else { 0 },
+        destination_port: traffic.port.unwrap_or_default(),
+        icmp: traffic.icmp,
+    };
+    let scene = Scene { from, to, packet: &packet };
+    let mut notes = Vec::new();
+    let mut told = Vec::new();
+    for leg in legs(from, to) {
+        told.extend(leg.sections(cluster, &scene, &mut notes));
+    }
+    let end = |party: &Party, address| End {
+        name: party.name.clone(),
+        address,
+        node: party.node().map(str::to_owned),
+    };
+    Ok(Explanation {
+        allowed: told.iter().all(|section| section.allowed),
+        from: end(from, source),
+        to: end(to, destination),
+        traffic: traffic.to_string(),
+        sections: told,
+        notes,
+    })
+}
+
+/// A pair of one family, IPv4 if there is one.
+fn addresses(from: &Party, to: &Party, traffic: Traffic) -> std::result::Result<(IpAddr, IpAddr), String> {
+    let wanted: &[bool] = match traffic.protocol {
+        Packet::ICMP => &[true],
+        Packet::ICMPV6 => &[false],
+        _ => &[true, false],
+    };
+    let of = |party: &Party, v4: bool| party.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
+    let pair = wanted.iter().find_map(|v4| of(from, *v4).zip(of(to, *v4)));
+    pair.ok_or_else(|| {
+        let list = |party: &Party| match party.addresses.as_slice() {
+            [] => format!("{} has no address", party.name),
+            some => {
+                let texts: Vec<String> = some.iter().map(IpAddr::to_string).collect();
+                format!("{} has {}", party.name, texts.join(", "))
+            }
+        };
+        format!("{traffic} needs addresses of one family: {}, {}", list(from), list(to))
+    })
+}
+
+/// What happens on one node.
+struct Leg<'a> {
+    node: &'a str,
+    from: Stop<'a>,
+    to: Stop<'a>,
+}
+
+/// Where a packet enters a node, or leaves it.
+#[derive(Clone, Copy)]
+enum Stop<'a> {
+    Workload(&'a Party, &'a str),
+    Host(Option<&'a str>),
+    /// To or from other machines.
+    Wire,
+}
+
+fn stop<'a>(party: &'a Party) -> Stop<'a> {
+    match &party.place {
+        Where::Workload { interface, .. } => Stop::Workload(party, interface),
+        Where::Host { endpoint, .. } => Stop::Host(endpoint.as_deref()),
+        Where::Outside => Stop::Wire,
+    }
+}
+
+fn legs<'a>(from: &'a Party, to: &'a Party) -> Vec<Leg<'a>> {
+    match (from.node(), to.node()) {
+        (Some(node), Some(other)) if node == other => vec![Leg { node, from: stop(from), to: stop(to) }],
+        (source, destination) => {
+            let first = source.map(|node| Leg { node, from: stop(from), to: Stop::Wire });
+            let second = destination.map(|node| Leg { node, from: Stop::Wire, to: stop(to) });
+            first.into_iter().chain(second).collect()
+        }
+    }
+}
+
+impl Leg<'_> {
+    fn sections(&self, cluster: &Cluster, scene: &Scene<'_>, notes: &mut Vec<String>) -> Vec<Section> {
+        let Enforced { plan, settings } = cluster.enforced_on(self.node);
+        let named = [self.from, self.to].into_iter().find_map(|stop| match stop {
+            Stop::Host(endpoint) => endpoint,
+            _ => None,
+        });
+        let uplink = uplink(cluster, self.node, named, notes);
+        let mut interfaces: BTreeMap<String, Vec<IpAddr>> =
+            plan.host_endpoints.values().map(|endpoint| (endpoint.interface.clone(), Vec::new())).collect();
+        interfaces.retain(|name, _| !name.is_empty() && name != "*");
+        interfaces.insert(uplink.clone(), cluster.node_addresses(self.node));
+        let node = Node::new(&plan, &settings, assign(&plan.host_endpoints, &interfaces));
+        let place = |stop: Stop<'_>| match stop {
+            Stop::Workload(_, interface) => Stopped::Interface(interface.to_owned()),
+            Stop::Host(_) => Stopped::Host,
+            Stop::Wire => Stopped::Interface(uplink.clone()),
+        };
+        let (from, to) = (place(self.from), place(self.to));
+        let mut trace = Trace::default();
+        let judgement = node.judge(scene.packet, &Way::new(from.place(), to.place()), Some(&mut trace));
+        let mut steps = trace.steps;
+        // The receiver is asked even if the sender may not send: both have to be right.
+        if !judgement.allowed
+            && let (Stop::Workload(..), Stop::Workload(party, _)) = (self.from, self.to)
+            && !steps.iter().any(|step| matches!(step, Step::Workload { direction: Direction::Ingress, .. }))
+        {
+            steps.extend(ingress_alone(&node, party, scene.packet));
+        }
+        sections(self.node, steps, cluster, scene)
+    }
+}
+
+enum Stopped {
+    Host,
+    Interface(String),
+}
+
+impl Stopped {
+    fn place(&self) -> Place<'_> {
+        match self {
+            Stopped::Host => Place::Host,
+            Stopped::Interface(name) => Place::Interface(name),
+        }
+    }
+}
+
+fn ingress_alone<'p>(node: &Node<'p>, party: &Party, packet: &Packet) -> Vec<Step<'p>> {
+    let Where::Workload { id, .. } = &party.place else { return Vec::new() };
+    let plan = node.index().plan();
+    let Some((id, guard)) = plan.guards.get_key_value(id) else { return Vec::new() };
+    let direction = Direction::Ingress;
+    let mut trace = Trace { steps: vec![Step::Workload { id, direction }] };
+    let decision = node.index().workload(guard, direction, packet, Some(&mut trace));
+    let allowed = decision.outcome == Outcome::Allow;
+    trace.steps.push(Step::Decided { allowed, cause: decision.cause });
+    trace.steps
+}
+
+/// The interface over which a node speaks to others. Only the node knows; host endpoints give a hint.
+fn uplink(cluster: &Cluster, node: &str, named: Option<&str>, notes: &mut Vec<String>) -> String {
+    let own = cluster.node_addresses(node);
+    let specific = || {
+        cluster.host_endpoints().filter(|endpoint| {
+            let spec = &endpoint.spec;
+            spec.node == node && !spec.interface_name.is_empty() && spec.interface_name != "*"
+        })
+    };
+    let expected = |endpoint: &tortie_model::kinds::HostEndpoint| {
+        endpoint.spec.expected_ips.iter().any(|ip| ip.parse().is_ok_and(|ip| own.contains(&ip)))
+    };
+    let chosen = specific()
+        .find(|endpoint| Some(endpoint.metadata.name.as_str()) == named)
+        .or_else(|| specific().find(|endpoint| expected(endpoint)));
+    if let Some(endpoint) = chosen {
+        return endpoint.spec.interface_name.clone();
+    }
+    match specific().next() {
+        Some(endpoint) => {
+            let interface = &endpoint.spec.interface_name;
+            let name = &endpoint.metadata.name;
+            notes.push(format!(
+                "{node} is taken to reach others over {interface}, because of host endpoint {name}; \
+                 give it expectedIPs to be sure"
+            ));
+            interface.clone()
+        }
+        None => "uplink".to_owned(),
+    }
+}

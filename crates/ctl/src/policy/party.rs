@@ -1,0 +1,180 @@
+//! Who is meant by a name or an address.
+
+use super::cluster::{Cluster, node_addresses, single};
+use std::net::IpAddr;
+use tortie_compute::local_workload;
+use tortie_model::kinds::{HostEndpoint, Node, WorkloadEndpoint};
+use tortie_plan::WorkloadId;
+
+/// One end of what is explained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Party {
+    /// As it is told to people.
+    pub name: String,
+    pub place: Where,
+    pub addresses: Vec<IpAddr>,
+    /// What selectors can see, for people.
+    pub labels: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Where {
+    Workload {
+        node: String,
+        interface: String,
+        id: WorkloadId,
+    },
+    Host {
+        node: String,
+        endpoint: Option<String>,
+    },
+    /// Nothing of ours stands between it and the rest of the world.
+    Outside,
+}
+
+impl Party {
+    pub fn node(&self) -> Option<&str> {
+        match &self.place {
+            Where::Workload { node, .. } | Where::Host { node, .. } => Some(node),
+            Where::Outside => None,
+        }
+    }
+
+    fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
+        let name = workload_name(endpoint);
+        // Whether spoofing is allowed does not matter: what is explained is sent from an address of its own.
+        let (id, workload) =
+            local_workload(endpoint, true).map_err(|reason| format!("{name} is not enforced: {reason}"))?;
+        let place = Where::Workload { node: endpoint.spec.node.clone(), interface: workload.interface, id };
+        Ok(Party { name, place, addresses: workload.addresses, labels: labels(&endpoint.metadata.labels) })
+    }
+
+    pub fn of_host_endpoint(endpoint: &HostEndpoint, cluster: &Cluster) -> Party {
+        let node = endpoint.spec.node.clone();
+        let expected: Vec<IpAddr> = endpoint.spec.expected_ips.iter().filter_map(|ip| single(ip)).collect();
+        let addresses = if expected.is_empty() { cluster.node_addresses(&node) } else { expected };
+        let name = endpoint.metadata.name.clone();
+        let place = Where::Host { node, endpoint: Some(name.clone()) };
+        Party { name, place, addresses, labels: labels(&endpoint.metadata.labels) }
+    }
+
+    fn of_node(node: &Node) -> Party {
+        let name = node.metadata.name.clone();
+        let place = Where::Host { node: name.clone(), endpoint: None };
+        Party { name, place, addresses: node_addresses(node), labels: labels(&node.metadata.labels) }
+    }
+}
+
+/// Finds out who is meant: `namespace/pod`, `pod`, a host endpoint, a node, or an address of any of them or of nobody.
+/// `hep:NAME` and `node:NAME` say which of two with the same name.
+pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return by_address(cluster, address);
+    }
+    let (kind, name) = match text.split_once(':') {
+        Some(("hep", name)) => (Some("hep"), name),
+        Some(("node", name)) => (Some("node"), name),
+        _ => (None, text),
+    };
+    let mut found: Vec<(String, Result<Party, String>)> = Vec::new();
+    if kind.is_none() {
+        let named = cluster.workloads().filter(|endpoint| is_called(endpoint, name));
+        found.extend(named.map(|endpoint| (workload_name(endpoint), Party::of_workload(endpoint))));
+    }
+    if kind != Some("node") {
+        let named = cluster.host_endpoints().filter(|endpoint| endpoint.metadata.name == name);
+        found.extend(named.map(|e| (format!("hep:{name}"), Ok(Party::of_host_endpoint(e, cluster)))));
+    }
+    if kind != Some("hep") {
+        let named = cluster.nodes().filter(|node| node.metadata.name == name);
+        found.extend(named.map(|node| (format!("node:{name}"), Ok(Party::of_node(node)))));
+    }
+    if found.len() > 1 {
+        let names: Vec<String> = found.into_iter().map(|(name, _)| name).collect();
+        return Err(format!("{text:?} may be any of {}: say which", names.join(", ")));
+    }
+    match found.pop() {
+        Some((_, party)) => party,
+        None => Err(nobody(cluster, name)),
+    }
+}
+
+fn by_address(cluster: &Cluster, address: IpAddr) -> Result<Party, String> {
+    let has = |texts: &[String]| texts.iter().any(|text| single(text) == Some(address));
+    let workload = cluster.workloads().find(|endpoint| has(&endpoint.spec.ip_networks));
+    let host = cluster.host_endpoints().find(|endpoint| has(&endpoint.spec.expected_ips));
+    let node = cluster.nodes().find(|node| node_addresses(node).contains(&address));
+    let party = match (workload, host, node) {
+        (Some(endpoint), _, _) => Party::of_workload(endpoint)?,
+        (None, Some(endpoint), _) => Party::of_host_endpoint(endpoint, cluster),
+        (None, None, Some(node)) => Party::of_node(node),
+        (None, None, None) => {
+            return Ok(Party {
+                name: address.to_string(),
+                place: Where::Outside,
+                addresses: vec![address],
+                labels: Vec::new(),
+            });
+        }
+    };
+    // Of several addresses, the one that was named.
+    Ok(Party { addresses: vec![address], ..party })
+}
+
+/// The pod or container of an endpoint.
+fn short_name(endpoint: &WorkloadEndpoint) -> &str {
+    let spec = &endpoint.spec;
+    match spec.orchestrator.as_str() {
+        "k8s" => &spec.pod,
+        "cni" => &spec.container_id,
+        _ => &spec.workload,
+    }
+}
+
+pub fn workload_name(endpoint: &WorkloadEndpoint) -> String {
+    format!("{}/{}", endpoint.metadata.namespace, short_name(endpoint))
+}
+
+fn is_called(endpoint: &WorkloadEndpoint, name: &str) -> bool {
+    match name.split_once('/') {
+        Some((namespace, name)) => {
+            endpoint.metadata.namespace == namespace
+                && (short_name(endpoint) == name || endpoint.metadata.name == name)
+        }
+        None => short_name(endpoint) == name || endpoint.metadata.name == name,
+    }
+}
+
+/// Labels that people gave, as they write them.
+fn labels(labels: &std::collections::BTreeMap<String, String>) -> Vec<String> {
+    let given = labels.iter().filter(|(key, _)| !key.starts_with("projectcalico.org/"));
+    given.map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+/// That nobody has this name, and who has one like it.
+fn nobody(cluster: &Cluster, name: &str) -> String {
+    const ALIKE: f64 = 0.8;
+    let workloads = cluster.workloads().map(workload_name);
+    let hosts = cluster.host_endpoints().map(|endpoint| endpoint.metadata.name.clone());
+    let nodes = cluster.nodes().map(|node| node.metadata.name.clone());
+    let short = |known: &str| known.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut alike: Vec<(f64, String)> = workloads
+        .chain(hosts)
+        .chain(nodes)
+        .map(|known| {
+            let whole = strsim::jaro_winkler(&known, name);
+            (whole.max(strsim::jaro_winkler(&short(&known), &short(name))), known)
+        })
+        .filter(|(likeness, _)| *likeness > ALIKE)
+        .collect();
+    alike.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+    alike.dedup();
+    let said = format!("no pod, host endpoint or node is called {name:?}");
+    match alike.is_empty() {
+        true => said,
+        false => {
+            let names: Vec<String> = alike.into_iter().take(5).map(|(_, known)| known).collect();
+            format!("{said}; there is {}", names.join(", "))
+        }
+    }
+}

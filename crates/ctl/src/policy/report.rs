@@ -1,0 +1,81 @@
+//! An explanation as text.
+
+use super::explain::{End, Explanation};
+use super::section::{Section, Seen};
+use std::fmt::Write;
+
+/// Unless `all`, rules that lack more than one thing are only counted.
+pub fn text(answer: &Explanation, all: bool) -> String {
+    let mut text = String::new();
+    let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
+    let _ = writeln!(text, "{verdict}: {} from {} to {}", answer.traffic, end(&answer.from), end(&answer.to));
+    for section in &answer.sections {
+        text.push('\n');
+        section_text(&mut text, section, all);
+    }
+    let advice: Vec<&String> = answer.sections.iter().flat_map(|section| &section.advice).collect();
+    if !advice.is_empty() {
+        text.push_str("\nTo allow it:\n");
+        // Each side has to let it through, so what helps one is no use without the other.
+        for section in answer.sections.iter().filter(|section| !section.advice.is_empty()) {
+            let _ = writeln!(text, "  at {}", title(section));
+            for (index, line) in section.advice.iter().enumerate() {
+                let _ = writeln!(text, "    {} {line}", if index == 0 { "-" } else { "- or" });
+            }
+        }
+    }
+    for note in &answer.notes {
+        let _ = writeln!(text, "\nNote: {note}.");
+    }
+    text
+}
+
+fn end(end: &End) -> String {
+    let address = end.address.to_string();
+    let outside = || format!("{address} (outside)");
+    match &end.node {
+        Some(node) if *node == end.name => format!("{} ({address})", end.name),
+        Some(node) => format!("{} ({address} on {node})", end.name),
+        None => outside(),
+    }
+}
+
+fn title(section: &Section) -> String {
+    match (&section.endpoint, section.direction) {
+        (Some(endpoint), Some(direction)) => match section.stage {
+            Some(stage) => format!("{direction} of {endpoint}, {stage}"),
+            None => format!("{direction} of {endpoint}"),
+        },
+        _ => format!("node {}", section.node),
+    }
+}
+
+fn section_text(text: &mut String, section: &Section, all: bool) {
+    let verdict = if section.allowed { "allowed" } else { "denied" };
+    let _ = writeln!(text, "{}: {verdict}", title(section));
+    let _ = writeln!(text, "  {}", section.because);
+    let passed_over: Vec<&Seen> = section.rules.iter().filter(|seen| !seen.matched).collect();
+    let shown: Vec<&&Seen> = passed_over.iter().filter(|seen| all || seen.missing.len() == 1).collect();
+    if !shown.is_empty() {
+        let _ = writeln!(text, "  {}:", if all { "Rules that did not match" } else { "Near misses" });
+        for seen in &shown {
+            let _ = writeln!(text, "    {}: {}", seen.rule, seen.says);
+            for missing in &seen.missing {
+                let _ = writeln!(text, "      {missing}");
+            }
+        }
+    }
+    match passed_over.len() - shown.len() {
+        0 => {}
+        1 => text.push_str("  1 other rule does not match; --all shows it.\n"),
+        more => {
+            let _ = writeln!(text, "  {more} other rules do not match; --all shows them.");
+        }
+    }
+    for seen in section.rules.iter().filter(|seen| seen.matched && seen.says.starts_with("Log")) {
+        let _ = writeln!(text, "  Logged by {}.", seen.rule);
+    }
+    for staged in &section.staged {
+        let _ = writeln!(text, "  Staged: {staged}.");
+    }
+}

@@ -1,0 +1,235 @@
+//! What one endpoint had to say: the steps of a trace that concern it, in words.
+
+use super::advice;
+use super::cluster::Cluster;
+use super::words::{self, Scene};
+use serde::Serialize;
+use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
+use tortie_plan::{Action, Direction, EndpointToHost};
+
+/// One endpoint, or one thing that a node does by itself.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Section {
+    pub node: String,
+    /// Whose rules these are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<&'static str>,
+    /// Other than what begins or ends at the endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<&'static str>,
+    pub allowed: bool,
+    pub because: String,
+    /// In the order in which they were asked; the last one decided if it matched.
+    pub rules: Vec<Seen>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub staged: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<String>,
+}
+
+/// A rule that was asked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Seen {
+    /// Which rule: `np/shop/allow-db, ingress rule 1`.
+    pub rule: String,
+    pub says: String,
+    pub matched: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+/// A rule and what it lacks, before they become words.
+pub struct Asked<'p> {
+    pub at: RuleAt<'p>,
+    pub direction: Direction,
+    pub misses: Vec<Criterion<'p>>,
+}
+
+/// Splits what happened on one node into what each endpoint said.
+pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Scene<'_>) -> Vec<Section> {
+    let mut sections = Vec::new();
+    let mut open = Opened::default();
+    for step in steps {
+        match step {
+            Step::Workload { id, direction } => {
+                open = Opened::new(id.workload.clone(), direction, None);
+            }
+            Step::Host { name, stage, direction } => {
+                open = Opened::new(format!("host endpoint {name}"), direction, stage_name(stage));
+            }
+            Step::Rule { at, misses } => open.asked.push(Asked { at, direction: open.direction, misses }),
+            Step::Staged { id, would, .. } => open.staged.push(staged(id, would, open.direction)),
+            // Told by what decides: the end, or what comes after it.
+            Step::TierEnd { .. } => {}
+            Step::Decided { allowed, cause } => {
+                sections.push(open.close(node, allowed, cause, cluster, scene));
+                open = Opened::default();
+            }
+        }
+    }
+    sections
+}
+
+struct Opened<'p> {
+    endpoint: Option<String>,
+    direction: Direction,
+    stage: Option<&'static str>,
+    asked: Vec<Asked<'p>>,
+    staged: Vec<String>,
+}
+
+impl Default for Opened<'_> {
+    fn default() -> Self {
+        Opened {
+            endpoint: None,
+            direction: Direction::Ingress,
+            stage: None,
+            asked: Vec::new(),
+            staged: Vec::new(),
+        }
+    }
+}
+
+impl<'p> Opened<'p> {
+    fn new(endpoint: String, direction: Direction, stage: Option<&'static str>) -> Opened<'p> {
+        Opened { endpoint: Some(endpoint), direction, stage, ..Opened::default() }
+    }
+
+    fn close(
+        self,
+        node: &str,
+        allowed: bool,
+        cause: Cause<'p>,
+        cluster: &Cluster,
+        scene: &Scene<'_>,
+    ) -> Section {
+        let who = self.endpoint.clone().unwrap_or_else(|| format!("node {node}"));
+        let because = because(cause, self.direction, &who, cluster);
+        let advice = match allowed {
+            true => Vec::new(),
+            false => advice::advise(cause, &who, &self.asked, cluster, scene),
+        };
+        let rules = self.asked.iter().map(|asked| asked.seen(cluster, scene)).collect();
+        let direction = self.endpoint.is_some().then_some(direction_name(self.direction));
+        Section {
+            node: node.to_owned(),
+            endpoint: self.endpoint,
+            direction,
+            stage: self.stage,
+            allowed,
+            because,
+            rules,
+            staged: self.staged,
+            advice,
+        }
+    }
+}
+
+impl Asked<'_> {
+    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
+        let written = cluster.rule(self.at.holder, self.direction, self.at.index);
+        Seen {
+            rule: place(&self.at, self.direction),
+            says: written.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
+            matched: self.misses.is_empty(),
+            missing: self.misses.iter().map(|miss| scene.miss(miss, written)).collect(),
+        }
+    }
+}
+
+/// Which rule.
+pub fn place(at: &RuleAt<'_>, direction: Direction) -> String {
+    let number = at.index + 1;
+    match at.holder {
+        Holder::Policy { id, .. } => format!("{id}, {} rule {number}", direction_name(direction)),
+        Holder::Profile(name) => format!("profile {name}, {} rule {number}", direction_name(direction)),
+    }
+}
+
+fn staged(id: &tortie_plan::PolicyId, would: Option<RuleAt<'_>>, direction: Direction) -> String {
+    match would {
+        Some(at) => {
+            let action = action_name(at.rule.action).to_lowercase();
+            format!("{} would {action} it", place(&at, direction))
+        }
+        None => format!("{id} has no rule for it, and the end of its tier would decide"),
+    }
+}
+
+pub fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "ingress",
+        Direction::Egress => "egress",
+    }
+}
+
+fn stage_name(stage: Stage) -> Option<&'static str> {
+    match stage {
+        Stage::Normal => None,
+        Stage::Forward => Some("forwarded traffic"),
+        Stage::Untracked => Some("before connection tracking"),
+        Stage::PreDnat => Some("before DNAT"),
+    }
+}
+
+fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "Allow",
+        Action::Deny => "Deny",
+        Action::Log => "Log",
+        Action::Pass => "Pass",
+    }
+}
+
+fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster) -> String {
+    match cause {
+        Cause::Rule(RuleAt { holder: Holder::Profile(name), .. }) if !cluster.has_profile(name) => {
+            format!("profile {name} does not exist, and what does not exist allows nothing")
+        }
+        Cause::Rule(at) => {
+            let written = cluster.rule(at.holder, direction, at.index);
+            let says = written.map_or_else(|| action_name(at.rule.action).to_owned(), words::rule);
+            match at.holder {
+                Holder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at, direction)),
+                Holder::Profile(_) => format!("{}: {says}", place(&at, direction)),
+            }
+        }
+        Cause::TierEnd(tier) => format!(
+            "end of tier {tier}: its policies apply to {} of {who} and none of their rules matched",
+            direction_name(direction)
+        ),
+        Cause::NoProfile => format!("no policy decided, and no profile of {who} has a rule that matches"),
+        Cause::MissingProfile(name) => {
+            format!("profile {name} does not exist, and what does not exist allows nothing")
+        }
+        Cause::NothingSaid => "no policy says anything about it".to_owned(),
+        Cause::Connection(Connection::Invalid) => "connection tracking can make nothing of it".to_owned(),
+        Cause::Connection(_) => "it belongs to a known flow".to_owned(),
+        Cause::Down => format!("{who} is administratively down"),
+        Cause::UnknownWorkload => "the interface belongs to no endpoint".to_owned(),
+        Cause::Spoofed => format!("{who} may not send from this address"),
+        Cause::Encapsulation => "workloads may not send VXLAN or IP in IP".to_owned(),
+        Cause::NeighbourDiscovery => "hosts answer neighbour discovery, whatever the policy".to_owned(),
+        Cause::EndpointToHost(action) => match action {
+            EndpointToHost::Drop => {
+                "what workloads send to their own host is dropped (defaultEndpointToHostAction: Drop)"
+                    .to_owned()
+            }
+            EndpointToHost::Return => {
+                "the host's own firewall decides (defaultEndpointToHostAction: Return)".to_owned()
+            }
+            EndpointToHost::Accept => {
+                "what workloads send to their own host is accepted (defaultEndpointToHostAction: Accept)"
+                    .to_owned()
+            }
+        },
+        Cause::Failsafe => "a failsafe port, which no policy closes".to_owned(),
+        Cause::AcceptedBefore => "its host endpoint has accepted it at an earlier stage".to_owned(),
+        Cause::NoHostEndpoint => "not policed: no host endpoint guards its interface".to_owned(),
+        Cause::HostToWorkload => "a host reaches its own workloads, whatever their policies".to_owned(),
+        Cause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
+    }
+}

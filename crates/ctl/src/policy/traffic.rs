@@ -1,0 +1,125 @@
+//! What is sent: a protocol, and a port or an ICMP type.
+
+use std::fmt;
+use std::str::FromStr;
+use tortie_model::scalar::Protocol;
+use tortie_plan::evaluate::Packet;
+
+/// `tcp/80`, `icmp/8/0`, `47`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    pub protocol: u8,
+    pub port: Option<u16>,
+    pub icmp: Option<(u8, u8)>,
+}
+
+impl Traffic {
+    pub fn is_icmp(protocol: u8) -> bool {
+        [Packet::ICMP, Packet::ICMPV6].contains(&protocol)
+    }
+
+    pub fn has_ports(protocol: u8) -> bool {
+        [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE].contains(&protocol)
+    }
+}
+
+/// The name of a protocol as people write it, or its number.
+pub fn protocol_name(protocol: u8) -> String {
+    let name = Protocol::NAMES.iter().find(|(_, number)| *number == protocol);
+    name.map_or_else(|| format!("protocol {protocol}"), |(name, _)| name.to_lowercase())
+}
+
+impl FromStr for Traffic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Traffic, String> {
+        let mut parts = text.split('/');
+        let name = parts.next().unwrap_or_default();
+        let protocol = Protocol::NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, number)| *number)
+            .or_else(|| name.parse().ok().filter(|number| *number > 0))
+            .ok_or_else(|| {
+                format!("{name:?} is no protocol: use tcp, udp, sctp, udplite, icmp, icmpv6 or a number from 1 to 255")
+            })?;
+        let rest: Vec<&str> = parts.collect();
+        let number = |text: &str, what: &str| {
+            text.parse::<u8>().map_err(|_| format!("{what} {text:?} is not a number from 0 to 255"))
+        };
+        let none = Traffic { protocol, port: None, icmp: None };
+        match rest[..] {
+            [port] if Traffic::has_ports(protocol) => match port.parse() {
+                Ok(port) if port > 0 => Ok(Traffic { port: Some(port), ..none }),
+                _ => Err(format!("port {port:?} is not a number from 1 to 65535")),
+            },
+            _ if Traffic::has_ports(protocol) => Err(format!("{name} needs one port: {name}/80")),
+            [kind] if Traffic::is_icmp(protocol) => {
+                Ok(Traffic { icmp: Some((number(kind, "type")?, 0)), ..none })
+            }
+            [kind, code] if Traffic::is_icmp(protocol) => {
+                Ok(Traffic { icmp: Some((number(kind, "type")?, number(code, "code")?)), ..none })
+            }
+            _ if Traffic::is_icmp(protocol) => {
+                Err(format!("{name} needs a type and may have a code: {name}/8 or {name}/8/0"))
+            }
+            [] => Ok(none),
+            _ => Err(format!("protocol {protocol} has no ports")),
+        }
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = protocol_name(self.protocol);
+        match (self.port, self.icmp) {
+            (Some(port), _) => write!(f, "{name}/{port}"),
+            (None, Some((kind, 0))) => write!(f, "{name}/{kind}"),
+            (None, Some((kind, code))) => write!(f, "{name}/{kind}/{code}"),
+            (None, None) => f.write_str(&name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_and_printed() {
+        for (text, printed) in [
+            ("tcp/80", "tcp/80"),
+            ("UDP/53", "udp/53"),
+            ("132/5000", "sctp/5000"),
+            ("udplite/9", "udplite/9"),
+            ("icmp/8", "icmp/8"),
+            ("icmp/3/1", "icmp/3/1"),
+            ("58/128/0", "icmpv6/128"),
+            ("47", "protocol 47"),
+        ] {
+            assert_eq!(text.parse::<Traffic>().map(|traffic| traffic.to_string()).as_deref(), Ok(printed));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, said) in [
+            ("", "\"\" is no protocol"),
+            ("tpc/80", "\"tpc\" is no protocol"),
+            ("0", "\"0\" is no protocol"),
+            ("256", "\"256\" is no protocol"),
+            ("tcp", "tcp needs one port: tcp/80"),
+            ("tcp/80/81", "tcp needs one port"),
+            ("tcp/0", "port \"0\" is not a number from 1 to 65535"),
+            ("tcp/65536", "port \"65536\""),
+            ("tcp/http", "port \"http\""),
+            ("icmp", "icmp needs a type"),
+            ("icmp/256", "type \"256\" is not a number from 0 to 255"),
+            ("icmp/8/x", "code \"x\""),
+            ("47/80", "protocol 47 has no ports"),
+        ] {
+            let error = text.parse::<Traffic>().unwrap_err();
+            assert!(error.starts_with(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Rules, and why they do not match, in words.
+
+use super::party::Party;
+use super::traffic::protocol_name;
+use std::fmt::Display;
+use tortie_model::kinds::{EntityRule, ICMPFields, Rule};
+use tortie_model::scalar::Protocol;
+use tortie_plan::evaluate::{Criterion, End, Packet};
+use tortie_plan::{Icmp, IpVersion};
+
+/// Lists longer than this are cut short.
+const SHOWN: usize = 4;
+
+/// What a rule says, as its author wrote it.
+pub fn rule(rule: &Rule) -> String {
+    let mut words = vec![rule.action.to_string()];
+    words.extend(rule.ip_version.map(|version| format!("IPv{version}")));
+    words.extend(rule.protocol.as_ref().map(Protocol::to_string));
+    words.extend(rule.not_protocol.as_ref().map(|protocol| format!("all but {protocol}")));
+    words.extend(rule.icmp.as_ref().and_then(icmp_fields));
+    words.extend(rule.not_icmp.as_ref().and_then(icmp_fields).map(|icmp| format!("not {icmp}")));
+    for (direction, side) in [("from", &rule.source), ("to", &rule.destination)] {
+        let said = entity(side);
+        if !said.is_empty() {
+            words.push(format!("{direction} {}", said.join(" and ")));
+        }
+    }
+    if words.len() == 1 {
+        words.push("everything".to_owned());
+    }
+    words.join(" ")
+}
+
+fn icmp_fields(icmp: &ICMPFields) -> Option<String> {
+    match (icmp.r#type?, icmp.code) {
+        (kind, None) => Some(format!("type {kind}")),
+        (kind, Some(code)) => Some(format!("type {kind} code {code}")),
+    }
+}
+
+fn entity(side: &EntityRule) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(selected(side));
+    if !side.nets.is_empty() {
+        words.push(list(&side.nets));
+    }
+    words.extend(side.services.as_ref().map(|service| format!("service {}", service_name(service))));
+    if !side.ports.is_empty() {
+        words.push(format!("port {}", list(&side.ports)));
+    }
+    if !side.not_nets.is_empty() {
+        words.push(format!("not {}", list(&side.not_nets)));
+    }
+    if !side.not_selector.is_empty() {
+        words.push(format!("not [{}]", side.not_selector));
+    }
+    if !side.not_ports.is_empty() {
+        words.push(format!("not port {}", list(&side.not_ports)));
+    }
+    words
+}
+
+fn service_name(service: &tortie_model::kinds::ServiceMatch) -> String {
+    match service.namespace.as_str() {
+        "" => service.name.clone(),
+        namespace => format!("{namespace}/{}", service.name),
+    }
+}
+
+/// The endpoints that one side selects.
+fn selected(side: &EntityRule) -> Option<String> {
+    let mut words = Vec::new();
+    if !side.selector.is_empty() {
+        words.push(format!("[{}]", side.selector));
+    }
+    if !side.namespace_selector.is_empty() {
+        words.push(format!("namespaces [{}]", side.namespace_selector));
+    }
+    if let Some(accounts) = &side.service_accounts {
+        if !accounts.names.is_empty() {
+            words.push(format!("service account {}", list(&accounts.names)));
+        }
+        if !accounts.selector.is_empty() {
+            words.push(format!("service accounts [{}]", accounts.selector));
+        }
+    }
+    (!words.is_empty()).then(|| words.join(" in "))
+}
+
+fn list<T: Display>(items: &[T]) -> String {
+    let shown: Vec<String> = items.iter().take(SHOWN).map(T::to_string).collect();
+    match items.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    pub from: &'a Party,
+    pub to: &'a Party,
+    pub packet: &'a Packet,
+}
+
+impl<'a> Scene<'a> {
+    pub fn party(&self, end: End) -> &'a Party {
+        match end {
+            End::Source => self.from,
+            End::Destination => self.to,
+        }
+    }
+
+    fn address(&self, end: End) -> std::net::IpAddr {
+        match end {
+            End::Source => self.packet.source,
+            End::Destination => self.packet.destination,
+        }
+    }
+
+    fn port(&self, end: End) -> u16 {
+        match end {
+            End::Source => self.packet.source_port,
+            End::Destination => self.packet.destination_port,
+        }
+    }
+
+    fn side(end: End, rule: Option<&Rule>) -> Option<&EntityRule> {
+        rule.map(|rule| match end {
+            End::Source => &rule.source,
+            End::Destination => &rule.destination,
+        })
+    }
+
+    /// Why a rule does not match.
+    pub fn miss(&self, criterion: &Criterion<'_>, rule: Option<&Rule>) -> String {
+        let family = match self.packet.version() {
+            IpVersion::V4 => "IPv4",
+            IpVersion::V6 => "IPv6",
+        };
+        match *criterion {
+            Criterion::IpVersion(IpVersion::V4) => "it is for IPv4 alone".to_owned(),
+            Criterion::IpVersion(IpVersion::V6) => "it is for IPv6 alone".to_owned(),
+            Criterion::Protocol(protocol) => format!("it is for {} alone", protocol_name(protocol)),
+            Criterion::NotProtocol(protocol) => format!("it leaves out {}", protocol_name(protocol)),
+            Criterion::Icmp(icmp) => format!("it is for ICMP {} alone", icmp_type(icmp)),
+            Criterion::NotIcmp(icmp) if self.packet.icmp.is_some() => {
+                format!("it leaves out ICMP {}", icmp_type(icmp))
+            }
+            Criterion::NotIcmp(_) => "it is for ICMP alone".to_owned(),
+            Criterion::Nets(end, nets) => format!("{} is not in {}", self.whose_address(end), list(nets)),
+            Criterion::NotNets(end, nets) => {
+                let within: Vec<_> = nets.iter().filter(|net| net.contains(&self.address(end))).collect();
+                format!("{} is in {}, which it leaves out", self.whose_address(end), list(&within))
+            }
+            Criterion::Family(end, _) => {
+                format!("its {} nets have no {family} among them", end_name(end))
+            }
+            Criterion::Set(end, _) => {
+                let wanted = Scene::side(end, rule).and_then(selected);
+                let wanted = wanted.unwrap_or_else(|| "its selector".to_owned());
+                format!("{} is not selected by {wanted}{}", self.who(end), self.labels(end))
+            }
+            Criterion::NotSet(end, _) => {
+                let wanted =
+                    Scene::side(end, rule).map(|side| side.not_selector.as_str()).unwrap_or_default();
+                format!(
+                    "{} is selected by [{wanted}], which it leaves out{}",
+                    self.who(end),
+                    self.labels(end)
+                )
+            }
+            Criterion::Ports(end, ranges, _) => {
+                let written = Scene::side(end, rule).map(|side| list(&side.ports));
+                let wanted = written.unwrap_or_else(|| ranges_text(ranges));
+                match self.packet.has_ports() {
+                    true => format!("{} port {} is not {wanted}", end_name(end), self.port(end)),
+                    false => format!("it is for {} port {wanted}", end_name(end)),
+                }
+            }
+            Criterion::NotPorts(end, _, _) => {
+                format!("it leaves out {} port {}", end_name(end), self.port(end))
+            }
+            Criterion::Service(end, _) => {
+                let service =
+                    Scene::side(end, rule).and_then(|side| side.services.as_ref()).map(service_name);
+                format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
+            }
+        }
+    }
+
+    fn who(&self, end: End) -> String {
+        format!("{} {}", end_name(end), self.party(end).name)
+    }
+
+    fn whose_address(&self, end: End) -> String {
+        let (address, name) = (self.address(end).to_string(), &self.party(end).name);
+        match *name == address {
+            true => format!("{} {address}", end_name(end)),
+            false => format!("{} {name} ({address})", end_name(end)),
+        }
+    }
+
+    fn labels(&self, end: End) -> String {
+        match self.party(end).labels.as_slice() {
+            [] => String::new(),
+            labels => format!(" (labels: {})", labels.join(", ")),
+        }
+    }
+}
+
+pub fn end_name(end: End) -> &'static str {
+    match end {
+        End::Source => "source",
+        End::Destination => "destination",
+    }
+}
+
+fn icmp_type(icmp: Icmp) -> String {
+    match icmp.code {
+        Some(code) => format!("type {} code {code}", icmp.r#type),
+        None => format!("type {}", icmp.r#type),
+    }
+}
+
+fn ranges_text(ranges: &[tortie_plan::PortRange]) -> String {
+    let texts: Vec<String> = ranges
+        .iter()
+        .map(|range| match range.first == range.last {
+            true => range.first.to_string(),
+            false => format!("{}:{}", range.first, range.last),
+        })
+        .collect();
+    list(&texts)
+}
