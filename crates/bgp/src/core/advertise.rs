@@ -53,8 +53,9 @@ impl Outlet {
         }
     }
 
-    pub fn walk_again(&mut self, position: Position, numbers: u32, marked: bool) {
-        self.position = position;
+    /// Tells everything again. What changed but is not told yet is told after that: moving on in the journal would
+    /// set free the numbers of destinations whose end the peer has not heard of.
+    pub fn walk_again(&mut self, numbers: u32, marked: bool) {
         self.walk = Some((0, numbers));
         // The first telling has its own marker.
         let marked = marked && !self.end_of_rib;

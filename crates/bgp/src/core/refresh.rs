@@ -21,14 +21,14 @@ impl Core {
 
     /// Walks through the whole table for a peer again.
     pub(super) fn tell_again(&mut self, number: u16, family: Family) {
-        let (end, numbers) = match family {
-            Family::V4 => (self.rib.v4.advertise.end(), self.rib.v4.numbers()),
-            Family::V6 => (self.rib.v6.advertise.end(), self.rib.v6.numbers()),
+        let numbers = match family {
+            Family::V4 => self.rib.v4.numbers(),
+            Family::V6 => self.rib.v6.numbers(),
         };
         let Some(peer) = self.peer_mut(number) else { return };
         let enhanced = peer.negotiated().is_some_and(|negotiated| negotiated.peer_enhanced_route_refresh);
         if let Some(outlet) = peer.outlets.get_mut(family) {
-            outlet.walk_again(end, numbers, enhanced);
+            outlet.walk_again(numbers, enhanced);
         }
     }
 

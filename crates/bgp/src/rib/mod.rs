@@ -5,3 +5,6 @@ pub(crate) mod codec;
 pub(crate) mod decide;
 pub(crate) mod journal;
 pub(crate) mod table;
+
+#[cfg(test)]
+mod tests;

@@ -114,6 +114,12 @@ impl<P: Prefix> Table<P> {
         self.occupied
     }
 
+    /// Numbers that somebody may still ask for.
+    #[cfg(test)]
+    pub fn in_use(&self) -> usize {
+        self.index.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Destination<P>> {
         self.destinations.iter().filter(|destination| !destination.paths.is_empty())
     }

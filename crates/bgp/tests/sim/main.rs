@@ -1,6 +1,7 @@
 //! The speaker's core under a simulated clock and network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod agreement;
 mod malformed;
 mod net;
 mod refresh;

@@ -299,6 +299,12 @@ impl Net {
         end
     }
 
+    /// [`Net::slow`] if there is such a connection.
+    pub fn try_slow(&mut self, from: NodeId, to: NodeId) -> Option<End> {
+        let there = self.links.iter().any(|(a, b)| (a.node, b.node) == (from, to));
+        there.then(|| self.slow(from, to))
+    }
+
     pub fn release(&mut self, end: End) {
         self.slow.retain(|slow| *slow != end);
     }

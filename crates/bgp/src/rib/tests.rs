@@ -1,0 +1,277 @@
+//! The table against a plain model: any history of changes, any readers, at any speed.
+
+use super::attrs::{Attrs, Interner};
+use super::decide::Origin;
+use super::journal::Position;
+use super::table::{Effect, Path, Table};
+use crate::bitmap::Bitmap;
+use proptest::prelude::*;
+use rustbgpd_wire::{Ipv4Prefix, Origin as WireOrigin};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+const PEERS: u16 = 5;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert {
+        prefix: u8,
+        peer: u16,
+        path_id: u32,
+        attrs: Attrs,
+    },
+    Remove {
+        prefix: u8,
+        peer: u16,
+        path_id: u32,
+    },
+    /// All of a peer, or what it said before its last epoch began.
+    RemovePeer {
+        peer: u16,
+        stale: bool,
+    },
+    NewEpoch {
+        peer: u16,
+    },
+    Read {
+        reader: usize,
+        limit: usize,
+    },
+    Install {
+        limit: usize,
+    },
+    Forget,
+    /// A session that ends and comes up again.
+    Restart {
+        reader: usize,
+    },
+    /// A session whose peer asks for everything again.
+    Refresh {
+        reader: usize,
+    },
+}
+
+fn attrs() -> impl Strategy<Value = Attrs> {
+    // Few values each, so that ties are common and every rule decides some time.
+    (
+        (prop_oneof![Just(100u16), Just(200u16)], 0u32..2, proptest::collection::vec(1u32..3, 0..3)),
+        (0u8..2, proptest::option::of(0u32..3), proptest::option::of(1u8..3)),
+        proptest::collection::vec(1u8..3, 0..2),
+        1u8..4,
+    )
+        .prop_map(|((preference, pref, as_path), (origin, med, originator), clusters, next_hop)| Attrs {
+            preference,
+            local_pref: Some(pref),
+            as_path: as_path.into(),
+            origin: WireOrigin::from_u8(origin).unwrap(),
+            med,
+            originator: originator.map(|id| Ipv4Addr::new(1, 1, 1, id)),
+            cluster_list: clusters.into_iter().map(|id| Ipv4Addr::new(2, 2, 2, id)).collect(),
+            next_hop: Some(Ipv4Addr::new(10, 0, 0, next_hop).into()),
+            ..Attrs::default()
+        })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = || (0u8..12, 0u16..PEERS, 0u32..2);
+    prop_oneof![
+        8 => (place(), attrs())
+            .prop_map(|((prefix, peer, path_id), attrs)| Step::Insert { prefix, peer, path_id, attrs }),
+        4 => place().prop_map(|(prefix, peer, path_id)| Step::Remove { prefix, peer, path_id }),
+        1 => (0u16..PEERS, any::<bool>()).prop_map(|(peer, stale)| Step::RemovePeer { peer, stale }),
+        1 => (0u16..PEERS).prop_map(|peer| Step::NewEpoch { peer }),
+        4 => (0usize..3, 1usize..6).prop_map(|(reader, limit)| Step::Read { reader, limit }),
+        2 => (1usize..6).prop_map(|limit| Step::Install { limit }),
+        3 => Just(Step::Forget),
+        1 => (0usize..3).prop_map(|reader| Step::Restart { reader }),
+        1 => (0usize..3).prop_map(|reader| Step::Refresh { reader }),
+    ]
+}
+
+fn prefix(number: u8) -> Ipv4Prefix {
+    Ipv4Prefix::new(Ipv4Addr::new(192, 0, number, 0), 24)
+}
+
+fn origin(peer: u16) -> Origin {
+    Origin {
+        external: peer % 2 == 1,
+        // Two peers share an identifier.
+        router_id: Ipv4Addr::new(1, 1, 1, (peer / 2) as u8),
+        address: Ipv4Addr::new(10, 1, 1, 9 - peer as u8).into(),
+    }
+}
+
+type Said = BTreeMap<Ipv4Prefix, BTreeMap<(u16, u32), (Attrs, u8)>>;
+
+/// RFC 4271 section 9.1.2.2 word by word: who is struck at each step.
+fn decide(paths: &BTreeMap<(u16, u32), (Attrs, u8)>) -> (Option<(u16, u32)>, BTreeSet<(u16, u32)>) {
+    let mut left: Vec<((u16, u32), &Attrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
+    fn keep<K: Ord>(left: &mut Vec<((u16, u32), &Attrs)>, worth: impl Fn((u16, u32), &Attrs) -> K) {
+        let best = left.iter().map(|(key, attrs)| worth(*key, attrs)).max();
+        left.retain(|(key, attrs)| Some(worth(*key, attrs)) == best);
+    }
+    use std::cmp::Reverse;
+    keep(&mut left, |_, attrs| attrs.preference);
+    keep(&mut left, |_, attrs| attrs.local_pref());
+    keep(&mut left, |_, attrs| Reverse(attrs.as_path.len()));
+    keep(&mut left, |_, attrs| Reverse(attrs.origin));
+    let all = left.clone();
+    left.retain(|(_, attrs)| {
+        !all.iter().any(|(_, other)| {
+            other.as_path.first() == attrs.as_path.first() && other.med.unwrap_or(0) < attrs.med.unwrap_or(0)
+        })
+    });
+    keep(&mut left, |(peer, _), _| origin(peer).external);
+    let shared = left.iter().map(|(key, _)| *key).collect();
+    keep(&mut left, |(peer, _), attrs| Reverse(attrs.originator.unwrap_or(origin(peer).router_id)));
+    keep(&mut left, |_, attrs| Reverse(attrs.cluster_list.len()));
+    keep(&mut left, |(peer, _), _| Reverse(origin(peer).address));
+    keep(&mut left, |(_, path_id), _| Reverse(path_id));
+    (left.first().map(|(key, _)| *key), shared)
+}
+
+/// A peer that is told best routes, as a session tells it: a position, a walk, one bit for each destination.
+struct Reader {
+    position: Position,
+    walk: Option<(u32, u32)>,
+    sent: Bitmap,
+    heard: BTreeMap<Ipv4Prefix, Attrs>,
+}
+
+impl Reader {
+    fn new(table: &Table<Ipv4Prefix>) -> Reader {
+        Reader {
+            position: table.advertise.end(),
+            walk: Some((0, table.numbers())),
+            sent: Bitmap::default(),
+            heard: BTreeMap::new(),
+        }
+    }
+
+    fn read(&mut self, table: &Table<Ipv4Prefix>, limit: usize) {
+        let mut ids = Vec::new();
+        match self.walk {
+            None => table.read_advertise(&mut self.position, limit, &mut ids),
+            Some((from, end)) => {
+                let to = end.min(from + limit as u32);
+                ids.extend((from..to).filter(|id| !table.will_be_read(*id, self.position)));
+                self.walk = (to < end).then_some((to, end));
+            }
+        }
+        for id in ids {
+            let destination = table.get(id).unwrap();
+            match destination.best() {
+                Some(path) => {
+                    self.sent.insert(id);
+                    self.heard.insert(destination.prefix, (*path.attrs).clone());
+                }
+                None if self.sent.remove(id) => {
+                    assert!(self.heard.remove(&destination.prefix).is_some(), "withdrew what was never told");
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn behaves_as_the_model_says(steps in proptest::collection::vec(step(), 0..150)) {
+        let mut table: Table<Ipv4Prefix> = Table::default();
+        let mut interner = Interner::default();
+        let mut said = Said::new();
+        let mut epochs = [0u8; PEERS as usize];
+        let mut readers: Vec<Reader> = (0..3).map(|_| Reader::new(&table)).collect();
+        let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<(u16, u32)>> = BTreeMap::new();
+        let mut installed: Position = 1;
+        let install = |table: &Table<Ipv4Prefix>, installed: &mut Position, limit, kernel: &mut BTreeMap<_, _>| {
+            let mut ids = Vec::new();
+            table.read_install(installed, limit, &mut ids);
+            for id in ids {
+                let destination = table.get(id).unwrap();
+                let used: BTreeSet<_> = destination.multipath().iter().map(|p| (p.peer, p.path_id)).collect();
+                match used.is_empty() {
+                    true => kernel.remove(&destination.prefix),
+                    false => kernel.insert(destination.prefix, used),
+                };
+            }
+        };
+        for step in steps {
+            match step {
+                Step::Insert { prefix: number, peer, path_id, attrs } => {
+                    let epoch = epochs[usize::from(peer)];
+                    let paths = said.entry(prefix(number)).or_default();
+                    let before = paths.insert((peer, path_id), (attrs.clone(), epoch));
+                    let path = Path { attrs: interner.intern(attrs.clone()), path_id, peer, epoch };
+                    let effect = table.insert(prefix(number), path, origin);
+                    let expected = match before {
+                        None => Effect::Added,
+                        Some((old, _)) if old == attrs => Effect::Unchanged,
+                        Some(_) => Effect::Replaced,
+                    };
+                    prop_assert_eq!(effect, expected);
+                }
+                Step::Remove { prefix: number, peer, path_id } => {
+                    let gone = said.get_mut(&prefix(number)).and_then(|paths| paths.remove(&(peer, path_id)));
+                    let effect = table.remove(prefix(number), peer, path_id, origin);
+                    prop_assert_eq!(effect == Effect::Removed, gone.is_some());
+                }
+                Step::RemovePeer { peer, stale } => {
+                    let keep = stale.then_some(epochs[usize::from(peer)]);
+                    let mut removed = 0;
+                    for paths in said.values_mut() {
+                        let before = paths.len();
+                        paths.retain(|(from, _), (_, epoch)| *from != peer || keep == Some(*epoch));
+                        removed += before - paths.len();
+                    }
+                    prop_assert_eq!(table.remove_peer(peer, keep, origin), removed);
+                }
+                Step::NewEpoch { peer } => epochs[usize::from(peer)] += 1,
+                Step::Read { reader, limit } => readers[reader].read(&table, limit),
+                Step::Install { limit } => install(&table, &mut installed, limit, &mut kernel),
+                Step::Restart { reader } => readers[reader] = Reader::new(&table),
+                Step::Refresh { reader } => readers[reader].walk = Some((0, table.numbers())),
+                Step::Forget => {
+                    let slowest = readers.iter().map(|reader| reader.position).min().unwrap();
+                    table.forget(slowest, installed);
+                }
+            }
+            said.retain(|_, paths| !paths.is_empty());
+            prop_assert_eq!(table.len(), said.len());
+            for (prefix, paths) in &said {
+                let destination = table.find(*prefix).unwrap();
+                let (best, shared) = decide(paths);
+                let got = destination.best().map(|path| (path.peer, path.path_id));
+                prop_assert_eq!(got, best);
+                let used: BTreeSet<_> = destination.multipath().iter().map(|p| (p.peer, p.path_id)).collect();
+                prop_assert_eq!(&used, &shared);
+                let attrs = destination.best().map(|path| Arc::clone(&path.attrs)).unwrap();
+                prop_assert_eq!(&*attrs, &paths[&best.unwrap()].0);
+            }
+        }
+        // Whoever reads to the end knows the truth, however it got there.
+        let truth: BTreeMap<Ipv4Prefix, Attrs> = said
+            .iter()
+            .map(|(prefix, paths)| (*prefix, paths[&decide(paths).0.unwrap()].0.clone()))
+            .collect();
+        for reader in &mut readers {
+            while reader.walk.is_some() || reader.position < table.advertise.end() {
+                reader.read(&table, 7);
+            }
+            prop_assert_eq!(&reader.heard, &truth);
+        }
+        install(&table, &mut installed, usize::MAX, &mut kernel);
+        let used: BTreeMap<_, _> = said.iter().map(|(prefix, paths)| (*prefix, decide(paths).1)).collect();
+        prop_assert_eq!(kernel, used);
+        // And then nothing of what is gone is remembered.
+        table.forget(table.advertise.end(), installed);
+        for paths in said.into_iter().flat_map(|(prefix, paths)| paths.into_keys().map(move |key| (prefix, key))) {
+            table.remove(paths.0, paths.1.0, paths.1.1, origin);
+        }
+        table.forget(table.advertise.end(), table.install.end());
+        prop_assert_eq!(table.in_use(), 0);
+    }
+}

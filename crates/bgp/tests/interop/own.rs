@@ -1,0 +1,165 @@
+//! Two of our own over real sockets: what needs a kernel but nobody else's router.
+
+use crate::place::{Namespace, eventually};
+use crate::story::{ASN, Kernel, start};
+use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tortie_bgp::core::{Dial, PeerState};
+use tortie_bgp::{Attrs, Config, PeerConfig, Speaker, SpeakerError};
+
+/// One end of a session over IPv4 and IPv6.
+fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> Config {
+    let mut config = Config::new(ASN, Ipv4Addr::new(10, 77, 0, own));
+    config.listen = vec!["0.0.0.0:179".parse().unwrap(), "[::]:179".parse().unwrap()];
+    for (name, address) in [("v4", format!("10.77.0.{other}")), ("v6", format!("fd77::{other}"))] {
+        let mut peer = PeerConfig::new(address.parse().unwrap(), ASN);
+        peer.connect_retry = Duration::from_secs(1);
+        peer.idle_hold = (Duration::from_secs(1), Duration::from_secs(2));
+        adjust(&mut peer);
+        config.peers.insert(name.to_owned(), peer);
+    }
+    config
+}
+
+async fn up(speaker: &Speaker) -> bool {
+    let status = speaker.status().await.unwrap();
+    status.peers.iter().all(|peer| peer.state == PeerState::Established)
+}
+
+async fn none_up(speaker: &Speaker) -> bool {
+    let status = speaker.status().await.unwrap();
+    status.peers.iter().all(|peer| peer.state != PeerState::Established)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ttl_security_lets_neighbours_in_and_keeps_others_out() {
+    let (ours, theirs) = Namespace::pair();
+    let (first, _) = start(&ours, end(1, 2, |peer| peer.ttl_security = Some(1)), false).await;
+    let (second, _) = start(&theirs, end(2, 1, |_| {}), false).await;
+    // The second sends with the usual TTL, which says nothing of where it comes from.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(none_up(&first).await);
+    second.reconfigure(end(2, 1, |peer| peer.ttl_security = Some(1))).await.unwrap();
+    eventually("both secure their sessions", async || up(&first).await && up(&second).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_must_agree() {
+    let (ours, theirs) = Namespace::pair();
+    let with = |password: Option<&'static str>| {
+        move |peer: &mut PeerConfig| peer.password = password.map(str::to_owned)
+    };
+    let (first, _) = start(&ours, end(1, 2, with(Some("one"))), false).await;
+    let (second, _) = start(&theirs, end(2, 1, with(None)), false).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(none_up(&first).await);
+    second.reconfigure(end(2, 1, with(Some("two")))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(none_up(&first).await);
+    second.reconfigure(end(2, 1, with(Some("one")))).await.unwrap();
+    eventually("the passwords agree", async || up(&first).await && up(&second).await).await;
+    // A password that is taken away on both sides is taken away.
+    first.reconfigure(end(1, 2, with(None))).await.unwrap();
+    second.reconfigure(end(2, 1, with(None))).await.unwrap();
+    eventually("no password agrees too", async || up(&first).await && up(&second).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_come_from_the_address_that_is_given() {
+    let (ours, theirs) = Namespace::pair();
+    ours.ip("addr add 10.77.0.11/24 dev eth0");
+    let mut first = end(1, 2, |_| {});
+    first.peers.remove("v6");
+    first.peers.get_mut("v4").unwrap().source = Some("10.77.0.11".parse().unwrap());
+    let mut second = end(2, 11, |peer| peer.passive = true);
+    second.peers.remove("v6");
+    let (first, _) = start(&ours, first, false).await;
+    let (second, kernel) = start(&theirs, second, false).await;
+    first.originate("192.0.2.0/24".parse().unwrap(), Attrs::local()).unwrap();
+    eventually("the session is up", async || up(&first).await && up(&second).await).await;
+    let from: IpAddr = "10.77.0.11".parse().unwrap();
+    eventually("the route leads there", async || kernel.next_hops("192.0.2.0/24") == [from]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_taken_is_an_error_that_names_it() {
+    let (ours, _theirs) = Namespace::pair();
+    let (_first, _) = start(&ours, end(1, 2, |_| {}), false).await;
+    let error = Speaker::start(end(1, 2, |_| {}), ours.sockets(), false).await.unwrap_err();
+    assert!(matches!(&error, SpeakerError::Listen { address, .. } if address.port() == 179), "{error}");
+}
+
+/// Many routes, so many that no socket buffers them.
+const ROUTES: u32 = 300_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_stops_reading_delays_nobody() {
+    let (ours, theirs) = Namespace::pair();
+    theirs.ip("addr add 10.77.0.66/24 dev eth0");
+    let mut config = end(1, 2, |_| {});
+    config.peers.remove("v6");
+    let mut deaf = PeerConfig::new("10.77.0.66".parse().unwrap(), ASN);
+    deaf.passive = true;
+    config.peers.insert("deaf".to_owned(), deaf);
+    let (first, _) = start(&ours, config, false).await;
+    for number in 0..ROUTES {
+        let prefix = ipnet::Ipv4Net::new(Ipv4Addr::from(0x0b00_0000 + number), 32).unwrap();
+        // Different attributes make many messages.
+        first.originate(prefix.into(), Attrs { med: Some(number / 4), ..Attrs::local() }).unwrap();
+    }
+    let mut stream = deaf_peer(&theirs).await;
+    eventually("the deaf peer's session is up", async || {
+        let status = first.status().await.unwrap();
+        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.state == PeerState::Established)
+    })
+    .await;
+
+    let mut other = end(2, 1, |_| {});
+    other.peers.remove("v6");
+    let (second, _kernel): (Speaker, Kernel) = start(&theirs, other, false).await;
+    eventually("the other peer has all", async || {
+        second.status().await.unwrap().routes.v4 == ROUTES as usize
+    })
+    .await;
+    let status = first.status().await.unwrap();
+    let told = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
+    assert!(told < ROUTES, "the deaf peer took all {told}; it was no test");
+    // When it reads again it gets the rest.
+    let reader = tokio::spawn(async move {
+        let mut buffer = vec![0; 1 << 20];
+        while stream.read(&mut buffer).await.unwrap() > 0 {}
+    });
+    eventually("the deaf peer hears again and catches up", async || {
+        let status = first.status().await.unwrap();
+        status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.prefixes_out.v4 == ROUTES)
+    })
+    .await;
+    reader.abort();
+}
+
+/// A peer that says what is needed to bring the session up and then reads no more.
+async fn deaf_peer(namespace: &Namespace) -> tokio::net::TcpStream {
+    let dial = Dial {
+        to: SocketAddr::new("10.77.0.1".parse().unwrap(), 179),
+        from: Some("10.77.0.66".parse().unwrap()),
+        password: None,
+        ttl_security: None,
+    };
+    let mut stream = namespace.sockets().dial(&dial).await.unwrap();
+    let open = OpenMessage {
+        version: 4,
+        my_as: ASN as u16,
+        hold_time: 0,
+        bgp_identifier: Ipv4Addr::new(10, 77, 0, 66),
+        capabilities: vec![
+            Capability::MultiProtocol { afi: Afi::Ipv4, safi: Safi::Unicast },
+            Capability::FourOctetAs { asn: ASN },
+        ],
+    };
+    for message in [Message::Open(open), Message::Keepalive] {
+        stream.write_all(&encode_message(&message).unwrap()).await.unwrap();
+    }
+    stream
+}

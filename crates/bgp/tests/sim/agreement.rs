@@ -1,0 +1,131 @@
+//! Whatever happens on the way, in the end every node knows what every other announces.
+
+use crate::net::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_bgp::{Attrs, Family, PeerConfig};
+
+const NODES: u8 = 4;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Announce {
+        node: u8,
+        prefix: u8,
+        med: u32,
+    },
+    Withdraw {
+        node: u8,
+        prefix: u8,
+    },
+    Drop {
+        node: u8,
+    },
+    /// A connection that takes nothing for a while.
+    Slow {
+        from: u8,
+        to: u8,
+    },
+    Release,
+    Refresh {
+        node: u8,
+        other: u8,
+    },
+    Settle,
+    Wait {
+        seconds: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..NODES, 0u8..6, 0u32..2).prop_map(|(node, prefix, med)| Step::Announce { node, prefix, med }),
+        4 => (0..NODES, 0u8..6).prop_map(|(node, prefix)| Step::Withdraw { node, prefix }),
+        1 => (0..NODES).prop_map(|node| Step::Drop { node }),
+        2 => (0..NODES, 0..NODES).prop_map(|(from, to)| Step::Slow { from, to }),
+        1 => Just(Step::Release),
+        1 => (0..NODES, 0..NODES).prop_map(|(node, other)| Step::Refresh { node, other }),
+        2 => Just(Step::Settle),
+        1 => (0u64..100).prop_map(|seconds| Step::Wait { seconds }),
+    ]
+}
+
+/// Even prefixes are IPv4, odd ones IPv6.
+fn text(prefix: u8) -> String {
+    match prefix % 2 {
+        0 => format!("192.0.{prefix}.0/24"),
+        _ => format!("2001:db8:{prefix}::/48"),
+    }
+}
+
+fn mesh() -> Net {
+    let mut network = Net::default();
+    for own in 1..=NODES {
+        let mut config = config(64512, own);
+        for other in (1..=NODES).filter(|other| *other != own) {
+            let session = PeerConfig { families: Family::ALL.to_vec(), ..peer(other, 64512) };
+            config.peers.insert(format!("peer{other}"), session);
+        }
+        network.add(config);
+    }
+    network.run(20);
+    network
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn in_the_end_all_agree(steps in proptest::collection::vec(step(), 0..60)) {
+        let mut network = mesh();
+        let mut announced: BTreeMap<u8, BTreeMap<u8, u32>> = BTreeMap::new();
+        let mut slow = Vec::new();
+        for step in steps {
+            match step {
+                Step::Announce { node, prefix, med } => {
+                    announced.entry(prefix).or_default().insert(node, med);
+                    let attrs = Attrs { med: Some(med), ..Attrs::local() };
+                    network.originate_with(node.into(), &text(prefix), attrs);
+                }
+                Step::Withdraw { node, prefix } => {
+                    announced.entry(prefix).or_default().remove(&node);
+                    network.nodes[usize::from(node)].core.withdraw(net(&text(prefix)));
+                }
+                Step::Drop { node } => network.drop_connections(node.into()),
+                Step::Slow { from, to } => slow.extend(network.try_slow(from.into(), to.into())),
+                Step::Release => slow.drain(..).for_each(|end| network.release(end)),
+                Step::Refresh { node, other } => {
+                    let now = network.now;
+                    let name = format!("peer{}", other + 1);
+                    network.nodes[usize::from(node)].core.request_refresh(now, &name);
+                }
+                Step::Settle => network.settle(),
+                Step::Wait { seconds } => network.run(seconds),
+            }
+        }
+        slow.into_iter().for_each(|end| network.release(end));
+        network.run(120);
+        prop_assert!(network.all_up());
+        for node in 0..NODES {
+            for prefix in 0..6 {
+                let who = announced.get(&prefix).cloned().unwrap_or_default();
+                let expected: Option<BTreeSet<IpAddr>> = if who.is_empty() {
+                    None
+                } else if who.contains_key(&node) {
+                    Some(BTreeSet::new())
+                } else {
+                    let lowest = who.values().min().unwrap();
+                    let nearest = who.iter().filter(|(_, med)| *med == lowest);
+                    let address = |node: &u8| match prefix % 2 {
+                        0 => ip(&format!("10.0.0.{}", node + 1)),
+                        _ => ip(&format!("fd00::{}", node + 1)),
+                    };
+                    Some(nearest.map(|(node, _)| address(node)).collect())
+                };
+                let got = network.routes_to(node.into(), &text(prefix)).map(|hops| hops.into_iter().collect());
+                prop_assert_eq!(got, expected, "node {} and {}", node, text(prefix));
+            }
+        }
+    }
+}
