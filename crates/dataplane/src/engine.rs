@@ -4,6 +4,7 @@ use crate::error::{Error, Failure, Result};
 use crate::kernel::{self, Entry, Event, Events, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
+use crate::nft::{self, Enforcer};
 use crate::reconcile::{Core, Operation, WorkloadState};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
@@ -78,6 +79,7 @@ impl Dataplane {
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
+        let (enforcer, table_events) = Enforcer::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
@@ -88,6 +90,8 @@ impl Dataplane {
             kernel,
             events,
             core,
+            enforcer,
+            table_events,
             switches,
             started,
             links: BTreeSet::new(),
@@ -155,6 +159,8 @@ struct Engine {
     kernel: Kernel,
     events: Events,
     core: Core,
+    enforcer: Enforcer,
+    table_events: nft::Events,
     switches: Vec<Setting>,
     started: Instant,
     /// Links that something happened to.
@@ -179,10 +185,16 @@ impl Engine {
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
                     return tracing::error!(%error, "the dataplane stops");
                 },
+                changed = self.table_events.changed() => match changed {
+                    Ok(()) => self.enforcer.doubt(),
+                    Err(error) => return tracing::error!(%error, "the dataplane stops"),
+                },
                 _ = tick.tick() => self.tick(),
                 () = &mut resync => {
                     self.stale.everything = true;
                     self.stale.switches = true;
+                    self.enforcer.doubt();
+                    self.enforcer.forgive();
                     resync.set(tokio::time::sleep(jittered(RESYNC)));
                 }
             }
@@ -200,6 +212,7 @@ impl Engine {
     fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
         match command.change {
             Change::Replace(plan) => {
+                self.enforcer.replace(&plan);
                 self.core.replace(plan);
                 self.stale.links = true;
             }
@@ -208,6 +221,7 @@ impl Engine {
                     if let Update::Workload(_, Some(workload)) = &update {
                         self.interfaces.insert(workload.interface.clone());
                     }
+                    self.enforcer.apply(&update);
                     self.core.apply(update);
                 }
             }
@@ -253,7 +267,8 @@ impl Engine {
 
     /// Does everything that is due and tells about it.
     async fn converge(&mut self) -> ApplyOutcome {
-        let mut failures = Vec::new();
+        // Policy before routes: what a route leads to is guarded already.
+        let mut failures = self.enforcer.converge().await;
         if let Err(error) = self.refresh().await {
             // What was marked stale stays so and is read at the next turn.
             failures.push(Failure { object: "state of the kernel".into(), reason: error.to_string() });

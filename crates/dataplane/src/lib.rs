@@ -9,6 +9,8 @@ mod error;
 mod kernel;
 mod mtu;
 mod netns;
+#[allow(dead_code)]
+mod nft;
 pub mod pod;
 mod reconcile;
 mod sysctl;

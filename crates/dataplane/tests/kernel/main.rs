@@ -5,6 +5,7 @@
 mod learnt;
 mod namespace;
 mod pods;
+mod policy;
 mod read_only;
 mod repair;
 mod restart;

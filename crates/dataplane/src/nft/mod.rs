@@ -1,0 +1,134 @@
+//! Policy in the kernel: one nf_tables table, `inet tortie`.
+//!
+//! `render` turns the plan into chains and sets, `draft` compares them with what the kernel has, `message` and `expression`
+//! write the difference down, `kernel` sends it as one transaction. [`Enforcer`] holds it together.
+
+mod attributes;
+mod draft;
+mod expression;
+mod kernel;
+mod message;
+mod ranges;
+mod render;
+mod rule;
+mod state;
+mod table;
+
+pub(crate) use kernel::Events;
+
+use crate::error::{Failure, Result};
+use crate::netns::Netns;
+use kernel::{Kernel, Refusal};
+use message::Operation;
+use state::State;
+use tortie_plan::{Plan, Settings, Update};
+
+/// How often a transaction is changed and tried again before it has to wait.
+const ATTEMPTS: usize = 20;
+
+pub(crate) struct Enforcer {
+    kernel: Kernel,
+    state: State,
+    /// The plan has something to enforce: before that, unknown workloads are let alone.
+    in_force: bool,
+    /// The kernel has to be looked at before the next transaction.
+    unsure: bool,
+}
+
+impl Enforcer {
+    pub fn open(netns: &Netns, settings: Settings) -> Result<(Enforcer, Events)> {
+        let kernel = Kernel::open(netns)?;
+        let events = Events::open(netns, kernel.port())?;
+        let state = State::new(settings);
+        Ok((Enforcer { kernel, state, in_force: false, unsure: true }, events))
+    }
+
+    pub fn replace(&mut self, plan: &Plan) {
+        self.state.replace(plan);
+        self.in_force |= !plan.guards.is_empty() || !plan.host_endpoints.is_empty();
+    }
+
+    pub fn apply(&mut self, update: &Update) {
+        self.in_force |= matches!(update, Update::Guard(_, Some(_)) | Update::HostEndpoint(_, Some(_)));
+        self.state.apply(update);
+    }
+
+    /// Somebody else may have changed the table.
+    pub fn doubt(&mut self) {
+        self.unsure = true;
+    }
+
+    /// Tries again what the kernel refused.
+    pub fn forgive(&mut self) {
+        self.state.draft.forgive();
+    }
+
+    /// Makes the kernel's table what it shall be, in one transaction.
+    pub async fn converge(&mut self) -> Vec<Failure> {
+        if !self.in_force {
+            return Vec::new();
+        }
+        self.state.draw();
+        if let Err(failure) = self.settle().await {
+            return vec![failure];
+        }
+        let refused = self.state.draft.refused().iter();
+        refused.map(|(name, reason)| Failure { object: name.clone(), reason: reason.clone() }).collect()
+    }
+
+    async fn settle(&mut self) -> std::result::Result<(), Failure> {
+        let mut fresh = false;
+        let failure = |reason: String| Failure { object: "table inet tortie".into(), reason };
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            if self.unsure {
+                let (seen, elements) =
+                    self.kernel.look().await.map_err(|error| failure(error.to_string()))?;
+                self.state.draft.look(seen, elements);
+                self.unsure = false;
+                fresh = true;
+            }
+            let operations = self.state.draft.operations();
+            if operations.is_empty() {
+                return Ok(());
+            }
+            let refusal = match self.kernel.commit(&operations).await {
+                Ok(()) => {
+                    self.state.draft.done();
+                    return Ok(());
+                }
+                Err(refusal) => refusal,
+            };
+            tracing::warn!(reason = refusal.reason, "the kernel refused a change of table inet tortie");
+            let culprits = culprits(&operations, &refusal);
+            self.unsure = true;
+            // The kernel may only be different from what we believed: look before blaming anything.
+            if fresh {
+                let mut helped = false;
+                for (name, reason) in culprits {
+                    helped |= self.state.draft.refuse(&name, &reason);
+                }
+                if !helped {
+                    return Err(failure(refusal.reason));
+                }
+            }
+            last = refusal.reason;
+        }
+        Err(failure(last))
+    }
+}
+
+/// The chains and sets that a refusal is about.
+fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<(String, String)> {
+    let about = |position: &usize| match operations.get(*position)? {
+        Operation::AddTable | Operation::DeleteTable => None,
+        Operation::AddChain { name, .. }
+        | Operation::FlushChain { name }
+        | Operation::DeleteChain { name } => Some((*name).to_owned()),
+        Operation::AddRule { chain, .. } => Some((*chain).to_owned()),
+        Operation::AddSet { name, .. } | Operation::DeleteSet { name } => Some((*name).to_owned()),
+        Operation::AddElements { set, .. } | Operation::DeleteElements { set, .. } => Some((*set).to_owned()),
+    };
+    let refused = refusal.operations.iter();
+    refused.filter_map(|(position, reason)| Some((about(position)?, reason.clone()))).collect()
+}
