@@ -267,12 +267,16 @@ impl Engine {
 
     /// Does everything that is due and tells about it.
     async fn converge(&mut self) -> ApplyOutcome {
-        // Policy before routes: what a route leads to is guarded already.
-        let mut failures = self.enforcer.converge().await;
+        let mut failures = Vec::new();
         if let Err(error) = self.refresh().await {
             // What was marked stale stays so and is read at the next turn.
             failures.push(Failure { object: "state of the kernel".into(), reason: error.to_string() });
         }
+        if self.enforcer.needs_interfaces() {
+            self.enforcer.interfaces_are(self.core.host_interfaces());
+        }
+        // Policy before routes: what a route leads to is guarded already.
+        failures.extend(self.enforcer.converge().await);
         self.settings(&mut failures).await;
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;

@@ -9,7 +9,6 @@ mod error;
 mod kernel;
 mod mtu;
 mod netns;
-#[allow(dead_code)]
 mod nft;
 pub mod pod;
 mod reconcile;

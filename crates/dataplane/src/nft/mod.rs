@@ -21,6 +21,8 @@ use crate::netns::Netns;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use state::State;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use tortie_plan::{Plan, Settings, Update};
 
 /// How often a transaction is changed and tried again before it has to wait.
@@ -51,6 +53,16 @@ impl Enforcer {
     pub fn apply(&mut self, update: &Update) {
         self.in_force |= matches!(update, Update::Guard(_, Some(_)) | Update::HostEndpoint(_, Some(_)));
         self.state.apply(update);
+    }
+
+    /// Says whether [`Enforcer::interfaces_are`] makes a difference.
+    pub fn needs_interfaces(&self) -> bool {
+        self.state.has_hosts()
+    }
+
+    /// The interfaces that do not lead to workloads, and their addresses.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        self.state.interfaces_are(interfaces);
     }
 
     /// Somebody else may have changed the table.

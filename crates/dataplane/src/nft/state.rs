@@ -2,15 +2,15 @@
 
 use super::draft::Draft;
 use super::ranges;
-use super::render::{Collection, Holder, Sets, Stage, Tiers, holder_chain, names, workloads};
+use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
-    Direction, Guard, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind, Settings,
-    Side, Update, WorkloadId,
+    Assignment, Direction, Guard, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
+    SetKind, Settings, Side, Tier, Update, WorkloadId,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -24,6 +24,11 @@ pub(crate) struct State {
     hosts: BTreeMap<String, HostEndpoint>,
     /// Who claims an interface; the smallest has it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
+    /// Interfaces that do not lead to workloads, and their addresses.
+    interfaces: BTreeMap<String, Vec<IpAddr>>,
+    assignment: Assignment,
+    /// Chains and maps that belong to no single object.
+    fixed: BTreeSet<String>,
     stale: Stale,
     pub draft: Draft,
 }
@@ -56,6 +61,9 @@ impl State {
             guards: BTreeMap::new(),
             hosts: BTreeMap::new(),
             claims: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            assignment: Assignment::default(),
+            fixed: BTreeSet::new(),
             stale: Stale { fixed: true, ..Stale::default() },
             draft,
         }
@@ -111,12 +119,18 @@ impl State {
                 if shape(before.as_ref()) != shape(profile.as_ref()) {
                     let users = self.guards.values().filter(|guard| guard.profiles.contains(name));
                     self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+                    self.stale.fixed |= self.hosts.values().any(|host| host.profiles.contains(name));
                 }
                 self.stale.profiles.insert(name.clone());
             }
             Update::Guard(id, guard) => self.guard(id, guard.as_ref()),
             Update::HostEndpoint(name, endpoint) => {
-                put(&mut self.hosts, name, endpoint.clone());
+                let old = put(&mut self.hosts, name, endpoint.clone());
+                // Which chains a policy needs depends on the lists it is in.
+                let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+                self.stale.policies.extend(named.cloned());
+                self.assign();
+                self.stale.fixed = true;
             }
         }
     }
@@ -133,12 +147,10 @@ impl State {
             })
         };
         if shape(before.as_ref()) != shape(policy) {
-            let names = |guard: &Guard| {
-                let mut tiers = guard.tiers.iter();
-                tiers.any(|tier| tier.ingress.contains(id) || tier.egress.contains(id))
-            };
-            let users = self.guards.values().filter(|guard| names(guard));
+            let users = self.guards.values().filter(|guard| policies(&guard.tiers).any(|named| named == id));
             self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+            let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+            self.stale.fixed |= of_hosts.any(|named| named == id);
         }
         self.stale.policies.insert(id.clone());
     }
@@ -261,19 +273,34 @@ impl State {
     }
 
     fn draw_policy(&mut self, id: &PolicyId) {
-        for direction in DIRECTIONS {
-            let name = names::policy(id, direction, Stage::Normal);
-            let policy = self.policies.get(id);
-            match policy.filter(|policy| !policy.rules(direction).is_empty()) {
-                Some(policy) => {
-                    let holder = Holder::Policy { id, tier: &policy.tier };
-                    let rules = policy.rules(direction);
-                    let chain = holder_chain(holder, rules, Stage::Normal, &self.sets, &self.settings.policy);
-                    self.draft.put_chain(name, chain);
+        let stages = self.stages(id);
+        for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+            for direction in DIRECTIONS {
+                let name = names::policy(id, direction, stage);
+                let policy = self.policies.get(id).filter(|_| stages.contains(&stage));
+                match policy.filter(|policy| !policy.rules(direction).is_empty()) {
+                    Some(policy) => {
+                        let holder = Holder::Policy { id, tier: &policy.tier };
+                        let rules = policy.rules(direction);
+                        let chain = holder_chain(holder, rules, stage, &self.sets, &self.settings.policy);
+                        self.draft.put_chain(name, chain);
+                    }
+                    None => self.draft.drop_chain(&name),
                 }
-                None => self.draft.drop_chain(&name),
             }
         }
+    }
+
+    /// The kinds of lists that a policy is in; the usual one if it is in none.
+    fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
+        let of_hosts = self.hosts.values().flat_map(lists);
+        let in_lists = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
+        let stages = in_lists.map(|(stage, _)| if stage == Stage::Forward { Stage::Normal } else { stage });
+        let mut stages: BTreeSet<Stage> = stages.collect();
+        if stages.is_empty() {
+            stages.insert(Stage::Normal);
+        }
+        stages
     }
 
     fn draw_profile(&mut self, name: &str) {
@@ -348,16 +375,71 @@ impl State {
         wanted.into_iter().for_each(|element| self.draft.insert(set, element));
     }
 
+    /// The interfaces that do not lead to workloads, as they are now.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        if self.interfaces != interfaces {
+            self.interfaces = interfaces;
+            self.assign();
+        }
+    }
+
+    pub fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    fn assign(&mut self) {
+        // An interface that an endpoint names is guarded before it comes.
+        let mut interfaces = self.interfaces.clone();
+        let prefixes = &self.settings.interface_prefixes;
+        let leads_to_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        for host in self.hosts.values().filter(|host| !["", "*"].contains(&host.interface.as_str())) {
+            if !leads_to_workload(&host.interface) {
+                interfaces.entry(host.interface.clone()).or_default();
+            }
+        }
+        let assignment = tortie_plan::assign(&self.hosts, &interfaces);
+        if assignment != self.assignment {
+            self.assignment = assignment;
+            self.stale.fixed = true;
+        }
+    }
+
     fn draw_fixed(&mut self) {
         let nets = Family::BOTH.map(|family| {
             let there = self.draft.elements(&names::source_nets(family)).next().is_some();
             (family, there)
         });
         let there = |family| nets.contains(&(family, true));
-        for (name, chain) in workloads::fixed(&self.settings, there) {
+        let part = hosts::draw(&self.hosts, &self.assignment, self.tiers());
+        let mut chains = entry::chains(&self.settings, there, &part.ways);
+        chains.extend(part.chains);
+        let drawn: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
+        for name in std::mem::replace(&mut self.fixed, drawn.clone()).difference(&drawn) {
+            self.draft.drop_chain(name);
+            self.draft.drop_set(name);
+        }
+        for (name, elements) in part.maps {
+            self.draft.put_set(name.clone(), SetType::Chains);
+            replace(&mut self.draft, &name, elements);
+        }
+        for (name, chain) in chains {
             self.draft.put_chain(name, chain);
         }
     }
+}
+
+/// The lists of a host endpoint.
+fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
+    [
+        (Stage::Normal, &host.tiers),
+        (Stage::Forward, &host.forward),
+        (Stage::PreDnat, &host.pre_dnat),
+        (Stage::Untracked, &host.untracked),
+    ]
+}
+
+fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
+    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress))
 }
 
 fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -> Option<V> {

@@ -1,6 +1,8 @@
 //! From the plan to chains: pure functions. What they return depends on the plan alone, never on what was there before.
 
 mod criteria;
+pub(crate) mod entry;
+pub(crate) mod hosts;
 pub(crate) mod names;
 mod policy;
 mod tiers;

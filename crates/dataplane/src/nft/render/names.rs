@@ -58,7 +58,7 @@ pub(crate) fn way(direction: Direction) -> &'static str {
 }
 
 /// Names that are too long are cut, and made unique again by a number from the whole of it.
-fn fitting(mut prefix: String, rest: impl Display) -> String {
+pub(crate) fn fitting(mut prefix: String, rest: impl Display) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     prefix = format!("{prefix}{rest}");
     if prefix.len() > LIMIT {
