@@ -345,8 +345,8 @@ impl<'t> Operations<'t> {
     }
 
     fn in_order(mut self) -> Vec<Operation<'t>> {
-        // Chains before sets: a set cannot be deleted while a rule of a chain that goes still names it.
-        self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteSet { .. }));
+        // Sets before chains: a map that goes still leads to chains that go with it.
+        self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteChain { .. }));
         let stages = [self.first, self.flushes, self.removals, self.elements, self.rules, self.last];
         stages.into_iter().flatten().collect()
     }

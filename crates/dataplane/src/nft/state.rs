@@ -105,6 +105,7 @@ impl State {
     pub fn apply(&mut self, update: &Update) {
         match update {
             Update::Workload(..) | Update::Route(..) => {}
+            Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => {}
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
@@ -291,16 +292,11 @@ impl State {
         }
     }
 
-    /// The kinds of lists that a policy is in; the usual one if it is in none.
+    /// The stages that a policy has a chain for: the normal one always, the others if a host endpoint lists it there.
     fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
         let of_hosts = self.hosts.values().flat_map(lists);
-        let in_lists = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
-        let stages = in_lists.map(|(stage, _)| if stage == Stage::Forward { Stage::Normal } else { stage });
-        let mut stages: BTreeSet<Stage> = stages.collect();
-        if stages.is_empty() {
-            stages.insert(Stage::Normal);
-        }
-        stages
+        let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
+        listed.map(|(stage, _)| stage).chain([Stage::Normal]).collect()
     }
 
     fn draw_profile(&mut self, name: &str) {

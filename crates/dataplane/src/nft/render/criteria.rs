@@ -47,8 +47,15 @@ fn of_family(rule: &Rule, family: Option<Family>, sets: &Sets) -> Vec<All> {
     if rule.ip_version.is_some() && rule.ip_version == other {
         return Vec::new();
     }
-    let mut ways = Ways { sets, rule, family, found: vec![family.map(Match::family).into_iter().collect()] };
-    if let Some(protocol) = rule.protocol {
+    // Asking for a type of ICMP is asking for ICMP.
+    let icmp = family.filter(|_| rule.icmp.is_some() || rule.not_icmp.is_some()).map(Family::icmp);
+    if icmp.is_some() && rule.protocol.is_some() && rule.protocol != icmp {
+        return Vec::new();
+    }
+    let protocol = rule.protocol.or(icmp);
+    let found = vec![family.map(Match::family).into_iter().collect()];
+    let mut ways = Ways { sets, rule, family, protocol, found };
+    if let Some(protocol) = protocol {
         ways.and(Match::is(Field::Protocol, [protocol]));
     }
     if let Some(protocol) = rule.not_protocol {
@@ -68,6 +75,8 @@ struct Ways<'r> {
     sets: &'r Sets,
     rule: &'r Rule,
     family: Option<Family>,
+    /// The only one that can match.
+    protocol: Option<u8>,
     found: Vec<All>,
 }
 
@@ -100,13 +109,6 @@ impl Ways<'_> {
     }
 
     fn icmp(&mut self) {
-        let Some(family) = self.family else { return };
-        if self.rule.icmp.is_none() && self.rule.not_icmp.is_none() {
-            return;
-        }
-        if self.rule.protocol != Some(family.icmp()) {
-            self.and(Match::is(Field::Protocol, [family.icmp()]));
-        }
         if let Some(Icmp { r#type, code }) = self.rule.icmp {
             self.and(Match::is(Field::IcmpType, [r#type]));
             if let Some(code) = code {
@@ -123,9 +125,14 @@ impl Ways<'_> {
         }
     }
 
+    /// Whether packets that can match have ports, if that is known.
+    fn has_ports(&self) -> Option<bool> {
+        self.protocol.map(|protocol| WITH_PORTS.contains(&protocol))
+    }
+
     fn ports(&mut self, side: &Side, port: Field) {
         let has_ports = Match::new(Field::Protocol, Test::Within(ranges::of_bytes(&WITH_PORTS)));
-        let known = self.rule.protocol.map(|protocol| WITH_PORTS.contains(&protocol));
+        let known = self.has_ports();
         if !(side.ports.is_empty() && side.named_ports.is_empty()) {
             match known {
                 Some(true) => {}
@@ -191,9 +198,13 @@ impl Ways<'_> {
         if let Some(id) = &side.service {
             match self.sets.kind(id) {
                 Some(SetKind::Ports) => {
-                    if self.rule.protocol.is_none() {
-                        let ports = Test::Within(ranges::of_bytes(&WITH_PORTS));
-                        self.and(Match::new(Field::Protocol, ports));
+                    match self.has_ports() {
+                        Some(true) => {}
+                        Some(false) => return self.never(),
+                        None => {
+                            let ports = Test::Within(ranges::of_bytes(&WITH_PORTS));
+                            self.and(Match::new(Field::Protocol, ports));
+                        }
                     }
                     self.and(endpoint_lookup(id, family, port));
                 }
