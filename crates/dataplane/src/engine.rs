@@ -4,7 +4,7 @@ use crate::error::{Error, Failure, Result};
 use crate::kernel::{self, Entry, Event, Events, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
-use crate::nft::{self, Enforcer};
+use crate::nft::{self, Enforcer, TableStats};
 use crate::reconcile::{Core, Operation, WorkloadState};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
@@ -30,6 +30,7 @@ pub enum Report {
     Workload { id: WorkloadId, state: WorkloadState },
     Mtu(MtuChoice),
     RouteCount(usize),
+    Table(TableStats),
 }
 
 /// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
@@ -97,7 +98,14 @@ impl Dataplane {
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
-            outbox: Outbox { reports, told: BTreeMap::new(), told_mtu: None, told_routes: None, mtu },
+            outbox: Outbox {
+                reports,
+                told: BTreeMap::new(),
+                told_mtu: None,
+                told_routes: None,
+                told_table: None,
+                mtu,
+            },
         };
         tokio::spawn(engine.run(inbox));
         Ok((Dataplane { commands, mtu: mtu_receiver }, Reports { receiver }))
@@ -280,7 +288,7 @@ impl Engine {
         self.settings(&mut failures).await;
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;
-        self.outbox.tell(&self.core);
+        self.outbox.tell(&self.core, self.enforcer.stats());
         ApplyOutcome { failures }
     }
 
@@ -441,11 +449,12 @@ struct Outbox {
     told: BTreeMap<WorkloadId, WorkloadState>,
     told_mtu: Option<MtuChoice>,
     told_routes: Option<usize>,
+    told_table: Option<TableStats>,
     mtu: watch::Sender<MtuChoice>,
 }
 
 impl Outbox {
-    fn tell(&mut self, core: &Core) {
+    fn tell(&mut self, core: &Core, table: TableStats) {
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
@@ -457,6 +466,9 @@ impl Outbox {
         let count = core.route_count();
         if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
             self.told_routes = Some(count);
+        }
+        if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
+            self.told_table = Some(table);
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

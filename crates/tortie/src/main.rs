@@ -4,6 +4,7 @@
 mod crds;
 mod datastore;
 mod node;
+mod policy;
 mod up;
 
 use clap::error::ErrorKind;
@@ -36,6 +37,7 @@ enum Part {
     /// Take away what `up` made
     Down(up::DownArgs),
     Lab(tortie_lab::LabArgs),
+    Policy(policy::PolicyArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -117,6 +119,7 @@ fn run(part: Part) -> Result<(), Failure> {
         Part::Lab(args) => {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
+        Part::Policy(args) => policy::run(&args, &mut out),
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {

@@ -141,6 +141,23 @@ impl Draft {
         &self.refused
     }
 
+    /// Chains that the kernel may not have as they shall be.
+    pub fn pending_chains(&self) -> impl Iterator<Item = &String> {
+        self.chains.iter()
+    }
+
+    /// How many chains and rules there shall be.
+    pub fn chain_counts(&self) -> (usize, usize) {
+        let chains = &self.wanted.chains;
+        (chains.len(), chains.values().map(|chain| chain.rules.len()).sum())
+    }
+
+    /// How many sets and maps there shall be.
+    pub fn set_counts(&self) -> (usize, usize) {
+        let maps = self.wanted.sets.values().filter(|set| set.kind == SetType::Chains).count();
+        (self.wanted.sets.len() - maps, maps)
+    }
+
     /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
     pub fn refuse(&mut self, name: &str, reason: &str) -> bool {
         let is_set = self.wanted.sets.contains_key(name);

@@ -4,6 +4,7 @@
 //! write the difference down, `kernel` sends it as one transaction. [`Enforcer`] holds it together.
 
 mod attributes;
+mod counters;
 mod draft;
 mod expression;
 mod kernel;
@@ -14,6 +15,7 @@ mod rule;
 mod state;
 mod table;
 
+pub use counters::{RuleCounter, When, counters};
 pub(crate) use kernel::Events;
 
 use crate::error::{Failure, Result};
@@ -28,6 +30,20 @@ use tortie_plan::{Plan, Settings, Update};
 /// How often a transaction is changed and tried again before it has to wait.
 const ATTEMPTS: usize = 20;
 
+/// Numbers about the table, for whoever watches over it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStats {
+    pub chains: usize,
+    pub rules: usize,
+    pub sets: usize,
+    pub maps: usize,
+    pub transactions: u64,
+    pub refusals: u64,
+    /// Looks at the whole table.
+    pub looks: u64,
+    pub failed_looks: u64,
+}
+
 pub(crate) struct Enforcer {
     kernel: Kernel,
     state: State,
@@ -35,6 +51,7 @@ pub(crate) struct Enforcer {
     in_force: bool,
     /// The kernel has to be looked at before the next transaction.
     unsure: bool,
+    stats: TableStats,
 }
 
 impl Enforcer {
@@ -42,7 +59,7 @@ impl Enforcer {
         let kernel = Kernel::open(netns)?;
         let events = Events::open(netns, kernel.port())?;
         let state = State::new(settings);
-        Ok((Enforcer { kernel, state, in_force: false, unsure: true }, events))
+        Ok((Enforcer { kernel, state, in_force: false, unsure: true, stats: TableStats::default() }, events))
     }
 
     pub fn replace(&mut self, plan: &Plan) {
@@ -53,6 +70,10 @@ impl Enforcer {
     pub fn apply(&mut self, update: &Update) {
         self.in_force |= matches!(update, Update::Guard(_, Some(_)) | Update::HostEndpoint(_, Some(_)));
         self.state.apply(update);
+    }
+
+    pub fn stats(&self) -> TableStats {
+        self.stats
     }
 
     /// Says whether [`Enforcer::interfaces_are`] makes a difference.
@@ -81,8 +102,14 @@ impl Enforcer {
             return Vec::new();
         }
         self.state.draw();
-        if let Err(failure) = self.settle().await {
-            return vec![failure];
+        let settled = self.settle().await;
+        (self.stats.chains, self.stats.rules) = self.state.draft.chain_counts();
+        (self.stats.sets, self.stats.maps) = self.state.draft.set_counts();
+        if let Err(failure) = settled {
+            // Named one by one too, for whoever waits for just one of them.
+            let pending = self.state.draft.pending_chains();
+            let named = pending.map(|name| Failure { object: name.clone(), reason: failure.reason.clone() });
+            return named.chain([failure.clone()]).collect();
         }
         let refused = self.state.draft.refused().iter();
         refused.map(|(name, reason)| Failure { object: name.clone(), reason: reason.clone() }).collect()
@@ -104,6 +131,7 @@ impl Enforcer {
             if operations.is_empty() {
                 return Ok(());
             }
+            self.stats.transactions += 1;
             let refusal = match self.kernel.commit(&operations).await {
                 Ok(()) => {
                     self.state.draft.done();
@@ -111,6 +139,7 @@ impl Enforcer {
                 }
                 Err(refusal) => refusal,
             };
+            self.stats.refusals += 1;
             tracing::warn!(reason = refusal.reason, "the kernel refused a change of table inet tortie");
             let culprits = culprits(&operations, &refusal);
             self.unsure = true;
