@@ -207,6 +207,35 @@ impl Draft {
         self.wanted.sets.get(name).filter(|_| !self.refused.contains_key(name))
     }
 
+    /// What has to be there before the rest: new sets of ranges. The kernel shows what it put into them a moment after it
+    /// shows the rules of the same transaction, so they are filled while nothing names them yet.
+    pub fn preparations(&self) -> Vec<Operation<'_>> {
+        let mut plan = Operations::default();
+        if !self.must_start_over() {
+            self.new_ranges().for_each(|(name, set)| plan.add_set(name, set));
+        }
+        if !plan.first.is_empty() && !self.seen.there {
+            plan.first.insert(0, Operation::AddTable);
+        }
+        plan.in_order()
+    }
+
+    fn new_ranges(&self) -> impl Iterator<Item = (&String, &Set)> {
+        let new = self.sets.iter().filter(|name| !self.seen.sets.contains_key(*name));
+        new.filter_map(|name| Some((name, self.set(name)?))).filter(|(_, set)| set.kind.is_ranges())
+    }
+
+    /// The kernel has taken the preparations.
+    pub fn prepared(&mut self) {
+        let new: Vec<(String, SetType)> =
+            self.new_ranges().map(|(name, set)| (name.clone(), set.kind)).collect();
+        self.seen.there = true;
+        for (name, kind) in new {
+            self.elements.remove(&name);
+            self.seen.sets.insert(name, Some(kind));
+        }
+    }
+
     /// What has to be done now, in an order the kernel takes: what is needed comes first, what is no longer needed last.
     pub fn operations(&self) -> Vec<Operation<'_>> {
         if self.must_start_over() {

@@ -127,26 +127,34 @@ impl Enforcer {
                 self.unsure = false;
                 fresh = true;
             }
-            let operations = self.state.draft.operations();
+            let draft = &mut self.state.draft;
+            let preparations = draft.preparations();
+            let preparing = !preparations.is_empty();
+            let operations = if preparing { preparations } else { draft.operations() };
             if operations.is_empty() {
                 return Ok(());
             }
             self.stats.transactions += 1;
-            let refusal = match self.kernel.commit(&operations).await {
+            let committed = self.kernel.commit(&operations).await;
+            let culprits = committed.as_ref().err().map(|refusal| culprits(&operations, refusal));
+            let refusal = match committed {
+                Ok(()) if preparing => {
+                    draft.prepared();
+                    continue;
+                }
                 Ok(()) => {
-                    self.state.draft.done();
+                    draft.done();
                     return Ok(());
                 }
                 Err(refusal) => refusal,
             };
             self.stats.refusals += 1;
             tracing::warn!(reason = refusal.reason, "the kernel refused a change of table inet tortie");
-            let culprits = culprits(&operations, &refusal);
             self.unsure = true;
             // The kernel may only be different from what we believed: look before blaming anything.
             if fresh {
                 let mut helped = false;
-                for (name, reason) in culprits {
+                for (name, reason) in culprits.unwrap_or_default() {
                     helped |= self.state.draft.refuse(&name, &reason);
                 }
                 if !helped {

@@ -5,7 +5,6 @@
 mod learnt;
 mod namespace;
 mod pods;
-mod policy;
 mod read_only;
 mod repair;
 mod restart;

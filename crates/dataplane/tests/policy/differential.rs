@@ -1,28 +1,22 @@
-//! The kernel judges packets as the evaluator does: generated plans, real packets, both families. Needs root, iproute2,
-//! nftables and ping. `TORTIE_SEED` repeats a run, `TORTIE_PLANS` makes a longer one.
+//! The kernel judges packets as the evaluator does: generated plans, real packets, both families. `TORTIE_SEED` (a
+//! number, or `random`) makes another run, `TORTIE_PLANS` a longer one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use crate::generate::Generator;
+use crate::shrink;
+use crate::world::{Sent, World};
 
-mod generate;
-// Shared with the other tests of the kernel, which use more of it.
-#[allow(dead_code)]
-#[path = "../kernel/namespace.rs"]
-mod namespace;
-mod packets;
-mod shrink;
-mod world;
-
-use generate::Generator;
-use world::{Sent, World};
-
+const SEED: u64 = 1;
 const PLANS: usize = 60;
 const PACKETS: usize = 400;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kernel_judges_as_the_evaluator_does() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seed = number("TORTIE_SEED").unwrap_or_else(rand::random);
-    let plans = number("TORTIE_PLANS").map_or(PLANS, |plans| usize::try_from(plans).unwrap());
+    let seed = match std::env::var("TORTIE_SEED").as_deref() {
+        Ok("random") => rand::random(),
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => SEED,
+    };
+    let plans = std::env::var("TORTIE_PLANS").map_or(PLANS, |plans| plans.parse().unwrap());
     println!("TORTIE_SEED={seed}");
     let mut generator = Generator::new(seed);
     let mut world = World::new().await;
@@ -30,6 +24,7 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     for round in 0..plans {
         // A new daemon now and then, with other settings: it finds the table of the one before.
         if round % 10 == 0 {
+            world.is_the_same_when_made_anew().await;
             world.restart(generator.settings()).await;
         }
         let plan = generator.plan();

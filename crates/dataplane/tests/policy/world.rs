@@ -1,18 +1,17 @@
 //! A node with three pods and the world outside. Our packets are counted when they enter the node, and noted where they
 //! would leave it or arrive at the host: what a table of ours behind everything sees of them was allowed.
 
-use crate::namespace::{Namespace, id, request};
+use crate::namespace::{Namespace, eventually, id, request};
 use crate::packets::{self, DSCP};
+use crate::table;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tortie_dataplane::{Dataplane, Reports, pod};
 use tortie_plan::evaluate::{Connection, Node, Packet, Place, Way};
@@ -54,9 +53,25 @@ pub fn addresses(at: At) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-struct Sockets {
+/// Sockets that send whole packets, from inside a namespace.
+pub struct Sockets {
     v4: OwnedFd,
     v6: OwnedFd,
+}
+
+impl Sockets {
+    pub fn send(&self, packet: &Packet, bytes: &[u8]) -> nix::Result<usize> {
+        match packet.destination {
+            IpAddr::V4(address) => {
+                let to = SockaddrIn::from(SocketAddrV4::new(address, 0));
+                sendto(self.v4.as_raw_fd(), bytes, &to, MsgFlags::empty())
+            }
+            IpAddr::V6(address) => {
+                let to = SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, 0));
+                sendto(self.v6.as_raw_fd(), bytes, &to, MsgFlags::empty())
+            }
+        }
+    }
 }
 
 pub struct World {
@@ -141,6 +156,17 @@ impl World {
         self.plan = plan;
     }
 
+    /// The history of a table does not show: one that is made in one go is like it.
+    pub async fn is_the_same_when_made_anew(&self) {
+        if self.dataplane.is_none() {
+            return;
+        }
+        let before = table::contents(&self.node);
+        self.node.nft("delete table inet tortie");
+        let same = || table::exists(&self.node) && table::contents(&self.node) == before;
+        eventually("the table is as it was", same).await;
+    }
+
     pub fn listing(&self) -> String {
         self.node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
     }
@@ -192,18 +218,7 @@ impl World {
     }
 
     fn emit(&self, sent: &Sent, bytes: &[u8]) {
-        let sockets = &self.sockets[&sent.from];
-        let result = match sent.packet.destination {
-            IpAddr::V4(address) => {
-                let to = SockaddrIn::from(SocketAddrV4::new(address, 0));
-                sendto(sockets.v4.as_raw_fd(), bytes, &to, MsgFlags::empty())
-            }
-            IpAddr::V6(address) => {
-                let to = SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, 0));
-                sendto(sockets.v6.as_raw_fd(), bytes, &to, MsgFlags::empty())
-            }
-        };
-        match result {
+        match self.sockets[&sent.from].send(&sent.packet, bytes) {
             // What the host is not allowed to send, it is told at once.
             Ok(_) | Err(Errno::EPERM) => {}
             Err(error) => panic!("{sent:?}: {error}"),
@@ -294,7 +309,7 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     updates
 }
 
-fn raw(namespace: &Namespace) -> Sockets {
+pub fn raw(namespace: &Namespace) -> Sockets {
     let open = |family| socket(family, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
     let (v4, v6) = namespace.open().run(|| (open(AddressFamily::Inet), open(AddressFamily::Inet6))).unwrap();
     Sockets { v4, v6 }
@@ -321,15 +336,4 @@ fn probe() -> String {
             chain leave {{ type filter hook postrouting priority 200; {note} }}
         }}"
     )
-}
-
-impl Namespace {
-    /// Has nft read commands.
-    pub fn nft(&self, commands: &str) {
-        let mut nft = self.command("nft");
-        nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut nft = nft.spawn().unwrap();
-        nft.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
-        assert!(nft.wait().unwrap().success(), "{commands}");
-    }
 }
