@@ -23,6 +23,7 @@ mod verbs;
 pub use cli::Cli;
 pub use commands::completion::completion;
 pub use failure::Failure;
+pub use output::table::layout;
 
 use clap::CommandFactory;
 use cli::{Command, DatastoreCommand, MigrateCommand};

@@ -4,6 +4,7 @@ use crate::error::{Error, Failure, Result};
 use crate::kernel::{self, Entry, Event, Events, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
+use crate::nft::{self, Enforcer, TableStats};
 use crate::reconcile::{Core, Operation, WorkloadState};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
@@ -29,6 +30,7 @@ pub enum Report {
     Workload { id: WorkloadId, state: WorkloadState },
     Mtu(MtuChoice),
     RouteCount(usize),
+    Table(TableStats),
 }
 
 /// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
@@ -78,6 +80,7 @@ impl Dataplane {
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
+        let (enforcer, table_events) = Enforcer::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
@@ -88,12 +91,21 @@ impl Dataplane {
             kernel,
             events,
             core,
+            enforcer,
+            table_events,
             switches,
             started,
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
-            outbox: Outbox { reports, told: BTreeMap::new(), told_mtu: None, told_routes: None, mtu },
+            outbox: Outbox {
+                reports,
+                told: BTreeMap::new(),
+                told_mtu: None,
+                told_routes: None,
+                told_table: None,
+                mtu,
+            },
         };
         tokio::spawn(engine.run(inbox));
         Ok((Dataplane { commands, mtu: mtu_receiver }, Reports { receiver }))
@@ -155,6 +167,8 @@ struct Engine {
     kernel: Kernel,
     events: Events,
     core: Core,
+    enforcer: Enforcer,
+    table_events: nft::Events,
     switches: Vec<Setting>,
     started: Instant,
     /// Links that something happened to.
@@ -179,10 +193,16 @@ impl Engine {
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
                     return tracing::error!(%error, "the dataplane stops");
                 },
+                changed = self.table_events.changed() => match changed {
+                    Ok(()) => self.enforcer.doubt(),
+                    Err(error) => return tracing::error!(%error, "the dataplane stops"),
+                },
                 _ = tick.tick() => self.tick(),
                 () = &mut resync => {
                     self.stale.everything = true;
                     self.stale.switches = true;
+                    self.enforcer.doubt();
+                    self.enforcer.forgive();
                     resync.set(tokio::time::sleep(jittered(RESYNC)));
                 }
             }
@@ -200,6 +220,7 @@ impl Engine {
     fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
         match command.change {
             Change::Replace(plan) => {
+                self.enforcer.replace(&plan);
                 self.core.replace(plan);
                 self.stale.links = true;
             }
@@ -208,6 +229,7 @@ impl Engine {
                     if let Update::Workload(_, Some(workload)) = &update {
                         self.interfaces.insert(workload.interface.clone());
                     }
+                    self.enforcer.apply(&update);
                     self.core.apply(update);
                 }
             }
@@ -258,10 +280,15 @@ impl Engine {
             // What was marked stale stays so and is read at the next turn.
             failures.push(Failure { object: "state of the kernel".into(), reason: error.to_string() });
         }
+        if self.enforcer.needs_interfaces() {
+            self.enforcer.interfaces_are(self.core.host_interfaces());
+        }
+        // Policy before routes: what a route leads to is guarded already.
+        failures.extend(self.enforcer.converge().await);
         self.settings(&mut failures).await;
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;
-        self.outbox.tell(&self.core);
+        self.outbox.tell(&self.core, self.enforcer.stats());
         ApplyOutcome { failures }
     }
 
@@ -422,11 +449,12 @@ struct Outbox {
     told: BTreeMap<WorkloadId, WorkloadState>,
     told_mtu: Option<MtuChoice>,
     told_routes: Option<usize>,
+    told_table: Option<TableStats>,
     mtu: watch::Sender<MtuChoice>,
 }
 
 impl Outbox {
-    fn tell(&mut self, core: &Core) {
+    fn tell(&mut self, core: &Core, table: TableStats) {
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
@@ -438,6 +466,9 @@ impl Outbox {
         let count = core.route_count();
         if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
             self.told_routes = Some(count);
+        }
+        if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
+            self.told_table = Some(table);
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

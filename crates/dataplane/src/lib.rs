@@ -1,7 +1,7 @@
-//! Makes the kernel match the plan for links and routes, and wires pods.
+//! Makes the kernel match the plan for links, routes and policy, and wires pods.
 //!
 //! The thinking (`reconcile`) is a state machine without I/O: plan and kernel events in, operations out. `kernel` is the
-//! only part that speaks netlink, `engine` the one task that owns both. What the kernel loses is restored; what is
+//! part that speaks netlink, `nft` does the same for policy, `engine` is the one task that owns all. What the kernel loses is restored; what is
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
 mod engine;
@@ -9,6 +9,7 @@ mod error;
 mod kernel;
 mod mtu;
 mod netns;
+mod nft;
 pub mod pod;
 mod reconcile;
 mod sysctl;
@@ -18,3 +19,4 @@ pub use engine::{ApplyOutcome, Dataplane, Report, Reports};
 pub use error::{Error, Failure, Result};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
+pub use nft::{RuleCounter, TableStats, When, counters};

@@ -1,7 +1,7 @@
 //! An open network namespace. Every kernel handle here is made from one, never from "the current one".
 
 use crate::error::{Error, Result};
-use nlink::netlink::{Netfilter, namespace};
+use nlink::netlink::{Netfilter, NetlinkSocket, Nftables, Protocol, namespace};
 use nlink::{Connection, Route};
 use std::path::Path;
 use std::sync::Arc;
@@ -54,6 +54,14 @@ impl Netns {
 
     pub(crate) fn conntrack(&self) -> Result<Connection<Netfilter>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn nftables(&self) -> Result<Connection<Nftables>> {
+        Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn netfilter_socket(&self) -> Result<NetlinkSocket> {
+        NetlinkSocket::new_in_namespace(Protocol::Netfilter, &*self.inner).map_err(|error| self.error(&error))
     }
 
     pub(crate) fn handle(&self) -> &namespace::Netns {

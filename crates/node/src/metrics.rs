@@ -7,6 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tortie_compute::Totals;
+use tortie_dataplane::TableStats;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -30,6 +31,36 @@ pub struct Metrics {
     pub apply_time: Histogram,
     pub bad_objects: Counter,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
+    pub table: TableMetrics,
+}
+
+/// The table that enforces policy.
+#[derive(Debug, Default)]
+pub struct TableMetrics {
+    chains: Gauge,
+    rules: Gauge,
+    sets: Gauge,
+    maps: Gauge,
+    // These count up within a dataplane and begin again with the next, so they are set, not added to.
+    calls: Gauge,
+    errors: Gauge,
+    list_calls: Gauge,
+    list_errors: Gauge,
+}
+
+impl TableMetrics {
+    pub fn set(&self, stats: &TableStats) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let total = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.chains.set(count(stats.chains));
+        self.rules.set(count(stats.rules));
+        self.sets.set(count(stats.sets));
+        self.maps.set(count(stats.maps));
+        self.calls.set(total(stats.transactions));
+        self.errors.set(total(stats.refusals));
+        self.list_calls.set(total(stats.looks));
+        self.list_errors.set(total(stats.failed_looks));
+    }
 }
 
 impl Metrics {
@@ -55,6 +86,7 @@ impl Metrics {
             apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
             bad_objects: Counter::default(),
             cni_requests: Family::default(),
+            table: TableMetrics::default(),
         };
         metrics.resync_state.set(1);
         let hosts: Family<[(&'static str, String); 1], Gauge> = Family::default();
@@ -108,6 +140,15 @@ impl Metrics {
         );
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
         r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
+        let table = &metrics.table;
+        r.register("felix_nft_chains", "Chains of our table", table.chains.clone());
+        r.register("felix_nft_rules", "Rules of our table", table.rules.clone());
+        r.register("felix_nft_sets", "Sets of our table", table.sets.clone());
+        r.register("felix_nft_maps", "Maps of our table", table.maps.clone());
+        r.register("felix_nft_calls", "Transactions of our table", table.calls.clone());
+        r.register("felix_nft_errors", "Transactions the kernel refused", table.errors.clone());
+        r.register("felix_nft_list_calls", "Looks at the whole table", table.list_calls.clone());
+        r.register("felix_nft_list_errors", "Looks that failed", table.list_errors.clone());
         metrics
     }
 
@@ -181,6 +222,7 @@ mod tests {
             "felix_label_index_num_active_selectors{optimized=\"true\"} 4",
             "felix_label_index_num_active_selectors{optimized=\"false\"} 1",
             "felix_label_index_selector_evals{result=\"true\"} 0",
+            "felix_nft_calls 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

@@ -108,6 +108,7 @@ fn take_in(state: &State, writer: &mut Writer, report: Report) {
         Report::RouteCount(count) => {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        Report::Table(stats) => state.metrics.table.set(&stats),
     }
 }
 

@@ -4,6 +4,7 @@
 mod crds;
 mod datastore;
 mod node;
+mod policy;
 mod up;
 
 use clap::error::ErrorKind;
@@ -13,7 +14,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_cni::Plugin;
-use tortie_ctl::policy::{self, Diff, Explain};
+use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
 use tracing_subscriber::EnvFilter;
 
@@ -39,6 +40,7 @@ enum Part {
     Lab(tortie_lab::LabArgs),
     Explain(Box<Explain>),
     Diff(Box<Diff>),
+    Policy(policy::PolicyArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -119,11 +121,11 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout();
     match part {
         Part::Explain(args) => {
-            let allowed = block_on(&args.global.log_level, policy::explain(&args, &mut out))?;
+            let allowed = block_on(&args.global.log_level, explain(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(!allowed)));
         }
         Part::Diff(args) => {
-            let changes = block_on(&args.global.log_level, policy::diff(&args, &mut out))?;
+            let changes = block_on(&args.global.log_level, diff(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(changes)));
         }
         Part::Ctl(cli) => run_ctl(&cli),
@@ -140,6 +142,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Lab(args) => {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
+        Part::Policy(args) => policy::run(&args, &mut out),
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {

@@ -89,6 +89,10 @@ impl Mirror {
         }
     }
 
+    pub fn addresses_of(&self, device: u32) -> impl Iterator<Item = std::net::IpAddr> {
+        self.addresses.iter().filter(move |(owner, _)| *owner == device).map(|(_, net)| net.addr())
+    }
+
     pub fn destinations(&self) -> impl Iterator<Item = IpNet> {
         self.routes.keys().copied()
     }

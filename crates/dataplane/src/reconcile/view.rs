@@ -5,7 +5,7 @@ use super::diff::Ownership;
 use crate::kernel::Target;
 use crate::mtu::{self, MtuChoice};
 use ipnet::IpNet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::WorkloadId;
@@ -51,6 +51,12 @@ impl Core {
             }
         }
         WorkloadState::Up
+    }
+
+    /// The interfaces that do not lead to workloads, and their addresses.
+    pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
+        links.map(|link| (link.name.clone(), self.mirror.addresses_of(link.index).collect())).collect()
     }
 
     pub fn mtu(&self) -> MtuChoice {

@@ -1,0 +1,64 @@
+//! Netlink attributes, written one after the other.
+
+/// Length of an attribute's header, and what attributes are aligned to.
+const HEADER: usize = 4;
+const NESTED: u16 = 0x8000;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attributes(Vec<u8>);
+
+impl Attributes {
+    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
+        self.push(kind, value);
+        self
+    }
+
+    pub fn text(self, kind: u16, value: &str) -> Attributes {
+        let mut value = value.as_bytes().to_vec();
+        value.push(0);
+        self.bytes(kind, &value)
+    }
+
+    pub fn number(self, kind: u16, value: u32) -> Attributes {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    pub fn nest(mut self, kind: u16, inner: Attributes) -> Attributes {
+        self.push(kind | NESTED, &inner.0);
+        self
+    }
+
+    fn push(&mut self, kind: u16, value: &[u8]) {
+        // Nothing longer than this is ever written: lists of elements are cut before, names are checked.
+        let length = u16::try_from(value.len() + HEADER).unwrap_or(u16::MAX);
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(HEADER), 0);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// The attributes of a message or a nest: kind and value.
+pub(super) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let header = rest.get(..HEADER)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & 0x3fff;
+        let value = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(HEADER)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+pub(super) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    read(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}

@@ -1,0 +1,399 @@
+//! The table as it shall be, beside what is known to be in the kernel. From the two come the operations of the next
+//! transaction, as many as there are differences.
+
+use super::message::Operation;
+use super::rule::{Action, Match, Rule};
+use super::table::{Chain, Element, Hook, Set, SetType, Table};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A chain as far as the kernel's copy can be told from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Print {
+    pub hook: Option<Hook>,
+    pub rules: Vec<u64>,
+}
+
+impl Print {
+    pub fn of(chain: &Chain) -> Print {
+        Print { hook: chain.hook, rules: chain.rules.iter().map(Rule::fingerprint).collect() }
+    }
+}
+
+/// What the kernel has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The table itself.
+    pub there: bool,
+    /// The table is not as we would make it.
+    pub odd: bool,
+    pub chains: BTreeMap<String, Print>,
+    /// `None` for a set that is not as we would make it.
+    pub sets: BTreeMap<String, Option<SetType>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    wanted: Table,
+    seen: Seen,
+    /// Chains and sets that may differ.
+    chains: BTreeSet<String>,
+    sets: BTreeSet<String>,
+    /// Elements that may differ, and whether the kernel has them.
+    elements: BTreeMap<String, BTreeMap<Element, bool>>,
+    /// What the kernel refused, and why.
+    refused: BTreeMap<String, String>,
+    /// Stands for every chain that was refused, or that needs what was refused.
+    closed: Chain,
+}
+
+impl Draft {
+    pub fn new() -> Draft {
+        let rule = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]);
+        let closed = Chain { hook: None, rules: vec![rule.says("the kernel refused what should be here")] };
+        Draft { closed, ..Draft::default() }
+    }
+
+    pub fn put_chain(&mut self, name: String, chain: Chain) {
+        if self.wanted.chains.get(&name) != Some(&chain) {
+            self.refused.remove(&name);
+            self.chains.insert(name.clone());
+            self.wanted.chains.insert(name, chain);
+        }
+    }
+
+    pub fn drop_chain(&mut self, name: &str) {
+        if self.wanted.chains.remove(name).is_some() {
+            self.refused.remove(name);
+            self.chains.insert(name.to_owned());
+        }
+    }
+
+    /// A set that is there keeps its elements.
+    pub fn put_set(&mut self, name: String, kind: SetType) {
+        let set = self.wanted.sets.entry(name.clone()).or_insert(Set { kind, elements: BTreeSet::new() });
+        set.kind = kind;
+        self.sets.insert(name);
+    }
+
+    pub fn drop_set(&mut self, name: &str) {
+        let Some(set) = self.wanted.sets.remove(name) else { return };
+        let touched = self.elements.entry(name.to_owned()).or_default();
+        set.elements.into_iter().for_each(|element| {
+            touched.entry(element).or_insert(true);
+        });
+        self.refused.remove(name);
+        self.sets.insert(name.to_owned());
+    }
+
+    pub fn insert(&mut self, name: &str, element: Element) {
+        let Some(set) = self.wanted.sets.get_mut(name) else { return };
+        if set.elements.insert(element.clone()) {
+            touch(&mut self.elements, name).entry(element).or_insert(false);
+        }
+    }
+
+    pub fn remove(&mut self, name: &str, element: &Element) {
+        let Some(set) = self.wanted.sets.get_mut(name) else { return };
+        if set.elements.remove(element) {
+            touch(&mut self.elements, name).entry(element.clone()).or_insert(true);
+        }
+    }
+
+    pub fn elements(&self, name: &str) -> impl Iterator<Item = &Element> {
+        self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
+    }
+
+    /// The elements of a set from one on, in order.
+    pub fn elements_from(&self, name: &str, first: &Element) -> impl Iterator<Item = &Element> {
+        self.wanted.sets.get(name).into_iter().flat_map(|set| set.elements.range(first.clone()..))
+    }
+
+    pub fn wanted(&self) -> &Table {
+        &self.wanted
+    }
+
+    /// The kernel has been looked at: nothing else is known any more.
+    pub fn look(&mut self, seen: Seen, mut elements: BTreeMap<String, BTreeSet<Element>>) {
+        self.chains = self.wanted.chains.keys().chain(seen.chains.keys()).cloned().collect();
+        self.sets = self.wanted.sets.keys().chain(seen.sets.keys()).cloned().collect();
+        self.elements.clear();
+        for (name, set) in &self.wanted.sets {
+            let there = elements.remove(name).unwrap_or_default();
+            let missing = set.elements.difference(&there).map(|element| (element.clone(), false));
+            let excess = there.difference(&set.elements).map(|element| (element.clone(), true));
+            let touched: BTreeMap<Element, bool> = missing.chain(excess).collect();
+            if !touched.is_empty() {
+                self.elements.insert(name.clone(), touched);
+            }
+        }
+        self.seen = seen;
+    }
+
+    /// Tries again what was refused.
+    pub fn forgive(&mut self) {
+        for name in std::mem::take(&mut self.refused).into_keys() {
+            self.chains.insert(name.clone());
+            self.sets.insert(name);
+        }
+    }
+
+    pub fn refused(&self) -> &BTreeMap<String, String> {
+        &self.refused
+    }
+
+    /// Chains that the kernel may not have as they shall be.
+    pub fn pending_chains(&self) -> impl Iterator<Item = &String> {
+        self.chains.iter()
+    }
+
+    /// How many chains and rules there shall be.
+    pub fn chain_counts(&self) -> (usize, usize) {
+        let chains = &self.wanted.chains;
+        (chains.len(), chains.values().map(|chain| chain.rules.len()).sum())
+    }
+
+    /// How many sets and maps there shall be.
+    pub fn set_counts(&self) -> (usize, usize) {
+        let maps = self.wanted.sets.values().filter(|set| set.kind == SetType::Chains).count();
+        (self.wanted.sets.len() - maps, maps)
+    }
+
+    /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
+    pub fn refuse(&mut self, name: &str, reason: &str) -> bool {
+        let is_set = self.wanted.sets.contains_key(name);
+        let entered = self.wanted.chains.get(name).is_some_and(|chain| chain.hook.is_some());
+        if entered || !(is_set || self.wanted.chains.contains_key(name)) || self.refused.contains_key(name) {
+            return false;
+        }
+        self.refused.insert(name.to_owned(), reason.to_owned());
+        self.chains.insert(name.to_owned());
+        if is_set {
+            self.sets.insert(name.to_owned());
+            let users: Vec<String> = self.users(name).map(str::to_owned).collect();
+            // Where the kernel enters there is nothing to close: without that set the table makes no sense.
+            let essential = users
+                .iter()
+                .any(|user| self.wanted.chains.get(user).is_some_and(|chain| chain.hook.is_some()));
+            if essential {
+                self.refused.remove(name);
+                return false;
+            }
+            for user in users {
+                self.refused.entry(user.clone()).or_insert_with(|| format!("set {name}: {reason}"));
+                self.chains.insert(user);
+            }
+        }
+        true
+    }
+
+    /// The chains with a rule that looks into a set.
+    fn users(&self, set: &str) -> impl Iterator<Item = &str> {
+        let uses = move |rule: &Rule| {
+            let matched =
+                |condition: &Match| matches!(condition, Match::Lookup { set: name, .. } if name == set);
+            let mapped = |action: &Action| matches!(action, Action::Dispatch { map, .. } if map == set);
+            rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
+        };
+        let chains = self.wanted.chains.iter();
+        chains.filter(move |(_, chain)| chain.rules.iter().any(uses)).map(|(name, _)| name.as_str())
+    }
+
+    fn chain(&self, name: &str) -> Option<&Chain> {
+        let chain = self.wanted.chains.get(name)?;
+        Some(if self.refused.contains_key(name) { &self.closed } else { chain })
+    }
+
+    fn set(&self, name: &str) -> Option<&Set> {
+        self.wanted.sets.get(name).filter(|_| !self.refused.contains_key(name))
+    }
+
+    /// What has to be there before the rest: new sets of ranges. The kernel shows what it put into them a moment after it
+    /// shows the rules of the same transaction, so they are filled while nothing names them yet.
+    pub fn preparations(&self) -> Vec<Operation<'_>> {
+        let mut plan = Operations::default();
+        if !self.must_start_over() {
+            self.new_ranges().for_each(|(name, set)| plan.add_set(name, set));
+        }
+        if !plan.first.is_empty() && !self.seen.there {
+            plan.first.insert(0, Operation::AddTable);
+        }
+        plan.in_order()
+    }
+
+    fn new_ranges(&self) -> impl Iterator<Item = (&String, &Set)> {
+        let new = self.sets.iter().filter(|name| !self.seen.sets.contains_key(*name));
+        new.filter_map(|name| Some((name, self.set(name)?))).filter(|(_, set)| set.kind.is_ranges())
+    }
+
+    /// The kernel has taken the preparations.
+    pub fn prepared(&mut self) {
+        let new: Vec<(String, SetType)> =
+            self.new_ranges().map(|(name, set)| (name.clone(), set.kind)).collect();
+        self.seen.there = true;
+        for (name, kind) in new {
+            self.elements.remove(&name);
+            self.seen.sets.insert(name, Some(kind));
+        }
+    }
+
+    /// What has to be done now, in an order the kernel takes: what is needed comes first, what is no longer needed last.
+    pub fn operations(&self) -> Vec<Operation<'_>> {
+        if self.must_start_over() {
+            return self.everything();
+        }
+        let mut plan = Operations::default();
+        if !self.seen.there {
+            plan.first.push(Operation::AddTable);
+        }
+        for name in &self.chains {
+            match (self.chain(name), self.seen.chains.get(name)) {
+                (None, None) => {}
+                (None, Some(_)) => plan.remove_chain(name),
+                (Some(chain), None) => plan.add_chain(name, chain),
+                (Some(chain), Some(print)) if Print::of(chain) == *print => {}
+                (Some(chain), Some(_)) => plan.refill_chain(name, chain),
+            }
+        }
+        for name in &self.sets {
+            match (self.set(name), self.seen.sets.contains_key(name)) {
+                (Some(set), false) => plan.add_set(name, set),
+                (None, true) => plan.last.push(Operation::DeleteSet { name }),
+                _ => {}
+            }
+        }
+        for (name, touched) in &self.elements {
+            let Some(set) = self.set(name).filter(|_| self.seen.sets.contains_key(name)) else { continue };
+            let differing = |there: bool| -> Vec<&Element> {
+                let now = |element: &Element| set.elements.contains(element);
+                let differing =
+                    touched.iter().filter(|(element, was)| **was == there && now(element) != there);
+                differing.map(|(element, _)| element).collect()
+            };
+            plan.change_elements(name, set.kind, differing(true), differing(false));
+        }
+        plan.in_order()
+    }
+
+    /// Whether something is there under one of our names that cannot be changed into ours.
+    fn must_start_over(&self) -> bool {
+        let hooks_differ = self.chains.iter().any(|name| {
+            let pair = self.chain(name).zip(self.seen.chains.get(name));
+            pair.is_some_and(|(chain, print)| chain.hook != print.hook)
+        });
+        let sets_differ = self.sets.iter().any(|name| {
+            let pair = self.set(name).zip(self.seen.sets.get(name));
+            pair.is_some_and(|(set, seen)| *seen != Some(set.kind))
+        });
+        self.seen.odd || hooks_differ || sets_differ
+    }
+
+    fn everything(&self) -> Vec<Operation<'_>> {
+        let mut plan = Operations::default();
+        // Adding what is there does nothing, so this works whether it is there or not.
+        plan.first.extend([Operation::AddTable, Operation::DeleteTable, Operation::AddTable]);
+        for name in self.wanted.chains.keys() {
+            if let Some(chain) = self.chain(name) {
+                plan.add_chain(name, chain);
+            }
+        }
+        for name in self.wanted.sets.keys() {
+            if let Some(set) = self.set(name) {
+                plan.add_set(name, set);
+            }
+        }
+        plan.in_order()
+    }
+
+    /// The kernel has taken the operations.
+    pub fn done(&mut self) {
+        if self.must_start_over() {
+            let chains = self.wanted.chains.keys().chain(self.seen.chains.keys());
+            let sets = self.wanted.sets.keys().chain(self.seen.sets.keys());
+            (self.chains, self.sets) = (chains.cloned().collect(), sets.cloned().collect());
+        }
+        self.seen.there = true;
+        self.seen.odd = false;
+        for name in std::mem::take(&mut self.chains) {
+            match self.chain(&name).map(Print::of) {
+                Some(print) => self.seen.chains.insert(name, print),
+                None => self.seen.chains.remove(&name),
+            };
+        }
+        for name in std::mem::take(&mut self.sets) {
+            match self.set(&name).map(|set| set.kind) {
+                Some(kind) => self.seen.sets.insert(name, Some(kind)),
+                None => self.seen.sets.remove(&name),
+            };
+        }
+        self.elements.clear();
+    }
+}
+
+fn touch<'e>(
+    elements: &'e mut BTreeMap<String, BTreeMap<Element, bool>>,
+    name: &str,
+) -> &'e mut BTreeMap<Element, bool> {
+    if !elements.contains_key(name) {
+        elements.insert(name.to_owned(), BTreeMap::new());
+    }
+    elements.entry(name.to_owned()).or_default()
+}
+
+/// Operations by when they may happen.
+#[derive(Default)]
+struct Operations<'t> {
+    first: Vec<Operation<'t>>,
+    flushes: Vec<Operation<'t>>,
+    removals: Vec<Operation<'t>>,
+    elements: Vec<Operation<'t>>,
+    rules: Vec<Operation<'t>>,
+    last: Vec<Operation<'t>>,
+}
+
+impl<'t> Operations<'t> {
+    fn add_chain(&mut self, name: &'t str, chain: &'t Chain) {
+        self.first.push(Operation::AddChain { name, hook: chain.hook });
+        self.fill(name, chain);
+    }
+
+    fn refill_chain(&mut self, name: &'t str, chain: &'t Chain) {
+        self.flushes.push(Operation::FlushChain { name });
+        self.fill(name, chain);
+    }
+
+    fn fill(&mut self, chain: &'t str, with: &'t Chain) {
+        self.rules.extend(with.rules.iter().map(|rule| Operation::AddRule { chain, rule }));
+    }
+
+    fn remove_chain(&mut self, name: &'t str) {
+        self.flushes.push(Operation::FlushChain { name });
+        self.last.push(Operation::DeleteChain { name });
+    }
+
+    fn add_set(&mut self, name: &'t str, set: &'t Set) {
+        self.first.push(Operation::AddSet { name, kind: set.kind });
+        self.change_elements(name, set.kind, Vec::new(), set.elements.iter().collect());
+    }
+
+    fn change_elements(
+        &mut self,
+        set: &'t str,
+        kind: SetType,
+        gone: Vec<&'t Element>,
+        new: Vec<&'t Element>,
+    ) {
+        if !gone.is_empty() {
+            self.removals.push(Operation::DeleteElements { set, kind, elements: gone });
+        }
+        if !new.is_empty() {
+            self.elements.push(Operation::AddElements { set, kind, elements: new });
+        }
+    }
+
+    fn in_order(mut self) -> Vec<Operation<'t>> {
+        // Sets before chains: a map that goes still leads to chains that go with it.
+        self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteChain { .. }));
+        let stages = [self.first, self.flushes, self.removals, self.elements, self.rules, self.last];
+        stages.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,320 @@
+//! The table in the kernel: transactions, looks and events.
+
+use super::attributes;
+use super::draft::{Print, Seen};
+use super::message::{self, FINGERPRINT, Operation, TABLE};
+use super::ranges;
+use super::rule::Family as IpFamily;
+use super::table::{Element, Hook, Point, SetType};
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use nix::sys::socket::{setsockopt, sockopt};
+use nlink::Connection;
+use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, SetInfo};
+use nlink::netlink::{NetlinkSocket, Nftables};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A whole transaction is sent at once; the kernel's default takes 200 KB.
+const SEND_BUFFER: usize = 256 << 20;
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Room for the events that our own bulk changes cause while nobody reads them.
+const EVENT_BUFFER: usize = 32 << 20;
+/// How often a look is begun again because something changed meanwhile.
+const LOOKS: usize = 10;
+const INET: u8 = 1;
+const SUBSYSTEM: u8 = 10;
+
+pub(crate) struct Kernel {
+    connection: Connection<Nftables>,
+    /// For reading elements.
+    reader: NetlinkSocket,
+}
+
+/// Why a transaction was refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// Positions of the operations that were, with the reason; none if it was not about one of them.
+    pub operations: Vec<(usize, String)>,
+    pub reason: String,
+}
+
+impl Kernel {
+    pub fn open(netns: &Netns) -> Result<Kernel> {
+        let connection = netns.nftables()?;
+        let socket = connection.socket();
+        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER)
+            .map_err(|error| Error::Kernel { object: "netlink socket".into(), reason: error.to_string() })?;
+        socket.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
+        let reader = netns.netfilter_socket()?;
+        reader.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
+        Ok(Kernel { connection, reader })
+    }
+
+    /// The number by which events name what we did.
+    pub fn port(&self) -> u32 {
+        self.connection.socket().pid()
+    }
+
+    /// All of it or nothing.
+    pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
+        let messages = message::messages(operations);
+        let positions: Vec<usize> = messages.iter().map(|(position, _)| *position).collect();
+        let transaction = messages
+            .into_iter()
+            .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
+        let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
+        let mut refused = Vec::new();
+        if let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() {
+            for failure in failures {
+                let position = failure.index.and_then(|index| positions.get(index));
+                refused.extend(position.map(|position| (*position, failure.to_string())));
+            }
+        }
+        Err(Refusal { operations: refused, reason: error.to_string() })
+    }
+
+    /// Reads the table, if there is one.
+    pub async fn look(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
+        let describe = |error: nlink::Error| Error::kernel("table inet tortie", &error);
+        for _ in 0..LOOKS {
+            let before = self.connection.generation().await.map_err(describe)?;
+            let looked = self.look_once().await;
+            if self.connection.generation().await.map_err(describe)? == before {
+                return looked;
+            }
+        }
+        let reason = "it changes faster than it can be read".into();
+        Err(Error::Kernel { object: "table inet tortie".into(), reason })
+    }
+
+    async fn look_once(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
+        let describe = |error: nlink::Error| Error::kernel("table inet tortie", &error);
+        let mut seen = Seen::default();
+        let tables = self.connection.list_tables_in(Family::Inet).await.map_err(describe)?;
+        let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
+            return Ok((seen, BTreeMap::new()));
+        };
+        seen.there = true;
+        seen.odd = table.flags != 0;
+        for chain in self.connection.list_chains_in(TABLE, Family::Inet).await.map_err(describe)? {
+            seen.chains.insert(chain.name.clone(), Print { hook: hook(&chain), rules: Vec::new() });
+        }
+        for rule in self.connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
+            let print = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
+            if let Some(chain) = seen.chains.get_mut(&rule.chain) {
+                chain.rules.push(print);
+            }
+        }
+        for set in self.connection.list_sets_in(TABLE, Family::Inet).await.map_err(describe)? {
+            if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
+                seen.sets.insert(set.name.clone(), set_type(&set));
+            }
+        }
+        let mut elements = BTreeMap::new();
+        for (name, kind) in &seen.sets {
+            if let Some(kind) = kind {
+                elements.insert(name.clone(), self.elements(name, *kind).await?);
+            }
+        }
+        Ok((seen, elements))
+    }
+
+    async fn elements(&self, set: &str, kind: SetType) -> Result<BTreeSet<Element>> {
+        const DONE: u16 = 3;
+        const ERROR: u16 = 2;
+        let describe = |error: nlink::Error| Error::kernel(format!("set {set}"), &error);
+        let sequence = self.reader.next_seq();
+        let request = message::list_elements(set, sequence);
+        self.reader.send(&request).await.map_err(describe)?;
+        let mut raw = Vec::new();
+        loop {
+            let data = self.reader.recv_unicast().await.map_err(describe)?;
+            for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
+                match frame.kind {
+                    DONE => return Ok(assemble(raw, kind)),
+                    ERROR => {
+                        let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
+                        let errno = code.map(i32::from_ne_bytes).unwrap_or_default();
+                        let reason = std::io::Error::from_raw_os_error(errno.abs()).to_string();
+                        return Err(Error::Kernel { object: format!("set {set}"), reason });
+                    }
+                    _ => raw.extend(frame.attributes().map(raw_elements).unwrap_or_default()),
+                }
+            }
+        }
+    }
+}
+
+/// One netlink message.
+struct Frame<'d> {
+    kind: u16,
+    sequence: u32,
+    port: u32,
+    body: &'d [u8],
+}
+
+impl<'d> Frame<'d> {
+    /// Behind the netfilter header.
+    fn attributes(&self) -> Option<&'d [u8]> {
+        self.body.get(4..)
+    }
+}
+
+fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    const HEADER: usize = 16;
+    let mut rest = data;
+    std::iter::from_fn(move || {
+        let header = rest.get(..HEADER)?;
+        let number = |at: usize| {
+            header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+        };
+        let length = usize::try_from(number(0)?).ok()?;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let body = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Frame { kind, sequence: number(8)?, port: number(12)?, body })
+    })
+}
+
+/// An element as the kernel tells it.
+struct Raw {
+    key: Vec<u8>,
+    last: Option<Vec<u8>>,
+    chain: Option<String>,
+    is_end: bool,
+}
+
+fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
+    let list = attributes::find(attributes, wire::NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+    let value = |nest: &[u8]| attributes::find(nest, wire::NFTA_DATA_VALUE).map(<[u8]>::to_vec);
+    attributes::read(list)
+        .filter_map(|(_, element)| {
+            let part = |kind| attributes::find(element, kind);
+            let chain = part(wire::NFTA_SET_ELEM_DATA)
+                .and_then(|data| attributes::find(data, wire::NFTA_DATA_VERDICT))
+                .and_then(|verdict| attributes::find(verdict, wire::NFTA_VERDICT_CHAIN))
+                .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+            let flags = part(wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
+            let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
+            Some(Raw {
+                key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
+                last: part(wire::NFTA_SET_ELEM_KEY_END).and_then(value),
+                chain,
+                is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
+            })
+        })
+        .collect()
+}
+
+/// Puts the two ends of ranges together again.
+fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
+    if !matches!(kind, SetType::Nets(_)) {
+        let whole = raw.into_iter();
+        return whole.map(|raw| Element { key: raw.key, last: raw.last, chain: raw.chain }).collect();
+    }
+    raw.sort_by(|a, b| a.key.cmp(&b.key).then(b.is_end.cmp(&a.is_end)));
+    let mut elements = BTreeSet::new();
+    let mut open: Option<Vec<u8>> = None;
+    for Raw { key, is_end, .. } in raw {
+        match (open.take(), is_end) {
+            (Some(first), true) => {
+                elements.insert(Element::range(first, ranges::before(&key)));
+            }
+            (_, false) => open = Some(key),
+            (None, true) => {}
+        }
+    }
+    if let Some(first) = open {
+        let last = vec![u8::MAX; first.len()];
+        elements.insert(Element::range(first, last));
+    }
+    elements
+}
+
+fn fingerprint(userdata: &[u8]) -> u64 {
+    let mut rest = userdata;
+    while let [kind, length, tail @ ..] = rest {
+        let Some((value, behind)) = tail.split_at_checked(usize::from(*length)) else { break };
+        if *kind == FINGERPRINT
+            && let Ok(value) = value.try_into()
+        {
+            return u64::from_be_bytes(value);
+        }
+        rest = behind;
+    }
+    0
+}
+
+fn hook(chain: &ChainInfo) -> Option<Hook> {
+    const ACCEPT: u32 = 1;
+    let points = [Point::Prerouting, Point::Input, Point::Forward, Point::Output, Point::Postrouting];
+    let number = chain.hook?;
+    let ours = chain.chain_type == Some(ChainType::Filter) && chain.policy == Some(ACCEPT);
+    let point = points.into_iter().find(|point| point.number() == number && ours);
+    // One that is none of ours has a priority that we never use.
+    let unlike = Hook { point: Point::Prerouting, priority: i32::MIN };
+    Some(point.zip(chain.priority).map_or(unlike, |(point, priority)| Hook { point, priority }))
+}
+
+fn set_type(set: &SetInfo) -> Option<SetType> {
+    let of_family = |family| {
+        [
+            SetType::Addresses(family),
+            SetType::Nets(family),
+            SetType::Ports(family),
+            SetType::Sources(family),
+            SetType::SourceNets(family),
+        ]
+    };
+    let all = IpFamily::BOTH.into_iter().flat_map(of_family).chain([SetType::Interfaces, SetType::Chains]);
+    let mut alike = all.filter(|kind| {
+        let shape = message::shape(*kind);
+        let map = (*kind == SetType::Chains).then_some(wire::NFT_DATA_VERDICT);
+        (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())
+            && map == set.data_type
+            && set.timeout.is_none()
+    });
+    alike.next()
+}
+
+/// What others do to the table.
+pub(crate) struct Events {
+    socket: NetlinkSocket,
+    /// Whose changes are no news.
+    own: u32,
+}
+
+impl Events {
+    pub fn open(netns: &Netns, own: u32) -> Result<Events> {
+        let socket = netns.netfilter_socket()?;
+        let ready =
+            socket.set_rcvbuf(EVENT_BUFFER).and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
+        ready.map_err(|error| Error::kernel("events of tables", &error))?;
+        Ok(Events { socket, own })
+    }
+
+    /// Returns when somebody else has changed the table, or may have.
+    pub async fn changed(&mut self) -> Result<()> {
+        loop {
+            match self.socket.recv_msg().await {
+                Ok(data) => {
+                    if frames(&data).any(|frame| self.concerns(&frame)) {
+                        return Ok(());
+                    }
+                }
+                // Events were lost.
+                Err(error) if error.is_no_buffer_space() => return Ok(()),
+                Err(error) => return Err(Error::kernel("events of tables", &error)),
+            }
+        }
+    }
+
+    fn concerns(&self, frame: &Frame<'_>) -> bool {
+        // The first attribute of everything but generations is the table's name.
+        let [_, subsystem] = frame.kind.to_le_bytes();
+        let table =
+            frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
+        let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
+        frame.port != self.own && subsystem == SUBSYSTEM && frame.body.first() == Some(&INET) && named
+    }
+}

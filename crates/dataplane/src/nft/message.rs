@@ -1,0 +1,325 @@
+//! What is done to the table, as the messages of one transaction.
+
+use super::attributes::Attributes;
+use super::expression::{self, Nameless};
+use super::ranges;
+use super::rule::{Field, Rule};
+use super::table::{Element, Hook, SetType, padded};
+use nlink::netlink::nftables::{self as wire, Family, RawMessage};
+
+/// The one table that is ours.
+pub(crate) const TABLE: &str = "tortie";
+/// Lists of elements longer than this are cut: the length of a list has sixteen bits.
+const LIST: usize = 48 << 10;
+
+const CREATE: u16 = 0x400;
+const APPEND: u16 = 0x800;
+
+/// What the kernel's tools keep in a rule's userdata, and what we keep beside it.
+const COMMENT: u8 = 0;
+pub(super) const FINGERPRINT: u8 = 0x74;
+/// Longer ones the kernel's tools do not show.
+const COMMENT_LIMIT: usize = 127;
+
+/// One change to the table.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation<'t> {
+    AddTable,
+    DeleteTable,
+    AddChain {
+        name: &'t str,
+        hook: Option<Hook>,
+    },
+    /// Takes all rules away.
+    FlushChain {
+        name: &'t str,
+    },
+    DeleteChain {
+        name: &'t str,
+    },
+    AddRule {
+        chain: &'t str,
+        rule: &'t Rule,
+    },
+    AddSet {
+        name: &'t str,
+        kind: SetType,
+    },
+    DeleteSet {
+        name: &'t str,
+    },
+    AddElements {
+        set: &'t str,
+        kind: SetType,
+        elements: Vec<&'t Element>,
+    },
+    DeleteElements {
+        set: &'t str,
+        kind: SetType,
+        elements: Vec<&'t Element>,
+    },
+}
+
+/// The messages of operations, each with the position of its operation.
+pub(super) fn messages(operations: &[Operation<'_>]) -> Vec<(usize, RawMessage)> {
+    let mut messages = Vec::new();
+    // Numbers for sets that have no name before the kernel gives them one; only unique within the transaction.
+    let mut next = 1;
+    for (position, operation) in operations.iter().enumerate() {
+        let written = write(operation, &mut next);
+        messages.extend(written.into_iter().map(|message| (position, message)));
+    }
+    messages
+}
+
+fn message(kind: u8, flags: u16, attributes: Attributes) -> RawMessage {
+    RawMessage::new(kind, Family::Inet).flags(flags).attrs(attributes.into_bytes())
+}
+
+fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<RawMessage> {
+    let attributes = || Attributes::default().text(wire::NFTA_TABLE_NAME, TABLE);
+    match operation {
+        Operation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
+        Operation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, attributes())],
+        Operation::AddChain { name, hook } => {
+            let chain = attributes().text(wire::NFTA_CHAIN_NAME, name);
+            vec![message(wire::NFT_MSG_NEWCHAIN, CREATE, with_hook(chain, *hook))]
+        }
+        Operation::FlushChain { name } => {
+            vec![message(wire::NFT_MSG_DELRULE, 0, attributes().text(wire::NFTA_RULE_CHAIN, name))]
+        }
+        Operation::DeleteChain { name } => {
+            vec![message(wire::NFT_MSG_DELCHAIN, 0, attributes().text(wire::NFTA_CHAIN_NAME, name))]
+        }
+        Operation::AddRule { chain, rule } => add_rule(chain, rule, next),
+        Operation::AddSet { name, kind } => {
+            *next += 1;
+            vec![message(wire::NFT_MSG_NEWSET, CREATE, set(name, *kind, *next - 1))]
+        }
+        Operation::DeleteSet { name } => {
+            vec![message(wire::NFT_MSG_DELSET, 0, attributes().text(wire::NFTA_SET_NAME, name))]
+        }
+        Operation::AddElements { set, kind, elements } => {
+            lists(set, None, elements.iter().flat_map(|element| encode(element, *kind)))
+                .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list))
+                .collect()
+        }
+        Operation::DeleteElements { set, kind, elements } => {
+            let keys = elements.iter().flat_map(|element| {
+                let key = Element { chain: None, ..(*element).clone() };
+                encode(&key, *kind)
+            });
+            lists(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
+        }
+    }
+}
+
+fn with_hook(chain: Attributes, hook: Option<Hook>) -> Attributes {
+    const ACCEPT: u32 = 1;
+    let Some(Hook { point, priority }) = hook else { return chain };
+    let place = Attributes::default()
+        .number(wire::NFTA_HOOK_HOOKNUM, point.number())
+        .bytes(wire::NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
+    chain
+        .nest(wire::NFTA_CHAIN_HOOK, place)
+        .number(wire::NFTA_CHAIN_POLICY, ACCEPT)
+        .text(wire::NFTA_CHAIN_TYPE, "filter")
+}
+
+fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<RawMessage> {
+    let (expressions, nameless) = expression::expressions(rule, next);
+    let mut messages: Vec<RawMessage> = nameless.iter().flat_map(nameless_set).collect();
+    let attributes = Attributes::default()
+        .text(wire::NFTA_RULE_TABLE, TABLE)
+        .text(wire::NFTA_RULE_CHAIN, chain)
+        .nest(wire::NFTA_RULE_EXPRESSIONS, expressions)
+        .bytes(wire::NFTA_RULE_USERDATA, &userdata(rule));
+    messages.push(message(wire::NFT_MSG_NEWRULE, CREATE | APPEND, attributes));
+    messages
+}
+
+/// Kind, length and value of each.
+fn userdata(rule: &Rule) -> Vec<u8> {
+    let mut data = Vec::new();
+    let mut push = |kind: u8, value: &[u8]| {
+        data.push(kind);
+        data.push(u8::try_from(value.len()).unwrap_or_default());
+        data.extend_from_slice(value);
+    };
+    if !rule.comment.is_empty() {
+        let mut comment = rule.comment.clone();
+        while comment.len() >= COMMENT_LIMIT {
+            // The end of it tells more than the beginning: which rule it is.
+            comment.remove(0);
+        }
+        comment.push('\0');
+        push(COMMENT, comment.as_bytes());
+    }
+    push(FINGERPRINT, &rule.fingerprint().to_be_bytes());
+    data
+}
+
+/// How a set is declared.
+pub(super) struct Shape {
+    pub kind: u32,
+    pub length: u32,
+    pub flags: u32,
+}
+
+pub(super) fn shape(kind: SetType) -> Shape {
+    let parts = kind.key();
+    // Types of several parts are packed six bits each.
+    let type_id = parts.iter().fold(0, |packed, part| packed << 6 | part.kind);
+    let length: usize = match parts.as_slice() {
+        [only] => only.length,
+        parts => parts.iter().map(|part| padded(part.length)).sum(),
+    };
+    let mut flags = 0;
+    if kind.is_ranges() {
+        flags |= wire::NFT_SET_INTERVAL;
+        if parts.len() > 1 {
+            flags |= wire::NFT_SET_CONCAT;
+        }
+    }
+    if kind == SetType::Chains {
+        flags |= wire::NFT_SET_MAP;
+    }
+    Shape { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
+}
+
+fn set(name: &str, kind: SetType, id: u32) -> Attributes {
+    let shape = shape(kind);
+    let mut set = Attributes::default()
+        .text(wire::NFTA_SET_TABLE, TABLE)
+        .text(wire::NFTA_SET_NAME, name)
+        .number(wire::NFTA_SET_FLAGS, shape.flags)
+        .number(wire::NFTA_SET_KEY_TYPE, shape.kind)
+        .number(wire::NFTA_SET_KEY_LEN, shape.length)
+        .number(wire::NFTA_SET_ID, id);
+    if matches!(kind, SetType::Interfaces | SetType::Chains) {
+        // So that the kernel's tools show names as names: the keys are in the host's order.
+        let [a, b, c, d] = 1u32.to_ne_bytes();
+        set = set.bytes(wire::NFTA_SET_USERDATA, &[0, 4, a, b, c, d]);
+    }
+    if kind == SetType::Chains {
+        set = set.number(wire::NFTA_SET_DATA_TYPE, wire::NFT_DATA_VERDICT);
+    }
+    if shape.flags & wire::NFT_SET_CONCAT != 0 {
+        let fields = kind.key().iter().fold(Attributes::default(), |fields, part| {
+            let length = u32::try_from(part.length).unwrap_or_default();
+            fields.nest(wire::NFTA_LIST_ELEM, Attributes::default().number(wire::NFTA_SET_FIELD_LEN, length))
+        });
+        set = set.nest(wire::NFTA_SET_DESC, Attributes::default().nest(wire::NFTA_SET_DESC_CONCAT, fields));
+    }
+    set
+}
+
+/// A constant set of ranges for one rule, and its elements.
+fn nameless_set(nameless: &Nameless) -> Vec<RawMessage> {
+    let kind = match nameless.field {
+        Field::Source(super::rule::Family::V4) | Field::Destination(super::rule::Family::V4) => 7,
+        Field::Source(super::rule::Family::V6) | Field::Destination(super::rule::Family::V6) => 8,
+        Field::SourcePort | Field::DestinationPort => 13,
+        Field::Protocol => 12,
+        Field::IcmpType => 29,
+        // Shown as plain numbers.
+        _ => 4,
+    };
+    let flags = wire::NFT_SET_ANONYMOUS | wire::NFT_SET_CONSTANT | wire::NFT_SET_INTERVAL;
+    let set = Attributes::default()
+        .text(wire::NFTA_SET_TABLE, TABLE)
+        .text(wire::NFTA_SET_NAME, "__set%d")
+        .number(wire::NFTA_SET_FLAGS, flags)
+        .number(wire::NFTA_SET_KEY_TYPE, kind)
+        .number(wire::NFTA_SET_KEY_LEN, u32::try_from(nameless.length).unwrap_or_default())
+        .number(wire::NFTA_SET_ID, nameless.id);
+    let elements = nameless.ranges.iter().flat_map(|(first, last)| interval(first, last));
+    let mut messages = vec![message(wire::NFT_MSG_NEWSET, CREATE, set)];
+    messages.extend(
+        lists("__set%d", Some(nameless.id), elements)
+            .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list)),
+    );
+    messages
+}
+
+/// Cuts elements into lists that fit a message.
+fn lists(
+    set: &str,
+    id: Option<u32>,
+    elements: impl Iterator<Item = Attributes>,
+) -> impl Iterator<Item = Attributes> {
+    const SET_ID: u16 = 4;
+    let mut lists = Vec::new();
+    let mut list = Attributes::default();
+    for element in elements {
+        if list.len() + element.len() > LIST {
+            lists.push(std::mem::take(&mut list));
+        }
+        list = list.nest(wire::NFTA_LIST_ELEM, element);
+    }
+    if list.len() > 0 {
+        lists.push(list);
+    }
+    let head = Attributes::default()
+        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
+        .text(wire::NFTA_SET_ELEM_LIST_SET, set);
+    let head = match id {
+        Some(id) => head.number(SET_ID, id),
+        None => head,
+    };
+    lists.into_iter().map(move |list| head.clone().nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, list))
+}
+
+fn encode(element: &Element, kind: SetType) -> Vec<Attributes> {
+    let key = |kind: u16, key: &[u8]| {
+        Attributes::default().nest(kind, Attributes::default().bytes(wire::NFTA_DATA_VALUE, key))
+    };
+    match (&element.last, kind) {
+        (Some(last), SetType::Nets(_)) => interval(&element.key, last),
+        (Some(last), _) => {
+            let end = Attributes::default().bytes(wire::NFTA_DATA_VALUE, last);
+            vec![key(wire::NFTA_SET_ELEM_KEY, &element.key).nest(wire::NFTA_SET_ELEM_KEY_END, end)]
+        }
+        (None, _) => {
+            let start = key(wire::NFTA_SET_ELEM_KEY, &element.key);
+            vec![match &element.chain {
+                Some(chain) => {
+                    start.nest(wire::NFTA_SET_ELEM_DATA, expression::verdict(wire::NFT_GOTO, Some(chain)))
+                }
+                None => start,
+            }]
+        }
+    }
+}
+
+/// A range is its first key and, unless it ends where all keys end, the key after its last.
+fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
+    let key = |key: &[u8]| {
+        Attributes::default()
+            .nest(wire::NFTA_SET_ELEM_KEY, Attributes::default().bytes(wire::NFTA_DATA_VALUE, key))
+    };
+    let mut elements = vec![key(first)];
+    if let Some(after) = ranges::after(last) {
+        elements.push(key(&after).number(wire::NFTA_SET_ELEM_FLAGS, wire::NFT_SET_ELEM_INTERVAL_END));
+    }
+    elements
+}
+
+/// The request for all elements of a set.
+pub(super) fn list_elements(set: &str, sequence: u32) -> Vec<u8> {
+    const REQUEST_DUMP: u16 = 0x301;
+    const INET: u8 = 1;
+    let attributes = Attributes::default()
+        .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
+        .text(wire::NFTA_SET_ELEM_LIST_SET, set)
+        .into_bytes();
+    let length = u32::try_from(20 + attributes.len()).unwrap_or_default();
+    let mut request = length.to_ne_bytes().to_vec();
+    request.extend_from_slice(&wire::nft_msg_type(wire::NFT_MSG_GETSETELEM).to_ne_bytes());
+    request.extend_from_slice(&REQUEST_DUMP.to_ne_bytes());
+    request.extend_from_slice(&sequence.to_ne_bytes());
+    request.extend_from_slice(&[0; 4]);
+    request.extend_from_slice(&[INET, 0, 0, 0]);
+    request.extend_from_slice(&attributes);
+    request
+}

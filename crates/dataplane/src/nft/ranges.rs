@@ -1,0 +1,113 @@
+//! Nets and ports as the kernel wants them: in order, merged, each with its first and last value.
+
+use super::rule::Family;
+use ipnet::IpNet;
+use tortie_plan::PortRange;
+
+pub(crate) type Range = (Vec<u8>, Vec<u8>);
+
+/// The addresses of one family that are in one of some nets.
+pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: Family) -> Vec<Range> {
+    let mut ranges: Vec<Range> = nets
+        .into_iter()
+        .filter_map(|net| match (net, family) {
+            (IpNet::V4(net), Family::V4) => {
+                Some((net.network().octets().to_vec(), net.broadcast().octets().to_vec()))
+            }
+            (IpNet::V6(net), Family::V6) => {
+                Some((net.network().octets().to_vec(), net.broadcast().octets().to_vec()))
+            }
+            _ => None,
+        })
+        .collect();
+    ranges.sort_unstable();
+    merge(ranges)
+}
+
+pub(crate) fn of_ports(ports: &[PortRange]) -> Vec<Range> {
+    let bytes = |port: u16| port.to_be_bytes().to_vec();
+    let proper = ports.iter().filter(|range| range.first <= range.last);
+    let mut ranges: Vec<Range> = proper.map(|range| (bytes(range.first), bytes(range.last))).collect();
+    ranges.sort_unstable();
+    merge(ranges)
+}
+
+pub(crate) fn of_bytes(values: &[u8]) -> Vec<Range> {
+    let mut ranges: Vec<Range> = values.iter().map(|value| (vec![*value], vec![*value])).collect();
+    ranges.sort_unstable();
+    merge(ranges)
+}
+
+/// Joins what overlaps or touches; `ranges` are in order.
+fn merge(ranges: Vec<Range>) -> Vec<Range> {
+    let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if after(end).is_none_or(|after| first <= after) => {
+                if last > *end {
+                    *end = last;
+                }
+            }
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
+}
+
+/// The next value; `None` after the last.
+pub(super) fn after(value: &[u8]) -> Option<Vec<u8>> {
+    let mut next = value.to_vec();
+    for byte in next.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return Some(next);
+        }
+    }
+    None
+}
+
+/// The value before one that is not the first.
+pub(super) fn before(value: &[u8]) -> Vec<u8> {
+    let mut previous = value.to_vec();
+    for byte in previous.iter_mut().rev() {
+        *byte = byte.wrapping_sub(1);
+        if *byte != u8::MAX {
+            break;
+        }
+    }
+    previous
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(nets: &[&str], family: Family) -> Vec<Range> {
+        let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
+        of_nets(&nets, family)
+    }
+
+    #[test]
+    fn what_overlaps_or_touches_becomes_one() {
+        let merged =
+            nets(&["10.0.1.0/24", "10.0.0.0/24", "10.0.0.128/25", "10.0.3.0/24", "fd00::/8"], Family::V4);
+        assert_eq!(
+            merged,
+            [(vec![10, 0, 0, 0], vec![10, 0, 1, 255]), (vec![10, 0, 3, 0], vec![10, 0, 3, 255])]
+        );
+    }
+
+    #[test]
+    fn the_whole_space_swallows_the_rest() {
+        let everything = nets(&["0.0.0.0/0", "255.255.255.255/32", "1.2.3.4/32"], Family::V4);
+        assert_eq!(everything, [(vec![0; 4], vec![255; 4])]);
+        assert_eq!(nets(&["::/0", "fd00::/8"], Family::V6), [(vec![0; 16], vec![255; 16])]);
+    }
+
+    #[test]
+    fn ports_that_touch_become_one_range() {
+        let range = |first, last| PortRange { first, last };
+        let merged = of_ports(&[range(81, 90), range(80, 80), range(65535, 65535), range(9, 3)]);
+        assert_eq!(merged, [(vec![0, 80], vec![0, 90]), (vec![255, 255], vec![255, 255])]);
+    }
+}

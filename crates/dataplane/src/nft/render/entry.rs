@@ -1,0 +1,239 @@
+//! The places where the kernel enters the table.
+//!
+//! Each is one question about a packet; `accept` answers it and the kernel goes on to the next, `drop` ends them all.
+
+use super::super::ranges;
+use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
+use super::super::table::{Chain, Hook, Point};
+use super::hosts::{Ways, accepted_early};
+use super::names;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use tortie_plan::{EndpointToHost, Settings};
+
+/// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
+const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
+/// Destinations were rewritten.
+const DNAT: u32 = 0x20;
+
+const RAW: i32 = -300;
+const MANGLE: i32 = -150;
+const FILTER: i32 = 0;
+
+/// The chains that the kernel enters and those they share. `source_nets` says for which families there is a set of those.
+pub(crate) fn chains(
+    settings: &Settings,
+    source_nets: impl Fn(Family) -> bool,
+    ways: &Ways,
+) -> BTreeMap<String, Chain> {
+    let entry = Entry { settings, ways };
+    let mut chains = BTreeMap::new();
+    let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
+        if !rules.is_empty() {
+            chains.insert(name.to_owned(), Chain { hook: Some(Hook { point, priority }), rules });
+        }
+    };
+    enter("prerouting-raw", Point::Prerouting, RAW, entry.prerouting());
+    enter("pre-dnat", Point::Prerouting, MANGLE, entry.pre_dnat());
+    enter("input", Point::Input, FILTER - 1, entry.input());
+    enter("forward-host-in", Point::Forward, FILTER - 2, entry.forward_host_in());
+    enter("forward-from", Point::Forward, FILTER - 1, entry.forward_from());
+    enter("forward-to", Point::Forward, FILTER, entry.forward_to());
+    enter("forward-host-out", Point::Forward, FILTER + 1, ways.forward_out.clone());
+    enter("output-raw", Point::Output, RAW, entry.output_raw());
+    enter("output", Point::Output, FILTER, entry.output());
+    enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
+    let mut share = |name: &str, rules| chains.insert(name.to_owned(), Chain { hook: None, rules });
+    share("workload-source", source_rules(source_nets));
+    share("workload-to-host", entry.workload_to_host());
+    if settings.policy.endpoint_to_host == EndpointToHost::Drop {
+        share("host-closed", entry.host_closed());
+        let rules = entry.workloads(Field::InInterface, "", &[Action::Goto("host-closed".into())]);
+        let hook = Some(Hook { point: Point::Input, priority: FILTER });
+        chains.insert("input-after".into(), Chain { hook, rules });
+    }
+    chains
+}
+
+struct Entry<'s> {
+    settings: &'s Settings,
+    ways: &'s Ways,
+}
+
+impl Entry<'_> {
+    /// What comes from or goes to interfaces of workloads.
+    fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
+        let prefixes = self.settings.interface_prefixes.iter();
+        let rule = |prefix: &String| {
+            Rule::new(vec![Match::interface_begins(field, prefix)], actions.to_vec()).says(comment)
+        };
+        prefixes.map(rule).collect()
+    }
+
+    fn unmark(&self) -> Option<Rule> {
+        let may = self.ways.may_accept_early();
+        may.then(|| Rule::new(Vec::new(), vec![Action::ClearMark(mark::ACCEPTED)]))
+    }
+
+    fn accepted(&self) -> Option<Rule> {
+        accepted_early(self.ways.may_accept_early())
+    }
+
+    fn prerouting(&self) -> Vec<Rule> {
+        let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
+        self.unmark().into_iter().chain(workloads).chain(self.ways.untracked_in.clone()).collect()
+    }
+
+    fn pre_dnat(&self) -> Vec<Rule> {
+        if self.ways.pre_dnat.is_empty() {
+            return Vec::new();
+        }
+        self.accepted().into_iter().chain(self.ways.pre_dnat.clone()).collect()
+    }
+
+    fn input(&self) -> Vec<Rule> {
+        let mut rules = self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]);
+        if !self.ways.input.is_empty() {
+            rules.extend(self.accepted());
+            rules.extend(self.ways.input.clone());
+        }
+        rules
+    }
+
+    fn forward_host_in(&self) -> Vec<Rule> {
+        if self.ways.forward_in.is_empty() {
+            return Vec::new();
+        }
+        self.accepted().into_iter().chain(self.ways.forward_in.clone()).collect()
+    }
+
+    fn forward_from(&self) -> Vec<Rule> {
+        let unknown = [Action::Count, Action::Drop];
+        let mut rules = vec![dispatch(Field::InInterface, names::FROM)];
+        rules.extend(self.workloads(Field::InInterface, "from an unknown workload", &unknown));
+        rules
+    }
+
+    fn forward_to(&self) -> Vec<Rule> {
+        let unknown = [Action::Count, Action::Drop];
+        let mut rules = vec![dispatch(Field::OutInterface, names::TO)];
+        rules.extend(self.workloads(Field::OutInterface, "to an unknown workload", &unknown));
+        rules
+    }
+
+    fn output_raw(&self) -> Vec<Rule> {
+        let Some(unmark) = self.unmark() else { return Vec::new() };
+        let mut rules = vec![unmark];
+        if !self.ways.untracked_out.is_empty() {
+            rules.extend(self.workloads(
+                Field::OutInterface,
+                "the host reaches its workloads",
+                &[Action::Accept],
+            ));
+            rules.extend(self.ways.untracked_out.clone());
+        }
+        rules
+    }
+
+    fn output(&self) -> Vec<Rule> {
+        if self.ways.output.is_empty() {
+            return Vec::new();
+        }
+        let mut rules =
+            self.workloads(Field::OutInterface, "the host reaches its workloads", &[Action::Accept]);
+        rules.extend(self.accepted());
+        let rewritten = Match::new(Field::ConnectionStatus, Test::Any(DNAT));
+        rules.push(Rule::new(vec![rewritten], vec![Action::Accept]).says("asked when its way is known"));
+        rules.extend(self.ways.output.clone());
+        rules
+    }
+
+    /// What the host sends to a rewritten destination: only now is it known where it leaves.
+    fn postrouting(&self) -> Vec<Rule> {
+        if self.ways.output.is_empty() {
+            return Vec::new();
+        }
+        let other = |condition: Match| Rule::new(vec![condition.not()], vec![Action::Accept]);
+        let mut rules = vec![
+            other(Match::is(Field::InIndex, [0; 4])).says("not from the host"),
+            other(Match::new(Field::ConnectionStatus, Test::Any(DNAT))),
+        ];
+        rules.extend(self.workloads(
+            Field::OutInterface,
+            "the host reaches its workloads",
+            &[Action::Accept],
+        ));
+        rules.extend(self.accepted());
+        rules.extend(self.ways.output.clone());
+        rules
+    }
+
+    fn workload_to_host(&self) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if self.settings.policy.drop_invalid {
+            let invalid = Match::connection(state::INVALID);
+            rules.push(Rule::new(vec![invalid], vec![Action::Count, Action::Drop]).says("invalid"));
+        }
+        rules.extend([
+            discovery(),
+            dispatch(Field::InInterface, names::FROM),
+            closed("from an unknown workload"),
+        ]);
+        rules
+    }
+
+    fn host_closed(&self) -> Vec<Rule> {
+        let known = Match::connection(state::ESTABLISHED | state::RELATED);
+        vec![
+            Rule::new(vec![known], vec![Action::Accept]),
+            discovery(),
+            closed("the host is closed to workloads"),
+        ]
+    }
+}
+
+fn dispatch(field: Field, map: &str) -> Rule {
+    Rule::new(Vec::new(), vec![Action::Dispatch { field, map: map.into() }])
+}
+
+fn closed(comment: &str) -> Rule {
+    Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says(comment)
+}
+
+fn discovery() -> Rule {
+    let kinds = ranges::of_bytes(&NEIGHBOUR_DISCOVERY);
+    let matches = vec![
+        Match::family(Family::V6),
+        Match::is(Field::Protocol, [Family::V6.icmp()]),
+        Match::new(Field::IcmpType, Test::Within(kinds)),
+    ];
+    Rule::new(matches, vec![Action::Accept]).says("neighbour discovery")
+}
+
+/// Only a workload's own addresses get past these.
+fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for family in Family::BOTH {
+        let mut sets = vec![names::sources(family)];
+        if source_nets(family) {
+            sets.push(names::source_nets(family));
+        }
+        for set in sets {
+            let fields = [Field::InInterface, Field::Source(family)];
+            let matches = vec![Match::family(family), Match::lookup(fields, set)];
+            rules.push(Rule::new(matches, vec![Action::Accept]));
+        }
+    }
+    // Addresses that only ever mean the link they are used on; the kernel does not forward them.
+    let on_link = [(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10), (Ipv6Addr::UNSPECIFIED, 128)];
+    let on_link = on_link.map(|(address, length)| IpNet::V6(ipnet::Ipv6Net::new_assert(address, length)));
+    let matches = vec![
+        Match::family(Family::V6),
+        Match::new(Field::Source(Family::V6), Test::Within(ranges::of_nets(&on_link, Family::V6))),
+        Match::lookup([Field::InInterface], names::WORKLOADS),
+    ];
+    rules.push(Rule::new(matches, vec![Action::Accept]));
+    rules.push(closed("not a source of the workload"));
+    rules
+}

@@ -1,0 +1,76 @@
+//! How things are called in the kernel: readable, and the same whatever happened before.
+
+use super::super::rule::Family;
+use super::Stage;
+use std::fmt::Display;
+use tortie_plan::{Direction, PolicyId, SetId};
+
+/// What the kernel allows, without the end mark.
+const LIMIT: usize = 255;
+
+pub(crate) const FROM: &str = "from-workload";
+pub(crate) const TO: &str = "to-workload";
+pub(crate) const WORKLOADS: &str = "workloads";
+
+/// The set of the addresses, or of the named ports, of one family.
+pub(crate) fn set(id: &SetId, family: Family) -> String {
+    format!("{}-{}", id.0.replace(':', "-"), family.digit())
+}
+
+/// The set of the nets of one family that are more than an address.
+pub(crate) fn nets(id: &SetId, family: Family) -> String {
+    format!("{}-nets", set(id, family))
+}
+
+pub(crate) fn sources(family: Family) -> String {
+    format!("sources-{}", family.digit())
+}
+
+pub(crate) fn source_nets(family: Family) -> String {
+    format!("sources-{}-nets", family.digit())
+}
+
+pub(crate) fn policy(id: &PolicyId, direction: Direction, stage: Stage) -> String {
+    let way = way(direction);
+    match stage {
+        Stage::Normal | Stage::Forward => fitting(format!("{way}-"), id),
+        Stage::PreDnat => fitting(format!("pre-dnat-{way}-"), id),
+        Stage::Untracked => fitting(format!("untracked-{way}-"), id),
+    }
+}
+
+pub(crate) fn profile(name: &str, direction: Direction) -> String {
+    fitting(format!("{}-profile/", way(direction)), name)
+}
+
+pub(crate) fn workload(interface: &str, direction: Direction) -> String {
+    match direction {
+        Direction::Ingress => format!("to-{interface}"),
+        Direction::Egress => format!("from-{interface}"),
+    }
+}
+
+pub(crate) fn way(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    }
+}
+
+/// Names that are too long are cut, and made unique again by a number from the whole of it.
+pub(crate) fn fitting(mut prefix: String, rest: impl Display) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    prefix = format!("{prefix}{rest}");
+    if prefix.len() > LIMIT {
+        let mut hasher = DefaultHasher::new();
+        prefix.hash(&mut hasher);
+        let mark = format!("_{:016x}", hasher.finish());
+        let mut keep = LIMIT - mark.len();
+        while !prefix.is_char_boundary(keep) {
+            keep -= 1;
+        }
+        prefix.truncate(keep);
+        prefix.push_str(&mark);
+    }
+    prefix
+}

@@ -1,0 +1,69 @@
+//! The chains of one workload, and the sources it may use.
+
+use super::super::ranges;
+use super::super::rule::{Action, Family, Field, Match, Rule, interface, state};
+use super::super::table::{Chain, Element, join};
+use super::Tiers;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use tortie_plan::{Direction, Guard};
+
+const UDP: u8 = 17;
+const IPIP: u8 = 4;
+
+/// Known flows pass, invalid packets do not.
+pub(super) fn tracked(drop_invalid: bool) -> Vec<Rule> {
+    let known = Match::connection(state::ESTABLISHED | state::RELATED);
+    let mut rules = vec![Rule::new(vec![known], vec![Action::Accept])];
+    if drop_invalid {
+        let invalid = vec![Match::connection(state::INVALID)];
+        rules.push(Rule::new(invalid, vec![Action::Count, Action::Drop]).says("invalid"));
+    }
+    rules
+}
+
+/// The chain of one workload in one direction.
+pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Chain {
+    let settings = tiers.settings;
+    if !guard.up {
+        let down = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says("down");
+        return Chain { hook: None, rules: vec![down] };
+    }
+    let mut rules = tracked(settings.drop_invalid);
+    if direction == Direction::Egress {
+        let guarded = |matches| {
+            Rule::new(matches, vec![Action::Count, Action::Drop]).says("workloads may not encapsulate")
+        };
+        if !settings.vxlan_from_workloads {
+            let port = settings.vxlan_port.to_be_bytes();
+            let udp = Match::is(Field::Protocol, [UDP]);
+            rules.push(guarded(vec![udp, Match::is(Field::DestinationPort, port)]));
+        }
+        if !settings.ipip_from_workloads {
+            rules.push(guarded(vec![Match::is(Field::Protocol, [IPIP])]));
+        }
+    }
+    rules.extend(tiers.with_profiles(&guard.tiers, &guard.profiles, direction));
+    Chain { hook: None, rules }
+}
+
+/// The sources a workload may use, as elements: interface and address.
+pub(crate) fn sources(guard: &Guard, family: Family) -> Vec<Element> {
+    let name = interface(&guard.interface);
+    let own = guard.addresses.iter().filter(|address| guard.up && Family::of(**address) == family);
+    own.map(|address| {
+        let bytes = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        Element::key(join(&[&name, &bytes]))
+    })
+    .collect()
+}
+
+pub(crate) fn source_nets(guard: &Guard, family: Family) -> Vec<Element> {
+    let name = interface(&guard.interface);
+    let nets: &[IpNet] = if guard.up { &guard.allowed_sources } else { &[] };
+    let ranges = ranges::of_nets(nets, family).into_iter();
+    ranges.map(|(first, last)| Element::range(join(&[&name, &first]), join(&[&name, &last]))).collect()
+}

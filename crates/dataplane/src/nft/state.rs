@@ -1,0 +1,468 @@
+//! The part of the plan that is policy, kept, and drawn again where it changes.
+
+use super::draft::Draft;
+use super::ranges;
+use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
+use super::rule::{Family, interface};
+use super::table::{Element, SetType, join};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tortie_plan::{
+    Assignment, Direction, Guard, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
+    SetKind, Settings, Side, Tier, Update, WorkloadId,
+};
+
+pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+pub(crate) struct State {
+    settings: Settings,
+    sets: Sets,
+    policies: BTreeMap<PolicyId, Arc<Policy>>,
+    profiles: BTreeMap<String, Arc<Profile>>,
+    guards: BTreeMap<WorkloadId, Guard>,
+    hosts: BTreeMap<String, HostEndpoint>,
+    /// Who claims an interface; the smallest has it.
+    claims: BTreeMap<String, BTreeSet<WorkloadId>>,
+    /// Interfaces that do not lead to workloads, and their addresses.
+    interfaces: BTreeMap<String, Vec<IpAddr>>,
+    assignment: Assignment,
+    /// Chains and maps that belong to no single object.
+    fixed: BTreeSet<String>,
+    stale: Stale,
+    pub draft: Draft,
+}
+
+/// What has to be drawn again.
+#[derive(Default)]
+struct Stale {
+    policies: BTreeSet<PolicyId>,
+    profiles: BTreeSet<String>,
+    interfaces: BTreeSet<String>,
+    /// Sets of which the nets changed.
+    nets: BTreeSet<SetId>,
+    fixed: bool,
+}
+
+impl State {
+    pub fn new(settings: Settings) -> State {
+        let mut draft = Draft::new();
+        draft.put_set(names::FROM.into(), SetType::Chains);
+        draft.put_set(names::TO.into(), SetType::Chains);
+        draft.put_set(names::WORKLOADS.into(), SetType::Interfaces);
+        for family in Family::BOTH {
+            draft.put_set(names::sources(family), SetType::Sources(family));
+        }
+        State {
+            settings,
+            sets: Sets::default(),
+            policies: BTreeMap::new(),
+            profiles: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            assignment: Assignment::default(),
+            fixed: BTreeSet::new(),
+            stale: Stale { fixed: true, ..Stale::default() },
+            draft,
+        }
+    }
+
+    /// Everything is as in the plan from now on.
+    pub fn replace(&mut self, plan: &Plan) {
+        let gone = |keys: Vec<Update>, state: &mut State| keys.into_iter().for_each(|key| state.apply(&key));
+        let guards = self.guards.keys().filter(|id| !plan.guards.contains_key(id));
+        gone(guards.map(|id| Update::Guard(id.clone(), None)).collect(), self);
+        let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
+        gone(hosts.map(|name| Update::HostEndpoint(name.clone(), None)).collect(), self);
+        let policies = self.policies.keys().filter(|id| !plan.policies.contains_key(id));
+        gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
+        let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
+        gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
+        // Sets are taken out and put in as a whole: the draft sees what is the same.
+        gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
+
+        for (id, set) in &plan.sets {
+            self.apply(&Update::Set(id.clone(), Some(set.kind)));
+            let added = set.members.iter().copied().collect();
+            self.apply(&Update::Members { set: id.clone(), added, removed: Vec::new() });
+        }
+        for (id, policy) in &plan.policies {
+            self.apply(&Update::Policy(id.clone(), Some(policy.clone())));
+        }
+        for (name, profile) in &plan.profiles {
+            self.apply(&Update::Profile(name.clone(), Some(profile.clone())));
+        }
+        for (id, guard) in &plan.guards {
+            self.apply(&Update::Guard(id.clone(), Some(guard.clone())));
+        }
+        for (name, endpoint) in &plan.host_endpoints {
+            self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
+        }
+    }
+
+    pub fn apply(&mut self, update: &Update) {
+        match update {
+            Update::Workload(..) | Update::Route(..) => {}
+            Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => {}
+            Update::Set(id, kind) => self.set(id, *kind),
+            Update::Members { set, added, removed } => {
+                removed.iter().for_each(|member| self.member(set, member, false));
+                added.iter().for_each(|member| self.member(set, member, true));
+            }
+            Update::Policy(id, policy) => self.policy(id, policy.as_ref()),
+            Update::Profile(name, profile) => {
+                let before = put(&mut self.profiles, name, profile.clone());
+                let shape = |profile: Option<&Arc<Profile>>| {
+                    profile.map(|profile| DIRECTIONS.map(|direction| profile.rules(direction).is_empty()))
+                };
+                if shape(before.as_ref()) != shape(profile.as_ref()) {
+                    let users = self.guards.values().filter(|guard| guard.profiles.contains(name));
+                    self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+                    self.stale.fixed |= self.hosts.values().any(|host| host.profiles.contains(name));
+                }
+                self.stale.profiles.insert(name.clone());
+            }
+            Update::Guard(id, guard) => self.guard(id, guard.as_ref()),
+            Update::HostEndpoint(name, endpoint) => {
+                let old = put(&mut self.hosts, name, endpoint.clone());
+                // Which chains a policy needs depends on the lists it is in.
+                let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+                self.stale.policies.extend(named.cloned());
+                self.assign();
+                self.stale.fixed = true;
+            }
+        }
+    }
+
+    fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<Policy>>) {
+        let before = put(&mut self.policies, id, policy.cloned());
+        // What the chains of endpoints depend on.
+        let shape = |policy: Option<&Arc<Policy>>| {
+            policy.map(|policy| {
+                DIRECTIONS.map(|direction| {
+                    let rules = policy.rules(direction);
+                    (rules.is_empty(), super::render::passes(rules))
+                })
+            })
+        };
+        if shape(before.as_ref()) != shape(policy) {
+            let users = self.guards.values().filter(|guard| policies(&guard.tiers).any(|named| named == id));
+            self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+            let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+            self.stale.fixed |= of_hosts.any(|named| named == id);
+        }
+        self.stale.policies.insert(id.clone());
+    }
+
+    fn guard(&mut self, id: &WorkloadId, guard: Option<&Guard>) {
+        if let Some(new) = guard {
+            self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
+            self.stale.interfaces.insert(new.interface.clone());
+        }
+        let old = put(&mut self.guards, id, guard.cloned());
+        if let Some(old) = old {
+            if guard.is_none_or(|new| new.interface != old.interface)
+                && let Some(ids) = self.claims.get_mut(&old.interface)
+            {
+                ids.remove(id);
+                if ids.is_empty() {
+                    self.claims.remove(&old.interface);
+                }
+            }
+            self.stale.interfaces.insert(old.interface);
+        }
+    }
+
+    fn set(&mut self, id: &SetId, kind: Option<SetKind>) {
+        for family in Family::BOTH {
+            self.draft.drop_set(&names::set(id, family));
+            if let Some(kind) = kind {
+                let kind = match kind {
+                    SetKind::Nets => SetType::Addresses(family),
+                    SetKind::Ports => SetType::Ports(family),
+                };
+                self.draft.put_set(names::set(id, family), kind);
+            }
+        }
+        let old = put(&mut self.sets.0, id, kind.map(|kind| Collection { kind, nets: BTreeSet::new() }));
+        // Its nets are drawn again at the end, whether there are any or not.
+        self.stale.nets.insert(id.clone());
+        if old.map(|old| old.kind) != kind {
+            self.mark_users(id);
+        }
+    }
+
+    fn member(&mut self, id: &SetId, member: &Member, present: bool) {
+        let Some(collection) = self.sets.0.get_mut(id) else { return };
+        let (address, element) = match member {
+            Member::Net(net) if net.prefix_len() < net.max_prefix_len() => {
+                if present {
+                    collection.nets.insert(*net);
+                } else {
+                    collection.nets.remove(net);
+                }
+                self.stale.nets.insert(id.clone());
+                return;
+            }
+            Member::Net(net) => (net.addr(), Element::key(bytes(net.addr()))),
+            Member::Port { address, protocol, port } => {
+                let key = join(&[&bytes(*address), &[*protocol], &port.to_be_bytes()]);
+                (*address, Element::key(key))
+            }
+        };
+        let name = names::set(id, Family::of(address));
+        match present {
+            true => self.draft.insert(&name, element),
+            false => self.draft.remove(&name, &element),
+        }
+    }
+
+    /// The policies and profiles that name a set.
+    fn mark_users(&mut self, id: &SetId) {
+        let policies = self
+            .policies
+            .iter()
+            .filter(|(_, policy)| DIRECTIONS.iter().any(|direction| name_set(policy.rules(*direction), id)));
+        self.stale.policies.extend(policies.map(|(policy, _)| policy.clone()));
+        let profiles = self.profiles.iter().filter(|(_, profile)| {
+            DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
+        });
+        self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
+    }
+
+    /// Draws everything that changed.
+    pub fn draw(&mut self) {
+        for id in std::mem::take(&mut self.stale.nets) {
+            self.draw_nets(&id);
+        }
+        for id in std::mem::take(&mut self.stale.policies) {
+            self.draw_policy(&id);
+        }
+        for name in std::mem::take(&mut self.stale.profiles) {
+            self.draw_profile(&name);
+        }
+        for name in std::mem::take(&mut self.stale.interfaces) {
+            self.draw_workload(&name);
+        }
+        if std::mem::take(&mut self.stale.fixed) {
+            self.draw_fixed();
+        }
+    }
+
+    fn draw_nets(&mut self, id: &SetId) {
+        let empty = BTreeSet::new();
+        for family in Family::BOTH {
+            let name = names::nets(id, family);
+            let nets = self.sets.0.get(id).map_or(&empty, |collection| &collection.nets);
+            let wanted: BTreeSet<Element> = ranges::of_nets(nets, family)
+                .into_iter()
+                .map(|(first, last)| Element::range(first, last))
+                .collect();
+            let there = self.draft.wanted().sets.contains_key(&name);
+            if wanted.is_empty() {
+                self.draft.drop_set(&name);
+            } else {
+                self.draft.put_set(name.clone(), SetType::Nets(family));
+                replace(&mut self.draft, &name, wanted.clone());
+            }
+            if there == wanted.is_empty() {
+                self.mark_users(id);
+            }
+        }
+    }
+
+    fn draw_policy(&mut self, id: &PolicyId) {
+        let stages = self.stages(id);
+        for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+            for direction in DIRECTIONS {
+                let name = names::policy(id, direction, stage);
+                let policy = self.policies.get(id).filter(|_| stages.contains(&stage));
+                match policy.filter(|policy| !policy.rules(direction).is_empty()) {
+                    Some(policy) => {
+                        let holder = Holder::Policy { id, tier: &policy.tier };
+                        let rules = policy.rules(direction);
+                        let chain = holder_chain(holder, rules, stage, &self.sets, &self.settings.policy);
+                        self.draft.put_chain(name, chain);
+                    }
+                    None => self.draft.drop_chain(&name),
+                }
+            }
+        }
+    }
+
+    /// The stages that a policy has a chain for: the normal one always, the others if a host endpoint lists it there.
+    fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
+        let of_hosts = self.hosts.values().flat_map(lists);
+        let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
+        listed.map(|(stage, _)| stage).chain([Stage::Normal]).collect()
+    }
+
+    fn draw_profile(&mut self, name: &str) {
+        for direction in DIRECTIONS {
+            let holder = Holder::Profile(name);
+            let chain_name = holder.chain_name(direction, Stage::Normal);
+            let profile = self.profiles.get(name);
+            match profile.filter(|profile| !profile.rules(direction).is_empty()) {
+                Some(profile) => {
+                    let rules = profile.rules(direction);
+                    let chain = holder_chain(holder, rules, Stage::Normal, &self.sets, &self.settings.policy);
+                    self.draft.put_chain(chain_name, chain);
+                }
+                None => self.draft.drop_chain(&chain_name),
+            }
+        }
+    }
+
+    fn tiers(&self) -> Tiers<'_> {
+        Tiers { policies: &self.policies, profiles: &self.profiles, settings: &self.settings.policy }
+    }
+
+    fn draw_workload(&mut self, name: &str) {
+        let guard =
+            self.claims.get(name).and_then(BTreeSet::first).and_then(|id| self.guards.get(id)).cloned();
+        for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
+            let chain = names::workload(name, direction);
+            let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
+            match &guard {
+                Some(guard) => {
+                    let drawn = workloads::chain(guard, direction, self.tiers());
+                    self.draft.put_chain(chain, drawn);
+                    self.draft.insert(map, element);
+                }
+                None => {
+                    self.draft.remove(map, &element);
+                    self.draft.drop_chain(&chain);
+                }
+            }
+        }
+        match &guard {
+            Some(guard) if guard.up => self.draft.insert(names::WORKLOADS, Element::key(interface(name))),
+            _ => self.draft.remove(names::WORKLOADS, &Element::key(interface(name))),
+        }
+        for family in Family::BOTH {
+            let own = guard.as_ref().map(|guard| workloads::sources(guard, family)).unwrap_or_default();
+            self.draw_sources(&names::sources(family), name, own);
+            let nets = guard.as_ref().map(|guard| workloads::source_nets(guard, family)).unwrap_or_default();
+            let set = names::source_nets(family);
+            if !nets.is_empty() {
+                self.draft.put_set(set.clone(), SetType::SourceNets(family));
+            }
+            self.draw_sources(&set, name, nets);
+            if self.draft.elements(&set).next().is_none() {
+                self.draft.drop_set(&set);
+            }
+        }
+        self.stale.fixed = true;
+    }
+
+    /// The elements of one interface in a set of sources.
+    fn draw_sources(&mut self, set: &str, name: &str, wanted: Vec<Element>) {
+        let mine = interface(name);
+        let old: Vec<Element> = self
+            .draft
+            .elements_from(set, &Element::key(mine.clone()))
+            .take_while(|element| element.key.starts_with(&mine))
+            .filter(|element| !wanted.contains(element))
+            .cloned()
+            .collect();
+        old.iter().for_each(|element| self.draft.remove(set, element));
+        wanted.into_iter().for_each(|element| self.draft.insert(set, element));
+    }
+
+    /// The interfaces that do not lead to workloads, as they are now.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        if self.interfaces != interfaces {
+            self.interfaces = interfaces;
+            self.assign();
+        }
+    }
+
+    pub fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    fn assign(&mut self) {
+        // An interface that an endpoint names is guarded before it comes.
+        let mut interfaces = self.interfaces.clone();
+        let prefixes = &self.settings.interface_prefixes;
+        let leads_to_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        for host in self.hosts.values().filter(|host| !["", "*"].contains(&host.interface.as_str())) {
+            if !leads_to_workload(&host.interface) {
+                interfaces.entry(host.interface.clone()).or_default();
+            }
+        }
+        let assignment = tortie_plan::assign(&self.hosts, &interfaces);
+        if assignment != self.assignment {
+            self.assignment = assignment;
+            self.stale.fixed = true;
+        }
+    }
+
+    fn draw_fixed(&mut self) {
+        let nets = Family::BOTH.map(|family| {
+            let there = self.draft.elements(&names::source_nets(family)).next().is_some();
+            (family, there)
+        });
+        let there = |family| nets.contains(&(family, true));
+        let part = hosts::draw(&self.hosts, &self.assignment, self.tiers());
+        let mut chains = entry::chains(&self.settings, there, &part.ways);
+        chains.extend(part.chains);
+        let drawn: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
+        for name in std::mem::replace(&mut self.fixed, drawn.clone()).difference(&drawn) {
+            self.draft.drop_chain(name);
+            self.draft.drop_set(name);
+        }
+        for (name, elements) in part.maps {
+            self.draft.put_set(name.clone(), SetType::Chains);
+            replace(&mut self.draft, &name, elements);
+        }
+        for (name, chain) in chains {
+            self.draft.put_chain(name, chain);
+        }
+    }
+}
+
+/// The lists of a host endpoint.
+fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
+    [
+        (Stage::Normal, &host.tiers),
+        (Stage::Forward, &host.forward),
+        (Stage::PreDnat, &host.pre_dnat),
+        (Stage::Untracked, &host.untracked),
+    ]
+}
+
+fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
+    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress))
+}
+
+fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(key),
+    }
+}
+
+fn replace(draft: &mut Draft, set: &str, wanted: BTreeSet<Element>) {
+    let old: Vec<Element> =
+        draft.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
+    old.iter().for_each(|element| draft.remove(set, element));
+    wanted.into_iter().for_each(|element| draft.insert(set, element));
+}
+
+fn name_set(rules: &[Rule], id: &SetId) -> bool {
+    let names = |side: &Side| {
+        let lists = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
+        lists.into_iter().any(|list| list.contains(id)) || side.service.as_ref() == Some(id)
+    };
+    rules.iter().any(|rule| names(&rule.source) || names(&rule.destination))
+}
+
+fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}

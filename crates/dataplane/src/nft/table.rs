@@ -1,0 +1,138 @@
+//! The table as a value: chains with their rules, sets and maps with what they hold.
+
+use super::rule::{Family, Field, Rule};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where the kernel enters a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hook {
+    pub point: Point,
+    pub priority: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Point {
+    Prerouting,
+    Input,
+    Forward,
+    Output,
+    Postrouting,
+}
+
+impl Point {
+    pub fn number(self) -> u32 {
+        match self {
+            Point::Prerouting => 0,
+            Point::Input => 1,
+            Point::Forward => 2,
+            Point::Output => 3,
+            Point::Postrouting => 4,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub hook: Option<Hook>,
+    pub rules: Vec<Rule>,
+}
+
+/// What a set's keys are made of and how it finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum SetType {
+    /// Exact addresses.
+    Addresses(Family),
+    /// Ranges of addresses.
+    Nets(Family),
+    /// Address, protocol and port.
+    Ports(Family),
+    /// Names of interfaces.
+    Interfaces,
+    /// Interface and exact address.
+    Sources(Family),
+    /// Interface and range of addresses.
+    SourceNets(Family),
+    /// From the name of an interface to a chain.
+    Chains,
+}
+
+/// The data types of the kernel's tools, and how many bytes each takes in a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPart {
+    pub kind: u32,
+    pub length: usize,
+}
+
+impl SetType {
+    pub fn key(self) -> Vec<KeyPart> {
+        let address = |family| match family {
+            Family::V4 => KeyPart { kind: 7, length: 4 },
+            Family::V6 => KeyPart { kind: 8, length: 16 },
+        };
+        let interface = KeyPart { kind: 41, length: 16 };
+        let protocol = KeyPart { kind: 12, length: 1 };
+        let port = KeyPart { kind: 13, length: 2 };
+        match self {
+            SetType::Addresses(family) | SetType::Nets(family) => vec![address(family)],
+            SetType::Ports(family) => vec![address(family), protocol, port],
+            SetType::Interfaces | SetType::Chains => vec![interface],
+            SetType::Sources(family) | SetType::SourceNets(family) => vec![interface, address(family)],
+        }
+    }
+
+    pub fn is_ranges(self) -> bool {
+        matches!(self, SetType::Nets(_) | SetType::SourceNets(_))
+    }
+}
+
+/// One thing in a set. Keys of several parts are padded as registers are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Element {
+    pub key: Vec<u8>,
+    /// Last key of a range.
+    pub last: Option<Vec<u8>>,
+    /// Of a map.
+    pub chain: Option<String>,
+}
+
+impl Element {
+    pub fn key(key: Vec<u8>) -> Element {
+        Element { key, last: None, chain: None }
+    }
+
+    pub fn range(first: Vec<u8>, last: Vec<u8>) -> Element {
+        Element { key: first, last: Some(last), chain: None }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Set {
+    pub kind: SetType,
+    pub elements: BTreeSet<Element>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub chains: BTreeMap<String, Chain>,
+    pub sets: BTreeMap<String, Set>,
+}
+
+/// A field and its length, padded to whole registers.
+pub(crate) fn padded(length: usize) -> usize {
+    length.div_ceil(4) * 4
+}
+
+/// The key of several fields together.
+pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::new();
+    for part in parts {
+        key.extend_from_slice(part);
+        key.resize(padded(key.len()), 0);
+    }
+    key
+}
+
+/// How many bytes a field takes in a key.
+pub(crate) fn slots(field: Field) -> usize {
+    padded(field.length()) / 4
+}

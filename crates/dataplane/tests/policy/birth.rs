@@ -1,0 +1,40 @@
+//! A pod that sends from its first moment gets nothing through that its policy does not allow.
+
+use crate::flood::{Flood, counted, flows};
+use crate::namespace::{Namespace, id, pod, request, start};
+use crate::plans::{ONE, TWO, guard, open_plan, policy_id, tier};
+use std::sync::Arc;
+use tortie_dataplane::pod::attach;
+use tortie_plan::{Action, Policy, Rule, TierEnd, Update};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_born_under_denial_gets_nothing_through() {
+    let (node, one) = (Namespace::new(), Namespace::new());
+    let _two = pod(&node, "cali2", &TWO).await;
+    let (dataplane, _reports) = start(&node).await;
+    let mut before = open_plan();
+    let workload = before.workloads.remove(&id("one")).unwrap();
+    before.guards.remove(&id("one"));
+    let deny = Policy { tier: "default".into(), egress: vec![Rule::new(Action::Deny)], ..Policy::default() };
+    before.policies.insert(policy_id("deny"), Arc::new(deny));
+    dataplane.replace(before).await.unwrap();
+
+    // It sends before it has an interface, before anyone knows it, and ever after.
+    let flood = Flood::start(&node, &one);
+    attach(&node.open(), &request(&one, "cali1", &ONE)).await.unwrap();
+    flows(&node, 200).await;
+    let mut denied = guard("cali1", &ONE);
+    denied.tiers = vec![tier("default", TierEnd::Deny, &[], &["deny"])];
+    let born = vec![Update::Workload(id("one"), Some(workload)), Update::Guard(id("one"), Some(denied))];
+    assert_eq!(dataplane.apply(born).await.unwrap().failures, []);
+    flows(&node, 200).await;
+    let now = counted(&node);
+    assert_eq!((now.open_out, now.closed_out), (0, 0), "{now:?}");
+
+    // Packets do get through when they may, so the test can see them.
+    let open = guard("cali1", &ONE);
+    dataplane.apply(vec![Update::Guard(id("one"), Some(open))]).await.unwrap();
+    flows(&node, 200).await;
+    assert!(counted(&node).closed_out > 0);
+    flood.ends(&node).await;
+}

@@ -1,0 +1,53 @@
+//! The kernel judges packets as the evaluator does: generated plans, real packets, both families. `TORTIE_SEED` (a
+//! number, or `random`) makes another run, `TORTIE_PLANS` a longer one.
+
+use crate::generate::Generator;
+use crate::shrink;
+use crate::world::{Sent, World};
+
+const SEED: u64 = 1;
+const PLANS: usize = 60;
+const PACKETS: usize = 400;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kernel_judges_as_the_evaluator_does() {
+    let seed = match std::env::var("TORTIE_SEED").as_deref() {
+        Ok("random") => rand::random(),
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => SEED,
+    };
+    let plans = std::env::var("TORTIE_PLANS").map_or(PLANS, |plans| plans.parse().unwrap());
+    println!("TORTIE_SEED={seed}");
+    let mut generator = Generator::new(seed);
+    let mut world = World::new().await;
+    let (mut allowed, mut denied) = (0, 0);
+    for round in 0..plans {
+        // A new daemon now and then, with other settings: it finds the table of the one before.
+        if round % 10 == 0 {
+            world.is_the_same_when_made_anew().await;
+            world.restart(generator.settings()).await;
+        }
+        let plan = generator.plan();
+        world.apply(&plan, round % 3 == 0).await;
+        let packets: Vec<Sent> = (0..PACKETS).map(|_| generator.packet()).collect();
+        let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();
+        let found = world.send(&packets, &expected).await;
+        allowed += expected.iter().filter(|allowed| **allowed).count();
+        denied += expected.iter().filter(|allowed| !**allowed).count();
+        let wrong = (0..packets.len()).find(|index| expected[*index] != found[*index]);
+        if let Some(index) = wrong {
+            let small = shrink::shrink(&mut world, plan, &packets[index]).await;
+            panic!(
+                "TORTIE_SEED={seed} round {round}: the evaluator says {}, the kernel {}\n{:#?}\n{:#?}\n{}",
+                expected[index],
+                found[index],
+                packets[index],
+                small,
+                world.listing()
+            );
+        }
+    }
+    println!("{allowed} packets allowed, {denied} denied");
+    let all = plans * PACKETS;
+    assert!(allowed > all / 20 && denied > all / 20, "too one-sided: {allowed} allowed, {denied} denied");
+}

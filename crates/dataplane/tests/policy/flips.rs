@@ -1,0 +1,89 @@
+//! No packet sees half of a policy.
+
+use crate::flood::{Flood, counted, flows};
+use crate::namespace::{id, start};
+use crate::plans::{guarded, ingress, open_plan, policy_id, tier, two_pods, udp};
+use crate::world::updates;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tortie_plan::{Action, Member, Plan, Policy, Rule, Set, SetId, SetKind, TierEnd};
+
+const FLIPS: usize = 1000;
+
+/// Two plans that let the same packets through in different ways.
+fn alike() -> (Plan, Plan) {
+    let simple = guarded(open_plan(), &[("simple", ingress(vec![udp(Action::Allow, 1000)]))]);
+
+    let mut devious = open_plan();
+    let set = SetId::new("s:clients");
+    let members = ["10.65.0.0/24", "fd80:65::2/128", "10.65.0.9/32"];
+    let members: BTreeSet<Member> = members.iter().map(|net| Member::Net(net.parse().unwrap())).collect();
+    devious.sets.insert(set.clone(), Set { kind: SetKind::Nets, members });
+    let pass = ingress(vec![udp(Action::Log, 2000), udp(Action::Pass, 1000), Rule::new(Action::Deny)]);
+    let mut from_set = udp(Action::Allow, 1000);
+    from_set.source.sets = vec![set.clone()];
+    let mut to_anyone = udp(Action::Allow, 1000);
+    to_anyone.source.sets = vec![set];
+    let out = Policy { tier: "default".into(), egress: vec![to_anyone], ..Policy::default() };
+    for (name, policy) in [("pass", pass), ("devious", ingress(vec![from_set])), ("out", out)] {
+        devious.policies.insert(policy_id(name), Arc::new(policy));
+    }
+    devious.guards.get_mut(&id("two")).unwrap().tiers =
+        vec![tier("first", TierEnd::Deny, &["pass"], &[]), tier("default", TierEnd::Deny, &["devious"], &[])];
+    devious.guards.get_mut(&id("one")).unwrap().tiers = vec![tier("default", TierEnd::Deny, &[], &["out"])];
+    (simple, devious)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_flood_policy_changes_a_thousand_times_and_no_packet_is_misjudged() {
+    let (node, one, _two) = two_pods().await;
+    let (simple, devious) = alike();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(simple.clone()).await.unwrap();
+    let flood = Flood::start(&node, &one);
+    flows(&node, 100).await;
+    for number in 0..FLIPS {
+        let (from, to) = if number % 2 == 0 { (&simple, &devious) } else { (&devious, &simple) };
+        let outcome = dataplane.apply(updates(from, to)).await.unwrap();
+        assert_eq!(outcome.failures, []);
+    }
+    let counted = flood.ends(&node).await;
+    assert!(counted.open_in > 1000, "{counted:?}");
+    assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_under_a_flood_changes_no_verdict_and_nothing_in_the_table() {
+    let (node, one, _two) = two_pods().await;
+    let (_, devious) = alike();
+    let (dataplane, reports) = start(&node).await;
+    dataplane.replace(devious.clone()).await.unwrap();
+    let flood = Flood::start(&node, &one);
+    flows(&node, 100).await;
+    let before = node.exec(&["nft", "-a", "-s", "list", "table", "inet", "tortie"]);
+    let mut running = (dataplane, reports);
+    for _ in 0..10 {
+        drop(running);
+        running = start(&node).await;
+        running.0.replace(devious.clone()).await.unwrap();
+        flows(&node, 100).await;
+    }
+    // Handles and all: a rule that was written again would have another.
+    assert_eq!(node.exec(&["nft", "-a", "-s", "list", "table", "inet", "tortie"]), before);
+    let counted = flood.ends(&node).await;
+    assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_no_daemon_runs_policy_stays() {
+    let (node, one, _two) = two_pods().await;
+    let (simple, _) = alike();
+    let (dataplane, reports) = start(&node).await;
+    dataplane.replace(simple).await.unwrap();
+    drop((dataplane, reports));
+    let flood = Flood::start(&node, &one);
+    flows(&node, 1000).await;
+    assert!(counted(&node).open_out > 0);
+    let counted = flood.ends(&node).await;
+    assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+}

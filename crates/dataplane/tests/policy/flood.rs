@@ -1,0 +1,129 @@
+//! Packets without end from pod one to pod two: to a port that is always open and to one that is always closed. What
+//! passes through everything is counted and thrown away, so that each packet is the first of its flow.
+
+use crate::namespace::{Namespace, eventually};
+use crate::packets;
+use crate::world::{Sockets, raw};
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tortie_plan::evaluate::Packet;
+
+pub const OPEN: u16 = 1000;
+pub const CLOSED: u16 = 2000;
+
+const PROBE: &str = "table inet probe {
+    counter open_in { }
+    counter open_out { }
+    counter closed_in { }
+    counter closed_out { }
+    chain enter {
+        type filter hook prerouting priority -400;
+        udp dport 1000 counter name open_in
+        udp dport 2000 counter name closed_in
+    }
+    chain leave {
+        type filter hook forward priority 100;
+        udp dport 1000 counter name open_out drop
+        udp dport 2000 counter name closed_out drop
+    }
+}";
+
+pub struct Flood {
+    stop: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    pub open_in: u64,
+    pub open_out: u64,
+    pub closed_in: u64,
+    pub closed_out: u64,
+}
+
+impl Flood {
+    /// From now on, and as soon as it has a way to send.
+    pub fn start(node: &Namespace, from: &Namespace) -> Flood {
+        node.nft(PROBE);
+        node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sockets, stopped) = (raw(from), stop.clone());
+        let sender = std::thread::spawn(move || send(&sockets, &stopped));
+        Flood { stop, sender: Some(sender) }
+    }
+
+    /// Stops it, and waits until everything that was let in is accounted for, if it can be.
+    pub async fn ends(mut self, node: &Namespace) -> Counted {
+        self.halt();
+        for _ in 0..100 {
+            let now = counted(node);
+            if now.open_in == now.open_out {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        counted(node)
+    }
+
+    fn halt(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(sender) = self.sender.take() {
+            sender.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits until some more packets have been sent.
+pub async fn flows(node: &Namespace, more: u64) {
+    let before = counted(node).closed_in;
+    eventually("packets are sent", || counted(node).closed_in >= before + more).await;
+}
+
+pub fn counted(node: &Namespace) -> Counted {
+    let text = node.exec(&["nft", "-j", "list", "counters", "table", "inet", "probe"]);
+    let listing: Value = serde_json::from_str(&text).unwrap();
+    let of = |name: &str| {
+        let mut counters = listing["nftables"].as_array().unwrap().iter().map(|object| &object["counter"]);
+        counters.find(|counter| counter["name"] == name).unwrap()["packets"].as_u64().unwrap()
+    };
+    Counted {
+        open_in: of("open_in"),
+        open_out: of("open_out"),
+        closed_in: of("closed_in"),
+        closed_out: of("closed_out"),
+    }
+}
+
+fn send(sockets: &Sockets, stop: &AtomicBool) {
+    let ways = [("10.65.0.2", "10.65.0.3"), ("fd80:65::2", "fd80:65::3")];
+    let mut source_port = 0u16;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..20 {
+            source_port = source_port.wrapping_add(1).max(1024);
+            for (source, destination) in ways {
+                for destination_port in [OPEN, CLOSED] {
+                    let packet = Packet {
+                        source: source.parse().unwrap(),
+                        destination: destination.parse().unwrap(),
+                        protocol: Packet::UDP,
+                        source_port,
+                        destination_port,
+                        icmp: None,
+                    };
+                    // Before it has an interface, it cannot.
+                    let _ = sockets.send(&packet, &packets::bytes(&packet, source_port));
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}

@@ -1,0 +1,289 @@
+//! Plans and packets at random, from few words so that they meet.
+
+use crate::namespace::id;
+use crate::world::{At, PODS, Sent, addresses, interface};
+use ipnet::IpNet;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tortie_plan::evaluate::{Connection, Packet};
+use tortie_plan::{
+    Action, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId, PolicyKind,
+    PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
+};
+
+const PORTS: [u16; 8] = [22, 53, 80, 443, 4789, 8080, 8081, 65535];
+const NETS: [&str; 20] = [
+    "10.65.0.0/16",
+    "10.65.0.0/24",
+    "10.65.1.0/30",
+    "10.65.1.2/32",
+    "10.65.2.4/30",
+    "10.65.0.0/30",
+    "198.51.100.0/24",
+    "198.51.100.4/30",
+    "192.168.77.1/32",
+    "0.0.0.0/0",
+    "fd65::/16",
+    "fd65:0::/32",
+    "fd65:1::/126",
+    "fd65:1::2/128",
+    "fd65:2::4/126",
+    "2001:db8::/64",
+    "2001:db8::4/126",
+    "fd77::1/128",
+    "2001:db8::/62",
+    "::/0",
+];
+const PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
+const NET_SETS: [&str; 4] = ["s:red", "s:green", "s:blue", "svcnoport:cart"];
+const PORT_SETS: [&str; 3] = ["n:web", "n:dns", "svc:cart"];
+const POLICIES: usize = 7;
+
+pub struct Generator {
+    random: StdRng,
+}
+
+impl Generator {
+    pub fn new(seed: u64) -> Generator {
+        Generator { random: StdRng::seed_from_u64(seed) }
+    }
+
+    fn chance(&mut self, of: f64) -> bool {
+        self.random.random_bool(of)
+    }
+
+    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of.choose(&mut self.random).unwrap().clone()
+    }
+
+    fn some<T: Clone>(&mut self, of: &[T], at_most: usize) -> Vec<T> {
+        let count = self.random.random_range(1..=at_most);
+        (0..count).map(|_| self.one(of)).collect()
+    }
+
+    fn maybe<T>(&mut self, of: f64, make: impl FnOnce(&mut Generator) -> T) -> Option<T> {
+        self.chance(of).then(|| make(self))
+    }
+
+    pub fn settings(&mut self) -> Settings {
+        let mut settings = Settings::default();
+        let ways = [EndpointToHost::Drop, EndpointToHost::Return, EndpointToHost::Accept];
+        settings.policy.endpoint_to_host = self.one(&ways);
+        settings.policy.drop_invalid = self.chance(0.7);
+        settings.policy.vxlan_from_workloads = self.chance(0.3);
+        settings.policy.ipip_from_workloads = self.chance(0.3);
+        if self.chance(0.5) {
+            let nets: Vec<IpNet> = self.some(&NETS, 2).iter().map(|net| net.parse().unwrap()).collect();
+            for (safe, net) in settings.policy.failsafe_inbound.iter_mut().zip(nets) {
+                safe.net = Some(net);
+            }
+        }
+        settings
+    }
+
+    pub fn plan(&mut self) -> Plan {
+        let mut plan = Plan::default();
+        for id in NET_SETS {
+            let members = self.some(&NETS, 5).iter().map(|net| Member::Net(net.parse().unwrap())).collect();
+            plan.sets.insert(SetId::new(id), Set { kind: SetKind::Nets, members });
+        }
+        for id in PORT_SETS {
+            let count = self.random.random_range(0..20);
+            let members = (0..count)
+                .map(|_| {
+                    let (at, protocol) = (self.place(), self.one(&[6, 17, 132]));
+                    let address = self.one(&addresses(at));
+                    Member::Port { address, protocol, port: self.one(&PORTS) }
+                })
+                .collect();
+            plan.sets.insert(SetId::new(id), Set { kind: SetKind::Ports, members });
+        }
+        for number in 0..POLICIES {
+            let policy = Policy {
+                tier: "default".into(),
+                selector: String::new(),
+                ingress: self.rules(4),
+                egress: self.rules(4),
+            };
+            plan.policies.insert(policy_id(number), Arc::new(policy));
+        }
+        let open = vec![Rule::new(Action::Allow)];
+        plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
+        plan.profiles.insert("closed".into(), Arc::new(Profile::default()));
+        plan.profiles
+            .insert("some".into(), Arc::new(Profile { ingress: self.rules(3), egress: self.rules(3) }));
+        for pod in 0..PODS {
+            // Now and then a workload that nobody knows.
+            if !self.chance(0.9) {
+                continue;
+            }
+            let guard = Guard {
+                interface: interface(pod),
+                up: self.chance(0.93),
+                addresses: addresses(At::Pod(pod)),
+                allowed_sources: self.maybe(0.3, |random| random.nets()).unwrap_or_default(),
+                tiers: self.tiers(),
+                profiles: self.profiles(),
+            };
+            plan.guards.insert(id(&pod.to_string()), guard);
+        }
+        let hosts = self.one(&[0, 0, 1, 2]);
+        for number in 0..hosts {
+            let endpoint = HostEndpoint {
+                interface: self.one(&["*", "eth0", "", "eth9"]).into(),
+                expected: addresses(At::Host),
+                tiers: self.tiers(),
+                profiles: self.profiles(),
+                untracked: self.maybe(0.3, Generator::tiers).unwrap_or_default(),
+                pre_dnat: self.maybe(0.4, Generator::tiers).unwrap_or_default(),
+                forward: self.maybe(0.5, Generator::tiers).unwrap_or_default(),
+            };
+            plan.host_endpoints.insert(format!("host-{number}"), endpoint);
+        }
+        plan
+    }
+
+    fn profiles(&mut self) -> Vec<String> {
+        let mut profiles = self.some(&["open", "open", "closed", "some", "missing"], 2);
+        profiles.dedup();
+        profiles.into_iter().map(str::to_owned).collect()
+    }
+
+    fn tiers(&mut self) -> Vec<Tier> {
+        let count = self.random.random_range(0..=3);
+        (0..count)
+            .map(|number| Tier {
+                name: format!("tier{number}"),
+                end: self.one(&[TierEnd::Deny, TierEnd::Pass, TierEnd::Pass]),
+                ingress: self.policies(),
+                egress: self.policies(),
+            })
+            .collect()
+    }
+
+    fn policies(&mut self) -> Vec<PolicyId> {
+        let mut numbers: Vec<usize> = (0..POLICIES + 1).collect();
+        numbers.shuffle(&mut self.random);
+        let count = self.random.random_range(0..=3);
+        numbers.into_iter().take(count).map(policy_id).collect()
+    }
+
+    fn rules(&mut self, at_most: usize) -> Vec<Rule> {
+        let count = self.random.random_range(0..=at_most);
+        (0..count).map(|_| self.rule()).collect()
+    }
+
+    fn rule(&mut self) -> Rule {
+        let action =
+            self.one(&[Action::Allow, Action::Allow, Action::Deny, Action::Deny, Action::Pass, Action::Log]);
+        let mut rule = Rule::new(action);
+        rule.ip_version = self.maybe(0.1, |random| random.one(&[IpVersion::V4, IpVersion::V6]));
+        rule.protocol = self.maybe(0.4, |random| random.one(&PROTOCOLS));
+        rule.not_protocol = self.maybe(0.1, |random| random.one(&PROTOCOLS));
+        rule.icmp = self.maybe(0.08, Generator::icmp);
+        rule.not_icmp = self.maybe(0.08, Generator::icmp);
+        rule.source = self.side();
+        rule.destination = self.side();
+        rule
+    }
+
+    fn icmp(&mut self) -> Icmp {
+        Icmp { r#type: self.one(&[8, 128, 13, 0]), code: self.maybe(0.5, |random| random.one(&[0, 1])) }
+    }
+
+    fn nets(&mut self) -> Vec<IpNet> {
+        self.some(&NETS, 4).iter().map(|net| net.parse().unwrap()).collect()
+    }
+
+    fn ranges(&mut self) -> Vec<PortRange> {
+        let count = self.random.random_range(1..=3);
+        (0..count)
+            .map(|_| {
+                let (one, other) = (self.one(&PORTS), self.one(&PORTS));
+                if self.chance(0.5) {
+                    PortRange { first: one, last: one }
+                } else {
+                    PortRange { first: one.min(other), last: one.max(other) }
+                }
+            })
+            .collect()
+    }
+
+    fn ids(&mut self, of: &[&str]) -> Vec<SetId> {
+        self.some(of, 2).into_iter().map(SetId::new).collect()
+    }
+
+    fn side(&mut self) -> Side {
+        Side {
+            nets: self.maybe(0.12, Generator::nets).unwrap_or_default(),
+            not_nets: self.maybe(0.1, Generator::nets).unwrap_or_default(),
+            sets: self.maybe(0.12, |random| random.ids(&NET_SETS)).unwrap_or_default(),
+            not_sets: self.maybe(0.08, |random| random.ids(&NET_SETS)).unwrap_or_default(),
+            ports: self.maybe(0.1, Generator::ranges).unwrap_or_default(),
+            named_ports: self.maybe(0.06, |random| random.ids(&PORT_SETS)).unwrap_or_default(),
+            not_ports: self.maybe(0.06, Generator::ranges).unwrap_or_default(),
+            not_named_ports: self.maybe(0.05, |random| random.ids(&PORT_SETS)).unwrap_or_default(),
+            service: self.maybe(0.04, |random| {
+                let all: Vec<&str> = NET_SETS.iter().chain(&PORT_SETS).copied().collect();
+                SetId::new(random.one(&all))
+            }),
+        }
+    }
+
+    fn place(&mut self) -> At {
+        let pod = self.random.random_range(0..PODS);
+        self.one(&[At::Pod(pod), At::Pod(pod), At::Pod(pod), At::Outside, At::Host])
+    }
+
+    pub fn packet(&mut self) -> Sent {
+        let (from, to) = loop {
+            let (from, to) = (self.place(), self.place());
+            if from != to {
+                break (from, to);
+            }
+        };
+        let v4 = self.chance(0.5);
+        let of_family = |at: At| -> Vec<IpAddr> {
+            addresses(at).into_iter().filter(|address| address.is_ipv4() == v4).collect()
+        };
+        let claimed = match from {
+            At::Pod(_) | At::Outside if self.chance(0.05) => At::Pod(self.random.random_range(0..PODS)),
+            from => from,
+        };
+        let own = if v4 { 1 } else { 58 };
+        let protocol = self.one(&[6, 6, 6, 17, 17, 17, 132, 136, own, own, 253, 4]);
+        let icmp = (protocol == own).then(|| {
+            let kinds: &[u8] = if v4 { &[8, 8, 13, 0] } else { &[128, 128, 129, 135] };
+            (self.one(kinds), self.one(&[0, 0, 1]))
+        });
+        let packet = Packet {
+            source: self.one(&of_family(claimed)),
+            destination: self.one(&of_family(to)),
+            protocol,
+            source_port: self.one(&PORTS),
+            destination_port: self.one(&PORTS),
+            icmp,
+        };
+        // Answers that nobody asked for; and what finds neighbours is not tracked at all.
+        let connection = match icmp {
+            Some((0 | 129, _)) => Connection::Invalid,
+            Some((135, _)) => Connection::Untracked,
+            _ => Connection::New,
+        };
+        Sent { from, to, packet, connection }
+    }
+}
+
+/// The last one is in no plan, the one before it is staged.
+fn policy_id(number: usize) -> PolicyId {
+    let kind = match number {
+        5 => PolicyKind::StagedGlobalNetworkPolicy,
+        6 => PolicyKind::NetworkPolicy,
+        _ => PolicyKind::GlobalNetworkPolicy,
+    };
+    let namespace = if kind == PolicyKind::NetworkPolicy { "shop".into() } else { String::new() };
+    PolicyId { kind, namespace, name: format!("policy-{number}") }
+}

@@ -1,0 +1,80 @@
+//! Two pods on a node, and plans about them.
+
+use crate::namespace::{Namespace, addresses, id, plan, pod, workload};
+use std::sync::Arc;
+use tortie_plan::{
+    Action, Guard, Plan, Policy, PolicyId, PolicyKind, PortRange, Profile, Rule, Tier, TierEnd, Update,
+};
+
+pub const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+pub const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+
+pub fn policy_id(name: &str) -> PolicyId {
+    PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() }
+}
+
+pub fn guard(interface: &str, with: &[&str]) -> Guard {
+    Guard {
+        interface: interface.into(),
+        up: true,
+        addresses: addresses(with),
+        profiles: vec!["open".into()],
+        ..Guard::default()
+    }
+}
+
+/// Two pods that may do everything.
+pub fn open_plan() -> Plan {
+    let mut plan = plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[]);
+    plan.guards.insert(id("one"), guard("cali1", &ONE));
+    plan.guards.insert(id("two"), guard("cali2", &TWO));
+    let everything = vec![Rule::new(Action::Allow)];
+    let open = Profile { ingress: everything.clone(), egress: everything };
+    plan.profiles.insert("open".into(), Arc::new(open));
+    plan
+}
+
+/// A node with both of them.
+pub async fn two_pods() -> (Namespace, Namespace, Namespace) {
+    let node = Namespace::new();
+    let one = pod(&node, "cali1", &ONE).await;
+    let two = pod(&node, "cali2", &TWO).await;
+    (node, one, two)
+}
+
+pub fn ingress(rules: Vec<Rule>) -> Policy {
+    Policy { tier: "default".into(), ingress: rules, ..Policy::default() }
+}
+
+pub fn tier(name: &str, end: TierEnd, ingress: &[&str], egress: &[&str]) -> Tier {
+    let ids = |names: &[&str]| names.iter().map(|name| policy_id(name)).collect();
+    Tier { name: name.into(), end, ingress: ids(ingress), egress: ids(egress) }
+}
+
+/// Pod two is guarded by these policies, in one tier that ends in denial.
+pub fn guarded(mut plan: Plan, policies: &[(&str, Policy)]) -> Plan {
+    let names: Vec<&str> = policies.iter().map(|(name, _)| *name).collect();
+    for (name, policy) in policies {
+        plan.policies.insert(policy_id(name), Arc::new(policy.clone()));
+    }
+    let tier = tier("default", TierEnd::Deny, &names, &[]);
+    plan.guards.get_mut(&id("two")).unwrap().tiers = vec![tier];
+    plan
+}
+
+pub fn udp(action: Action, port: u16) -> Rule {
+    let mut rule = Rule::new(action);
+    rule.protocol = Some(17);
+    rule.destination.ports = vec![PortRange { first: port, last: port }];
+    rule
+}
+
+/// What a policy is replaced by.
+pub fn change(name: &str, policy: Policy) -> Update {
+    Update::Policy(policy_id(name), Some(Arc::new(policy)))
+}
+
+/// Not much patience where the answer is no.
+pub fn reaches(from: &Namespace, address: &str) -> bool {
+    from.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success()
+}

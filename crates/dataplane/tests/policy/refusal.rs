@@ -1,0 +1,49 @@
+//! One object that the kernel does not take closes what it is about, and nothing else.
+
+use crate::namespace::{id, start};
+use crate::plans::{change, guarded, ingress, open_plan, policy_id, reaches, two_pods};
+use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
+
+/// More conditions than a rule of the kernel can have.
+fn too_much() -> Rule {
+    let mut rule = Rule::new(Action::Deny);
+    rule.source.not_sets = (0..100).map(|number| SetId::new(&format!("s:{number}"))).collect();
+    rule
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
+    let (node, one, two) = two_pods().await;
+    let mut plan = guarded(open_plan(), &[("big", ingress(vec![Rule::new(Action::Allow)]))]);
+    for number in 0..100 {
+        let set = Set { kind: SetKind::Nets, members: Default::default() };
+        plan.sets.insert(SetId::new(&format!("s:{number}")), set);
+    }
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan.clone()).await.unwrap();
+    assert!(reaches(&one, "10.65.0.3"));
+
+    // Together with something that must not suffer from it.
+    let good = ingress(vec![Rule::new(Action::Allow)]);
+    let updates =
+        vec![change("big", ingress(vec![too_much(), Rule::new(Action::Allow)])), change("good", good)];
+    let outcome = dataplane.apply(updates).await.unwrap();
+    let named: Vec<&str> = outcome.failures.iter().map(|failure| failure.object.as_str()).collect();
+    assert_eq!(named, ["in-gnp/big"], "{:?}", outcome.failures);
+    assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3"), "it fails closed");
+    assert!(reaches(&two, "10.65.0.2"), "others are not concerned");
+    assert!(node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("chain in-gnp/good"));
+
+    // Mended, it works.
+    let outcome =
+        dataplane.apply(vec![change("big", ingress(vec![Rule::new(Action::Allow)]))]).await.unwrap();
+    assert_eq!(outcome.failures, []);
+    assert!(reaches(&one, "10.65.0.3"));
+
+    // Taken away, nothing is left of it.
+    let mut guard = plan.guards[&id("two")].clone();
+    guard.tiers.clear();
+    let updates = vec![Update::Guard(id("two"), Some(guard)), Update::Policy(policy_id("big"), None)];
+    assert_eq!(dataplane.apply(updates).await.unwrap().failures, []);
+    assert!(!node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("gnp/big"));
+}

@@ -1,0 +1,50 @@
+//! What is done to the table by hand is undone; what is not ours is left alone.
+
+use crate::namespace::{eventually, start};
+use crate::plans::{guarded, ingress, open_plan, reaches, two_pods, udp};
+use crate::table;
+use std::collections::BTreeSet;
+use tortie_plan::{Action, Member, Rule, Set, SetId, SetKind};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_done_to_the_table_is_undone() {
+    let (node, one, _two) = two_pods().await;
+    let mut from_set = Rule::new(Action::Deny);
+    from_set.source.sets = vec![SetId::new("s:bad")];
+    let mut plan = guarded(open_plan(), &[("policy", ingress(vec![udp(Action::Allow, 53), from_set]))]);
+    let members: BTreeSet<Member> =
+        ["10.65.0.2/32", "192.0.2.0/24"].iter().map(|net| Member::Net(net.parse().unwrap())).collect();
+    plan.sets.insert(SetId::new("s:bad"), Set { kind: SetKind::Nets, members });
+    node.nft(
+        "table inet foreign { set s { type ipv4_addr; elements = { 10.0.0.1 }; }; chain c { accept; }; }",
+    );
+    let foreign = table::of(&node, "foreign");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan).await.unwrap();
+    let wanted = table::contents(&node);
+    assert!(!reaches(&one, "10.65.0.3"), "denied by the policy");
+
+    for deed in [
+        "flush table inet tortie",
+        "delete table inet tortie",
+        "flush chain inet tortie in-gnp/policy",
+        "insert rule inet tortie in-gnp/policy accept",
+        "add rule inet tortie in-gnp/policy accept",
+        "add chain inet tortie mine",
+        "add set inet tortie mine { type ipv4_addr; }",
+        "delete element inet tortie s-bad-4 { 10.65.0.2 }",
+        "add element inet tortie s-bad-4 { 10.99.0.9 }",
+        "delete element inet tortie s-bad-4-nets { 192.0.2.0/24 }",
+        "add element inet tortie s-bad-4-nets { 198.51.100.0-198.51.100.7 }",
+        "delete element inet tortie to-workload { \"cali2\" }",
+        "flush set inet tortie sources-4",
+        "add table inet tortie { flags dormant; }",
+        "add chain inet tortie forward-to { policy drop; }",
+    ] {
+        node.nft(deed);
+        eventually(deed, || table::exists(&node) && table::contents(&node) == wanted).await;
+    }
+    // Dormant or not, it works again.
+    assert!(!reaches(&one, "10.65.0.3"));
+    assert_eq!(table::of(&node, "foreign"), foreign);
+}

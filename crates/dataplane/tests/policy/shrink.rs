@@ -1,0 +1,106 @@
+//! Makes a plan on which kernel and evaluator differ as small as it gets.
+
+use crate::world::{Sent, World};
+use std::sync::Arc;
+use tortie_plan::{Plan, Policy, Rule, Side};
+
+/// How many plans are tried.
+const TRIES: usize = 400;
+
+pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
+    let mut tries = 0;
+    loop {
+        let mut smaller = None;
+        for candidate in candidates(&plan) {
+            tries += 1;
+            if tries > TRIES {
+                break;
+            }
+            if differs(world, &candidate, sent).await {
+                smaller = Some(candidate);
+                break;
+            }
+        }
+        match smaller {
+            Some(candidate) => plan = candidate,
+            None => break,
+        }
+    }
+    // Leaves the kernel with what is shown.
+    world.apply(&plan, true).await;
+    plan
+}
+
+async fn differs(world: &mut World, plan: &Plan, sent: &Sent) -> bool {
+    world.apply(plan, true).await;
+    let expected = world.expected(plan, sent);
+    world.send(std::slice::from_ref(sent), &[expected]).await != [expected]
+}
+
+/// Plans with a bit less in them; the big bits first.
+fn candidates(plan: &Plan) -> Vec<Plan> {
+    let mut found = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Plan)| {
+        let mut smaller = plan.clone();
+        change(&mut smaller);
+        if smaller != *plan {
+            found.push(smaller);
+        }
+    };
+    for name in plan.host_endpoints.keys() {
+        with(&|plan| {
+            plan.host_endpoints.remove(name);
+        });
+    }
+    for id in plan.guards.keys() {
+        with(&|plan| {
+            plan.guards.remove(id);
+        });
+        with(&|plan| plan.guards.get_mut(id).unwrap().allowed_sources.clear());
+        for tier in 0..plan.guards[id].tiers.len() {
+            with(&|plan| {
+                plan.guards.get_mut(id).unwrap().tiers.remove(tier);
+            });
+        }
+    }
+    for id in plan.policies.keys() {
+        with(&|plan| {
+            plan.policies.remove(id);
+        });
+        for egress in [false, true] {
+            let rules = |policy: &Policy| if egress { policy.egress.len() } else { policy.ingress.len() };
+            for index in 0..rules(&plan.policies[id]) {
+                let edit = |plan: &mut Plan, edit: &dyn Fn(&mut Vec<Rule>)| {
+                    let mut policy = Policy::clone(&plan.policies[id]);
+                    edit(if egress { &mut policy.egress } else { &mut policy.ingress });
+                    plan.policies.insert(id.clone(), Arc::new(policy));
+                };
+                with(&|plan| {
+                    edit(plan, &|rules| {
+                        rules.remove(index);
+                    });
+                });
+                let weaker: [fn(&mut Rule); 7] = [
+                    |rule| rule.source = Side::default(),
+                    |rule| rule.destination = Side::default(),
+                    |rule| rule.protocol = None,
+                    |rule| rule.not_protocol = None,
+                    |rule| rule.icmp = None,
+                    |rule| rule.not_icmp = None,
+                    |rule| rule.ip_version = None,
+                ];
+                for change in weaker {
+                    with(&|plan| edit(plan, &|rules| change(&mut rules[index])));
+                }
+            }
+        }
+    }
+    for (id, set) in &plan.sets {
+        for member in &set.members {
+            with(&|plan| {
+                plan.sets.get_mut(id).unwrap().members.remove(member);
+            });
+        }
+    }
+    found
+}

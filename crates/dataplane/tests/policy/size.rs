@@ -1,0 +1,86 @@
+//! Much of everything: sets, ranges, rules.
+
+use crate::namespace::start;
+use crate::plans::{guarded, ingress, open_plan, reaches, two_pods, udp};
+use crate::table;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use tortie_plan::{Action, Icmp, Member, Plan, Rule, Set, SetId, SetKind, Update};
+
+fn net(text: &str) -> Member {
+    Member::Net(text.parse().unwrap())
+}
+
+/// Pings from members of the set are denied, everything else is allowed.
+fn denying(members: BTreeSet<Member>) -> Plan {
+    let mut deny = Rule::new(Action::Deny);
+    deny.source.sets = vec![SetId::new("s:bad")];
+    let mut plan = guarded(open_plan(), &[("bad", ingress(vec![deny, Rule::new(Action::Allow)]))]);
+    plan.sets.insert(SetId::new("s:bad"), Set { kind: SetKind::Nets, members });
+    plan
+}
+
+fn members(added: &[&str], removed: &[&str]) -> Vec<Update> {
+    let nets = |nets: &[&str]| nets.iter().map(|text| net(text)).collect();
+    vec![Update::Members { set: SetId::new("s:bad"), added: nets(added), removed: nets(removed) }]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_addresses_and_ten_thousand_nets_in_one_set() {
+    let (node, one, _two) = two_pods().await;
+    let addresses = (0..100_000u32).map(|number| format!("{}/32", Ipv4Addr::from(0x0a80_0000 + number)));
+    // Every second /24, so that they do not become one.
+    let nets = (0..10_000u32).map(|number| format!("{}/24", Ipv4Addr::from(0x6400_0000 + number * 512)));
+    let all = addresses.chain(nets).map(|text| net(&text)).collect();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(denying(all)).await.unwrap();
+    let contents = table::contents(&node);
+    assert_eq!(contents["set s-bad-4"].len(), 100_001);
+    assert_eq!(contents["set s-bad-4-nets"].len(), 10_001);
+    assert!(reaches(&one, "10.65.0.3"));
+    let outcome = dataplane.apply(members(&["10.65.0.2/32"], &[])).await.unwrap();
+    assert_eq!(outcome.failures, []);
+    assert!(!reaches(&one, "10.65.0.3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nets_that_contain_each_other_come_and_go_one_by_one() {
+    let (node, one, _two) = two_pods().await;
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(denying(BTreeSet::new())).await.unwrap();
+    assert!(reaches(&one, "10.65.0.3"));
+    // Each step: what comes, what goes, and whether the pod is in the set then, by family.
+    let steps: [(&[&str], &[&str], bool, bool); 9] = [
+        (&["10.65.0.0/24", "10.0.0.0/8"], &[], true, false),
+        (&[], &["10.0.0.0/8"], true, false),
+        (&["10.65.0.0/30", "fd80::/16"], &["10.65.0.0/24"], true, true),
+        (&["10.65.0.2/32"], &["10.65.0.0/30"], true, true),
+        (&["0.0.0.0/0"], &["10.65.0.2/32", "fd80::/16"], true, false),
+        (&["::/0", "fd80:65::2/128"], &[], true, true),
+        (&["128.0.0.0/1"], &["0.0.0.0/0", "::/0"], false, true),
+        (&["0.0.0.0/1", "10.65.0.2/31"], &["fd80:65::2/128"], true, false),
+        (&[], &["0.0.0.0/1", "128.0.0.0/1", "10.65.0.2/31"], false, false),
+    ];
+    for (number, (added, removed, v4, v6)) in steps.into_iter().enumerate() {
+        let outcome = dataplane.apply(members(added, removed)).await.unwrap();
+        assert_eq!(outcome.failures, [], "step {number}");
+        assert_eq!(reaches(&one, "10.65.0.3"), !v4, "step {number}, IPv4");
+        assert_eq!(reaches(&one, "fd80:65::3"), !v6, "step {number}, IPv6");
+    }
+    let left: Vec<String> =
+        table::contents(&node).into_keys().filter(|name| name.contains("s-bad")).collect();
+    assert_eq!(left, ["set s-bad-4", "set s-bad-6"], "the sets of ranges are gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_of_1024_rules_decides() {
+    let (node, one, _two) = two_pods().await;
+    let mut rules: Vec<Rule> = (0..1023).map(|port| udp(Action::Deny, port + 1)).collect();
+    let mut echo = Rule::new(Action::Allow);
+    (echo.protocol, echo.icmp) = (Some(1), Some(Icmp { r#type: 8, code: Some(0) }));
+    rules.push(echo);
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(guarded(open_plan(), &[("long", ingress(rules))])).await.unwrap();
+    assert!(reaches(&one, "10.65.0.3"));
+    assert!(!reaches(&one, "fd80:65::3"), "the rule is about ICMP, not ICMPv6");
+}

@@ -1,0 +1,339 @@
+//! A node with three pods and the world outside. Our packets are counted when they enter the node, and noted where they
+//! would leave it or arrive at the host: what a table of ours behind everything sees of them was allowed.
+
+use crate::namespace::{Namespace, eventually, id, request};
+use crate::packets::{self, DSCP};
+use crate::table;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use tortie_dataplane::{Dataplane, Reports, pod};
+use tortie_plan::evaluate::{Connection, Node, Packet, Place, Way};
+use tortie_plan::{Plan, Settings, Update, Workload};
+
+pub const PODS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum At {
+    Pod(usize),
+    Outside,
+    Host,
+}
+
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub from: At,
+    pub to: At,
+    pub packet: Packet,
+    pub connection: Connection,
+}
+
+pub fn interface(pod: usize) -> String {
+    format!("cali{pod}")
+}
+
+/// What a place is addressed by.
+pub fn addresses(at: At) -> Vec<IpAddr> {
+    let texts: Vec<String> = match at {
+        At::Pod(pod) => {
+            let of_pod = |last| [format!("10.65.{pod}.{last}"), format!("fd65:{pod}::{last}")];
+            (1..=4).flat_map(of_pod).collect()
+        }
+        At::Outside => {
+            (1..=6).flat_map(|last| [format!("198.51.100.{last}"), format!("2001:db8::{last}")]).collect()
+        }
+        At::Host => vec!["192.168.77.1".into(), "fd77::1".into()],
+    };
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// Sockets that send whole packets, from inside a namespace.
+pub struct Sockets {
+    v4: OwnedFd,
+    v6: OwnedFd,
+}
+
+impl Sockets {
+    pub fn send(&self, packet: &Packet, bytes: &[u8]) -> nix::Result<usize> {
+        match packet.destination {
+            IpAddr::V4(address) => {
+                let to = SockaddrIn::from(SocketAddrV4::new(address, 0));
+                sendto(self.v4.as_raw_fd(), bytes, &to, MsgFlags::empty())
+            }
+            IpAddr::V6(address) => {
+                let to = SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, 0));
+                sendto(self.v6.as_raw_fd(), bytes, &to, MsgFlags::empty())
+            }
+        }
+    }
+}
+
+pub struct World {
+    node: Namespace,
+    _others: Vec<Namespace>,
+    sockets: BTreeMap<At, Sockets>,
+    settings: Settings,
+    dataplane: Option<(Dataplane, Reports)>,
+    plan: Plan,
+}
+
+impl World {
+    pub async fn new() -> World {
+        let (node, outside) = Namespace::node_pair();
+        for key in ["all", "eth0", "default"] {
+            node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{key}.rp_filter=0")]);
+        }
+        for net in ["198.51.100.0/24 via 192.168.77.2", "2001:db8::/64 via fd77::2"] {
+            node.ip(&format!("route add {net}"));
+        }
+        for net in ["10.65.0.0/16 via 192.168.77.1", "fd65::/16 via fd77::1"] {
+            outside.ip(&format!("route add {net}"));
+        }
+        let mut sockets = BTreeMap::from([(At::Host, raw(&node)), (At::Outside, raw(&outside))]);
+        let mut others = vec![outside];
+        for number in 0..PODS {
+            let pod = Namespace::new();
+            let texts: Vec<String> = addresses(At::Pod(number)).iter().map(IpAddr::to_string).collect();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let wanted = request(&pod, &interface(number), &texts);
+            pod::attach(&node.open(), &wanted).await.unwrap();
+            sockets.insert(At::Pod(number), raw(&pod));
+            others.push(pod);
+        }
+        node.nft(&probe());
+        // Broken checksums are no concern of this test.
+        node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
+        let plan = Plan::default();
+        World { node, _others: others, sockets, settings: Settings::default(), dataplane: None, plan }
+    }
+
+    /// A new daemon with other settings. The table stays.
+    pub async fn restart(&mut self, settings: Settings) {
+        let first = self.dataplane.take().is_none();
+        self.settings = settings.clone();
+        let started = Dataplane::start(self.node.open(), settings).await.unwrap();
+        let plan = Plan { workloads: workloads(), ..self.plan.clone() };
+        started.0.replace(plan.clone()).await.unwrap();
+        self.plan = plan;
+        self.dataplane = Some(started);
+        if first {
+            self.settle_neighbours();
+        }
+    }
+
+    /// What the addresses of gateways lead to is known once and for all.
+    fn settle_neighbours(&self) {
+        for other in &self._others {
+            for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
+                if other.has_link("eth0") {
+                    other.try_ip(&format!(
+                        "neigh replace {gateway} lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent"
+                    ));
+                }
+            }
+        }
+        let mac = self.node.json("link show dev eth0")[0]["address"].as_str().unwrap().to_owned();
+        for address in ["192.168.77.1", "fd77::1"] {
+            self._others[0].ip(&format!("neigh replace {address} lladdr {mac} dev eth0 nud permanent"));
+        }
+    }
+
+    pub async fn apply(&mut self, plan: &Plan, as_a_whole: bool) {
+        let plan = Plan { workloads: workloads(), ..plan.clone() };
+        let (dataplane, _) = self.dataplane.as_ref().unwrap();
+        if as_a_whole {
+            dataplane.replace(plan.clone()).await.unwrap();
+        } else {
+            let outcome = dataplane.apply(updates(&self.plan, &plan)).await.unwrap();
+            assert_eq!(outcome.failures, [], "the kernel refused something");
+        }
+        self.plan = plan;
+    }
+
+    /// The history of a table does not show: one that is made in one go is like it.
+    pub async fn is_the_same_when_made_anew(&self) {
+        if self.dataplane.is_none() {
+            return;
+        }
+        let before = table::contents(&self.node);
+        self.node.nft("delete table inet tortie");
+        let same = || table::exists(&self.node) && table::contents(&self.node) == before;
+        eventually("the table is as it was", same).await;
+    }
+
+    pub fn listing(&self) -> String {
+        self.node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
+    }
+
+    pub fn expected(&self, plan: &Plan, sent: &Sent) -> bool {
+        let interfaces = BTreeMap::from([
+            ("lo".to_owned(), vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]),
+            ("eth0".to_owned(), addresses(At::Host)),
+        ]);
+        let assignment = tortie_plan::assign(&plan.host_endpoints, &interfaces);
+        let node = Node::new(plan, &self.settings, assignment);
+        let names: Vec<String> = (0..PODS).map(interface).collect();
+        let place = |at| match at {
+            At::Host => Place::Host,
+            At::Outside => Place::Interface("eth0"),
+            At::Pod(number) => Place::Interface(names[number].as_str()),
+        };
+        let way = Way { connection: sent.connection, ..Way::new(place(sent.from), place(sent.to)) };
+        node.judge(&sent.packet, &way, None).allowed
+    }
+
+    /// Sends them all; says which got through. Waits longer for those that should.
+    pub async fn send(&mut self, packets: &[Sent], expected: &[bool]) -> Vec<bool> {
+        self.node.nft(
+            "flush set inet probe arrived4; flush set inet probe arrived6; reset counters table inet probe",
+        );
+        for (index, sent) in packets.iter().enumerate() {
+            let bytes = packets::bytes(&sent.packet, number(index));
+            self.emit(sent, &bytes);
+        }
+        let patience = Instant::now() + Duration::from_secs(30);
+        while self.entered() < packets.len() {
+            assert!(Instant::now() < patience, "{} of {} packets entered", self.entered(), packets.len());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let patience = Instant::now() + Duration::from_secs(3);
+        loop {
+            let arrived = self.arrived();
+            let came =
+                |index: usize, sent: &Sent| arrived.contains(&(sent.packet.source.is_ipv4(), number(index)));
+            let found: Vec<bool> =
+                packets.iter().enumerate().map(|(index, sent)| came(index, sent)).collect();
+            let missing = found.iter().zip(expected).any(|(found, expected)| *expected && !found);
+            if !missing || Instant::now() > patience {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn emit(&self, sent: &Sent, bytes: &[u8]) {
+        match self.sockets[&sent.from].send(&sent.packet, bytes) {
+            // What the host is not allowed to send, it is told at once.
+            Ok(_) | Err(Errno::EPERM) => {}
+            Err(error) => panic!("{sent:?}: {error}"),
+        }
+    }
+
+    fn entered(&self) -> usize {
+        let text = self.node.exec(&["nft", "-j", "list", "counters", "table", "inet", "probe"]);
+        let listing: Value = serde_json::from_str(&text).unwrap();
+        let objects = listing["nftables"].as_array().unwrap().iter();
+        let packets = objects.filter_map(|object| object["counter"]["packets"].as_u64()).sum::<u64>();
+        usize::try_from(packets).unwrap()
+    }
+
+    fn arrived(&self) -> BTreeSet<(bool, u16)> {
+        let mut arrived = BTreeSet::new();
+        for (set, v4) in [("arrived4", true), ("arrived6", false)] {
+            let text = self.node.exec(&["nft", "-j", "list", "set", "inet", "probe", set]);
+            let listing: Value = serde_json::from_str(&text).unwrap();
+            let objects = listing["nftables"].as_array().unwrap();
+            let elements = objects.iter().find_map(|object| object["set"]["elem"].as_array());
+            for element in elements.into_iter().flatten() {
+                let number = element.as_u64().or(element["elem"]["val"].as_u64()).unwrap();
+                arrived.insert((v4, u16::try_from(number).unwrap()));
+            }
+        }
+        arrived
+    }
+}
+
+/// Never 0: the kernel would choose another.
+fn number(index: usize) -> u16 {
+    u16::try_from(index + 1).unwrap()
+}
+
+fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
+    (0..PODS)
+        .map(|number| {
+            let workload = Workload {
+                interface: interface(number),
+                mac: None,
+                addresses: addresses(At::Pod(number)),
+                // The kernel's own check of sources is left out: ours is what is tested.
+                may_spoof: true,
+            };
+            (id(&number.to_string()), workload)
+        })
+        .collect()
+}
+
+/// The changes between two plans, in the order in which they come from `compute`: what goes is told first.
+pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
+    let mut updates = Vec::new();
+    for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
+        updates.push(Update::Set(id.clone(), None));
+    }
+    for (id, set) in &new.sets {
+        let before = old.sets.get(id).filter(|before| before.kind == set.kind);
+        if before.is_none() {
+            updates.push(Update::Set(id.clone(), Some(set.kind)));
+        }
+        let empty = BTreeSet::new();
+        let members = before.map_or(&empty, |set| &set.members);
+        updates.push(Update::Members {
+            set: id.clone(),
+            added: set.members.difference(members).copied().collect(),
+            removed: members.difference(&set.members).copied().collect(),
+        });
+    }
+    fn differing<K: Ord + Clone, V: Clone + PartialEq>(
+        old: &BTreeMap<K, V>,
+        new: &BTreeMap<K, V>,
+    ) -> Vec<(K, Option<V>)> {
+        let keys: BTreeSet<&K> = old.keys().chain(new.keys()).collect();
+        let changed = keys.into_iter().filter(|key| old.get(key) != new.get(key));
+        changed.map(|key| (key.clone(), new.get(key).cloned())).collect()
+    }
+    updates.extend(
+        differing(&old.policies, &new.policies).into_iter().map(|(id, policy)| Update::Policy(id, policy)),
+    );
+    updates.extend(
+        differing(&old.profiles, &new.profiles).into_iter().map(|(id, profile)| Update::Profile(id, profile)),
+    );
+    updates
+        .extend(differing(&old.guards, &new.guards).into_iter().map(|(id, guard)| Update::Guard(id, guard)));
+    let hosts = differing(&old.host_endpoints, &new.host_endpoints);
+    updates.extend(hosts.into_iter().map(|(name, endpoint)| Update::HostEndpoint(name, endpoint)));
+    updates
+}
+
+pub fn raw(namespace: &Namespace) -> Sockets {
+    let open = |family| socket(family, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
+    let (v4, v6) = namespace.open().run(|| (open(AddressFamily::Inet), open(AddressFamily::Inet6))).unwrap();
+    Sockets { v4, v6 }
+}
+
+/// Before everything it counts, behind everything it notes and throws away: nobody answers, no connection comes to be.
+fn probe() -> String {
+    let mine = |action: &str| format!("ip dscp {DSCP} {action}; ip6 dscp {DSCP} {action};");
+    let (count, note) = (mine("counter name entered"), mine("goto note"));
+    format!(
+        "table inet probe {{
+            counter entered {{ }}
+            set arrived4 {{ typeof ip id; size 65535; flags dynamic; }}
+            set arrived6 {{ typeof ip6 flowlabel; size 65535; flags dynamic; }}
+            chain note {{
+                meta nfproto ipv4 add @arrived4 {{ ip id }}
+                meta nfproto ipv6 add @arrived6 {{ ip6 flowlabel }}
+                drop
+            }}
+            chain enter {{ type filter hook prerouting priority -400; {count} }}
+            chain make {{ type filter hook output priority -400; {count} }}
+            chain arrive {{ type filter hook input priority 100; {note} }}
+            chain forward {{ type filter hook forward priority 100; {note} }}
+            chain leave {{ type filter hook postrouting priority 200; {note} }}
+        }}"
+    )
+}
