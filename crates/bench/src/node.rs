@@ -52,7 +52,7 @@ impl Node {
 
     pub fn config(&self) -> serde_json::Value {
         json!({
-            "cniVersion": "1.0.0", "name": "bench", "type": "calico", "mtu": 1500,
+            "cniVersion": "1.1.0", "name": "bench", "type": "calico", "mtu": 1500,
             "tortie_socket": self.dir.path().join("run/cni.sock"),
             "ipam": {"type": "calico-ipam"},
         })

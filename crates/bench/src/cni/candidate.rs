@@ -97,7 +97,8 @@ impl Candidate<'_> {
             .stderr(Stdio::null())
             .spawn()?;
         if let Some(mut input) = child.stdin.take() {
-            input.write_all(self.config.as_bytes())?;
+            // VERSION is answered without reading the configuration; any other failure shows in the exit code.
+            let _ = input.write_all(self.config.as_bytes());
         }
         let output = child.wait_with_output()?;
         let took = start.elapsed();
