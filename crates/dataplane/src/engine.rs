@@ -18,6 +18,8 @@ use tortie_plan::{Plan, Settings, Update, WorkloadId};
 const TICK: Duration = Duration::from_secs(1);
 /// Between two complete looks, give or take a tenth.
 const RESYNC: Duration = Duration::from_secs(90);
+/// Between two rounds of reports: telling looks at every workload.
+const TELL: Duration = Duration::from_millis(50);
 /// Events taken in before the kernel is made to converge.
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
@@ -93,7 +95,15 @@ impl Dataplane {
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
-            outbox: Outbox { reports, told: BTreeMap::new(), told_mtu: None, told_routes: None, mtu },
+            outbox: Outbox {
+                reports,
+                told: BTreeMap::new(),
+                told_mtu: None,
+                told_routes: None,
+                mtu,
+                told_at: None,
+                due: None,
+            },
         };
         tokio::spawn(engine.run(inbox));
         Ok((Dataplane { commands, mtu: mtu_receiver }, Reports { receiver }))
@@ -172,6 +182,10 @@ impl Engine {
         loop {
             let mut waiting = Vec::new();
             tokio::select! {
+                () = until(self.outbox.due) => {
+                    self.outbox.tell(&self.core);
+                    continue;
+                },
                 command = inbox.recv() => match command {
                     Some(command) => waiting.push(self.take_in(command)),
                     None => return,
@@ -190,6 +204,7 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
+            self.outbox.tell_soon(&self.core);
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
@@ -251,7 +266,7 @@ impl Engine {
         self.stale.links = true;
     }
 
-    /// Does everything that is due and tells about it.
+    /// Does everything that is due.
     async fn converge(&mut self) -> ApplyOutcome {
         let mut failures = Vec::new();
         if let Err(error) = self.refresh().await {
@@ -261,7 +276,6 @@ impl Engine {
         self.settings(&mut failures).await;
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;
-        self.outbox.tell(&self.core);
         ApplyOutcome { failures }
     }
 
@@ -423,10 +437,22 @@ struct Outbox {
     told_mtu: Option<MtuChoice>,
     told_routes: Option<usize>,
     mtu: watch::Sender<MtuChoice>,
+    told_at: Option<Instant>,
+    /// When to tell what happened since.
+    due: Option<Instant>,
 }
 
 impl Outbox {
+    /// Now, unless it was only just done.
+    fn tell_soon(&mut self, core: &Core) {
+        match self.told_at.map(|told| told + TELL) {
+            Some(due) if due > Instant::now() => self.due = Some(due),
+            _ => self.tell(core),
+        }
+    }
+
     fn tell(&mut self, core: &Core) {
+        (self.told_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
@@ -451,6 +477,13 @@ impl Outbox {
             }
         }
         self.told = present;
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
