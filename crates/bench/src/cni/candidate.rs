@@ -4,8 +4,9 @@ use crate::measure::Latencies;
 use crate::namespace::{Result, check, enter};
 use crate::node::Node;
 use crate::process::time_of_the_ended;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,13 +84,13 @@ impl Candidate<'_> {
     /// From the start of the plugin to its end.
     fn call(&self, command: &str, pod: Option<&PathBuf>) -> Result<Duration> {
         check()?;
-        let container = pod.and_then(|pod| pod.file_name()).unwrap_or_default();
+        let container = pod.map_or_else(String::new, |pod| container_id(pod));
         let start = Instant::now();
         let mut child = Command::new(&self.program)
             .env_clear()
             .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", container)
-            .env("CNI_NETNS", pod.map(PathBuf::as_path).unwrap_or(std::path::Path::new("")))
+            .env("CNI_CONTAINERID", &container)
+            .env("CNI_NETNS", pod.map(PathBuf::as_path).unwrap_or(Path::new("")))
             .env("CNI_IFNAME", self.ifname)
             .env("CNI_PATH", self.program.with_file_name(""))
             .stdin(Stdio::piped())
@@ -112,4 +113,11 @@ impl Candidate<'_> {
     fn processor_time(&self) -> Result<Duration> {
         Ok(time_of_the_ended()? + self.node.map_or(Ok(Duration::ZERO), Node::processor_time)?)
     }
+}
+
+/// As runtimes make them up: no two begin alike.
+fn container_id(pod: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    pod.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
