@@ -2,22 +2,16 @@
 
 mod load;
 
-use crate::Outcome;
 use crate::measure::{table, times};
 use crate::store::server::Server;
+use crate::{Outcome, plain};
 use load::{Cluster, Phase};
-use std::error::Error;
 
 /// Each measurement is taken this many times, the two stores in turn.
 const ROUNDS: usize = 3;
 /// Fits into one block, so that after the first address nothing but handing out happens.
 const EACH: usize = 48;
 const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
-
-/// What crossed a task, as what does not have to.
-fn plain(error: Box<dyn Error + Send + Sync>) -> Box<dyn Error> {
-    error
-}
 
 pub fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

@@ -1,8 +1,14 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod cni;
 mod ipam;
 mod measure;
+mod memory;
 mod model;
+mod namespace;
+mod node;
+mod process;
+mod routes;
 mod store;
 
 use std::error::Error;
@@ -10,15 +16,23 @@ use std::process::ExitCode;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
+/// What crossed a thread, as what does not have to.
+fn plain(error: Box<dyn Error + Send + Sync>) -> Box<dyn Error> {
+    error
+}
+
 struct Suite {
     name: &'static str,
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 3] = [
+const SUITES: [Suite; 6] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
+    Suite { name: "routes", run: routes::run },
+    Suite { name: "cni", run: cni::run },
+    Suite { name: "memory", run: memory::run },
 ];
 
 fn main() -> ExitCode {

@@ -3,6 +3,7 @@
 //! The time is that which the thread spent on a processor, so that other work on the machine counts little.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 const ROUNDS: usize = 7;
 const ROUND: f64 = 60e6;
@@ -42,6 +43,22 @@ fn now() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
+/// How long each of many took.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies(pub Vec<Duration>);
+
+impl Latencies {
+    pub fn extend(&mut self, other: Latencies) {
+        self.0.extend(other.0);
+    }
+
+    pub fn quantile(&mut self, quantile: f64) -> Duration {
+        self.0.sort_unstable();
+        let place = (self.0.len() as f64 * quantile) as usize;
+        self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or_default()
+    }
+}
+
 /// `1.23 us`
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
@@ -55,6 +72,11 @@ pub fn time(nanoseconds: f64) -> String {
 /// `4.5x`
 pub fn times(factor: f64) -> String {
     if factor < 10.0 { format!("{factor:.2}x") } else { format!("{factor:.0}x") }
+}
+
+/// How much larger than at first; nothing if this is the first.
+pub fn growth(now: f64, first: f64) -> String {
+    if first > 0.0 { times(now / first) } else { String::new() }
 }
 
 /// Prints rows under a header in aligned columns, as Markdown.

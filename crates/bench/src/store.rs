@@ -4,8 +4,8 @@ mod client;
 pub mod server;
 
 use crate::Outcome;
-use crate::measure::{table, times};
-use client::{Latencies, Load};
+use crate::measure::{Latencies, table, times};
+use client::Load;
 use server::Server;
 use std::time::Duration;
 

@@ -19,6 +19,8 @@ use tortie_plan::{Plan, Settings, Update, WorkloadId};
 const TICK: Duration = Duration::from_secs(1);
 /// Between two complete looks, give or take a tenth.
 const RESYNC: Duration = Duration::from_secs(90);
+/// Between two rounds of reports: telling looks at every workload.
+const TELL: Duration = Duration::from_millis(50);
 /// Events taken in before the kernel is made to converge.
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
@@ -105,6 +107,8 @@ impl Dataplane {
                 told_routes: None,
                 told_table: None,
                 mtu,
+                told_at: None,
+                due: None,
             },
         };
         tokio::spawn(engine.run(inbox));
@@ -186,6 +190,10 @@ impl Engine {
         loop {
             let mut waiting = Vec::new();
             tokio::select! {
+                () = until(self.outbox.due) => {
+                    self.outbox.tell(&self.core, self.enforcer.stats());
+                    continue;
+                },
                 command = inbox.recv() => match command {
                     Some(command) => waiting.push(self.take_in(command)),
                     None => return,
@@ -210,6 +218,7 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
+            self.outbox.tell_soon(&self.core, self.enforcer.stats());
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
@@ -273,7 +282,7 @@ impl Engine {
         self.stale.links = true;
     }
 
-    /// Does everything that is due and tells about it.
+    /// Does everything that is due.
     async fn converge(&mut self) -> ApplyOutcome {
         let mut failures = Vec::new();
         if let Err(error) = self.refresh().await {
@@ -288,7 +297,6 @@ impl Engine {
         self.settings(&mut failures).await;
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;
-        self.outbox.tell(&self.core, self.enforcer.stats());
         ApplyOutcome { failures }
     }
 
@@ -451,10 +459,22 @@ struct Outbox {
     told_routes: Option<usize>,
     told_table: Option<TableStats>,
     mtu: watch::Sender<MtuChoice>,
+    told_at: Option<Instant>,
+    /// When to tell what happened since.
+    due: Option<Instant>,
 }
 
 impl Outbox {
+    /// Now, unless it was only just done.
+    fn tell_soon(&mut self, core: &Core, table: TableStats) {
+        match self.told_at.map(|told| told + TELL) {
+            Some(due) if due > Instant::now() => self.due = Some(due),
+            _ => self.tell(core, table),
+        }
+    }
+
     fn tell(&mut self, core: &Core, table: TableStats) {
+        (self.told_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
@@ -482,6 +502,13 @@ impl Outbox {
             }
         }
         self.told = present;
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -116,6 +116,11 @@ impl Journal {
         self.lock().values().find(|record| wanted(record)).cloned()
     }
 
+    /// Lets everybody who asks know of a record before it is written.
+    pub fn announce(&self, record: &Record) {
+        self.lock().insert(record.id.clone(), record.clone());
+    }
+
     /// Writes a record. With `durable` it survives the loss of power, not only of the process.
     pub fn put(&self, record: &Record, durable: bool) -> io::Result<()> {
         let path = self.path(&record.id);

@@ -1,5 +1,6 @@
 //! The load: the same requests to either server.
 
+use crate::measure::Latencies;
 use bytes::Bytes;
 use std::error::Error;
 use std::fmt;
@@ -41,21 +42,6 @@ impl fmt::Display for Load {
             Load::Put => "put",
             Load::CompareAndPut => "transaction",
         })
-    }
-}
-
-#[derive(Default)]
-pub struct Latencies(Vec<Duration>);
-
-impl Latencies {
-    pub fn extend(&mut self, other: Latencies) {
-        self.0.extend(other.0);
-    }
-
-    pub fn quantile(&mut self, quantile: f64) -> Duration {
-        self.0.sort_unstable();
-        let place = (self.0.len() as f64 * quantile) as usize;
-        self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or_default()
     }
 }
 

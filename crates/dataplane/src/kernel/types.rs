@@ -1,7 +1,7 @@
 //! Links and routes as the kernel holds them, reduced to what the dataplane decides by.
 
 use ipnet::IpNet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,6 +115,14 @@ impl Entry {
 pub(crate) struct NeighbourKey {
     pub device: u32,
     pub address: IpAddr,
+}
+
+impl NeighbourKey {
+    /// Every key of an interface.
+    pub fn all_of(device: u32) -> std::ops::RangeInclusive<NeighbourKey> {
+        let key = |address: IpAddr| NeighbourKey { device, address };
+        key(Ipv4Addr::UNSPECIFIED.into())..=key(Ipv6Addr::from_bits(u128::MAX).into())
+    }
 }
 
 /// Everything one look at the kernel gives.

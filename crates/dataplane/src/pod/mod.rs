@@ -15,6 +15,8 @@ use nlink::{Connection, Route};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 /// The next hop of every IPv4 workload. Configured nowhere: the host answers for it by proxy ARP.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -101,6 +103,24 @@ fn interface_name(field: &'static str, name: &str) -> Result<()> {
 /// Wires a namespace. When something fails in the middle, what was made is removed again.
 pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
     request.validate()?;
+    let (host, request) = (host.clone(), request.clone());
+    apart(async move { make(&host, &request).await }).await
+}
+
+/// Does the work on a thread of its own, and stops it when nobody waits for it any more. The kernel makes and removes
+/// interfaces within the call and takes its time; meanwhile a thread of the runtime would serve nobody.
+async fn apart<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let runtime = Handle::current();
+    let (_waiting, alone) = oneshot::channel::<()>();
+    let thread = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            tokio::select! { outcome = work => outcome, _ = alone => Err(Error::Stopped) }
+        })
+    });
+    thread.await.unwrap_or(Err(Error::Stopped))
+}
+
+async fn make(host: &Netns, request: &Attach) -> Result<Attached> {
     let container = Netns::open(&request.netns)?;
     let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
     if link::find(&inside, &request.container_interface).await?.is_some() {
@@ -140,10 +160,11 @@ pub async fn detach<'a>(
     container_interface: &str,
     host_interface: impl Into<Option<&'a str>>,
 ) -> Result<()> {
-    let host_interface = host_interface.into();
-    let work = async {
-        match (netns.map(Netns::open), host_interface) {
-            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, container_interface).await,
+    let (host, netns) = (host.clone(), netns.map(Path::to_owned));
+    let (inside, outside) = (container_interface.to_owned(), host_interface.into().map(str::to_owned));
+    let work = apart(async move {
+        match (netns.map(Netns::open), outside.as_deref()) {
+            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, &inside).await,
             // The kernel takes the pair away together with the namespace, a moment later.
             (Some(Err(Error::NamespaceGone { .. })), Some(name)) => {
                 link::wait_until_gone(&host.rtnetlink()?, name).await
@@ -153,7 +174,7 @@ pub async fn detach<'a>(
             (None, Some(name)) => link::remove_veth(&host.rtnetlink()?, name).await,
             (None, None) => Ok(()),
         }
-    };
+    });
     match tokio::time::timeout(DETACH_LIMIT, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Kernel {

@@ -113,14 +113,6 @@ impl Index {
         self.plan.workloads.get_key_value(id)
     }
 
-    /// The active workloads, each with its interface's name.
-    pub fn all_active(&self) -> impl Iterator<Item = (&str, &Workload)> {
-        self.by_interface.iter().filter_map(|(name, ids)| {
-            let workload = self.plan.workloads.get(ids.first()?)?;
-            Some((name.as_str(), workload))
-        })
-    }
-
     /// The active workloads behind an address.
     pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = &Workload> {
         self.by_address.get(&address).into_iter().flatten().filter_map(|id| {

@@ -57,6 +57,8 @@ pub(crate) struct Core {
     /// Neighbour entries that we made.
     neighbours: BTreeSet<NeighbourKey>,
     dirty: BTreeSet<IpNet>,
+    /// Interfaces whose settings and neighbours are to be looked at.
+    unchecked: BTreeSet<u32>,
     /// To be looked at again when some time has passed.
     later: BTreeSet<IpNet>,
     failures: BTreeMap<IpNet, String>,
@@ -87,6 +89,7 @@ impl Core {
             conf_errors: BTreeMap::new(),
             neighbours: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            unchecked: BTreeSet::new(),
             later: BTreeSet::new(),
             failures: BTreeMap::new(),
             departed: BTreeSet::new(),
@@ -117,10 +120,13 @@ impl Core {
         if update == Update::LearntComplete {
             self.dirty.extend(self.mirror.destinations());
         }
-        if let Update::Workload(id, new) = &update
-            && let Some(old) = self.plan.workloads().get(id)
-        {
-            self.departed.extend(departed(old, new.as_ref()));
+        if let Update::Workload(id, new) = &update {
+            let old = self.plan.workloads().get(id);
+            if let Some(old) = old {
+                self.departed.extend(departed(old, new.as_ref()));
+            }
+            let links = old.into_iter().chain(new).filter_map(|w| self.mirror.named(&w.interface));
+            self.unchecked.extend(links.map(|link| link.index));
         }
         let touched = self.plan.apply(update);
         self.dirty.extend(touched);
@@ -129,6 +135,12 @@ impl Core {
     fn everything_dirty(&mut self) {
         self.dirty.extend(self.plan.destinations());
         self.dirty.extend(self.mirror.destinations());
+        self.interfaces_unchecked();
+    }
+
+    fn interfaces_unchecked(&mut self) {
+        self.unchecked.extend(self.mirror.links().map(|link| link.index));
+        self.unchecked.extend(self.neighbours.iter().map(|key| key.device));
     }
 
     /// Takes a fresh look at the kernel in.
@@ -181,6 +193,7 @@ impl Core {
                 false
             }
             Event::Neighbour { key, mac } => {
+                self.unchecked.insert(key.device);
                 self.mirror.set_neighbour(key, mac);
                 false
             }
@@ -199,6 +212,7 @@ impl Core {
         if old == link {
             return;
         }
+        self.unchecked.insert(index);
         let known = |link: &Option<Link>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
         let same = known(&old) == known(&link);
         match link {
@@ -350,6 +364,7 @@ impl Core {
 
     /// Some time has passed: what had to wait is looked at again.
     pub fn tick(&mut self) {
+        self.interfaces_unchecked();
         self.dirty.append(&mut self.later);
         self.dirty.extend(self.failures.keys());
         self.lookups_stale |= self.lookups.values().any(Result::is_err);
@@ -429,20 +444,28 @@ impl Core {
         departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
     }
 
+    /// The workload that an interface leads to, if it can.
+    fn leads_to(&self, index: u32) -> Option<(&Link, &Workload)> {
+        let link = self.mirror.link(index).filter(|link| link.is_up())?;
+        self.plan.active(&link.name).map(|(_, workload)| (link, workload))
+    }
+
     /// The neighbour entries that are missing, and those of ours that are no longer wanted.
     pub fn neighbour_work(&mut self) -> (Vec<(NeighbourKey, [u8; 6])>, Vec<NeighbourKey>) {
-        let mut wanted = BTreeMap::new();
-        for (interface, workload) in self.plan.all_active() {
-            let Some(link) = self.mirror.named(interface).filter(|link| link.is_up()) else { continue };
-            let Some(mac) = workload.mac else { continue };
-            for address in workload.addresses.iter().filter(|address| address.is_ipv4()) {
-                wanted.insert(NeighbourKey { device: link.index, address: *address }, mac);
+        let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
+        for device in std::mem::take(&mut self.unchecked) {
+            let workload = self.leads_to(device).map(|(_, workload)| workload);
+            let mut wanted = BTreeMap::new();
+            if let Some((workload, mac)) = workload.and_then(|workload| Some((workload, workload.mac?))) {
+                let addresses = workload.addresses.iter().filter(|address| address.is_ipv4());
+                wanted.extend(addresses.map(|address| (NeighbourKey { device, address: *address }, mac)));
             }
+            let ours = self.neighbours.range(NeighbourKey::all_of(device));
+            unwanted.extend(ours.filter(|key| !wanted.contains_key(*key)));
+            self.neighbours.extend(wanted.keys());
+            missing.extend(wanted.into_iter().filter(|(key, mac)| self.mirror.neighbour(key) != Some(*mac)));
         }
-        let unwanted = self.neighbours.iter().filter(|key| !wanted.contains_key(*key)).copied().collect();
-        self.neighbours.extend(wanted.keys().copied());
-        wanted.retain(|key, mac| self.mirror.neighbour(key) != Some(*mac));
-        (wanted.into_iter().collect(), unwanted)
+        (missing, unwanted)
     }
 
     pub fn neighbour_is(&mut self, key: NeighbourKey, mac: Option<[u8; 6]>) {
@@ -455,8 +478,7 @@ impl Core {
     /// The settings that workload interfaces still need.
     pub fn conf_work(&self) -> Vec<(u32, String, Vec<Setting>)> {
         let mut work = Vec::new();
-        for (interface, workload) in self.plan.all_active() {
-            let Some(link) = self.mirror.named(interface).filter(|link| link.is_up()) else { continue };
+        for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
             let first = !self.prepared.contains(&link.index);
             let rp_filter = if workload.may_spoof { 0 } else { self.rp_filter };
             let with_v6 = self.settings.ipv6;

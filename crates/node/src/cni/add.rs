@@ -43,19 +43,27 @@ impl Wiring {
         }
         let identity = Identity::of(request);
         let own_ipam = config.ipam.kind == CALICO_IPAM;
-        let record = Record {
+        let mut record = Record {
             id,
             phase: Phase::Adding,
             network: config.name.clone(),
             netns: request.netns.clone(),
-            host_interface: self.pick_host_interface(request, &identity),
+            host_interface: String::new(),
             handle: own_ipam.then(|| identity::handle(&config.name, &request.container_id)),
             delegate: if own_ipam { None } else { Some(self.delegate(request).await?) },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
         };
-        self.take_over(&record)?;
-        self.write(&record, true)?;
+        {
+            let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
+            record.host_interface = self.pick_host_interface(request, &identity);
+            self.journal.announce(&record);
+        }
+        if let Err(error) = self.take_over(&record).and_then(|()| self.write(&record, true)) {
+            // Nothing is begun; the file is perhaps not there either.
+            let _ = self.journal.remove(&record.id);
+            return Err(error);
+        }
         let wired =
             tokio::time::timeout(super::wiring::DEADLINE, self.wire(request, &identity, &record)).await;
         let outcome = wired.unwrap_or_else(|_| {

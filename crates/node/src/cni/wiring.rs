@@ -28,6 +28,8 @@ pub struct Wiring {
     pub state: Arc<State>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
+    /// Held while a name is picked and made known, so that two containers whose IDs begin alike do not pick the same.
+    pub(super) naming: Mutex<()>,
     /// Requests about one container wait for each other.
     busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Dead attachments seen by the last collection: what is seen twice is collected.
@@ -53,6 +55,7 @@ impl Wiring {
             journal,
             state,
             profiles: Mutex::default(),
+            naming: Mutex::default(),
             busy: Mutex::default(),
             suspects: Mutex::default(),
         }

@@ -1,0 +1,157 @@
+//! CNI ADD and DEL beside the reference plugins ptp and host-local: the same pods, each candidate on a host of its own.
+
+mod candidate;
+
+use crate::measure::{growth, table, time, times};
+use crate::namespace::{Namespaces, Result};
+use crate::node::Node;
+use crate::{Outcome, plain};
+use candidate::{Candidate, Phase};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Debian's package containernetworking-plugins.
+const REFERENCE: &str = "/usr/lib/cni/ptp";
+/// Each measurement is taken this many times, the candidates in turn.
+const ROUNDS: usize = 2;
+const PODS: usize = 64;
+const AT_ONCE: [usize; 2] = [1, 16];
+/// Pods that the host has already.
+const RESIDENTS: [usize; 3] = [0, 100, 1_000];
+/// Calls of a plugin that has nothing to do.
+const CALLS: usize = 100;
+
+/// What the two candidates took for a command, so many at once.
+struct Comparison {
+    what: String,
+    took: [Phase; 2],
+}
+
+pub fn run() -> Outcome {
+    contest().map_err(plain)
+}
+
+fn contest() -> Result<()> {
+    if !Path::new(REFERENCE).exists() {
+        return Err(format!("{REFERENCE} is missing: make setup").into());
+    }
+    let (node, host, leases) = (Node::start()?, Namespaces::host()?, tempfile::tempdir()?);
+    let theirs = |ifname, routes| reference(&host, leases.path(), ifname, routes);
+    let candidates = [theirs("eth0", json!([{"dst": "0.0.0.0/0"}])), ours(&node)];
+    // Pods that stay are on both hosts, and only one of their two interfaces can have the default route.
+    let staying = [theirs("eth1", json!([])), ours(&node)];
+
+    idle(&candidates)?;
+    let pods = Namespaces::new(PODS)?;
+    let mut residents = Vec::new();
+    let mut first: Option<Vec<Comparison>> = None;
+    let mut rows = Vec::new();
+    for (count, before) in RESIDENTS.into_iter().zip([0].into_iter().chain(RESIDENTS)) {
+        let new = Namespaces::new(count - before)?;
+        for candidate in &staying {
+            candidate.call_all("ADD", &new.paths(), 16)?;
+        }
+        residents.push(new);
+        let mut now = compare(&candidates, &pods.paths())?;
+        for (place, comparison) in now.iter_mut().enumerate() {
+            rows.push(growth_row(count, comparison, first.as_ref().and_then(|first| first.get(place))));
+        }
+        if first.is_none() {
+            rates(&mut now);
+            first = Some(now);
+        }
+    }
+    let header = ["pods already there", "", "ptp", "ours", "ours/ptp", "growth ptp", "growth ours"];
+    table("CNI: calls a second, by the pods that the host has already", &header, &rows);
+    Ok(())
+}
+
+pub fn ours(node: &Node) -> Candidate<'_> {
+    Candidate {
+        program: node.plugin(),
+        host: node.host.path(0),
+        config: node.config().to_string(),
+        ifname: "eth0",
+        node: Some(node),
+    }
+}
+
+fn reference(host: &Namespaces, leases: &Path, ifname: &'static str, routes: Value) -> Candidate<'static> {
+    let ipam = json!({"type": "host-local", "subnet": "10.128.0.0/16", "dataDir": leases, "routes": routes});
+    let config = json!({"cniVersion": "1.0.0", "name": "bench", "type": "ptp", "mtu": 1500, "ipam": ipam});
+    Candidate {
+        program: REFERENCE.into(),
+        host: host.path(0),
+        config: config.to_string(),
+        ifname,
+        node: None,
+    }
+}
+
+/// What starting a plugin costs, and for ours asking the daemon: what a call takes besides the work.
+fn idle(candidates: &[Candidate; 2]) -> Result<()> {
+    let [theirs, ours] = candidates;
+    let mut rows = Vec::new();
+    for (what, candidate, command) in [
+        ("ptp: VERSION", theirs, "VERSION"),
+        ("ours: VERSION", ours, "VERSION"),
+        ("ours: STATUS, which asks the daemon", ours, "STATUS"),
+    ] {
+        let mut took = candidate.call_often(command, CALLS)?;
+        let [p50, p99] = [0.50, 0.99].map(|quantile| time(took.quantile(quantile).as_secs_f64() * 1e9));
+        rows.push(vec![what.to_owned(), p50, p99]);
+    }
+    table("CNI: the plugin's process alone, from start to end", &["", "p50", "p99"], &rows);
+    Ok(())
+}
+
+/// Adds and deletes the same pods with each candidate.
+fn compare(candidates: &[Candidate; 2], pods: &[PathBuf]) -> Result<Vec<Comparison>> {
+    let mut comparisons = Vec::new();
+    for at_once in AT_ONCE {
+        let mut took: [[Phase; 2]; 2] = Default::default();
+        for _ in 0..ROUNDS {
+            for (candidate, place) in candidates.iter().zip(0..) {
+                for (command, took) in ["ADD", "DEL"].into_iter().zip(&mut took) {
+                    took[place].add(candidate.call_all(command, pods, at_once)?);
+                }
+            }
+        }
+        for (command, took) in ["ADD", "DEL"].into_iter().zip(took) {
+            comparisons.push(Comparison { what: format!("{command}, {at_once} at once"), took });
+        }
+    }
+    Ok(comparisons)
+}
+
+fn rates(comparisons: &mut [Comparison]) {
+    let mut rows = Vec::new();
+    for Comparison { what, took: [theirs, ours] } in comparisons {
+        let mut row = |name: &str, theirs: String, ours: String, ratio: f64| {
+            rows.push(vec![format!("{what}: {name}"), theirs, ours, times(ratio)]);
+        };
+        for (name, quantile) in [("p50", 0.50), ("p99", 0.99)] {
+            let [theirs, ours] = [&mut *theirs, &mut *ours].map(|p| p.each.quantile(quantile).as_secs_f64());
+            row(name, time(theirs * 1e9), time(ours * 1e9), ours / theirs);
+        }
+        let [theirs, ours] = [theirs, ours].map(|phase| (phase.per_second(), phase.processor()));
+        row("calls a second", format!("{:.0}", theirs.0), format!("{:.0}", ours.0), ours.0 / theirs.0);
+        row("processor time a call", time(theirs.1 * 1e9), time(ours.1 * 1e9), ours.1 / theirs.1);
+    }
+    table("CNI: a host without other pods", &["", "ptp + host-local", "ours", "ours/ptp"], &rows);
+}
+
+fn growth_row(residents: usize, now: &Comparison, first: Option<&Comparison>) -> Vec<String> {
+    let [theirs, ours] = now.took.each_ref().map(Phase::per_second);
+    let [first_theirs, first_ours] =
+        first.map_or([0.0; 2], |first| first.took.each_ref().map(Phase::per_second));
+    vec![
+        residents.to_string(),
+        now.what.clone(),
+        format!("{theirs:.0}/s"),
+        format!("{ours:.0}/s"),
+        times(ours / theirs),
+        growth(theirs, first_theirs),
+        growth(ours, first_ours),
+    ]
+}

@@ -1,0 +1,123 @@
+//! A way to attach pods: which program is called, where, with what configuration.
+
+use crate::measure::Latencies;
+use crate::namespace::{Result, check, enter};
+use crate::node::Node;
+use crate::process::time_of_the_ended;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub struct Candidate<'a> {
+    pub program: PathBuf,
+    /// The host's namespace.
+    pub host: PathBuf,
+    pub config: String,
+    /// The interface it makes in pods: those that stay have one of each candidate.
+    pub ifname: &'static str,
+    /// Whose processes work for it besides the plugin's.
+    pub node: Option<&'a Node>,
+}
+
+/// What many calls took: each, together, and of the processors.
+#[derive(Clone, Debug, Default)]
+pub struct Phase {
+    pub each: Latencies,
+    time: Duration,
+    processor: Duration,
+}
+
+impl Phase {
+    pub fn add(&mut self, other: Phase) {
+        self.each.extend(other.each);
+        self.time += other.time;
+        self.processor += other.processor;
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.each.0.len() as f64 / self.time.as_secs_f64()
+    }
+
+    /// Seconds on a processor for each call.
+    pub fn processor(&self) -> f64 {
+        self.processor.as_secs_f64() / self.each.0.len() as f64
+    }
+}
+
+impl Candidate<'_> {
+    /// The same for all pods, so many at once.
+    pub fn call_all(&self, command: &str, pods: &[PathBuf], at_once: usize) -> Result<Phase> {
+        let processor = self.processor_time()?;
+        let start = Instant::now();
+        let lanes = std::thread::scope(|scope| {
+            let lane = |number: usize| {
+                move || {
+                    enter(&self.host)?;
+                    let mine = pods.iter().skip(number).step_by(at_once);
+                    mine.map(|pod| self.call(command, Some(pod))).collect::<Result<Vec<Duration>>>()
+                }
+            };
+            let running: Vec<_> = (0..at_once).map(|number| scope.spawn(lane(number))).collect();
+            let ended =
+                running.into_iter().map(|lane| lane.join().unwrap_or_else(|_| Err("a lane died".into())));
+            ended.collect::<Result<Vec<_>>>()
+        })?;
+        let time = start.elapsed();
+        let each = Latencies(lanes.into_iter().flatten().collect());
+        Ok(Phase { each, time, processor: self.processor_time()?.saturating_sub(processor) })
+    }
+
+    /// One after the other, without a pod.
+    pub fn call_often(&self, command: &str, times: usize) -> Result<Latencies> {
+        let lane = std::thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                enter(&self.host)?;
+                (0..times).map(|_| self.call(command, None)).collect::<Result<Vec<Duration>>>()
+            });
+            running.join().unwrap_or_else(|_| Err("a lane died".into()))
+        });
+        lane.map(Latencies)
+    }
+
+    /// From the start of the plugin to its end.
+    fn call(&self, command: &str, pod: Option<&PathBuf>) -> Result<Duration> {
+        check()?;
+        let container = pod.map_or_else(String::new, |pod| container_id(pod));
+        let start = Instant::now();
+        let mut child = Command::new(&self.program)
+            .env_clear()
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &container)
+            .env("CNI_NETNS", pod.map(PathBuf::as_path).unwrap_or(Path::new("")))
+            .env("CNI_IFNAME", self.ifname)
+            .env("CNI_PATH", self.program.with_file_name(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            // VERSION is answered without reading the configuration; any other failure shows in the exit code.
+            let _ = input.write_all(self.config.as_bytes());
+        }
+        let output = child.wait_with_output()?;
+        let took = start.elapsed();
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stdout);
+            return Err(format!("{} {command} {container:?}: {said}", self.program.display()).into());
+        }
+        Ok(took)
+    }
+
+    fn processor_time(&self) -> Result<Duration> {
+        Ok(time_of_the_ended()? + self.node.map_or(Ok(Duration::ZERO), Node::processor_time)?)
+    }
+}
+
+/// As runtimes make them up: no two begin alike.
+fn container_id(pod: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    pod.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}

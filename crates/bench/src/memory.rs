@@ -1,0 +1,87 @@
+//! What a node's daemon needs in memory: with nothing to do, with pods, with a large cluster around it.
+
+use crate::measure::{growth, table};
+use crate::namespace::{self, Namespaces, Result, check};
+use crate::node::{Node, POOL};
+use crate::process::Memory;
+use crate::{Outcome, cni, plain};
+use serde_json::json;
+use std::time::{Duration, Instant};
+use tortie_ipam::{Owner, block, space};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::{Change, Client};
+
+const PODS: usize = 100;
+const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
+const BLOCK_SIZE: u8 = 26;
+/// Blocks of each of the other nodes.
+const EACH: usize = 10;
+/// What has been used once is given back, or not, within this time.
+const REST: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub fn run() -> Outcome {
+    measure().map_err(plain)
+}
+
+fn measure() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut rows = Vec::new();
+    let mut first = None;
+    let mut note = |what: String, memory: Memory| {
+        let first = *first.get_or_insert(memory.resident);
+        let mib = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
+        let grown = growth(memory.resident as f64, first as f64);
+        rows.push(vec![what, mib(memory.resident), mib(memory.own), grown]);
+    };
+    let node = Node::start()?;
+    note("nothing to do".to_owned(), rested(&node)?);
+    let pods = Namespaces::new(PODS)?;
+    cni::ours(&node).call_all("ADD", &pods.paths(), 16)?;
+    note(format!("{PODS} local pods"), rested(&node)?);
+    drop(node);
+
+    let node = Node::start()?;
+    for (blocks, before) in BLOCKS.into_iter().zip([0].into_iter().chain(BLOCKS)) {
+        runtime.block_on(fill(&node, before..blocks))?;
+        let deadline = Instant::now() + LIMIT;
+        while namespace::routes(node.host.name(0))? < blocks {
+            check()?;
+            if Instant::now() > deadline {
+                return Err(format!("the node does not get {blocks} routes").into());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        note(format!("{blocks} blocks of other nodes"), rested(&node)?);
+    }
+    table("Memory of the node's daemon", &["", "resident", "own", "growth"], &rows);
+    Ok(())
+}
+
+fn rested(node: &Node) -> std::io::Result<Memory> {
+    std::thread::sleep(REST);
+    node.daemon.memory()
+}
+
+/// Nodes on our own link, each with blocks that are in use.
+async fn fill(node: &Node, places: std::ops::Range<usize>) -> Result<()> {
+    let client = Client::connect(&node.store_config()).await?;
+    let (pool, now) = (POOL.parse()?, jiff::Timestamp::now());
+    let mut changes = Vec::new();
+    for place in places {
+        let (number, name) = (2 + place / EACH, format!("far-{}", place / EACH));
+        if place % EACH == 0 {
+            let address = format!("172.30.{}.{}/16", number / 256, number % 256);
+            let object = json!({"metadata": {"name": name}, "spec": {"bgp": {"ipv4Address": address}}});
+            let resource = Resource::from_store(Kind::Node, object)?;
+            client.apply(&Key::resource(Kind::Node, "", &name), &Value::Resource(resource), None).await?;
+        }
+        let cidr = space::nth_block(&pool, BLOCK_SIZE, place as u128).ok_or("the pool is too small")?;
+        let block = block::fresh(cidr, &Owner::host(&name), None, now);
+        changes.push(Change::Create { key: Key::Block { cidr }, value: Value::Block(block) });
+    }
+    for batch in changes.chunks(100) {
+        client.transact(batch).await?;
+    }
+    Ok(())
+}

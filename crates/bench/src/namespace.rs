@@ -1,0 +1,139 @@
+//! Network namespaces for a measurement: those of hosts and those of pods. Gone when dropped, also after Ctrl-C.
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const PREFIX: &str = "tortie-bench-";
+const PLACE: &str = "/run/netns";
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static PREPARED: Once = Once::new();
+
+/// Several namespaces that come and go together.
+pub struct Namespaces(Vec<String>);
+
+impl Namespaces {
+    pub fn new(count: usize) -> Result<Namespaces> {
+        PREPARED.call_once(prepare);
+        let (process, batch) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let names = (0..count).map(|n| format!("{PREFIX}{process}-{batch}-{n}")).collect();
+        let namespaces = Namespaces(names);
+        for part in namespaces.0.chunks(100) {
+            check()?;
+            ip(None, part.iter().map(|name| format!("netns add {name}")))?;
+        }
+        Ok(namespaces)
+    }
+
+    /// One, with an interface and a way out, as a host has them. All other nodes are on the same link.
+    pub fn host() -> Result<Namespaces> {
+        let host = Namespaces::new(1)?;
+        let lines = [
+            "link set lo up",
+            "link add eth0 type veth peer name wire0",
+            "addr add 172.30.0.1/16 dev eth0",
+            "link set eth0 up",
+            "link set wire0 up",
+            "route add default via 172.30.255.254",
+        ];
+        ip(Some(host.name(0)), lines)?;
+        Ok(host)
+    }
+
+    pub fn name(&self, place: usize) -> &str {
+        self.0.get(place).map_or("", String::as_str)
+    }
+
+    pub fn path(&self, place: usize) -> PathBuf {
+        Path::new(PLACE).join(self.name(place))
+    }
+
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|name| Path::new(PLACE).join(name)).collect()
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+/// Moves the calling thread; what it starts is in the namespace too.
+pub fn enter(path: &Path) -> Result<()> {
+    let namespace = File::open(path)?;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+/// An error once somebody has asked us to stop.
+pub fn check() -> Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
+}
+
+/// Runs commands of `ip` in one process, in a namespace if one is given.
+pub fn ip<T: AsRef<str>>(netns: Option<&str>, lines: impl IntoIterator<Item = T>) -> Result<()> {
+    let mut command = Command::new("ip");
+    if let Some(netns) = netns {
+        command.args(["-n", netns]);
+    }
+    let mut child = command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        for line in lines {
+            writeln!(input, "{}", line.as_ref())?;
+        }
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("ip (it needs root): {}", said.trim()).into());
+    }
+    Ok(())
+}
+
+/// From now on a signal makes the measurement fail, so that everything is cleaned up as after any failure. What a run
+/// that was killed has left is removed.
+fn prepare() {
+    std::thread::spawn(|| {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let (Ok(mut interrupt), Ok(mut terminate)) =
+                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+            else {
+                return;
+            };
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            INTERRUPTED.store(true, Ordering::Relaxed);
+        });
+    });
+    let orphaned = |name: &String| {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        process.is_some_and(|process| !Path::new("/proc").join(process).exists())
+    };
+    let entries = fs::read_dir(PLACE).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    remove(&names.filter(orphaned).collect::<Vec<_>>());
+}
+
+fn remove(names: &[String]) {
+    // What is left all the same is removed by the next run.
+    let there = names.iter().filter(|name| Path::new(PLACE).join(name).exists());
+    let _ = ip(None, there.map(|name| format!("netns del {name}")));
+}
+
+/// How many routes to other nodes a host has.
+pub fn routes(netns: &str) -> Result<usize> {
+    let output = Command::new("ip").args(["-n", netns, "-4", "route", "show", "proto", "80"]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter(|line| line.contains(" via ")).count())
+}

@@ -1,0 +1,86 @@
+//! A node with all its parts: the embedded store, the daemon in a host's namespace, the plugins.
+
+use crate::namespace::{Namespaces, Result};
+use crate::process::{Process, tortie};
+use serde_json::json;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+use tortie_store::Config;
+
+pub const POOL: &str = "10.64.0.0/12";
+
+pub struct Node {
+    // In the order in which they go.
+    pub daemon: Process,
+    pub store: Process,
+    pub host: Namespaces,
+    dir: TempDir,
+}
+
+impl Node {
+    /// Returns when it is ready.
+    pub fn start() -> Result<Node> {
+        let tortie = tortie()?;
+        let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
+        std::fs::create_dir(dir.path().join("bin"))?;
+        symlink(&tortie, dir.path().join("bin/calico"))?;
+        let host = Namespaces::host()?;
+        let socket = format!("unix://{}", dir.path().join("store.sock").display());
+        let mut store = Process::command(&tortie);
+        store.args(["datastore", "--listen", &socket, "--data-dir"]).arg(dir.path().join("store"));
+        let store = ready(&mut store)?;
+        let mut daemon = Process::command("ip");
+        daemon.args(["netns", "exec", host.name(0)]).arg(&tortie).arg("node");
+        daemon.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
+        daemon
+            .env("NODENAME", "bench")
+            .env("ETCD_ENDPOINTS", &socket)
+            .env("CALICO_IPV4POOL_CIDR", POOL)
+            .env("CALICO_IPV4POOL_IPIP", "Never")
+            .env("IP6", "none");
+        let daemon = ready(&mut daemon)?;
+        Ok(Node { daemon, store, host, dir })
+    }
+
+    pub fn plugin(&self) -> PathBuf {
+        self.dir.path().join("bin/calico")
+    }
+
+    pub fn config(&self) -> serde_json::Value {
+        json!({
+            "cniVersion": "1.1.0", "name": "bench", "type": "calico", "mtu": 1500,
+            "tortie_socket": self.dir.path().join("run/cni.sock"),
+            "ipam": {"type": "calico-ipam"},
+        })
+    }
+
+    /// How to reach the store.
+    pub fn store_config(&self) -> Config {
+        let endpoint = format!("unix://{}", self.dir.path().join("store.sock").display());
+        Config { etcd_endpoints: endpoint, ..Config::default() }
+    }
+
+    /// Processor time of daemon and store so far.
+    pub fn processor_time(&self) -> Result<Duration> {
+        Ok(self.daemon.processor_time()? + self.store.processor_time()?)
+    }
+}
+
+/// Starts a process and waits for its first line, which says that it serves.
+fn ready(command: &mut Command) -> Result<Process> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let output = child.stdout.take();
+    let process = Process(child);
+    let mut line = String::new();
+    if let Some(output) = output {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    if !line.starts_with("ready: ") {
+        return Err(format!("{command:?} does not get ready").into());
+    }
+    Ok(process)
+}

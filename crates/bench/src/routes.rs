@@ -1,0 +1,94 @@
+//! Programming routes from a cold start, beside `ip -batch` with the same routes.
+
+use crate::measure::{growth, table, time, times};
+use crate::namespace::{Namespaces, Result, check, ip};
+use crate::{Outcome, plain};
+use ipnet::{IpNet, Ipv4Net};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+use tortie_dataplane::{Dataplane, Netns};
+use tortie_plan::{Plan, Route, Settings};
+
+/// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
+const ROUNDS: usize = 3;
+const ROUTES: [u32; 3] = [1_000, 10_000, 100_000];
+/// Routes of each node.
+const BLOCKS: u32 = 10;
+
+pub fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(compare()).map_err(plain)
+}
+
+async fn compare() -> Result<()> {
+    let mut rows = Vec::new();
+    let mut first = [0.0; 2];
+    for count in ROUTES {
+        let routes: Vec<(Ipv4Net, Ipv4Addr)> = (0..count).map(route).collect::<Result<_>>()?;
+        let mut best = [f64::INFINITY; 2];
+        for _ in 0..ROUNDS {
+            check()?;
+            for (best, took) in best.iter_mut().zip([batch(&routes)?, dataplane(&routes).await?]) {
+                *best = best.min(took.as_secs_f64());
+            }
+        }
+        let [theirs, ours] = best;
+        rows.push(vec![
+            format!("{count} routes"),
+            time(theirs * 1e9),
+            time(ours * 1e9),
+            times(ours / theirs),
+            format!("{:.0}/s", f64::from(count) / ours),
+            growth(theirs, first[0]),
+            growth(ours, first[1]),
+        ]);
+        if first == [0.0; 2] {
+            first = best;
+        }
+    }
+    let header = ["", "ip -batch", "ours", "ours/ip", "ours a second", "growth ip", "growth ours"];
+    table("Routes to the blocks of other nodes, from a cold start", &header, &rows);
+    Ok(())
+}
+
+/// Blocks of other nodes, and the nodes on our own link.
+fn route(number: u32) -> Result<(Ipv4Net, Ipv4Addr)> {
+    let node = 2 + number / BLOCKS;
+    let block = Ipv4Net::new(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number * 64), 26)?;
+    Ok((block, Ipv4Addr::from_bits(Ipv4Addr::new(172, 30, 0, 0).to_bits() + node)))
+}
+
+fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
+    let host = Namespaces::host()?;
+    let lines: Vec<String> = routes
+        .iter()
+        .map(|(net, via)| format!("route add {net} via {via} dev eth0 proto 80 onlink"))
+        .collect();
+    let start = Instant::now();
+    ip(Some(host.name(0)), lines)?;
+    let took = start.elapsed();
+    expect(&host, routes.len())?;
+    Ok(took)
+}
+
+/// From nothing to all routes in the kernel.
+async fn dataplane(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
+    let host = Namespaces::host()?;
+    let wanted: BTreeMap<IpNet, Route> =
+        routes.iter().map(|(net, via)| (IpNet::V4(*net), Route::Via((*via).into()))).collect();
+    let plan = Plan { routes: wanted, ..Plan::default() };
+    let start = Instant::now();
+    let (dataplane, _reports) = Dataplane::start(Netns::open(host.path(0))?, Settings::default()).await?;
+    dataplane.replace(plan).await?;
+    let took = start.elapsed();
+    expect(&host, routes.len())?;
+    Ok(took)
+}
+
+fn expect(host: &Namespaces, count: usize) -> Result<()> {
+    match crate::namespace::routes(host.name(0))? {
+        found if found == count => Ok(()),
+        found => Err(format!("{found} routes are there instead of {count}").into()),
+    }
+}
