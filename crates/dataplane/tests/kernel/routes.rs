@@ -4,7 +4,7 @@ use crate::namespace::{Namespace, eventually, id, plan, pod, start, workload};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tortie_dataplane::{Report, WorkloadState};
+use tortie_dataplane::{Report, Reports, WorkloadState};
 use tortie_plan::{Plan, Route, Update};
 
 fn via(node: &str) -> Route {
@@ -140,23 +140,19 @@ async fn a_workload_that_is_known_before_its_interface_is_routed_when_it_appears
     let node = Namespace::new();
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
-    let mut seen = Vec::new();
+    let reported = |state| Report::Workload { id: id("one"), state };
+    until(&mut reports, &reported(WorkloadState::Down)).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2"]).await;
     eventually("the route", || node.routes("10.65.0.2/32").len() == 1).await;
-    while seen.last() != Some(&WorkloadState::Up) {
-        let report = tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().unwrap();
-        if let Report::Workload { state, .. } = report {
-            seen.push(state);
-        }
-    }
-    assert_eq!(seen.first(), Some(&WorkloadState::Down));
+    until(&mut reports, &reported(WorkloadState::Up)).await;
     node.ip("link del cali1");
-    loop {
-        let report = tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().unwrap();
-        if report == (Report::Workload { id: id("one"), state: WorkloadState::Down }) {
-            break;
-        }
-    }
+    until(&mut reports, &reported(WorkloadState::Down)).await;
+}
+
+async fn until(reports: &mut Reports, wanted: &Report) {
+    while tokio::time::timeout(Duration::from_secs(30), reports.next()).await.unwrap().as_ref()
+        != Some(wanted)
+    {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
