@@ -1,7 +1,7 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
 use crate::error::{Error, Failure, Result};
-use crate::kernel::{self, Entry, Event, Events, Kernel, Refusal, RefusalKind};
+use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
 use crate::nft::{self, Enforcer, TableStats};
@@ -10,6 +10,7 @@ use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -100,6 +101,7 @@ impl Dataplane {
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
+            forgetting: Forgetting::default(),
             outbox: Outbox {
                 reports,
                 told: BTreeMap::new(),
@@ -180,6 +182,7 @@ struct Engine {
     /// Interfaces of new workloads: they may be so new that their events are still on the way.
     interfaces: BTreeSet<String>,
     stale: Stale,
+    forgetting: Forgetting,
     outbox: Outbox,
 }
 
@@ -373,10 +376,10 @@ impl Engine {
                 Operation::Delete(_) => deletes.push(operation),
             }
         }
-        if !moving.is_empty() {
-            // The new owner of an address must not get packets of connections to the old one.
-            kernel::forget_flows(&self.host, &moving).await;
-        }
+        // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
+        self.forgetting.later(moving.iter().copied());
+        moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
+        self.forgetting.finish(&self.host, &moving.into_iter().collect()).await;
         let mut results = Vec::new();
         let added = self.kernel.add_routes(&entries(&adds)).await;
         results.extend(outcomes(adds, added));
@@ -401,10 +404,8 @@ impl Engine {
                 }
             }
         }
-        if !leaving.is_empty() {
-            let host = self.host.clone();
-            tokio::spawn(async move { kernel::forget_flows(&host, &leaving).await });
-        }
+        self.forgetting.later(leaving);
+        self.forgetting.go_on(&self.host, self.started.elapsed());
     }
 
     async fn neighbours(&mut self, failures: &mut Vec<Failure>) {
@@ -423,6 +424,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// The address a route is for, if it is for a single one.
+fn single(entry: &Entry) -> Option<IpAddr> {
+    let net = entry.destination;
+    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
 }
 
 fn entries(operations: &[Operation]) -> Vec<&Entry> {

@@ -11,6 +11,9 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
 
+/// Runtimes of today know no newer one.
+const LIST_VERSION: &str = "1.0.0";
+/// We also ask for the status.
 const VERSION: &str = "1.1.0";
 const NETWORK: &str = "lab";
 const PLUGIN: &str = "calico";
@@ -20,7 +23,7 @@ const INTERFACE: &str = "eth0";
 pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
     json!({
         "name": NETWORK,
-        "cniVersion": VERSION,
+        "cniVersion": LIST_VERSION,
         "plugins": [{
             "type": PLUGIN,
             "nodename": node,
@@ -84,7 +87,7 @@ fn plugin_config(place: &Place, cluster: &Cluster, node: &str) -> Value {
     let list = conflist(place, cluster, node);
     let mut config = list["plugins"][0].clone();
     config["name"] = list["name"].clone();
-    config["cniVersion"] = list["cniVersion"].clone();
+    config["cniVersion"] = json!(VERSION);
     config
 }
 

@@ -2,6 +2,7 @@
 
 mod bgp;
 mod cni;
+mod endpoint_files;
 mod engine;
 mod failpoint;
 mod files;
@@ -11,6 +12,7 @@ mod metrics;
 mod options;
 mod queries;
 mod run;
+mod settings_file;
 mod startup;
 mod state;
 mod status;

@@ -4,6 +4,8 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 
 const STATE_DIR: &str = "/var/lib/tortie";
+const RUN_DIR: &str = "/run/tortie";
+const SETTINGS_FILE: &str = "/etc/calico/felix.cfg";
 const CALICO_DIR: &str = "/var/lib/calico";
 
 // No doc comment here: it would become the help of every command that takes these.
@@ -12,8 +14,8 @@ pub struct NodeArgs {
     /// Records of what is attached here
     #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Sockets
-    #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
+    /// Sockets; also the files of endpoints that are up, which otherwise are in /var/run/calico
+    #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = RUN_DIR)]
     pub run_dir: PathBuf,
     /// The files nodename and mtu, which other software reads; /var/lib/calico, or the state directory if that is
     /// given
@@ -22,6 +24,10 @@ pub struct NodeArgs {
     /// Passwords of BGP sessions: a directory per secret, a file per key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
+    /// Settings of this host, like variables FELIX_*, which are stronger; /etc/calico/felix.cfg, or felix.cfg in the
+    /// state directory if that is given
+    #[arg(long, value_name = "FILE", env = "TORTIE_FELIX_CONFIG")]
+    pub felix_config: Option<PathBuf>,
     /// Where the datastore is, like calicoctl's --config
     #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
     pub config: PathBuf,
@@ -34,6 +40,19 @@ impl NodeArgs {
             None if self.state_dir == Path::new(STATE_DIR) => Path::new(CALICO_DIR),
             None => &self.state_dir,
         }
+    }
+
+    pub fn settings_file(&self) -> PathBuf {
+        match &self.felix_config {
+            Some(file) => file.clone(),
+            None if self.state_dir == Path::new(STATE_DIR) => PathBuf::from(SETTINGS_FILE),
+            None => self.state_dir.join("felix.cfg"),
+        }
+    }
+
+    /// The directory for what runs, if it is not the usual one.
+    pub fn own_run_dir(&self) -> Option<&Path> {
+        Some(self.run_dir.as_path()).filter(|dir| *dir != Path::new(RUN_DIR))
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -7,8 +7,9 @@ use crate::journal::{Journal, Phase};
 use crate::options::NodeArgs;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
-use crate::{files, http, queries, status, sync};
+use crate::{files, http, queries, settings_file, status, sync};
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,7 +21,7 @@ use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
 /// Between collections of what died without a word.
-const COLLECT: Duration = Duration::from_secs(30);
+const COLLECT: Duration = Duration::from_secs(10);
 /// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
 const ADDRESSES: Duration = Duration::from_secs(60);
 
@@ -106,7 +107,10 @@ async fn start(
     let held: HashSet<_> =
         journal.all().iter().filter(|r| r.phase == Phase::Live).filter_map(|r| r.endpoint_key()).collect();
     let state = Arc::new(State::new(name));
-    let environment = Environment::new(variables.0.clone());
+    let file = args.settings_file();
+    let settings = settings_file::read(&file).map_err(io(&file))?;
+    // Of two that set the same, the later counts: a variable is stronger than the file.
+    let environment = Environment::new(settings.into_iter().chain(variables.0.clone()));
     let mut compute = Compute::new(name, environment);
     let speaks_bgp = !matches!(variables.get("CALICO_NETWORKING_BACKEND"), "none" | "vxlan");
     let bgp = speaks_bgp.then(|| {
@@ -119,7 +123,8 @@ async fn start(
     let (orders, ordered) = Engine::orders();
     let news = sync::follow(&client, ranges, &state);
     tokio::spawn(engine.run(news, ordered));
-    tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), reports));
+    let run_dir = args.own_run_dir().map(Path::to_owned);
+    tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), run_dir, reports));
     tokio::spawn(status::heartbeats(state.clone(), client.clone(), name.to_owned()));
     tokio::spawn(queries::serve(args.query_socket(), state.clone()));
     tokio::spawn(http::serve_health(state.clone()));

@@ -4,9 +4,9 @@ use crate::metrics::Metrics;
 use crate::queries::Speech;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
-use tortie_plan::{Update, WorkloadId};
+use tortie_plan::{Update, Workload, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
@@ -15,6 +15,7 @@ pub struct State {
     parameters: watch::Sender<Parameters>,
     in_sync: watch::Sender<bool>,
     mtu: watch::Sender<u32>,
+    workloads_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -25,7 +26,8 @@ struct Facts {
     problems: BTreeMap<String, String>,
     datastore_locked: bool,
     /// In the plan of this node.
-    workloads: BTreeSet<WorkloadId>,
+    workloads: BTreeMap<WorkloadId, Workload>,
+    changed: BTreeSet<WorkloadId>,
     /// Where the node speaks BGP.
     speech: Option<Speech>,
 }
@@ -38,6 +40,7 @@ impl State {
             parameters: watch::channel(Parameters::default()).0,
             in_sync: watch::channel(false).0,
             mtu: watch::channel(0).0,
+            workloads_changed: Notify::new(),
         }
     }
 
@@ -128,16 +131,31 @@ impl State {
     pub fn note(&self, updates: &[Update]) {
         let mut facts = self.lock();
         for update in updates {
-            match update {
-                Update::Workload(id, Some(_)) => facts.workloads.insert(id.clone()),
-                Update::Workload(id, None) => facts.workloads.remove(id),
-                _ => false,
+            let Update::Workload(id, workload) = update else { continue };
+            match workload {
+                Some(workload) => facts.workloads.insert(id.clone(), workload.clone()),
+                None => facts.workloads.remove(id),
             };
+            facts.changed.insert(id.clone());
+            self.workloads_changed.notify_one();
         }
     }
 
-    pub fn has_workload(&self, id: &WorkloadId) -> bool {
-        self.lock().workloads.contains(id)
+    /// Returns when workloads came, changed or went since [`State::take_changed`].
+    pub async fn workloads_changed(&self) {
+        self.workloads_changed.notified().await;
+    }
+
+    pub fn take_changed(&self) -> BTreeSet<WorkloadId> {
+        std::mem::take(&mut self.lock().changed)
+    }
+
+    pub fn workload(&self, id: &WorkloadId) -> Option<Workload> {
+        self.lock().workloads.get(id).cloned()
+    }
+
+    pub fn workload_ids(&self) -> Vec<WorkloadId> {
+        self.lock().workloads.keys().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Facts> {

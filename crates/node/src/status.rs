@@ -1,15 +1,19 @@
-//! What the node reports to the store: that it lives, and how its endpoints are.
+//! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
+use crate::endpoint_files::EndpointFiles;
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tortie_compute::Parameters;
 use tortie_dataplane::{Report, Reports, WorkloadState};
 use tortie_model::status::{EndpointState, EndpointStatus, Heartbeat};
 use tortie_model::{Key, Value};
-use tortie_plan::WorkloadId;
+use tortie_plan::{Workload, WorkloadId};
 use tortie_store::Client;
 
 /// Before the first heartbeat.
@@ -51,14 +55,16 @@ pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
     }
 }
 
-/// Takes in what the dataplane reports, and writes endpoint states to the store if the settings want it.
+/// Takes in what the dataplane reports, and writes endpoint states to the store and to files as the settings want it.
 pub async fn endpoints(
     state: Arc<State>,
     client: Client,
     host: String,
+    run_dir: Option<PathBuf>,
     mut dataplanes: mpsc::Receiver<Reports>,
 ) {
     let mut writer = Writer { client, host, wanted: BTreeMap::new(), written: BTreeMap::new() };
+    let mut files = None;
     let parameters = state.parameters();
     let mut reports: Option<Reports> = None;
     loop {
@@ -67,7 +73,15 @@ pub async fn endpoints(
             let delay = parameters.span("endpointReportingDelay").max(Duration::from_millis(10));
             (parameters.flag("endpointReportingEnabled"), delay, parameters.text("openstackRegion"))
         };
-        writer.forget_unless(|id| state.has_workload(id));
+        let prefix = status_prefix(&parameters.borrow(), run_dir.as_deref());
+        for id in state.take_changed() {
+            let workload = state.workload(&id);
+            writer.note(&id, workload.is_some());
+            show(&mut files, &writer, &id, workload.as_ref());
+        }
+        if state.is_in_sync() {
+            open(&mut files, prefix.as_deref(), &state, &writer);
+        }
         let pending = enabled && writer.next().is_some();
         tokio::select! {
             dataplane = dataplanes.recv() => match dataplane {
@@ -75,9 +89,14 @@ pub async fn endpoints(
                 None => return,
             },
             report = next(&mut reports) => match report {
-                Some(report) => take_in(&state, &mut writer, report),
+                Some(Report::Workload { id, state: now }) => {
+                    writer.wanted.insert(id.clone(), Some(now));
+                    show(&mut files, &writer, &id, state.workload(&id).as_ref());
+                }
+                Some(report) => take_in(&state, report),
                 None => reports = None,
             },
+            () = state.workloads_changed() => {}
             () = tokio::time::sleep(delay), if pending => writer.write_one(&region).await,
             () = tokio::time::sleep(IDLE), if !pending => {}
         }
@@ -91,11 +110,58 @@ async fn next(reports: &mut Option<Reports>) -> Option<Report> {
     }
 }
 
-fn take_in(state: &State, writer: &mut Writer, report: Report) {
-    match report {
-        Report::Workload { id, state } => {
-            writer.wanted.insert(id, Some(state));
+/// The directory below which endpoints have files: as set, else the given one for what runs, else the usual.
+fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<PathBuf> {
+    const PREFIX: &str = "endpointStatusPathPrefix";
+    let prefix = match run_dir {
+        Some(dir) if !parameters.is_set(PREFIX) => dir.to_owned(),
+        _ => PathBuf::from(parameters.text(PREFIX)),
+    };
+    Some(prefix).filter(|prefix| !prefix.as_os_str().is_empty())
+}
+
+/// Has the files where they are wanted. What a former run left of endpoints that are no more is removed.
+fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State, writer: &Writer) {
+    if files.as_ref().map(|files| prefix.is_some_and(|prefix| files.is_below(prefix))) == prefix.map(|_| true)
+    {
+        return;
+    }
+    if let Some(mut old) = files.take() {
+        report(old.keep(std::iter::empty()));
+    }
+    let Some(prefix) = prefix else { return };
+    match EndpointFiles::open(prefix) {
+        Ok(mut new) => {
+            let living = state.workload_ids();
+            report(new.keep(living.iter()));
+            *files = Some(new);
+            living.iter().for_each(|id| show(files, writer, id, state.workload(id).as_ref()));
         }
+        Err(error) => tracing::warn!(%error, prefix = %prefix.display(), "no files for endpoints"),
+    }
+}
+
+/// Has a file for the endpoint if it is up.
+fn show(files: &mut Option<EndpointFiles>, writer: &Writer, id: &WorkloadId, workload: Option<&Workload>) {
+    let Some(files) = files else { return };
+    let state = writer.wanted.get(id).and_then(Option::as_ref);
+    report(match (workload, state) {
+        (Some(workload), Some(WorkloadState::Up)) => files.put(id, workload),
+        // A former run may have left one that is still true.
+        (Some(_), None) => Ok(()),
+        _ => files.remove(id),
+    });
+}
+
+fn report(outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::warn!(%error, "the file of an endpoint is not as it should be");
+    }
+}
+
+fn take_in(state: &State, report: Report) {
+    match report {
+        Report::Workload { .. } => {}
         Report::Mtu(choice) => {
             tracing::info!(
                 mtu = choice.mtu,
@@ -121,8 +187,10 @@ struct Writer {
 
 impl Writer {
     /// What is no longer in the plan has no state.
-    fn forget_unless(&mut self, lives: impl Fn(&WorkloadId) -> bool) {
-        self.wanted.iter_mut().filter(|(id, _)| !lives(id)).for_each(|(_, state)| *state = None);
+    fn note(&mut self, id: &WorkloadId, lives: bool) {
+        if !lives && let Some(state) = self.wanted.get_mut(id) {
+            *state = None;
+        }
     }
 
     fn next(&self) -> Option<&WorkloadId> {

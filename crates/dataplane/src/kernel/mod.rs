@@ -2,9 +2,11 @@
 
 mod decode;
 mod encode;
+mod flows;
 mod types;
 
 pub(crate) use decode::mac;
+pub(crate) use flows::Forgetting;
 pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
 use crate::error::{Error, Result};
@@ -12,7 +14,6 @@ use crate::netns::Netns;
 use futures::StreamExt;
 use nlink::netlink::neigh::Neighbor;
 use nlink::netlink::netconf::NetconfDevice;
-use nlink::netlink::netfilter::ConntrackFilter;
 use nlink::netlink::{NetworkEvent, OwnedEventStream};
 use nlink::{Connection, Route, RtnetlinkGroup};
 use std::net::IpAddr;
@@ -183,22 +184,6 @@ impl From<&nlink::Error> for Refusal {
 impl From<nlink::Error> for Refusal {
     fn from(error: nlink::Error) -> Refusal {
         Refusal::from(&error)
-    }
-}
-
-/// Forgets the connections of addresses that left or moved, so that a new owner does not inherit them.
-pub(crate) async fn forget_flows(netns: &Netns, addresses: &[IpAddr]) {
-    let connection = match netns.conntrack() {
-        Ok(connection) => connection,
-        Err(error) => return tracing::warn!(%error, "no conntrack; flows of removed workloads stay"),
-    };
-    for address in addresses {
-        for filter in [ConntrackFilter::new().orig_src(*address), ConntrackFilter::new().reply_src(*address)]
-        {
-            if let Err(error) = connection.flush_conntrack_matching(&filter).await {
-                tracing::warn!(%address, %error, "flows not forgotten");
-            }
-        }
     }
 }
 

@@ -99,6 +99,23 @@ pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> R
     }
 }
 
+/// Removes a pair by its inner end if both ends are what they are said to be. An inner end that leads elsewhere is
+/// another network's.
+pub(super) async fn remove_pair(
+    inside: &Connection<Route>,
+    inner: &str,
+    outside: &Connection<Route>,
+    outer: &str,
+) -> Result<()> {
+    let (Some(near), Some(far)) = (find(inside, inner).await?, find(outside, outer).await?) else {
+        return Ok(());
+    };
+    match near.link() == Some(far.ifindex()) && far.link() == Some(near.ifindex()) {
+        true => remove_veth(inside, inner).await,
+        false => Ok(()),
+    }
+}
+
 /// The kernel reports an interface as running a moment after both ends are up. Whoever programs the workload next
 /// should find it so; one that takes longer than this is noticed by its event.
 pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> Result<()> {

@@ -15,8 +15,7 @@ use nlink::{Connection, Route};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::Semaphore;
 
 /// The next hop of every IPv4 workload. Configured nowhere: the host answers for it by proxy ARP.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -100,27 +99,24 @@ fn interface_name(field: &'static str, name: &str) -> Result<()> {
     Err(Error::Invalid { field, reason: format!("{name:?} is not an interface name (1 to 15 characters)") })
 }
 
+/// How many namespaces are worked on at a time: the kernel has one lock for most of it.
+static ROOM: Semaphore = Semaphore::const_new(8);
+
+/// The kernel makes and removes interfaces while the request for it waits, for milliseconds, and several in hardly more
+/// time than one. So this is done where no other task waits for the thread. Needs a runtime with several threads.
+async fn aside<T>(work: impl Future<Output = T>) -> T {
+    // Never closed.
+    let _place = ROOM.acquire().await;
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
+}
+
 /// Wires a namespace. When something fails in the middle, what was made is removed again.
 pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
     request.validate()?;
-    let (host, request) = (host.clone(), request.clone());
-    apart(async move { make(&host, &request).await }).await
+    aside(wire(host, request)).await
 }
 
-/// Does the work on a thread of its own, and stops it when nobody waits for it any more. The kernel makes and removes
-/// interfaces within the call and takes its time; meanwhile a thread of the runtime would serve nobody.
-async fn apart<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    let runtime = Handle::current();
-    let (_waiting, alone) = oneshot::channel::<()>();
-    let thread = tokio::task::spawn_blocking(move || {
-        runtime.block_on(async {
-            tokio::select! { outcome = work => outcome, _ = alone => Err(Error::Stopped) }
-        })
-    });
-    thread.await.unwrap_or(Err(Error::Stopped))
-}
-
-async fn make(host: &Netns, request: &Attach) -> Result<Attached> {
+async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
     let container = Netns::open(&request.netns)?;
     let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
     if link::find(&inside, &request.container_interface).await?.is_some() {
@@ -150,7 +146,7 @@ async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: 
     }
 }
 
-/// Removes a workload's interface. Fine when nothing is left to remove.
+/// Removes a workload's interface, whoever made it. Fine when nothing is left to remove.
 ///
 /// The host's end goes with the other end, so it is removed by its name only where no namespace is given. The name alone
 /// proves nothing: a new sandbox of the same workload may own it by the time the old one is detached.
@@ -160,22 +156,49 @@ pub async fn detach<'a>(
     container_interface: &str,
     host_interface: impl Into<Option<&'a str>>,
 ) -> Result<()> {
-    let (host, netns) = (host.clone(), netns.map(Path::to_owned));
-    let (inside, outside) = (container_interface.to_owned(), host_interface.into().map(str::to_owned));
-    let work = apart(async move {
-        match (netns.map(Netns::open), outside.as_deref()) {
-            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, &inside).await,
-            // The kernel takes the pair away together with the namespace, a moment later.
-            (Some(Err(Error::NamespaceGone { .. })), Some(name)) => {
-                link::wait_until_gone(&host.rtnetlink()?, name).await
-            }
-            (Some(Err(Error::NamespaceGone { .. })), None) => Ok(()),
-            (Some(Err(error)), _) => Err(error),
+    let host_interface = host_interface.into();
+    let work = async {
+        match (netns.map(Netns::open), host_interface) {
+            (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, container_interface).await,
+            (Some(Err(error)), name) => gone(host, error, name).await,
             (None, Some(name)) => link::remove_veth(&host.rtnetlink()?, name).await,
             (None, None) => Ok(()),
         }
-    });
-    match tokio::time::timeout(DETACH_LIMIT, work).await {
+    };
+    in_time(container_interface, work).await
+}
+
+/// Undoes an [`attach`] as far as it came: only the pair it would have made. An interface of the same name that was
+/// there before, of another network, stays.
+pub async fn undo_attach(
+    host: &Netns,
+    netns: &Path,
+    container_interface: &str,
+    host_interface: &str,
+) -> Result<()> {
+    let work = async {
+        match Netns::open(netns) {
+            Ok(container) => {
+                let (inside, outside) = (container.rtnetlink()?, host.rtnetlink()?);
+                link::remove_pair(&inside, container_interface, &outside, host_interface).await
+            }
+            Err(error) => gone(host, error, Some(host_interface)).await,
+        }
+    };
+    in_time(container_interface, work).await
+}
+
+/// The kernel takes a pair away together with its namespace, a moment later.
+async fn gone(host: &Netns, error: Error, host_interface: Option<&str>) -> Result<()> {
+    match (error, host_interface) {
+        (Error::NamespaceGone { .. }, Some(name)) => link::wait_until_gone(&host.rtnetlink()?, name).await,
+        (Error::NamespaceGone { .. }, None) => Ok(()),
+        (error, _) => Err(error),
+    }
+}
+
+async fn in_time(container_interface: &str, work: impl Future<Output = Result<()>>) -> Result<()> {
+    match aside(async { tokio::time::timeout(DETACH_LIMIT, work).await }).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Kernel {
             object: format!("interface {container_interface}"),

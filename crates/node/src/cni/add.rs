@@ -22,8 +22,15 @@ use tortie_store::Error;
 /// How often a lost race for an endpoint is run again.
 const ATTEMPTS: usize = 6;
 
+/// What an ADD came to.
+pub(super) struct Added {
+    pub result: CniResult,
+    /// Not what an earlier ADD had made.
+    pub is_new: bool,
+}
+
 impl Wiring {
-    pub(super) async fn add(&self, request: &Request) -> Result<CniResult, CniError> {
+    pub(super) async fn add(&self, request: &Request) -> Result<Added, CniError> {
         let config = &request.config;
         config.check(&self.node)?;
         if config.feature_control.ip_addrs_no_ipam {
@@ -37,7 +44,9 @@ impl Wiring {
                 && known.netns == request.netns
                 && self.stands(request, &known).await
             {
-                return known.result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"));
+                let result = known.result;
+                let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
+                return Ok(Added { result, is_new: false });
             }
             self.undo(&known).await?;
         }
@@ -78,7 +87,7 @@ impl Wiring {
         {
             tracing::warn!(%error, container = request.container_id, "a failed ADD is not undone yet");
         }
-        result
+        result.map(|result| Added { result, is_new: true })
     }
 
     async fn wire(
@@ -87,24 +96,24 @@ impl Wiring {
         identity: &Identity,
         record: &Record,
     ) -> Result<CniResult, CniError> {
-        crate::failpoint::hit("add-journalled");
+        crate::failpoint::hit("add-journalled").await;
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
             None => self.assign(request, None).await?,
         };
-        crate::failpoint::hit("add-assigned");
+        crate::failpoint::hit("add-assigned").await;
         let profile = self.ensure_profile(request, identity).await?;
         let attach = self.attach_request(request, record, &addresses)?;
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
-        crate::failpoint::hit("add-attached");
+        crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
         let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
-        crate::failpoint::hit("add-stored");
+        crate::failpoint::hit("add-stored").await;
         self.orders.attach(key, Value::Resource(endpoint), profile).await.map_err(|reason| {
             CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason)
         })?;
-        crate::failpoint::hit("add-programmed");
+        crate::failpoint::hit("add-programmed").await;
         Ok(result(request, record, &attach, &attached, mac, addresses))
     }
 

@@ -128,11 +128,12 @@ impl NetworkConfig {
         if self.mtu != 0 && !(68..=65535).contains(&self.mtu) {
             return wrong(format!("mtu {} is out of range: it must be between 68 and 65535", self.mtu));
         }
-        if !matches!(self.device_type.as_str(), "" | "veth" | "netkit") {
-            return wrong(format!(
-                "unknown device_type {:?} in CNI config (supported: \"veth\", \"netkit\")",
-                self.device_type
-            ));
+        match self.device_type.as_str() {
+            "" | "veth" => {}
+            "netkit" => return wrong("device_type \"netkit\" is not supported yet: use \"veth\"".to_owned()),
+            other => {
+                return wrong(format!("unknown device_type {other:?} in CNI config (supported: \"veth\")"));
+            }
         }
         if self.policy_setup_timeout_seconds < 0 {
             return wrong("policy_setup_timeout_seconds must not be negative".to_owned());
@@ -195,6 +196,7 @@ mod tests {
             r#","mtu":70000"#,
             r#","nodename":"n2""#,
             r#","device_type":"tap""#,
+            r#","device_type":"netkit""#,
             r#","policy_setup_timeout_seconds":-1"#,
             r#","dataplane_options":{"type":"grpc"}"#,
         ] {

@@ -27,7 +27,7 @@ impl Delegate {
         Ok(Delegate {
             plugin: request.config.ipam.kind.clone(),
             config: Value::Object(config).to_string(),
-            args: format!("IgnoreUnknown=1;{}", request.args_text),
+            args: arguments(&request.args_text),
             path: request.path.clone(),
         })
     }
@@ -111,6 +111,12 @@ impl Delegate {
     }
 }
 
+/// CNI_ARGS for a plugin that may not know all of them. One that finds nothing between two semicolons refuses.
+fn arguments(given: &str) -> String {
+    let given = given.split(';').filter(|pair| !pair.is_empty());
+    std::iter::once("IgnoreUnknown=1").chain(given).collect::<Vec<_>>().join(";")
+}
+
 /// Puts the node's own networks where the configuration says `usePodCidr`.
 fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
     let net = |v6: bool| pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6);
@@ -140,6 +146,12 @@ fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), Cn
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_pairs_and_nothing_else() {
+        assert_eq!(arguments(""), "IgnoreUnknown=1");
+        assert_eq!(arguments("IP=10.0.0.1;"), "IgnoreUnknown=1;IP=10.0.0.1");
+    }
 
     #[test]
     fn the_node_s_networks_take_their_place() {

@@ -1,7 +1,7 @@
 //! The socket: one request and one answer per connection.
 
 use super::request::Request;
-use super::wiring::{DEADLINE, Wiring};
+use super::wiring::{Answer, DEADLINE, Wiring};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub async fn serve(path: &Path, wiring: watch::Receiver<Option<Arc<Wiring>>>) ->
             }
         };
         let (wiring, room) = (wiring.borrow().clone(), room.clone());
-        // A task of its own: a plugin that is killed does not stop what it asked for half way.
+        // A task of its own: when a plugin is killed, what it asked for does not stop half way.
         tokio::spawn(async move {
             let Ok(_place) = room.acquire().await else { return };
             if let Err(error) = converse(stream, wiring).await {
@@ -52,21 +52,29 @@ pub async fn serve(path: &Path, wiring: watch::Receiver<Option<Arc<Wiring>>>) ->
 async fn converse(mut stream: UnixStream, wiring: Option<Arc<Wiring>>) -> io::Result<()> {
     let mut text = Vec::new();
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
-    let answer = match wiring {
-        None => Err(CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
-            .with("it waits for the datastore; its log says more")),
-        Some(wiring) => answer(&wiring, &text).await,
+    let Some(wiring) = wiring else {
+        let error = CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
+            .with("it waits for the datastore; its log says more");
+        return tell(stream, "1\n", &error.to_json()).await;
     };
-    let (status, text) = match answer {
-        Ok(text) => ("0\n", text),
-        Err(error) => ("1\n", error.to_json()),
+    let answer = match answer(&wiring, &text).await {
+        Ok(answer) => answer,
+        Err(error) => return tell(stream, "1\n", &error.to_json()).await,
     };
+    let told = tell(stream, "0\n", &answer.text).await;
+    if let (Err(_), Some(attached)) = (&told, answer.attached) {
+        wiring.take_back(attached).await;
+    }
+    told
+}
+
+async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()> {
     stream.write_all(status.as_bytes()).await?;
     stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await
 }
 
-async fn answer(wiring: &Wiring, text: &[u8]) -> Result<String, CniError> {
+async fn answer<'a>(wiring: &'a Wiring, text: &[u8]) -> Result<Answer<'a>, CniError> {
     let request = Request::parse(text)?;
     let (command, container) = (request.command, request.container_id.clone());
     let begun = std::time::Instant::now();

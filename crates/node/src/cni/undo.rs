@@ -42,7 +42,7 @@ impl Wiring {
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
         };
-        self.dismantle(&record).await?;
+        self.dismantle(&record, false).await?;
         if own_ipam {
             self.release(&identity::legacy_handle(&identity, &request.container_id)).await?;
         }
@@ -53,27 +53,35 @@ impl Wiring {
     pub(super) async fn undo(&self, record: &Record) -> Result<(), CniError> {
         let record = Record { phase: Phase::Removing, result: None, ..record.clone() };
         self.write(&record, false)?;
-        self.dismantle(&record).await?;
-        crate::failpoint::hit("del-dismantled");
+        self.dismantle(&record, true).await?;
+        crate::failpoint::hit("del-dismantled").await;
         self.journal.remove(&record.id).map_err(|error| {
             CniError::new(code::IO, "cannot remove the record of the attachment").with(error.to_string())
         })
     }
 
-    /// The address goes back last: nobody else gets it while anything here still uses it.
-    async fn dismantle(&self, record: &Record) -> Result<(), CniError> {
+    /// The address goes back last: nobody else gets it while anything here still uses it. Of what is `ours`, nothing is
+    /// removed but what we made.
+    async fn dismantle(&self, record: &Record, ours: bool) -> Result<(), CniError> {
         let mut failures = Vec::new();
-        crate::failpoint::hit("del-journalled");
+        crate::failpoint::hit("del-journalled").await;
         if let Err(error) = self.delete_endpoint(record).await {
             failures.push(error);
         }
-        crate::failpoint::hit("del-unstored");
+        crate::failpoint::hit("del-unstored").await;
         let netns = Some(Path::new(&record.netns)).filter(|path| !path.as_os_str().is_empty());
         let host_interface = Some(record.host_interface.as_str()).filter(|name| !name.is_empty());
-        if let Err(error) = pod::detach(&self.host, netns, &record.id.ifname, host_interface).await {
+        let inside = &record.id.ifname;
+        let detached = match (netns, host_interface) {
+            (Some(netns), Some(outside)) if ours => {
+                pod::undo_attach(&self.host, netns, inside, outside).await
+            }
+            _ => pod::detach(&self.host, netns, inside, host_interface).await,
+        };
+        if let Err(error) = detached {
             failures.push(CniError::new(code::FAILED, error.to_string()));
         }
-        crate::failpoint::hit("del-detached");
+        crate::failpoint::hit("del-detached").await;
         if failures.is_empty() {
             if let Some(handle) = &record.handle {
                 self.release(handle).await?;
@@ -81,7 +89,7 @@ impl Wiring {
             if let Some(delegate) = &record.delegate {
                 delegate.del(&record.id, &record.netns).await?;
             }
-            crate::failpoint::hit("del-released");
+            crate::failpoint::hit("del-released").await;
         }
         match failures.len() {
             0 => Ok(()),

@@ -17,6 +17,19 @@ use tortie_store::Resources;
 /// After this a request is given up and undone; the plugin waits longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// What the plugin prints.
+pub struct Answer<'a> {
+    pub text: String,
+    /// What is to be taken back if the answer reaches nobody.
+    pub attached: Option<Attached<'a>>,
+}
+
+/// A new attachment, with the right to work on its container.
+pub struct Attached<'a> {
+    id: AttachmentId,
+    _turn: Turn<'a>,
+}
+
 #[derive(Debug)]
 pub struct Wiring {
     pub node: String,
@@ -61,8 +74,30 @@ impl Wiring {
         }
     }
 
-    /// What the plugin prints.
-    pub async fn answer(&self, request: Request) -> Result<String, CniError> {
+    pub async fn answer(&self, request: Request) -> Result<Answer<'_>, CniError> {
+        if (request.plugin, request.command) == (Plugin::Calico, Command::Add) {
+            self.check_ready()?;
+            let turn = self.turn(&request.container_id).await;
+            let added = self.add(&request).await?;
+            let text = added.result.print(&request.config.cni_version);
+            let id = Wiring::record_id(&request);
+            return Ok(Answer { text, attached: added.is_new.then_some(Attached { id, _turn: turn }) });
+        }
+        self.print(request).await.map(|text| Answer { text, attached: None })
+    }
+
+    /// Undoes an attachment of which nobody was told: the plugin was killed. The runtime may never ask for its removal.
+    pub async fn take_back(&self, attached: Attached<'_>) {
+        let container = &attached.id.container_id;
+        let Some(record) = self.journal.get(&attached.id) else { return };
+        match self.undo(&record).await {
+            Ok(()) => tracing::info!(container, "the plugin is gone; what it asked for is undone"),
+            Err(error) => tracing::warn!(%error, container, "the plugin is gone; not undone yet"),
+        }
+    }
+
+    /// The answers to everything but an ADD of the network plugin.
+    async fn print(&self, request: Request) -> Result<String, CniError> {
         match request.command {
             Command::Status | Command::Test => return self.status(request.command),
             Command::Add | Command::Del | Command::Check | Command::Gc => self.check_ready()?,
@@ -72,10 +107,6 @@ impl Wiring {
             (Plugin::CalicoIpam, Command::Add) => Ok(self.ipam_add(&request).await?.print(&version)),
             (Plugin::CalicoIpam, Command::Del) => self.ipam_del(&request).await.map(|()| String::new()),
             (Plugin::CalicoIpam, _) => Ok(String::new()),
-            (Plugin::Calico, Command::Add) => {
-                let _turn = self.turn(&request.container_id).await;
-                self.add(&request).await.map(|result| result.print(&version))
-            }
             (Plugin::Calico, Command::Del) => {
                 let _turn = self.turn(&request.container_id).await;
                 self.del(&request).await.map(|()| String::new())
@@ -197,7 +228,7 @@ impl Wiring {
 }
 
 /// The right to work on a container; the next one waits for its end.
-pub(super) struct Turn<'a> {
+pub struct Turn<'a> {
     wiring: &'a Wiring,
     container_id: String,
     guard: Option<tokio::sync::OwnedMutexGuard<()>>,

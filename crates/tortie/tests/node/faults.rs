@@ -1,6 +1,6 @@
 //! What is wrong is refused, and leaves nothing behind.
 
-use crate::world::World;
+use crate::world::{World, eventually};
 use serde_json::json;
 
 #[test]
@@ -103,4 +103,100 @@ fn while_the_store_is_away_containers_keep_their_network() {
     world.must("CHECK", "c1", &one.path(), &config);
     world.must("DEL", "c1", &one.path(), &config);
     world.assert_clean("DEL");
+}
+
+#[test]
+fn without_a_pool_for_the_node_nothing_is_given() {
+    let mut world = World::without_node("10.77.0.0/24");
+    world.start(&[("CALICO_IPV4POOL_CIDR", "none"), ("CALICO_IPV6POOL_CIDR", "none")]);
+    let pod = world.container();
+    let refused = |what: &str| {
+        let said = world.cni("ADD", "c1", &pod.path(), &world.config());
+        assert_eq!(said.code(), 999, "{what}: {said:?}");
+        world.assert_clean(what);
+        assert!(!pod.ip(&["link"]).contains("eth0"), "{what}");
+    };
+    refused("no pool at all");
+    let pool = |name: &str, selector: &str| {
+        let pool = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name},
+            "spec": {"cidr": if name == "v4" { "10.77.0.0/24" } else { "fd77::/116" }, "nodeSelector": selector},
+        });
+        world.calicoctl(&["apply", "-f", "-"], &pool.to_string());
+    };
+    pool("v4", "rack == 'none'");
+    refused("a pool of other nodes");
+    pool("v4", "all()");
+    refused("one family of two");
+    pool("v6", "all()");
+    eventually("both families are given", || world.cni("ADD", "c1", &pod.path(), &world.config()).success);
+    world.must("DEL", "c1", &pod.path(), &world.config());
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn an_address_that_is_taken_stays_with_its_holder() {
+    let world = World::new();
+    let (one, two) = (world.container(), world.container());
+    let mut config = world.config();
+    config["ipam"] = json!({"type": "calico-ipam"});
+    let config = config.to_string();
+    let holder = world.plugin("calico", "ADD", "c1", &one.path(), &config, "IP=10.77.0.9");
+    assert!(holder.success, "{holder:?}");
+    let before = world.traces();
+    let said = world.plugin("calico", "ADD", "c2", &two.path(), &config, "IP=10.77.0.9");
+    assert_eq!(said.code(), 999, "{said:?}");
+    assert_eq!(world.traces(), before);
+    assert!(!two.ip(&["link"]).contains("eth0"));
+}
+
+#[test]
+fn names_that_are_taken_are_not_taken_away() {
+    let world = World::new();
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    // Inside: somebody else's interface.
+    one.ip(&["link", "add", "eth0", "type", "bridge"]);
+    assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
+    world.assert_clean("eth0 is taken");
+    assert!(one.ip(&["-d", "link", "show", "eth0"]).contains("bridge"));
+    one.ip(&["link", "del", "eth0"]);
+    world.host.ip(&["link", "add", "other", "type", "veth", "peer", "name", "eth0", "netns", &one.0]);
+    assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
+    world.assert_clean("eth0 is another network's");
+    assert!(one.ip(&["link"]).contains("eth0") && world.host.ip(&["link"]).contains("other"));
+    world.host.ip(&["link", "del", "other"]);
+    // On the host: what cannot be a container's.
+    world.host.ip(&["link", "add", "calic1", "type", "bridge"]);
+    assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
+    assert_eq!(world.traces(), ["calic1"]);
+    assert!(world.host.ip(&["-d", "link", "show", "calic1"]).contains("bridge"));
+    world.host.ip(&["link", "del", "calic1"]);
+    // A pair that a crash left is nobody's any more.
+    world.host.ip(&["link", "add", "calic1", "type", "veth", "peer", "name", "stale"]);
+    world.must("ADD", "c1", &one.path(), &config);
+    assert!(!world.host.ip(&["link"]).contains("stale"));
+    world.must("DEL", "c1", &one.path(), &config);
+    world.assert_clean("a stale pair");
+    // Two containers whose names begin alike.
+    let (first, second) = ("0123456789abc", "0123456789abd");
+    world.must("ADD", first, &one.path(), &config);
+    let other = world.must("ADD", second, &two.path(), &config);
+    assert!(other.addresses().iter().all(|address| one.reaches(address)), "{}", world.log());
+    world.must("DEL", first, &one.path(), &config);
+    world.must("CHECK", second, &two.path(), &config);
+    world.must("DEL", second, &two.path(), &config);
+    world.assert_clean("names that begin alike");
+}
+
+#[test]
+fn settings_that_cannot_be_changed_are_named() {
+    let mut world = World::without_node("10.77.0.0/24");
+    world.start_read_only();
+    let pod = world.container();
+    let said = world.cni("ADD", "c1", &pod.path(), &world.config());
+    assert_eq!(said.code(), 999, "{said:?}");
+    assert!(said.json["msg"].as_str().unwrap().contains("read-only"), "{said:?}");
+    world.assert_clean("read-only settings");
+    assert!(!pod.ip(&["link"]).contains("eth0"));
 }

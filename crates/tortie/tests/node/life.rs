@@ -2,6 +2,7 @@
 
 use crate::world::{World, eventually};
 use serde_json::json;
+use std::os::unix::fs::symlink;
 
 #[test]
 fn a_container_has_network_until_it_goes() {
@@ -124,42 +125,70 @@ fn endpoints_of_others_are_programmed_just_the_same() {
 fn addresses_can_come_from_another_plugin() {
     let world = World::new();
     let pod = world.container();
-    let held = world.dir.path().join("held");
-    let script = format!(
-        "#!/bin/sh\ncat > /dev/null\nif [ $CNI_COMMAND = ADD ]; then touch {0}; echo '{{\"cniVersion\":\"0.4.0\",\
-         \"ips\":[{{\"version\":\"4\",\"address\":\"10.88.0.7/24\"}}]}}'; else rm -f {0}; fi\n",
-        held.display()
-    );
-    let plugin = world.dir.path().join("bin/host-local");
-    std::fs::write(&plugin, script).unwrap();
-    std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Debian's, as it is.
+    symlink("/usr/lib/cni/host-local", world.dir.path().join("bin/host-local")).unwrap();
+    let data = world.dir.path().join("host-local");
     let mut config = world.config();
-    config["ipam"] =
-        json!({"type": "host-local", "subnet": "10.88.0.0/24", "routes": [{"dst": "10.0.0.0/8"}]});
+    config["ipam"] = json!({
+        "type": "host-local", "dataDir": data, "routes": [{"dst": "10.0.0.0/8"}, {"dst": "fd00::/8"}],
+        "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd88::/64"}]],
+    });
+    config["cniVersion"] = json!("1.0.0");
     let said = world.must("ADD", "c1", &pod.path(), &config);
-    assert_eq!(said.addresses(), ["10.88.0.7"]);
+    let held = || {
+        let files = std::fs::read_dir(data.join("net")).unwrap();
+        let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.contains("88")).filter(|name| !name.starts_with("last_")).count()
+    };
+    let addresses = said.addresses();
+    assert!(addresses[0].starts_with("10.88.0.") && addresses[1].starts_with("fd88::"), "{addresses:?}");
+    assert_eq!(held(), 2);
     assert!(pod.ip(&["route"]).contains("10.0.0.0/8 via 169.254.1.1"));
-    assert!(world.host.ip(&["route"]).contains("10.88.0.7 dev calic1"));
-    assert!(held.exists());
-    world.must("DEL", "c1", &pod.path(), &config);
-    assert!(!held.exists());
+    assert!(world.host.ip(&["route"]).contains(&format!("{} dev calic1", addresses[0])));
+    let second = world.container();
+    for address in world.must("ADD", "c2", &second.path(), &config).addresses() {
+        assert!(pod.reaches(&address), "{address}\n{}", world.log());
+    }
+    // What it refuses is refused, and nothing stays.
+    let before = world.traces();
+    let mut full = config.clone();
+    full["ipam"]["ranges"] =
+        json!([[{"subnet": "10.88.0.0/24", "rangeStart": "10.88.0.2", "rangeEnd": "10.88.0.2"}]]);
+    let other = world.container();
+    assert!(!world.cni("ADD", "c3", &other.path(), &full).success);
+    assert_eq!((world.traces(), held()), (before, 4));
+    for (container, namespace) in [("c1", &pod), ("c2", &second), ("c2", &second)] {
+        world.must("DEL", container, &namespace.path(), &config);
+    }
+    assert_eq!(held(), 0);
     world.assert_clean("DEL");
 }
 
 #[test]
 fn what_happens_is_reported() {
     let mut world = World::without_node("10.77.0.0/24");
-    world.start(&[
-        ("FELIX_ENDPOINTREPORTINGENABLED", "true"),
-        ("FELIX_HEALTHENABLED", "true"),
-        ("FELIX_PROMETHEUSMETRICSENABLED", "true"),
-    ]);
+    let reporting = [("FELIX_ENDPOINTREPORTINGENABLED", "true"), ("FELIX_HEALTHENABLED", "true")];
+    // A setting may stand in a file as well; a variable is stronger.
+    std::fs::create_dir_all(world.dir.path().join("state")).unwrap();
+    let settings = "[global]\nPrometheusMetricsEnabled = true\nHealthEnabled = false\n";
+    std::fs::write(world.dir.path().join("state/felix.cfg"), settings).unwrap();
+    world.start(&reporting);
     let pod = world.container();
     let config = world.config();
-    world.must("ADD", "c1", &pod.path(), &config);
+    let added = world.must("ADD", "c1", &pod.path(), &config);
     let key = "/calico/felix/v2/no-region/host/n1/workload/cni/default%2fc1/endpoint/eth0";
-    let status = || world.stored_at(key);
-    eventually("the endpoint is said to be up", || status() == r#"{"status":"up"}"#);
+    eventually("the endpoint is said to be up", || world.stored_at(key) == r#"{"status":"up"}"#);
+    let file = world.dir.path().join("run/endpoint-status/cni default%2Fc1 eth0");
+    let file =
+        || serde_json::from_str(&std::fs::read_to_string(&file).unwrap_or_default()).unwrap_or(json!({}));
+    eventually("it has a file that says so", || file()["ifaceName"] == "calic1");
+    assert_eq!(file()["ipv4Nets"], json!([format!("{}/32", added.addresses()[0])]));
+    // A restart finds the file and leaves it; one of an endpoint that is no more goes.
+    let stale = world.dir.path().join("run/endpoint-status/cni default%2Fc0 eth0");
+    std::fs::write(&stale, "{}").unwrap();
+    world.start(&reporting);
+    eventually("the file of nobody goes", || !stale.exists());
+    assert_eq!(file()["ifaceName"], "calic1");
     let page = |url: &str| {
         let output = world.host.run(&["curl", "-s", "-w", "%{http_code}", url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -169,5 +198,6 @@ fn what_happens_is_reported() {
     let metrics = page("http://localhost:9091/metrics");
     assert!(metrics.contains("felix_active_local_endpoints 1"), "{metrics}");
     world.must("DEL", "c1", &pod.path(), &config);
-    eventually("the endpoint is no longer spoken of", || status().is_empty());
+    eventually("the endpoint is no longer spoken of", || world.stored_at(key).is_empty());
+    eventually("its file is gone", || file() == json!({}));
 }

@@ -3,8 +3,10 @@
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod churn;
 mod crash;
 mod faults;
 mod life;
+mod midway;
 mod up;
 mod world;

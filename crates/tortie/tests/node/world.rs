@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -85,6 +87,13 @@ pub struct Said {
     pub json: Value,
 }
 
+/// Waits for the end of a plugin.
+pub fn said(plugin: Child) -> Said {
+    let output = plugin.wait_with_output().unwrap();
+    let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    Said { success: output.status.success(), json }
+}
+
 impl Said {
     pub fn code(&self) -> u64 {
         self.json["code"].as_u64().unwrap_or(0)
@@ -93,6 +102,19 @@ impl Said {
     pub fn addresses(&self) -> Vec<String> {
         let ips = self.json["ips"].as_array().cloned().unwrap_or_default();
         ips.iter().map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
+    }
+}
+
+/// Holds the node up at a step until it is let go.
+pub struct Hold(PathBuf);
+
+impl Hold {
+    pub fn wait(&self) {
+        eventually("the node reaches the step", || self.0.exists());
+    }
+
+    pub fn let_go(&self) {
+        std::fs::remove_file(&self.0).unwrap();
     }
 }
 
@@ -151,16 +173,48 @@ impl World {
         self.store = None;
     }
 
+    /// What the plugin sends to the node.
+    pub fn request(&self, command: &str, container: &str, netns: &str, config: &Value) -> Vec<u8> {
+        let env = json!({
+            "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": "eth0",
+            "CNI_PATH": self.dir.path().join("bin"),
+        });
+        let request =
+            json!({"plugin": "calico", "command": command, "env": env, "config": config.to_string()});
+        request.to_string().into_bytes()
+    }
+
+    pub fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("run/cni.sock")).unwrap()
+    }
+
     pub fn container(&self) -> Namespace {
         Namespace::new("pod")
     }
 
     /// Starts the node and waits until it is ready.
     pub fn start(&mut self, environment: &[(&str, &str)]) {
+        self.launch(&[], environment);
+    }
+
+    /// Starts a node that can read the settings of the kernel and not change them.
+    pub fn start_read_only(&mut self) {
+        for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+            assert!(self.host.run(&["sysctl", "-w", switch]).status.success());
+        }
+        let script =
+            "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$0\" \"$@\"";
+        self.launch(&["sh", "-c", script], &[]);
+    }
+
+    /// The node, started by another command in its namespace.
+    fn launch(&mut self, by: &[&str], environment: &[(&str, &str)]) {
         self.stop();
         let log = std::fs::File::create(self.dir.path().join("node.log")).unwrap();
         let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.host.0, TORTIE, "node"])
+            .args(["netns", "exec", &self.host.0])
+            .args(by)
+            .args([TORTIE, "node"])
             .arg("--state-dir")
             .arg(self.dir.path().join("state"))
             .arg("--run-dir")
@@ -180,6 +234,18 @@ impl World {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.node = Some(Process(child));
         assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
+    }
+
+    /// Starts a node that is held up, once, at a step of its work.
+    pub fn start_held_at(&mut self, step: &str) -> Hold {
+        let hold = Hold(self.dir.path().join("hold"));
+        self.start(&[("TORTIE_FAILPOINT", &format!("{step}:{}", hold.0.display()))]);
+        hold
+    }
+
+    /// The process of the node.
+    pub fn pid(&self) -> u32 {
+        self.node.as_ref().unwrap().0.id()
     }
 
     /// kill -9
@@ -214,6 +280,19 @@ impl World {
         config: &str,
         args: &str,
     ) -> Said {
+        said(self.begin(plugin, command, container, netns, config, args))
+    }
+
+    /// A plugin that has got its request.
+    pub fn begin(
+        &self,
+        plugin: &str,
+        command: &str,
+        container: &str,
+        netns: &str,
+        config: &str,
+        args: &str,
+    ) -> Child {
         let mut child = Command::new(self.dir.path().join("bin").join(plugin))
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", container)
@@ -228,9 +307,7 @@ impl World {
             .unwrap();
         // A plugin that finds no daemon answers without reading.
         let _ = child.stdin.take().unwrap().write_all(config.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-        Said { success: output.status.success(), json }
+        child
     }
 
     /// Fails the test unless it succeeds.
@@ -255,7 +332,7 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn stored(&self, what: &str) -> String {
+    pub fn stored(&self, what: &str) -> String {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["--endpoints", &self.endpoint, "get", "--prefix", "/calico/", what])
@@ -294,20 +371,27 @@ impl World {
         if self.stored("--print-value-only").contains("\"handle_id\"") {
             traces.push("an allocated address".to_owned());
         }
-        let records = std::fs::read_dir(self.dir.path().join("state/attachments"));
-        traces.extend(records.into_iter().flatten().map(|entry| format!("{:?}", entry.unwrap().file_name())));
+        traces.extend(self.files("state/attachments"));
         traces
+    }
+
+    fn files(&self, dir: &str) -> Vec<String> {
+        let files = std::fs::read_dir(self.dir.path().join(dir));
+        files.into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     pub fn assert_clean(&self, after: &str) {
         let traces = self.traces();
         assert!(traces.is_empty(), "after {after} there are {traces:#?}\n{}", self.log());
+        let check = self.calicoctl(&["ipam", "check"], "");
+        assert!(check.contains("found 0 problems"), "after {after}: {check}");
+        eventually("no endpoint has a file", || self.files("run/endpoint-status").is_empty());
     }
 }
 
 /// Waits for something that must come to be.
 pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !happens() {
         assert!(Instant::now() < deadline, "it never happened that {what}");
         std::thread::sleep(Duration::from_millis(20));

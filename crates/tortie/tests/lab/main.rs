@@ -1,6 +1,9 @@
 //! A cluster on this machine, from the first node to the last trace of it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod podman;
+mod restart;
+
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,161 @@
+//! A file for every endpoint that is up, for software on this host that waits for one or looks at them.
+
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use tortie_plan::{Workload, WorkloadId};
+
+#[derive(Debug)]
+pub struct EndpointFiles {
+    dir: PathBuf,
+    /// By name; without text if a former run made it.
+    present: BTreeMap<String, Option<String>>,
+}
+
+/// What a file says.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Contents<'a> {
+    iface_name: &'a str,
+    mac: String,
+    ipv4_nets: Vec<String>,
+    ipv6_nets: Vec<String>,
+    bgp_peer_name: &'a str,
+}
+
+impl EndpointFiles {
+    /// Takes over what a former run left.
+    pub fn open(prefix: &Path) -> io::Result<EndpointFiles> {
+        let dir = prefix.join("endpoint-status");
+        let entries = match std::fs::read_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other?),
+        };
+        let mut present = BTreeMap::new();
+        for entry in entries.into_iter().flatten() {
+            if let Ok(name) = entry?.file_name().into_string() {
+                present.insert(name, None);
+            }
+        }
+        Ok(EndpointFiles { dir, present })
+    }
+
+    pub fn is_below(&self, prefix: &Path) -> bool {
+        self.dir.parent() == Some(prefix)
+    }
+
+    /// The endpoint is up, or is still up and has changed.
+    pub fn put(&mut self, id: &WorkloadId, workload: &Workload) -> io::Result<()> {
+        let (name, text) = (name(id), text(workload)?);
+        if self.present.get(&name) == Some(&Some(text.clone())) {
+            return Ok(());
+        }
+        std::fs::create_dir_all(&self.dir)?;
+        // Readers see a whole file or none.
+        let new = self.dir.join(format!(".{name}"));
+        std::fs::write(&new, &text)?;
+        std::fs::rename(&new, self.dir.join(&name))?;
+        self.present.insert(name, Some(text));
+        Ok(())
+    }
+
+    pub fn remove(&mut self, id: &WorkloadId) -> io::Result<()> {
+        self.remove_named(&name(id))
+    }
+
+    /// Removes the files of all but these.
+    pub fn keep<'a>(&mut self, living: impl Iterator<Item = &'a WorkloadId>) -> io::Result<()> {
+        let living: BTreeSet<String> = living.map(name).collect();
+        let dead: Vec<String> = self.present.keys().filter(|name| !living.contains(*name)).cloned().collect();
+        dead.iter().try_for_each(|name| self.remove_named(name))
+    }
+
+    fn remove_named(&mut self, name: &str) -> io::Result<()> {
+        if !self.present.contains_key(name) {
+            return Ok(());
+        }
+        match std::fs::remove_file(self.dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.present.remove(name),
+        };
+        if self.present.is_empty() {
+            // Not empty: another's file is in it.
+            let _ = std::fs::remove_dir(&self.dir);
+        }
+        Ok(())
+    }
+}
+
+/// The parts, escaped as in a URL's path, with a space between them.
+fn name(id: &WorkloadId) -> String {
+    [&id.orchestrator, &id.workload, &id.endpoint].map(|part| escaped(part)).join(" ")
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || b"-_.~$&+=:@".contains(&b) => out.push(char::from(b)),
+            b => out.push_str(&format!("%{b:02X}")),
+        }
+    }
+    out
+}
+
+fn text(workload: &Workload) -> io::Result<String> {
+    let nets = |v4: bool| {
+        let length = if v4 { 32 } else { 128 };
+        let family = workload.addresses.iter().filter(|address| address.is_ipv4() == v4);
+        family.map(|address| format!("{address}/{length}")).collect()
+    };
+    let mac = workload.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+    let contents = Contents {
+        iface_name: &workload.interface,
+        mac: mac.unwrap_or_default(),
+        ipv4_nets: nets(true),
+        ipv6_nets: nets(false),
+        bgp_peer_name: "",
+    };
+    Ok(serde_json::to_string(&contents)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(workload: &str) -> WorkloadId {
+        WorkloadId { orchestrator: "k8s".into(), workload: workload.into(), endpoint: "eth0".into() }
+    }
+
+    fn names(prefix: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(prefix.join("endpoint-status")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn files_come_and_go_with_their_endpoints() {
+        let dir = tempfile::tempdir().unwrap();
+        let workload = Workload {
+            interface: "cali1".into(),
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            may_spoof: false,
+        };
+        let mut files = EndpointFiles::open(dir.path()).unwrap();
+        files.put(&id("shop/cart-0"), &workload).unwrap();
+        let path = dir.path().join("endpoint-status/k8s shop%2Fcart-0 eth0");
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            r#"{"ifaceName":"cali1","mac":"02:00:00:00:00:01","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":""}"#
+        );
+        files.put(&id("shop/../x"), &workload).unwrap();
+        // The next run knows those of the last.
+        let mut files = EndpointFiles::open(dir.path()).unwrap();
+        files.keep([id("shop/../x")].iter()).unwrap();
+        assert_eq!(names(dir.path()), ["k8s shop%2F..%2Fx eth0"]);
+        assert!(files.is_below(dir.path()));
+        files.keep([].iter()).unwrap();
+        assert!(!dir.path().join("endpoint-status").exists());
+    }
+}

@@ -1,0 +1,118 @@
+//! Many containers come and go, again and again; the node stays as it was.
+
+use crate::world::{Namespace, World, eventually};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const PODS: usize = 500;
+const ROUNDS: usize = 3;
+/// Plugins at work at a time, as on a node that starts.
+const HANDS: usize = 16;
+
+/// How much more memory the node may have after the last round than after the first. The allocator keeps what its
+/// threads once needed, and each run divides the work between them differently. 20 KiB kept for each container would be
+/// more than this.
+const SLACK_KIB: u64 = 16 << 10;
+
+/// What a node has apart from its containers. Blocks stay with a node once they are its own, with their routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Standing {
+    traces: Vec<String>,
+    links: usize,
+    routes: usize,
+    blocks: usize,
+    affinities: usize,
+}
+
+impl Standing {
+    fn of(world: &World) -> Standing {
+        let keys = world.stored("--keys-only");
+        let count = |part: &str| keys.lines().filter(|key| key.contains(part)).count();
+        let routes = ["-4", "-6"].map(|family| world.host.ip(&[family, "route"]).lines().count());
+        Standing {
+            traces: world.traces(),
+            links: world.host.ip(&["-o", "link"]).lines().count(),
+            routes: routes.iter().sum(),
+            blocks: count("/assignment/"),
+            affinities: count("/ipam/v2/host/"),
+        }
+    }
+}
+
+/// What a process has open, by kind and without numbers; namespaces are files too.
+fn open_files(pid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .map(|target| target.display().to_string().split(":[").next().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Does something for every pod, many at a time.
+fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..HANDS {
+            scope.spawn(|| {
+                loop {
+                    let pod = next.fetch_add(1, Ordering::Relaxed);
+                    if pod >= PODS {
+                        return;
+                    }
+                    let outcome = work(pod);
+                    done.lock().unwrap().push(outcome);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap()
+}
+
+#[test]
+fn many_containers_come_and_go_and_nothing_grows() {
+    let mut world = World::without_node("10.77.0.0/20");
+    world.start(&[("CALICO_IPV4POOL_BLOCK_SIZE", "26")]);
+    let world = world;
+    let config = world.config();
+    let before = Standing::of(&world);
+    // Now and then something is open for a moment: the fewest of many looks are those that stay.
+    let looks = (0..50).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        open_files(world.pid())
+    });
+    let files = looks.min_by_key(Vec::len).unwrap();
+    let mut first = None;
+    for round in 0..ROUNDS {
+        let pods = for_all(|pod| {
+            let namespace = world.container();
+            let said = world.must("ADD", &format!("c{pod}"), &namespace.path(), &config);
+            (pod, namespace, said.addresses())
+        });
+        let addresses: BTreeSet<&String> = pods.iter().flat_map(|(_, _, addresses)| addresses).collect();
+        assert_eq!(addresses.len(), 2 * PODS, "each has one of each family for itself");
+        assert_eq!(world.host.ip(&["route"]).matches(" dev cali").count(), PODS);
+        let pods: Mutex<Vec<(usize, Namespace, Vec<String>)>> = Mutex::new(pods);
+        for_all(|_| {
+            let (pod, namespace, _) = pods.lock().unwrap().pop().unwrap();
+            world.must("DEL", &format!("c{pod}"), &namespace.path(), &config);
+        });
+        world.assert_clean("all are gone");
+        eventually("the node has only its own files open", || open_files(world.pid()) == files);
+        let (standing, memory) = (Standing::of(&world), resident_kib(world.pid()));
+        assert_eq!((standing.links, standing.blocks), (before.links, standing.affinities), "round {round}");
+        println!("round {round}: {memory} KiB");
+        let (known, base) = first.get_or_insert_with(|| (standing.clone(), memory));
+        assert_eq!(standing, *known, "round {round}");
+        assert!(memory < *base + SLACK_KIB, "round {round}: {memory} KiB, after the first round {base} KiB");
+    }
+}
