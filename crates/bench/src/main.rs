@@ -1,5 +1,6 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod compute;
 mod ipam;
 mod measure;
 mod model;
@@ -15,10 +16,11 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 3] = [
+const SUITES: [Suite; 4] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
+    Suite { name: "compute", run: compute::run },
 ];
 
 fn main() -> ExitCode {
