@@ -1,6 +1,7 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
 mod cni;
+mod compute;
 mod ipam;
 mod measure;
 mod memory;
@@ -26,13 +27,14 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
+    Suite { name: "compute", run: compute::run },
 ];
 
 fn main() -> ExitCode {

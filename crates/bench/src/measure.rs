@@ -38,7 +38,7 @@ fn batch(candidate: &mut dyn FnMut()) -> u32 {
 }
 
 /// Nanoseconds this thread has been running for.
-fn now() -> f64 {
+pub fn now() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -101,6 +101,11 @@ impl Compute {
                 Ok(())
             }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+                if let Err(error) = endpoint.validate() {
+                    self.problems.insert(path, error.to_string());
+                    self.take_away(key);
+                    return;
+                }
                 let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(name, endpoint);

@@ -150,7 +150,7 @@ fn a_staged_kubernetes_policy() {
 #[test]
 fn named_ports() {
     let port = |name: &str, protocol: &str, port: u16| json!({"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""});
-    let ports = json!([port("pg", "tcp", 5432), port("dns", "tcp", 53), port("dns", "udp", 53)]);
+    let ports = json!([port("pg", "TCP", 5432), port("dns", "TCP", 53), port("dns", "UDP", 53)]);
     let mut node = Node::with(&web());
     let rule = |protocol: Option<&str>, side| match protocol {
         Some(protocol) => json!({"action": "Allow", "protocol": protocol, "destination": side}),

@@ -5,4 +5,5 @@ mod cluster;
 mod conversions;
 mod effects;
 mod faults;
+mod oracle;
 mod orders;

@@ -1,0 +1,258 @@
+//! Clusters of a given size.
+
+use std::collections::BTreeMap;
+use tortie_model::kinds::{
+    Action, EntityRule, GlobalNetworkPolicy, GlobalNetworkPolicySpec, GlobalNetworkSet, GlobalNetworkSetSpec,
+    NetworkPolicy, NetworkPolicySpec, PolicyType, Profile, ProfileSpec, Rule, WorkloadEndpoint,
+    WorkloadEndpointSpec,
+};
+use tortie_model::scalar::{Port, Protocol};
+use tortie_model::{Key, ObjectMeta, Resource, Value};
+
+pub type Entry = (Key, Value);
+
+pub const HOST: &str = "localhost";
+const PORTION: usize = 1000;
+const NAMESPACES: usize = 100;
+const MARKERS: usize = 29;
+const LOCAL: usize = 200;
+
+pub struct Shape {
+    pub name: &'static str,
+    /// Shapes of one family differ in size alone.
+    pub family: &'static str,
+    pub size: usize,
+    /// Seconds and megabytes published for Felix.
+    pub felix: (Option<f64>, Option<f64>),
+    pub entries: fn(usize, &mut dyn FnMut(&[Entry])),
+    pub endpoint: fn(usize) -> Entry,
+    pub policy: fn(usize) -> Entry,
+}
+
+const fn shape(
+    name: &'static str,
+    family: &'static str,
+    size: usize,
+    felix: (Option<f64>, Option<f64>),
+) -> Shape {
+    Shape { name, family, size, felix, entries: by_label, endpoint: new_endpoint, policy: new_policy }
+}
+
+pub const ALL: [Shape; 8] = [
+    shape("2.5k endpoints, 10k label policies", "labels", 2_500, (None, None)),
+    shape("25k endpoints, 10k label policies", "labels", 25_000, (None, None)),
+    shape("250k endpoints, 10k label policies", "labels", 250_000, (Some(3.39), Some(374.0))),
+    Shape {
+        entries: by_network_set,
+        ..shape("10k endpoints, 1k network sets", "sets", 1_000, (Some(0.5), Some(81.0)))
+    },
+    Shape {
+        entries: by_network_set,
+        ..shape("10k endpoints, 10k network sets", "sets", 10_000, (None, None))
+    },
+    Shape { entries: tenants, ..shape("1k tenants", "tenants", 1_000, (Some(0.045), None)) },
+    Shape { entries: tenants, ..shape("10k tenants", "tenants", 10_000, (Some(0.388), None)) },
+    Shape { entries: tenants, ..shape("100k tenants", "tenants", 100_000, (Some(6.9), Some(402.0))) },
+];
+
+/// Remote endpoints with six labels each, 200 local ones, 10,000 policies of five rules: 29 distinct sets.
+fn by_label(endpoints: usize, put: &mut dyn FnMut(&[Entry])) {
+    portions(10_000, &label_policy, put);
+    portions(NAMESPACES, &namespace, put);
+    portions(endpoints, &|n| labelled("remotehost", n, n), put);
+    portions(LOCAL, &|n| labelled(HOST, n, endpoints + n), put);
+}
+
+/// A policy for each network set; a tenth of the sets have 100 nets, a tenth 1,000.
+fn by_network_set(sets: usize, put: &mut dyn FnMut(&[Entry])) {
+    portions(NAMESPACES, &namespace, put);
+    portions(10_000, &|n| labelled("remotehost", n, n), put);
+    portions(sets, &network_set, put);
+    portions(sets, &network_set_policy, put);
+    portions(LOCAL, &|n| labelled(HOST, n, 10_000 + n), put);
+}
+
+/// A namespace, a policy and a pod for each tenant; 100 pods are here.
+fn tenants(count: usize, put: &mut dyn FnMut(&[Entry])) {
+    let stride = count / 100;
+    portions(count, &isolation, put);
+    portions(count, &tenant_namespace, put);
+    portions(count, &|n| tenant_pod(if n % stride == 0 { HOST } else { "remotehost" }, n), put);
+}
+
+fn portions(count: usize, make: &dyn Fn(usize) -> Entry, put: &mut dyn FnMut(&[Entry])) {
+    let mut start = 0;
+    while start < count {
+        let end = count.min(start + PORTION);
+        let portion: Vec<Entry> = (start..end).map(make).collect();
+        put(&portion);
+        start = end;
+    }
+}
+
+fn entry(resource: impl Into<Resource>) -> Entry {
+    let resource = resource.into();
+    let meta = resource.metadata();
+    (Key::resource(resource.kind(), &meta.namespace, &meta.name), Value::Resource(resource))
+}
+
+fn meta(namespace: &str, name: String, labels: BTreeMap<String, String>) -> ObjectMeta {
+    ObjectMeta { namespace: namespace.to_owned(), name, labels, ..ObjectMeta::default() }
+}
+
+fn allow(source: EntityRule) -> Rule {
+    Rule { action: Action::Allow, source, ..Rule::default() }
+}
+
+fn selecting(selector: String) -> EntityRule {
+    EntityRule { selector, ..EntityRule::default() }
+}
+
+fn marker(n: usize) -> String {
+    format!("marker.example.org/{}", n % MARKERS)
+}
+
+fn label_policy(n: usize) -> Entry {
+    let spec = GlobalNetworkPolicySpec {
+        selector: format!("has({})", marker(n)),
+        ingress: (0..5).map(|rule| allow(selecting(format!("has({})", marker(n + rule))))).collect(),
+        types: vec![PolicyType::Ingress],
+        ..GlobalNetworkPolicySpec::default()
+    };
+    entry(GlobalNetworkPolicy::new(meta("", format!("tag-pol-{n}"), BTreeMap::new()), spec))
+}
+
+fn namespace(n: usize) -> Entry {
+    let name = format!("namespace-{n}");
+    let spec = ProfileSpec {
+        labels_to_apply: BTreeMap::from([("pcns.projectcalico.org/name".to_owned(), name.clone())]),
+        ..ProfileSpec::default()
+    };
+    entry(Profile::new(meta("", format!("kns.{name}"), BTreeMap::new()), spec))
+}
+
+fn labelled(host: &str, n: usize, seed: usize) -> Entry {
+    let mut labels: BTreeMap<String, String> = [10, 11, 20, 30, 40]
+        .into_iter()
+        .map(|choices| (format!("one-in-{choices}"), format!("value-{}", seed % choices)))
+        .collect();
+    labels.insert(marker(seed), "true".to_owned());
+    pod(host, &format!("namespace-{}", n % NAMESPACES), &format!("wep-{n}"), seed, labels)
+}
+
+fn pod(host: &str, namespace: &str, name: &str, address: usize, labels: BTreeMap<String, String>) -> Entry {
+    let bits = 0x0a00_0001 + u32::try_from(address).unwrap_or(0);
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "k8s".to_owned(),
+        node: host.to_owned(),
+        pod: name.to_owned(),
+        endpoint: "eth0".to_owned(),
+        ip_networks: vec![format!("{}/32", std::net::Ipv4Addr::from(bits))],
+        profiles: vec![format!("kns.{namespace}")],
+        interface_name: format!("cali{address:x}"),
+        ..WorkloadEndpointSpec::default()
+    };
+    let name = format!("{host}-k8s-{}-eth0", name.replace('-', "--"));
+    entry(WorkloadEndpoint::new(meta(namespace, name, labels), spec))
+}
+
+fn network_set(n: usize) -> Entry {
+    const SIZES: [usize; 10] = [1, 1, 1, 1, 2, 3, 4, 5, 100, 1000];
+    let first = 0x1400_0000 + u32::try_from(n).unwrap_or(0) * 1024;
+    let size = u32::try_from(SIZES[n % SIZES.len()]).unwrap_or(0);
+    let nets = (first..first + size).map(|bits| format!("{}/32", std::net::Ipv4Addr::from(bits))).collect();
+    let labels = BTreeMap::from([("network-set-name".to_owned(), format!("network-set-{n}"))]);
+    let spec = GlobalNetworkSetSpec { nets };
+    entry(GlobalNetworkSet::new(meta("", format!("network-set-{n}"), labels), spec))
+}
+
+fn network_set_policy(n: usize) -> Entry {
+    let spec = GlobalNetworkPolicySpec {
+        selector: "all()".to_owned(),
+        ingress: vec![allow(selecting(format!("network-set-name == 'network-set-{n}'")))],
+        types: vec![PolicyType::Ingress],
+        ..GlobalNetworkPolicySpec::default()
+    };
+    entry(GlobalNetworkPolicy::new(meta("", format!("network-set-pol-{n}"), BTreeMap::new()), spec))
+}
+
+fn isolation(n: usize) -> Entry {
+    let same = || EntityRule {
+        namespace_selector: format!("projectcalico.org/name == 'customer-{n}'"),
+        ..EntityRule::default()
+    };
+    let dns = Rule {
+        action: Action::Allow,
+        protocol: Some(Protocol::from("UDP")),
+        destination: EntityRule {
+            nets: vec!["10.96.0.10/32".to_owned()],
+            ports: vec![Port::Number(53)],
+            ..EntityRule::default()
+        },
+        ..Rule::default()
+    };
+    let spec = NetworkPolicySpec {
+        tier: "default".to_owned(),
+        ingress: vec![allow(same())],
+        egress: vec![Rule { action: Action::Allow, destination: same(), ..Rule::default() }, dns],
+        types: vec![PolicyType::Ingress, PolicyType::Egress],
+        ..NetworkPolicySpec::default()
+    };
+    entry(NetworkPolicy::new(meta(&format!("customer-{n}"), "isolation".to_owned(), BTreeMap::new()), spec))
+}
+
+fn tenant_namespace(n: usize) -> Entry {
+    let labels = [
+        ("pcns.projectcalico.org/name", format!("customer-{n}")),
+        ("pcns.namespace-id", text(n, 20)),
+        ("pcns.production", (n % 2 == 0).to_string()),
+    ];
+    let rules = || vec![allow(EntityRule::default())];
+    let labels_to_apply = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let spec = ProfileSpec { ingress: rules(), egress: rules(), labels_to_apply };
+    entry(Profile::new(meta("", format!("kns.customer-{n}"), BTreeMap::new()), spec))
+}
+
+/// Fifteen labels, five of which no other pod has.
+fn tenant_pod(host: &str, n: usize) -> Entry {
+    let one_of = |values: &[&str]| values[n % values.len()].to_owned();
+    let labels = [
+        ("pod-id", text(n * 5, 20)),
+        ("instance-id", text(n * 5 + 1, 20)),
+        ("short-id", text(n * 5 + 2, 10)),
+        ("config-hash", text(n * 5 + 3, 20)),
+        ("version-tag", text(n * 5 + 4, 8)),
+        ("enabled", (n % 2).to_string()),
+        ("debug", (n / 2 % 2).to_string()),
+        ("canary", (n / 4 % 2).to_string()),
+        ("managed", (n / 8 % 2).to_string()),
+        ("environment", one_of(&["dev", "staging", "prod"])),
+        ("tier", one_of(&["frontend", "backend", "middleware", "data"])),
+        ("region", one_of(&["us-east", "us-west", "eu-west", "ap-south"])),
+        ("team", one_of(&["platform", "payments", "identity", "growth", "infra"])),
+        ("managed-by", "saas-controller".to_owned()),
+        ("tenant-id", text(n % 5000, 10)),
+    ];
+    let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    pod(host, &format!("customer-{n}"), &format!("app-{:09x}-{:05x}", n * 7 + 3, n * 17 + 5), n, labels)
+}
+
+/// Digits that look random and are the same every time.
+fn text(seed: usize, length: usize) -> String {
+    let mut state = (seed as u64).wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut digit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b"abcdef0123456789"[(state >> 60) as usize])
+    };
+    (0..length).map(|_| digit()).collect()
+}
+
+/// One that comes when all the others are there; it is a member of sets in use.
+fn new_endpoint(n: usize) -> Entry {
+    labelled("remotehost", 10_000_000 + n, 5_000_000 + n)
+}
+
+/// One for the endpoints of a marker that comes when all the others are there.
+fn new_policy(n: usize) -> Entry {
+    label_policy(10_000_000 + n)
+}

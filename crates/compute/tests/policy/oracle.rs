@@ -1,0 +1,159 @@
+//! The plan worked out the long way: every selector against every object, nothing remembered.
+
+use crate::cluster::{Entry, NODE};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_model::kinds::{EntityRule, Rule};
+use tortie_model::selector::Selector;
+use tortie_model::selector::rewrite::{Entity, entity_match};
+use tortie_model::{Resource, Value};
+use tortie_plan::{EndpointId, Member, Plan, PolicyId, Tier};
+
+type Labels = BTreeMap<String, String>;
+
+/// Whatever has labels and addresses.
+struct Thing {
+    labels: Labels,
+    nets: Vec<IpNet>,
+    /// If it is an endpoint of this node.
+    local: Option<EndpointId>,
+}
+
+pub fn check(state: &[Entry], plan: &Plan, what: &str) {
+    let all = state.iter().filter_map(|(_, value)| match value {
+        Value::Resource(resource) => Some(resource),
+        _ => None,
+    });
+    let all: Vec<&Resource> = all.collect();
+    let resources: Vec<&Resource> = all.iter().copied().filter(|one| one.validate().is_ok()).collect();
+    let things: Vec<Thing> = resources.iter().filter_map(|resource| thing(resource, &resources)).collect();
+    let selectors = selectors(&resources);
+    let mut checked = 0;
+    for (id, set) in &plan.sets {
+        let Some(selector) = selectors.get(&*id.0) else { continue };
+        let members = things.iter().filter(|thing| selector.matches(&thing.labels));
+        let members: BTreeSet<Member> =
+            members.flat_map(|thing| &thing.nets).map(|net| Member::Net(*net)).collect();
+        assert_eq!(members, set.members, "{what}: {selector}");
+        checked += 1;
+    }
+    let of_selectors = plan.sets.keys().filter(|id| id.0.starts_with("s:")).count();
+    assert_eq!(checked, of_selectors, "{what}: every set of a selector is known");
+    for thing in &things {
+        let listed = match &thing.local {
+            Some(EndpointId::Workload(id)) => plan.guards.get(id).map(|guard| names(&[&guard.tiers])),
+            Some(EndpointId::Host(name)) => plan
+                .host_endpoints
+                .get(name)
+                .map(|host| names(&[&host.tiers, &host.forward, &host.untracked, &host.pre_dnat])),
+            None => continue,
+        };
+        let Some(listed) = listed else { continue };
+        for (id, policy) in &plan.policies {
+            let selector = Selector::parse(&policy.selector).unwrap();
+            let matches = selector.matches(&thing.labels);
+            let only_hosts = matches!(thing.local, Some(EndpointId::Workload(_))) && !listed.contains(id);
+            assert!(
+                matches == listed.contains(id) || (matches && only_hosts && is_of_hosts(id, &all)),
+                "{what}: {id} ({}) and {:?}",
+                policy.selector,
+                thing.local
+            );
+        }
+    }
+}
+
+/// Whether a policy is asked at stages that workloads do not have.
+fn is_of_hosts(id: &PolicyId, resources: &[&Resource]) -> bool {
+    resources.iter().any(|resource| match resource {
+        Resource::GlobalNetworkPolicy(policy) => {
+            policy.metadata.name == id.name && (policy.spec.do_not_track || policy.spec.pre_dnat)
+        }
+        Resource::StagedGlobalNetworkPolicy(policy) => {
+            policy.metadata.name == id.name && (policy.spec.do_not_track || policy.spec.pre_dnat)
+        }
+        _ => false,
+    })
+}
+
+fn names(lists: &[&Vec<Tier>]) -> BTreeSet<PolicyId> {
+    let tiers = lists.iter().flat_map(|tiers| tiers.iter());
+    tiers.flat_map(|tier| tier.ingress.iter().chain(&tier.egress)).cloned().collect()
+}
+
+fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
+    let mut labels = resource.metadata().labels.clone();
+    let namespace = resource.metadata().namespace.clone();
+    let (profiles, nets, local) = match resource {
+        Resource::WorkloadEndpoint(endpoint) => {
+            labels.retain(|key, _| !key.starts_with("pcns.") && !key.starts_with("pcsa."));
+            labels.insert("projectcalico.org/namespace".into(), namespace.clone());
+            labels.insert("projectcalico.org/orchestrator".into(), "k8s".into());
+            let id = tortie_plan::WorkloadId {
+                orchestrator: "k8s".into(),
+                workload: format!("{namespace}/{}", endpoint.spec.pod),
+                endpoint: "eth0".into(),
+            };
+            let local = (endpoint.spec.node == NODE).then_some(EndpointId::Workload(id));
+            (endpoint.spec.profiles.clone(), endpoint.spec.ip_networks.clone(), local)
+        }
+        Resource::HostEndpoint(host) => {
+            let local = (host.spec.node == NODE).then(|| EndpointId::Host(host.metadata.name.clone()));
+            (host.spec.profiles.clone(), host.spec.expected_ips.clone(), local)
+        }
+        Resource::NetworkSet(set) => {
+            labels.insert("projectcalico.org/namespace".into(), namespace.clone());
+            (vec![format!("kns.{namespace}")], set.spec.nets.clone(), None)
+        }
+        Resource::GlobalNetworkSet(set) => (vec![], set.spec.nets.clone(), None),
+        _ => return None,
+    };
+    for profile in all.iter().filter_map(|other| match other {
+        Resource::Profile(profile) => profiles.contains(&profile.metadata.name).then_some(profile),
+        _ => None,
+    }) {
+        for (key, value) in &profile.spec.labels_to_apply {
+            labels.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let net = |text: &String| {
+        text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<std::net::IpAddr>().unwrap())).trunc()
+    };
+    Some(Thing { labels, nets: nets.iter().map(net).collect(), local })
+}
+
+/// Every selector that a rule of the cluster can mean, by the name of its set.
+fn selectors(resources: &[&Resource]) -> BTreeMap<String, Selector> {
+    let mut found = BTreeMap::new();
+    for resource in resources {
+        let namespace = &resource.metadata().namespace;
+        let rules: Vec<Rule> = match resource {
+            Resource::NetworkPolicy(p) => [&p.spec.ingress[..], &p.spec.egress].concat(),
+            Resource::GlobalNetworkPolicy(p) => [&p.spec.ingress[..], &p.spec.egress].concat(),
+            Resource::StagedNetworkPolicy(p) => [&p.spec.ingress[..], &p.spec.egress].concat(),
+            Resource::StagedGlobalNetworkPolicy(p) => [&p.spec.ingress[..], &p.spec.egress].concat(),
+            Resource::StagedKubernetesNetworkPolicy(p) => {
+                let peers = p.spec.ingress.iter().flat_map(|rule| &rule.from);
+                let labels =
+                    peers.filter_map(|peer| peer.pod_selector.as_ref()).flat_map(|s| &s.match_labels);
+                let selector = |(key, value): (&String, &String)| {
+                    format!("projectcalico.org/orchestrator == 'k8s' && {key} == '{value}'")
+                };
+                let source = |selector| EntityRule { selector, ..EntityRule::default() };
+                labels.map(selector).map(|s| Rule { source: source(s), ..Rule::default() }).collect()
+            }
+            _ => continue,
+        };
+        for side in rules.iter().flat_map(|rule| [&rule.source, &rule.destination]) {
+            let entity = Entity {
+                selector: &side.selector,
+                not_selector: &side.not_selector,
+                namespace_selector: &side.namespace_selector,
+                ..Entity::default()
+            };
+            let meant = entity_match(&entity, namespace).unwrap();
+            found.extend([meant.selector, meant.not_selector].into_iter().flatten().map(|s| (s.id(), s)));
+        }
+    }
+    found
+}
