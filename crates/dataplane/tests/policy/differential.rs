@@ -4,8 +4,11 @@
 use crate::generate::Generator;
 use crate::shrink;
 use crate::world::{Sent, World};
+use std::time::Duration;
 
 const SEED: u64 = 1;
+/// For packets that should get through and are not seen yet.
+const PATIENCE: Duration = Duration::from_secs(5);
 const PLANS: usize = 60;
 const PACKETS: usize = 400;
 
@@ -29,9 +32,9 @@ async fn the_kernel_judges_as_the_evaluator_does() {
         }
         let plan = generator.plan();
         world.apply(&plan, round % 3 == 0).await;
-        let packets: Vec<Sent> = (0..PACKETS).map(|_| generator.packet()).collect();
+        let packets: Vec<Sent> = (0..PACKETS).map(|_| generator.packet(&plan)).collect();
         let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();
-        let found = world.send(&packets, &expected).await;
+        let found = world.send(&packets, &expected, PATIENCE).await;
         allowed += expected.iter().filter(|allowed| **allowed).count();
         denied += expected.iter().filter(|allowed| !**allowed).count();
         let wrong = (0..packets.len()).find(|index| expected[*index] != found[*index]);

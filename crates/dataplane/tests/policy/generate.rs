@@ -1,7 +1,7 @@
 //! Plans and packets at random, from few words so that they meet.
 
 use crate::namespace::id;
-use crate::world::{At, PODS, Sent, addresses, interface};
+use crate::world::{At, PODS, REWRITTEN, Sent, addresses, interface};
 use ipnet::IpNet;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -14,7 +14,8 @@ use tortie_plan::{
     PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
 };
 
-const PORTS: [u16; 8] = [22, 53, 80, 443, 4789, 8080, 8081, 65535];
+/// The last two are what the node rewrites; only such packets have them.
+const PORTS: [u16; 10] = [22, 53, 80, 443, 4789, 8080, 8081, 65535, 31080, 31081];
 const NETS: [&str; 20] = [
     "10.65.0.0/16",
     "10.65.0.0/24",
@@ -34,7 +35,7 @@ const NETS: [&str; 20] = [
     "2001:db8::/64",
     "2001:db8::4/126",
     "fd77::1/128",
-    "2001:db8::/62",
+    "192.168.77.0/24",
     "::/0",
 ];
 const PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
@@ -238,7 +239,29 @@ impl Generator {
         self.one(&[At::Pod(pod), At::Pod(pod), At::Pod(pod), At::Outside, At::Host])
     }
 
-    pub fn packet(&mut self) -> Sent {
+    pub fn packet(&mut self, plan: &Plan) -> Sent {
+        // What is not tracked is not rewritten either.
+        let tracked = plan.host_endpoints.values().all(|endpoint| endpoint.untracked.is_empty());
+        if tracked && self.chance(0.1) { self.rewritten() } else { self.plain() }
+    }
+
+    fn rewritten(&mut self) -> Sent {
+        let (from, address, port, to, target, target_port) = self.one(&REWRITTEN);
+        let address: IpAddr = address.parse().unwrap();
+        let sources: Vec<IpAddr> =
+            addresses(from).into_iter().filter(|source| source.is_ipv4() == address.is_ipv4()).collect();
+        let packet = Packet {
+            source: self.one(&sources),
+            destination: target.parse().unwrap(),
+            protocol: Packet::TCP,
+            source_port: self.one(&PORTS),
+            destination_port: target_port,
+            icmp: None,
+        };
+        Sent { from, to, packet, connection: Connection::New, original: Some((address, port)) }
+    }
+
+    fn plain(&mut self) -> Sent {
         let (from, to) = loop {
             let (from, to) = (self.place(), self.place());
             if from != to {
@@ -263,8 +286,8 @@ impl Generator {
             source: self.one(&of_family(claimed)),
             destination: self.one(&of_family(to)),
             protocol,
-            source_port: self.one(&PORTS),
-            destination_port: self.one(&PORTS),
+            source_port: self.one(&PORTS[..8]),
+            destination_port: self.one(&PORTS[..8]),
             icmp,
         };
         // Answers that nobody asked for; and what finds neighbours is not tracked at all.
@@ -273,7 +296,7 @@ impl Generator {
             Some((135, _)) => Connection::Untracked,
             _ => Connection::New,
         };
-        Sent { from, to, packet, connection }
+        Sent { from, to, packet, connection, original: None }
     }
 }
 

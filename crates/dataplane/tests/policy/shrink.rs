@@ -2,10 +2,12 @@
 
 use crate::world::{Sent, World};
 use std::sync::Arc;
+use std::time::Duration;
 use tortie_plan::{Plan, Policy, Rule, Side};
 
 /// How many plans are tried.
 const TRIES: usize = 400;
+const PATIENCE: Duration = Duration::from_millis(200);
 
 pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
     let mut tries = 0;
@@ -34,7 +36,7 @@ pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
 async fn differs(world: &mut World, plan: &Plan, sent: &Sent) -> bool {
     world.apply(plan, true).await;
     let expected = world.expected(plan, sent);
-    world.send(std::slice::from_ref(sent), &[expected]).await != [expected]
+    world.send(std::slice::from_ref(sent), &[expected], PATIENCE).await != [expected]
 }
 
 /// Plans with a bit less in them; the big bits first.

@@ -30,9 +30,20 @@ pub enum At {
 pub struct Sent {
     pub from: At,
     pub to: At,
+    /// As it is when its destination has been rewritten.
     pub packet: Packet,
     pub connection: Connection,
+    /// Where it is sent, if that is rewritten.
+    pub original: Option<(IpAddr, u16)>,
 }
+
+/// What the node rewrites, both families: who sends it, to what address and port, where it ends up then.
+pub const REWRITTEN: [(At, &str, u16, At, &str, u16); 4] = [
+    (At::Outside, "192.168.77.1", 31080, At::Pod(0), "10.65.0.1", 8080),
+    (At::Outside, "fd77::1", 31080, At::Pod(0), "fd65:0::1", 8080),
+    (At::Host, "203.0.113.1", 31081, At::Outside, "198.51.100.1", 443),
+    (At::Host, "2001:db8:1::1", 31081, At::Outside, "2001:db8::1", 443),
+];
 
 pub fn interface(pod: usize) -> String {
     format!("cali{pod}")
@@ -89,9 +100,10 @@ impl World {
         for key in ["all", "eth0", "default"] {
             node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{key}.rp_filter=0")]);
         }
-        for net in ["198.51.100.0/24 via 192.168.77.2", "2001:db8::/64 via fd77::2"] {
-            node.ip(&format!("route add {net}"));
+        for (net, gateway) in [("198.51.100.0/24", "192.168.77.2"), ("2001:db8::/32", "fd77::2")] {
+            node.ip(&format!("route add {net} via {gateway}"));
         }
+        node.ip("route add 203.0.113.0/24 via 192.168.77.2");
         for net in ["10.65.0.0/16 via 192.168.77.1", "fd65::/16 via fd77::1"] {
             outside.ip(&format!("route add {net}"));
         }
@@ -184,25 +196,28 @@ impl World {
             At::Outside => Place::Interface("eth0"),
             At::Pod(number) => Place::Interface(names[number].as_str()),
         };
-        let way = Way { connection: sent.connection, ..Way::new(place(sent.from), place(sent.to)) };
+        let way = Way {
+            connection: sent.connection,
+            original_destination: sent.original,
+            ..Way::new(place(sent.from), place(sent.to))
+        };
         node.judge(&sent.packet, &way, None).allowed
     }
 
     /// Sends them all; says which got through. Waits longer for those that should.
-    pub async fn send(&mut self, packets: &[Sent], expected: &[bool]) -> Vec<bool> {
+    pub async fn send(&mut self, packets: &[Sent], expected: &[bool], patience: Duration) -> Vec<bool> {
         self.node.nft(
             "flush set inet probe arrived4; flush set inet probe arrived6; reset counters table inet probe",
         );
         for (index, sent) in packets.iter().enumerate() {
-            let bytes = packets::bytes(&sent.packet, number(index));
-            self.emit(sent, &bytes);
+            self.emit(sent, number(index));
         }
-        let patience = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(30);
         while self.entered() < packets.len() {
-            assert!(Instant::now() < patience, "{} of {} packets entered", self.entered(), packets.len());
+            assert!(Instant::now() < limit, "{} of {} packets entered", self.entered(), packets.len());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let patience = Instant::now() + Duration::from_secs(3);
+        let patience = Instant::now() + patience;
         loop {
             let arrived = self.arrived();
             let came =
@@ -217,8 +232,12 @@ impl World {
         }
     }
 
-    fn emit(&self, sent: &Sent, bytes: &[u8]) {
-        match self.sockets[&sent.from].send(&sent.packet, bytes) {
+    fn emit(&self, sent: &Sent, number: u16) {
+        let mut packet = sent.packet;
+        if let Some((address, port)) = sent.original {
+            (packet.destination, packet.destination_port) = (address, port);
+        }
+        match self.sockets[&sent.from].send(&packet, &packets::bytes(&packet, number)) {
             // What the host is not allowed to send, it is told at once.
             Ok(_) | Err(Errno::EPERM) => {}
             Err(error) => panic!("{sent:?}: {error}"),
@@ -319,6 +338,16 @@ pub fn raw(namespace: &Namespace) -> Sockets {
 fn probe() -> String {
     let mine = |action: &str| format!("ip dscp {DSCP} {action}; ip6 dscp {DSCP} {action};");
     let (count, note) = (mine("counter name entered"), mine("goto note"));
+    let rewrite = |from: At| -> String {
+        let rule = |(_, address, port, _, target, target_port): &(At, &str, u16, At, &str, u16)| {
+            let v6 = address.contains(':');
+            let (family, target) =
+                if v6 { ("ip6", format!("[{target}]")) } else { ("ip", (*target).to_owned()) };
+            format!("{family} daddr {address} tcp dport {port} dnat {family} to {target}:{target_port};")
+        };
+        REWRITTEN.iter().filter(|rewritten| rewritten.0 == from).map(rule).collect()
+    };
+    let (rewrite_in, rewrite_out) = (rewrite(At::Outside), rewrite(At::Host));
     format!(
         "table inet probe {{
             counter entered {{ }}
@@ -331,6 +360,8 @@ fn probe() -> String {
             }}
             chain enter {{ type filter hook prerouting priority -400; {count} }}
             chain make {{ type filter hook output priority -400; {count} }}
+            chain rewrite-in {{ type nat hook prerouting priority -100; {rewrite_in} }}
+            chain rewrite-out {{ type nat hook output priority -100; {rewrite_out} }}
             chain arrive {{ type filter hook input priority 100; {note} }}
             chain forward {{ type filter hook forward priority 100; {note} }}
             chain leave {{ type filter hook postrouting priority 200; {note} }}
