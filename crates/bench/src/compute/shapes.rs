@@ -17,6 +17,9 @@ const NAMESPACES: usize = 100;
 const MARKERS: usize = 29;
 const LOCAL: usize = 200;
 
+/// Takes the entries of one batch.
+pub type Feed<'a> = dyn FnMut(&[Entry]) + 'a;
+
 pub struct Shape {
     pub name: &'static str,
     /// Shapes of one family differ in size alone.
@@ -24,7 +27,7 @@ pub struct Shape {
     pub size: usize,
     /// Seconds and megabytes published for Felix.
     pub felix: (Option<f64>, Option<f64>),
-    pub entries: fn(usize, &mut dyn FnMut(&[Entry])),
+    pub entries: fn(usize, &mut Feed<'_>),
     pub endpoint: fn(usize) -> Entry,
     pub policy: fn(usize) -> Entry,
 }
@@ -56,7 +59,7 @@ pub const ALL: [Shape; 8] = [
 ];
 
 /// Remote endpoints with six labels each, 200 local ones, 10,000 policies of five rules: 29 distinct sets.
-fn by_label(endpoints: usize, put: &mut dyn FnMut(&[Entry])) {
+fn by_label(endpoints: usize, put: &mut Feed<'_>) {
     portions(10_000, &label_policy, put);
     portions(NAMESPACES, &namespace, put);
     portions(endpoints, &|n| labelled("remotehost", n, n), put);
@@ -64,7 +67,7 @@ fn by_label(endpoints: usize, put: &mut dyn FnMut(&[Entry])) {
 }
 
 /// A policy for each network set; a tenth of the sets have 100 nets, a tenth 1,000.
-fn by_network_set(sets: usize, put: &mut dyn FnMut(&[Entry])) {
+fn by_network_set(sets: usize, put: &mut Feed<'_>) {
     portions(NAMESPACES, &namespace, put);
     portions(10_000, &|n| labelled("remotehost", n, n), put);
     portions(sets, &network_set, put);
@@ -73,14 +76,14 @@ fn by_network_set(sets: usize, put: &mut dyn FnMut(&[Entry])) {
 }
 
 /// A namespace, a policy and a pod for each tenant; 100 pods are here.
-fn tenants(count: usize, put: &mut dyn FnMut(&[Entry])) {
+fn tenants(count: usize, put: &mut Feed<'_>) {
     let stride = count / 100;
     portions(count, &isolation, put);
     portions(count, &tenant_namespace, put);
     portions(count, &|n| tenant_pod(if n % stride == 0 { HOST } else { "remotehost" }, n), put);
 }
 
-fn portions(count: usize, make: &dyn Fn(usize) -> Entry, put: &mut dyn FnMut(&[Entry])) {
+fn portions(count: usize, make: &dyn Fn(usize) -> Entry, put: &mut Feed<'_>) {
     let mut start = 0;
     while start < count {
         let end = count.min(start + PORTION);
@@ -205,7 +208,7 @@ fn tenant_namespace(n: usize) -> Entry {
     let labels = [
         ("pcns.projectcalico.org/name", format!("customer-{n}")),
         ("pcns.namespace-id", text(n, 20)),
-        ("pcns.production", (n % 2 == 0).to_string()),
+        ("pcns.production", n.is_multiple_of(2).to_string()),
     ];
     let rules = || vec![allow(EntityRule::default())];
     let labels_to_apply = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

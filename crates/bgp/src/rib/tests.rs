@@ -102,12 +102,15 @@ fn origin(peer: u16) -> Origin {
     }
 }
 
-type Said = BTreeMap<Ipv4Prefix, BTreeMap<(u16, u32), (Attrs, u8)>>;
+type Said = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (Attrs, u8)>>;
+
+/// A peer and its identifier of the path.
+type PathKey = (u16, u32);
 
 /// RFC 4271 section 9.1.2.2 word by word: who is struck at each step.
-fn decide(paths: &BTreeMap<(u16, u32), (Attrs, u8)>) -> (Option<(u16, u32)>, BTreeSet<(u16, u32)>) {
-    let mut left: Vec<((u16, u32), &Attrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
-    fn keep<K: Ord>(left: &mut Vec<((u16, u32), &Attrs)>, worth: impl Fn((u16, u32), &Attrs) -> K) {
+fn decide(paths: &BTreeMap<PathKey, (Attrs, u8)>) -> (Option<PathKey>, BTreeSet<PathKey>) {
+    let mut left: Vec<(PathKey, &Attrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
+    fn keep<K: Ord>(left: &mut Vec<(PathKey, &Attrs)>, worth: impl Fn(PathKey, &Attrs) -> K) {
         let best = left.iter().map(|(key, attrs)| worth(*key, attrs)).max();
         left.retain(|(key, attrs)| Some(worth(*key, attrs)) == best);
     }
@@ -185,7 +188,7 @@ proptest! {
         let mut said = Said::new();
         let mut epochs = [0u8; PEERS as usize];
         let mut readers: Vec<Reader> = (0..3).map(|_| Reader::new(&table)).collect();
-        let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<(u16, u32)>> = BTreeMap::new();
+        let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
         let mut installed: Position = 1;
         let install = |table: &Table<Ipv4Prefix>, installed: &mut Position, limit, kernel: &mut BTreeMap<_, _>| {
             let mut ids = Vec::new();

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use tortie_model::kinds;
 use tortie_plan::{Action, Rule};
 
+/// What the plan has, and the sets it needs.
+pub(super) type Told<T> = (Arc<T>, Box<[Arc<Need>]>);
+
 #[derive(Debug)]
 pub(super) enum Body<T> {
     /// Nothing goes, whatever the rules say.

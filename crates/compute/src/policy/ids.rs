@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 const FEW: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::box_collection, reason = "there are millions of these: each stays as small as a pointer")]
 pub(super) enum Ids {
     #[default]
     None,

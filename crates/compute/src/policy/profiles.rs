@@ -1,6 +1,6 @@
 //! Profiles: which of them local endpoints name, and what stands in the plan for them.
 
-use super::body::{Body, deny};
+use super::body::{Body, Told, deny};
 use super::convert::Converter;
 use super::sets::Need;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub(super) struct Profiles {
     bodies: BTreeMap<String, Body<Profile>>,
     /// How many local endpoints name it.
     users: BTreeMap<String, u32>,
-    told: BTreeMap<String, (Arc<Profile>, Box<[Arc<Need>]>)>,
+    told: BTreeMap<String, Told<Profile>>,
     changed: BTreeSet<String>,
 }
 

@@ -1,6 +1,6 @@
 //! All policies of the cluster, and which of them are in force on this node.
 
-use super::body::Body;
+use super::body::{Body, Told};
 use super::convert::Converter;
 use super::draft::{Draft, Head, Stage};
 use super::ids::Ids;
@@ -23,7 +23,7 @@ struct Record {
     head: Head,
     selector: SelectorId,
     body: Body<Policy>,
-    told: Option<(Arc<Policy>, Box<[Arc<Need>]>)>,
+    told: Option<Told<Policy>>,
     /// Deleted since the last flush; its number is not given to another one before that.
     gone: bool,
 }

@@ -69,6 +69,7 @@ fn by_detours(rng: &mut StdRng, final_state: &[Entry]) -> Plan {
     node.plan
 }
 
+#[expect(clippy::large_enum_variant, reason = "a few hundred of them, for a test")]
 enum Step {
     Put(Key, Value),
     Delete(Key),
