@@ -52,6 +52,8 @@ pub enum Command {
     Validate(FromFile),
     /// Look after addresses: which are in use, and whether the records are right
     Ipam(crate::ipam::Ipam),
+    /// Look at this host's node
+    Node(crate::node::Node),
     /// Move a whole datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster

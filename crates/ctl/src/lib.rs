@@ -12,6 +12,7 @@ pub mod ipam;
 mod kind_word;
 mod migrate;
 mod namespace;
+pub mod node;
 mod outcome;
 mod output;
 mod patching;
@@ -46,6 +47,7 @@ pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Version(args) => commands::version::version(args, out).await,
         Command::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
         Command::Ipam(args) => ipam::run(args, global, out).await,
+        Command::Node(args) => node::run(args, out),
         Command::Datastore(args) => match &args.command {
             DatastoreCommand::MigratePolicyNames(connection) => {
                 migrate::policy_names::migrate(connection, global, out).await

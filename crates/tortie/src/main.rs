@@ -1,6 +1,7 @@
 //! The one binary. Called as `calicoctl` or `kubectl-calico` it is that, called as `calico` or `calico-ipam` it is that
 //! CNI plugin; called by its own name the first word says which part of it is meant.
 
+mod bgp;
 mod crds;
 mod datastore;
 mod node;
@@ -41,6 +42,7 @@ enum Part {
     Explain(Box<Explain>),
     Diff(Box<Diff>),
     Policy(policy::PolicyArgs),
+    Bgp(bgp::BgpArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -143,6 +145,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Policy(args) => policy::run(&args, &mut out),
+        Part::Bgp(args) => bgp::run(&args, &mut out),
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {

@@ -1,6 +1,6 @@
 //! `calicoctl ipam`: what addresses are in use, whether the records are right, and giving addresses back.
 
-mod boxed;
+pub(crate) mod boxed;
 mod check;
 mod configure;
 mod release;

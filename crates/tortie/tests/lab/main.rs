@@ -1,6 +1,7 @@
 //! A cluster on this machine, from the first node to the last trace of it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod bgp;
 mod podman;
 mod restart;
 

@@ -8,13 +8,13 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
-struct Pinger {
+pub struct Pinger {
     child: Child,
     log: PathBuf,
 }
 
 impl Pinger {
-    fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
+    pub fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", "0.005", to];
         let child = lab
@@ -35,13 +35,20 @@ impl Pinger {
     }
 
     /// Waits until this many more packets were answered than before.
-    fn wait_for_more(&self, more: usize) {
+    pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.answered().len() < wanted {
             assert!(Instant::now() < deadline, "no more answers in {}", self.log.display());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    pub fn none_lost(&self) {
+        let answered = self.answered();
+        let sent: BTreeSet<u32> = (1..=answered.last().copied().unwrap_or(0)).collect();
+        let lost: Vec<&u32> = sent.difference(&answered).collect();
+        assert!(lost.is_empty(), "{}: lost {lost:?} of {}", self.log.display(), sent.len());
     }
 }
 
@@ -69,10 +76,5 @@ fn a_restart_of_the_daemon_loses_no_packet() {
             pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
         }
     }
-    for pinger in &pingers {
-        let answered = pinger.answered();
-        let sent: BTreeSet<u32> = (1..=answered.last().copied().unwrap_or(0)).collect();
-        let lost: Vec<&u32> = sent.difference(&answered).collect();
-        assert!(lost.is_empty(), "{}: lost {lost:?} of {}", pinger.log.display(), sent.len());
-    }
+    pingers.iter().for_each(Pinger::none_lost);
 }

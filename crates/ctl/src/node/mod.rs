@@ -1,0 +1,54 @@
+//! `calicoctl node`: this host's node. Its daemon is asked over its socket.
+
+mod status;
+
+use crate::failure::{Failure, Result};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Args)]
+pub struct Node {
+    #[command(subcommand)]
+    command: NodeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum NodeCommand {
+    /// Show whether this host's node runs, and its BGP sessions
+    Status {
+        /// Where the node's sockets are
+        #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
+        run_dir: PathBuf,
+    },
+}
+
+pub fn run(args: &Node, out: &mut dyn Write) -> Result<()> {
+    let NodeCommand::Status { run_dir } = &args.command;
+    status::print(run_dir, out)
+}
+
+/// What the node's daemon answers to a question.
+pub fn ask(run_dir: &Path, question: &str) -> Result<Value> {
+    let path = run_dir.join("node.sock");
+    let failed = |error: std::io::Error| {
+        Failure::Message(format!("{}: {error}; is the node running on this host?", path.display()))
+    };
+    let mut stream = UnixStream::connect(&path).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.write_all(json!({"ask": question}).to_string().as_bytes()).map_err(failed)?;
+    stream.shutdown(std::net::Shutdown::Write).map_err(failed)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map_err(failed)?;
+    let answer: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::Message(format!("{}: {error}", path.display())))?;
+    match answer["error"].as_str() {
+        Some(error) => Err(Failure::Message(error.to_owned())),
+        None => Ok(answer),
+    }
+}

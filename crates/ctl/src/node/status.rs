@@ -1,0 +1,69 @@
+//! `calicoctl node status`: the table that people know.
+
+use super::ask;
+use crate::failure::{Failure, Result};
+use crate::ipam::boxed::{self, Align};
+use serde_json::Value;
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+const HEADERS: [&str; 5] = ["PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO"];
+
+pub fn print(run_dir: &Path, out: &mut dyn Write) -> Result<()> {
+    match UnixStream::connect(run_dir.join("node.sock")) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(Failure::Message("Need super user privileges: Operation not permitted".to_owned()));
+        }
+        Err(_) => return Err(Failure::Message("Calico process is not running.".to_owned())),
+        Ok(_) => writeln!(out, "Calico process is running.")?,
+    }
+    let answer = match ask(run_dir, "bgp peers") {
+        Ok(answer) => answer,
+        Err(error) => {
+            writeln!(out, "\nThe BGP backend process is not running: {error}\n")?;
+            return Ok(());
+        }
+    };
+    let peers: Vec<&Value> = answer["peers"].as_array().into_iter().flatten().collect();
+    for (family, is_v6) in [("IPv4", false), ("IPv6", true)] {
+        let of_family = |peer: &&&Value| address(peer).contains(':') == is_v6;
+        let rows: Vec<[String; 5]> = peers.iter().filter(of_family).filter_map(|peer| row(peer)).collect();
+        writeln!(out, "\n{family} BGP status")?;
+        if rows.is_empty() {
+            writeln!(out, "No {family} peers found.")?;
+        } else {
+            boxed::print(out, HEADERS, [Align::Natural; 5], &rows)?;
+        }
+    }
+    Ok(writeln!(out)?)
+}
+
+fn address(peer: &Value) -> &str {
+    peer["address"].as_str().unwrap_or_default()
+}
+
+fn row(peer: &Value) -> Option<[String; 5]> {
+    let name = peer["name"].as_str()?;
+    let kind = match name.split_once('_')?.0 {
+        "Mesh" => "node-to-node mesh",
+        "Global" => "global",
+        "Node" => "node specific",
+        _ => return None,
+    };
+    let state = peer["state"].as_str().unwrap_or_default();
+    let up = if state == "Established" { "up" } else { "start" };
+    let info = match peer["error"].as_str() {
+        Some(error) if state != "Established" => format!("{state} {error}"),
+        _ => state.to_owned(),
+    };
+    Some([address(peer).to_owned(), kind.to_owned(), up.to_owned(), since(peer), info])
+}
+
+/// The time today, the day before that.
+fn since(peer: &Value) -> String {
+    let then = peer["since"].as_i64().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let Some(then) = then else { return String::new() };
+    let (day, now) = (then.strftime("%Y-%m-%d").to_string(), jiff::Timestamp::now());
+    if day == now.strftime("%Y-%m-%d").to_string() { then.strftime("%H:%M:%S").to_string() } else { day }
+}

@@ -1,0 +1,152 @@
+//! `tortie bgp`: what the node's speaker knows, for people who look for a fault.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tortie_ctl::Failure;
+use tortie_ctl::node::ask;
+
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Show the BGP sessions and routes of this host's node
+#[derive(Args, Debug)]
+pub struct BgpArgs {
+    /// Where the node's sockets are
+    #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie", global = true)]
+    run_dir: PathBuf,
+    #[command(subcommand)]
+    command: BgpCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BgpCommand {
+    /// The sessions, their state and how many routes they carry
+    Peers {
+        #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
+        output: Format,
+    },
+    /// Every path to every prefix; * marks the best, = those that share its traffic
+    Routes {
+        #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
+        output: Format,
+    },
+    /// Print each session whenever its state changes, until interrupted
+    Watch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+pub fn run(args: &BgpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    match &args.command {
+        BgpCommand::Peers { output } => {
+            let answer = ask(&args.run_dir, "bgp peers")?;
+            show(out, *output, &answer, "peers", &PEERS, peer)
+        }
+        BgpCommand::Routes { output } => {
+            let answer = ask(&args.run_dir, "bgp routes")?;
+            show(out, *output, &answer, "routes", &ROUTES, route)
+        }
+        BgpCommand::Watch => watch(&args.run_dir, out),
+    }
+}
+
+const PEERS: [&str; 8] = ["NAME", "ADDRESS", "ASN", "STATE", "FOR", "RECEIVED", "SENT", "LAST ERROR"];
+const ROUTES: [&str; 7] = ["", "PREFIX", "NEXT HOP", "FROM", "PREFERENCE", "PATH", "COMMUNITIES"];
+
+fn show<const N: usize>(
+    out: &mut dyn Write,
+    format: Format,
+    answer: &Value,
+    part: &str,
+    headers: &[&str; N],
+    row: fn(&Value) -> [String; N],
+) -> Result<(), Failure> {
+    if format == Format::Json {
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    let rows: Vec<[String; N]> = answer[part].as_array().into_iter().flatten().map(row).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].len());
+        cells.chain([headers[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let headers = headers.map(str::to_owned);
+    for row in std::iter::once(&headers).chain(&rows) {
+        let cells: Vec<String> =
+            (0..N).map(|column| format!("{:<1$}", row[column], widths[column])).collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn peer(peer: &Value) -> [String; 8] {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let age = now.as_secs().saturating_sub(peer["since"].as_u64().unwrap_or_default());
+    [
+        text(&peer["name"]),
+        text(&peer["address"]),
+        text(&peer["asn"]),
+        text(&peer["state"]),
+        format!("{age}s"),
+        text(&peer["received"]),
+        text(&peer["sent"]),
+        text(&peer["error"]),
+    ]
+}
+
+fn route(route: &Value) -> [String; 7] {
+    let list = |key: &str| -> String {
+        let items: Vec<String> = route[key].as_array().into_iter().flatten().map(text).collect();
+        items.join(" ")
+    };
+    let mark = match (route["best"].as_bool(), route["used"].as_bool()) {
+        (Some(true), _) => "*",
+        (_, Some(true)) => "=",
+        _ => "",
+    };
+    let from = if route["peer"].is_null() { "this node".to_owned() } else { text(&route["peer"]) };
+    [
+        mark.to_owned(),
+        text(&route["prefix"]),
+        text(&route["nextHop"]),
+        from,
+        text(&route["localPref"]),
+        list("asPath"),
+        list("communities"),
+    ]
+}
+
+fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut known = std::collections::BTreeMap::new();
+    loop {
+        let answer = ask(run_dir, "bgp peers")?;
+        let mut current = std::collections::BTreeMap::new();
+        for peer in answer["peers"].as_array().into_iter().flatten() {
+            let (name, state) = (text(&peer["name"]), text(&peer["state"]));
+            if known.get(&name) != Some(&state) {
+                writeln!(out, "{name}  {}  {state}  {}", text(&peer["address"]), text(&peer["error"]))?;
+            }
+            current.insert(name, state);
+        }
+        for name in known.keys().filter(|name| !current.contains_key(*name)) {
+            writeln!(out, "{name}  gone")?;
+        }
+        out.flush()?;
+        known = current;
+        std::thread::sleep(LOOK);
+    }
+}
