@@ -33,7 +33,8 @@ impl Bgp {
     /// What a node's daemon is told.
     pub fn backend(self) -> &'static str {
         match self {
-            Bgp::None => "none",
+            // With "none" a node would not even say what its address is; this one has it route without BGP.
+            Bgp::None => "vxlan",
             Bgp::Mesh | Bgp::Reflector | Bgp::Tor => "tortie",
         }
     }
