@@ -1,5 +1,6 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod bgp;
 mod cni;
 mod ipam;
 mod measure;
@@ -26,13 +27,14 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
+    Suite { name: "bgp", run: bgp::run },
 ];
 
 fn main() -> ExitCode {
