@@ -1,5 +1,6 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
 
+mod bgp;
 mod cni;
 mod compute;
 mod ipam;
@@ -27,7 +28,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 7] = [
+const SUITES: [Suite; 8] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -35,6 +36,7 @@ const SUITES: [Suite; 7] = [
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },
+    Suite { name: "bgp", run: bgp::run },
 ];
 
 fn main() -> ExitCode {

@@ -8,6 +8,9 @@ use rustbgpd_wire::{
 };
 use std::net::IpAddr;
 
+const OPTIONAL_TRANSITIVE: u8 = 0xc0;
+const ONLY_TO_CUSTOMER: u8 = 35;
+
 /// The attributes of an UPDATE, taken apart.
 #[derive(Debug, Default)]
 pub struct Decoded {
@@ -49,6 +52,11 @@ pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
             // The data is a part of what was read from the network; a copy does not keep the rest in memory.
             PathAttribute::Unknown(raw) => {
                 others.push(RawAttribute { data: Bytes::copy_from_slice(&raw.data), ..raw });
+            }
+            // RFC 9234: not ours to judge, but to keep.
+            PathAttribute::OnlyToCustomer(asn) | PathAttribute::OnlyToCustomerPartial(asn) => {
+                let data = Bytes::copy_from_slice(&asn.to_be_bytes());
+                others.push(RawAttribute { flags: OPTIONAL_TRANSITIVE, type_code: ONLY_TO_CUSTOMER, data });
             }
             _ => {}
         }

@@ -5,6 +5,9 @@
 
 use std::collections::VecDeque;
 
+/// Room that is kept however little is in it.
+const SPARE: usize = 4096;
+
 /// A place in a journal: everything before it has been read.
 pub type Position = u64;
 
@@ -76,6 +79,10 @@ impl Journal {
             if mark(id) == position {
                 read(id);
             }
+        }
+        // A burst must not hold memory for ever.
+        if self.entries.capacity() > SPARE && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to((self.entries.len() * 2).max(SPARE));
         }
     }
 
