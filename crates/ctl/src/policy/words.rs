@@ -87,7 +87,7 @@ fn selected(side: &EntityRule) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" in "))
 }
 
-fn list<T: Display>(items: &[T]) -> String {
+pub fn list<T: Display>(items: &[T]) -> String {
     let shown: Vec<String> = items.iter().take(SHOWN).map(T::to_string).collect();
     match items.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),

@@ -46,6 +46,8 @@ transcripts! {
         policy_names
         ipam
         arguments
+        explain
+        diff
     }
     bad_input("bad_input/") {
         malformed_yaml
