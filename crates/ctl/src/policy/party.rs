@@ -40,6 +40,14 @@ impl Party {
         }
     }
 
+    /// Of a workload.
+    pub fn namespace(&self) -> Option<&str> {
+        match &self.place {
+            Where::Workload { id, .. } => id.workload.split_once('/').map(|(namespace, _)| namespace),
+            _ => None,
+        }
+    }
+
     fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
         let name = workload_name(endpoint);
         // Whether spoofing is allowed does not matter: what is explained is sent from an address of its own.

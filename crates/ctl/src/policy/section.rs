@@ -2,7 +2,7 @@
 
 use super::advice;
 use super::cluster::Cluster;
-use super::words::{self, Scene};
+use super::words::{self, Scene, Written};
 use serde::Serialize;
 use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
 use tortie_plan::{Action, Direction, EndpointToHost, PolicyId};
@@ -155,8 +155,16 @@ impl<'p> Opened<'p> {
 }
 
 impl Asked<'_> {
+    pub fn written<'a>(&'a self, cluster: &'a Cluster) -> Written<'a> {
+        let namespace = match self.at.holder {
+            Holder::Policy { id, .. } => id.namespace.as_str(),
+            Holder::Profile(_) => "",
+        };
+        Written { rule: cluster.rule(self.at.holder, self.direction, self.at.index), namespace }
+    }
+
     fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
-        let written = cluster.rule(self.at.holder, self.direction, self.at.index);
+        let written = self.written(cluster);
         let (tier, of) = match self.at.holder {
             Holder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
             Holder::Profile(name) => (None, format!("profile {name}")),
@@ -166,7 +174,7 @@ impl Asked<'_> {
             of,
             rule: self.at.index + 1,
             action: action_name(self.at.rule.action),
-            says: written.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
+            says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
             matched: self.misses.is_empty(),
             missing: self.misses.iter().map(|miss| scene.miss(miss, written)).collect(),
         }
