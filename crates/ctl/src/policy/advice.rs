@@ -74,7 +74,10 @@ fn remedy(miss: &Criterion<'_>, rule: &str, written: Written<'_>, scene: &Scene<
             format!("add {} to a network set that the selector of {rule} matches, or to its nets", name(end))
         }
         Criterion::Set(end, _) if elsewhere(end) => {
-            format!("give {rule} a namespaceSelector for the namespace of {} and a selector for its labels", name(end))
+            format!(
+                "give {rule} a namespaceSelector for the namespace of {} and a selector for its labels",
+                name(end)
+            )
         }
         Criterion::Set(end, _) => {
             format!("give {} labels that {rule} selects, or widen that selector", name(end))

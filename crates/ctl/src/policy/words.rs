@@ -179,8 +179,7 @@ impl<'a> Scene<'a> {
                 format!("{} is not selected by {wanted}{within}{}", self.who(end), self.labels(end))
             }
             Criterion::NotSet(end, _) => {
-                let wanted =
-                    written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
+                let wanted = written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
                 format!(
                     "{} is selected by [{wanted}], which it leaves out{}",
                     self.who(end),
@@ -199,8 +198,7 @@ impl<'a> Scene<'a> {
                 format!("it leaves out {} port {}", end_name(end), self.port(end))
             }
             Criterion::Service(end, _) => {
-                let service =
-                    written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
+                let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
                 format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
             }
         }
