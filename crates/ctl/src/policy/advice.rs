@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::section::{Asked, place};
-use super::words::Scene;
+use super::words::{Scene, Written};
 use tortie_plan::evaluate::{Cause, Criterion, End, Holder, Packet};
 use tortie_plan::{Action, EndpointToHost};
 
@@ -19,13 +19,13 @@ pub fn advise(
             Holder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
             _ => {
                 let rule = place(&at, asked.last().map_or(tortie_plan::Direction::Ingress, |a| a.direction));
-                let mut all = near(asked, scene);
+                let mut all = near(asked, cluster, scene);
                 all.push(format!("change {rule}, or let a rule before it allow this"));
                 all
             }
         },
         Cause::TierEnd(tier) => {
-            let mut all = near(asked, scene);
+            let mut all = near(asked, cluster, scene);
             if all.is_empty() {
                 all.push(format!("add a rule that allows it to a policy of tier {tier} that selects {who}"));
             }
@@ -51,23 +51,33 @@ fn profile_missing(name: &str, who: &str) -> String {
 }
 
 /// Rules that would let it through but for one thing.
-fn near(asked: &[Asked<'_>], scene: &Scene<'_>) -> Vec<String> {
+fn near(asked: &[Asked<'_>], cluster: &Cluster, scene: &Scene<'_>) -> Vec<String> {
     asked
         .iter()
         .filter(|asked| asked.at.rule.action == Action::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
-            [miss] => Some(remedy(miss, &place(&asked.at, asked.direction), scene)),
+            [miss] => Some(remedy(miss, &place(&asked.at, asked.direction), asked.written(cluster), scene)),
             _ => None,
         })
         .collect()
 }
 
-fn remedy(miss: &Criterion<'_>, rule: &str, scene: &Scene<'_>) -> String {
+fn remedy(miss: &Criterion<'_>, rule: &str, written: Written<'_>, scene: &Scene<'_>) -> String {
     let name = |end: End| scene.party(end).name.as_str();
     let outside = |end: End| scene.party(end).node().is_none();
+    let elsewhere = |end: End| {
+        let namespace = scene.party(end).namespace();
+        written.confined(end).is_some_and(|confined| namespace.is_some_and(|own| own != confined))
+    };
     match *miss {
         Criterion::Set(end, _) if outside(end) => {
             format!("add {} to a network set that the selector of {rule} matches, or to its nets", name(end))
+        }
+        Criterion::Set(end, _) if elsewhere(end) => {
+            format!(
+                "give {rule} a namespaceSelector for the namespace of {} and a selector for its labels",
+                name(end)
+            )
         }
         Criterion::Set(end, _) => {
             format!("give {} labels that {rule} selects, or widen that selector", name(end))

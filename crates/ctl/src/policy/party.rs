@@ -40,6 +40,14 @@ impl Party {
         }
     }
 
+    /// Of a workload.
+    pub fn namespace(&self) -> Option<&str> {
+        match &self.place {
+            Where::Workload { id, .. } => id.workload.split_once('/').map(|(namespace, _)| namespace),
+            _ => None,
+        }
+    }
+
     fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
         let name = workload_name(endpoint);
         // Whether spoofing is allowed does not matter: what is explained is sent from an address of its own.
@@ -95,7 +103,7 @@ pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
     }
     match found.pop() {
         Some((_, party)) => party,
-        None => Err(nobody(cluster, name)),
+        None => Err(nobody(cluster, kind, name)),
     }
 }
 
@@ -152,7 +160,7 @@ fn labels(labels: &std::collections::BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// That nobody has this name, and who has one like it.
-fn nobody(cluster: &Cluster, name: &str) -> String {
+fn nobody(cluster: &Cluster, kind: Option<&str>, name: &str) -> String {
     const ALIKE: f64 = 0.8;
     let workloads = cluster.workloads().map(workload_name);
     let hosts = cluster.host_endpoints().map(|endpoint| endpoint.metadata.name.clone());
@@ -169,7 +177,12 @@ fn nobody(cluster: &Cluster, name: &str) -> String {
         .collect();
     alike.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
     alike.dedup();
-    let said = format!("no pod, host endpoint or node is called {name:?}");
+    let kinds = match kind {
+        Some("hep") => "host endpoint",
+        Some(_) => "node",
+        None => "pod, host endpoint or node",
+    };
+    let said = format!("no {kinds} is called {name:?}");
     match alike.is_empty() {
         true => said,
         false => {

@@ -4,7 +4,7 @@ use super::explain::{End, Explanation};
 use super::section::{Section, Seen};
 use std::fmt::Write;
 
-/// Unless `all`, rules that lack more than one thing are only counted.
+/// Unless `all`, only rules are shown that would have let it through but for one thing; others are counted.
 pub fn text(answer: &Explanation, all: bool) -> String {
     let mut text = String::new();
     let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
@@ -50,30 +50,40 @@ fn title(section: &Section) -> String {
     }
 }
 
+fn place(section: &Section, seen: &Seen) -> String {
+    format!("{}, {} rule {}", seen.of, section.direction.unwrap_or_default(), seen.rule)
+}
+
 fn section_text(text: &mut String, section: &Section, all: bool) {
     let verdict = if section.allowed { "allowed" } else { "denied" };
     let _ = writeln!(text, "{}: {verdict}", title(section));
     let _ = writeln!(text, "  {}", section.because);
     let passed_over: Vec<&Seen> = section.rules.iter().filter(|seen| !seen.matched).collect();
-    let shown: Vec<&&Seen> = passed_over.iter().filter(|seen| all || seen.missing.len() == 1).collect();
+    let near = |seen: &Seen| !section.allowed && seen.missing.len() == 1 && seen.action == "Allow";
+    let shown: Vec<&&Seen> = passed_over.iter().filter(|seen| all || near(seen)).collect();
     if !shown.is_empty() {
-        let _ = writeln!(text, "  {}:", if all { "Rules that did not match" } else { "Near misses" });
+        let _ = writeln!(text, "  {}:", if all { "Rules that do not match" } else { "Near misses" });
         for seen in &shown {
-            let _ = writeln!(text, "    {}: {}", seen.rule, seen.says);
+            let _ = writeln!(text, "    {}: {}", place(section, seen), seen.says);
             for missing in &seen.missing {
                 let _ = writeln!(text, "      {missing}");
             }
         }
     }
+    let other = if shown.is_empty() { "" } else { "other " };
     match passed_over.len() - shown.len() {
+        // Why it is allowed is said; what else could have been is not the question.
+        _ if section.allowed => {}
         0 => {}
-        1 => text.push_str("  1 other rule does not match; --all shows it.\n"),
+        1 => {
+            let _ = writeln!(text, "  1 {other}rule does not match; --all shows it.");
+        }
         more => {
-            let _ = writeln!(text, "  {more} other rules do not match; --all shows them.");
+            let _ = writeln!(text, "  {more} {other}rules do not match; --all shows them.");
         }
     }
-    for seen in section.rules.iter().filter(|seen| seen.matched && seen.says.starts_with("Log")) {
-        let _ = writeln!(text, "  Logged by {}.", seen.rule);
+    for seen in section.rules.iter().filter(|seen| seen.matched && seen.action == "Log") {
+        let _ = writeln!(text, "  Logged by {}.", place(section, seen));
     }
     for staged in &section.staged {
         let _ = writeln!(text, "  Staged: {staged}.");

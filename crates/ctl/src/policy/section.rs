@@ -2,10 +2,10 @@
 
 use super::advice;
 use super::cluster::Cluster;
-use super::words::{self, Scene};
+use super::words::{self, Scene, Written};
 use serde::Serialize;
 use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
-use tortie_plan::{Action, Direction, EndpointToHost};
+use tortie_plan::{Action, Direction, EndpointToHost, PolicyId};
 
 /// One endpoint, or one thing that a node does by itself.
 #[derive(Clone, Debug, Serialize)]
@@ -21,6 +21,8 @@ pub struct Section {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<&'static str>,
     pub allowed: bool,
+    /// What kind of thing decided.
+    pub cause: &'static str,
     pub because: String,
     /// In the order in which they were asked; the last one decided if it matched.
     pub rules: Vec<Seen>,
@@ -33,8 +35,13 @@ pub struct Section {
 /// A rule that was asked.
 #[derive(Clone, Debug, Serialize)]
 pub struct Seen {
-    /// Which rule: `np/shop/allow-db, ingress rule 1`.
-    pub rule: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// `np/shop/allow-db` or `profile kns.shop`.
+    pub of: String,
+    /// Counted from 1 in the list of its direction.
+    pub rule: usize,
+    pub action: &'static str,
     pub says: String,
     pub matched: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,6 +69,7 @@ pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Sce
             }
             Step::Rule { at, misses } => open.asked.push(Asked { at, direction: open.direction, misses }),
             Step::Staged { id, would, .. } => open.staged.push(staged(id, would, open.direction)),
+            Step::Policy { tier, id } => open.policies.push((tier, id)),
             // Told by what decides: the end, or what comes after it.
             Step::TierEnd { .. } => {}
             Step::Decided { allowed, cause } => {
@@ -78,6 +86,8 @@ struct Opened<'p> {
     direction: Direction,
     stage: Option<&'static str>,
     asked: Vec<Asked<'p>>,
+    /// Those that are enforced, with their tiers.
+    policies: Vec<(&'p str, &'p PolicyId)>,
     staged: Vec<String>,
 }
 
@@ -88,6 +98,7 @@ impl Default for Opened<'_> {
             direction: Direction::Ingress,
             stage: None,
             asked: Vec::new(),
+            policies: Vec::new(),
             staged: Vec::new(),
         }
     }
@@ -107,7 +118,10 @@ impl<'p> Opened<'p> {
         scene: &Scene<'_>,
     ) -> Section {
         let who = self.endpoint.clone().unwrap_or_else(|| format!("node {node}"));
-        let because = because(cause, self.direction, &who, cluster);
+        let because = match cause {
+            Cause::TierEnd(tier) => self.tier_end(tier, &who),
+            cause => because(cause, self.direction, &who, cluster),
+        };
         let advice = match allowed {
             true => Vec::new(),
             false => advice::advise(cause, &who, &self.asked, cluster, scene),
@@ -120,20 +134,47 @@ impl<'p> Opened<'p> {
             direction,
             stage: self.stage,
             allowed,
+            cause: kind(cause),
             because,
             rules,
             staged: self.staged,
             advice,
         }
     }
+
+    fn tier_end(&self, tier: &str, who: &str) -> String {
+        let of_tier = self.policies.iter().filter(|(of, _)| *of == tier);
+        let names: Vec<String> = of_tier.map(|(_, id)| id.to_string()).collect();
+        let (apply, their) = if names.len() == 1 { ("applies", "its") } else { ("apply", "their") };
+        let direction = direction_name(self.direction);
+        format!(
+            "end of tier {tier}: {} {apply} to {direction} of {who}, and none of {their} rules match",
+            words::list(&names)
+        )
+    }
 }
 
 impl Asked<'_> {
+    pub fn written<'a>(&'a self, cluster: &'a Cluster) -> Written<'a> {
+        let namespace = match self.at.holder {
+            Holder::Policy { id, .. } => id.namespace.as_str(),
+            Holder::Profile(_) => "",
+        };
+        Written { rule: cluster.rule(self.at.holder, self.direction, self.at.index), namespace }
+    }
+
     fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
-        let written = cluster.rule(self.at.holder, self.direction, self.at.index);
+        let written = self.written(cluster);
+        let (tier, of) = match self.at.holder {
+            Holder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
+            Holder::Profile(name) => (None, format!("profile {name}")),
+        };
         Seen {
-            rule: place(&self.at, self.direction),
-            says: written.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
+            tier,
+            of,
+            rule: self.at.index + 1,
+            action: action_name(self.at.rule.action),
+            says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
             matched: self.misses.is_empty(),
             missing: self.misses.iter().map(|miss| scene.miss(miss, written)).collect(),
         }
@@ -149,7 +190,7 @@ pub fn place(at: &RuleAt<'_>, direction: Direction) -> String {
     }
 }
 
-fn staged(id: &tortie_plan::PolicyId, would: Option<RuleAt<'_>>, direction: Direction) -> String {
+fn staged(id: &PolicyId, would: Option<RuleAt<'_>>, direction: Direction) -> String {
     match would {
         Some(at) => {
             let action = action_name(at.rule.action).to_lowercase();
@@ -184,6 +225,29 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
+/// For programs.
+fn kind(cause: Cause<'_>) -> &'static str {
+    match cause {
+        Cause::Rule(_) => "rule",
+        Cause::TierEnd(_) => "tierEnd",
+        Cause::NoProfile => "noProfile",
+        Cause::MissingProfile(_) => "missingProfile",
+        Cause::NothingSaid => "nothingSaid",
+        Cause::Connection(_) => "connection",
+        Cause::Down => "down",
+        Cause::UnknownWorkload => "unknownWorkload",
+        Cause::Spoofed => "spoofed",
+        Cause::Encapsulation => "encapsulation",
+        Cause::NeighbourDiscovery => "neighbourDiscovery",
+        Cause::EndpointToHost(_) => "endpointToHost",
+        Cause::Failsafe => "failsafe",
+        Cause::AcceptedBefore => "acceptedBefore",
+        Cause::NoHostEndpoint => "noHostEndpoint",
+        Cause::HostToWorkload => "hostToWorkload",
+        Cause::NoForwardPolicy => "noForwardPolicy",
+    }
+}
+
 fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster) -> String {
     match cause {
         Cause::Rule(RuleAt { holder: Holder::Profile(name), .. }) if !cluster.has_profile(name) => {
@@ -197,10 +261,7 @@ fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster)
                 Holder::Profile(_) => format!("{}: {says}", place(&at, direction)),
             }
         }
-        Cause::TierEnd(tier) => format!(
-            "end of tier {tier}: its policies apply to {} of {who} and none of their rules matched",
-            direction_name(direction)
-        ),
+        Cause::TierEnd(tier) => format!("end of tier {tier}"),
         Cause::NoProfile => format!("no policy decided, and no profile of {who} has a rule that matches"),
         Cause::MissingProfile(name) => {
             format!("profile {name} does not exist, and what does not exist allows nothing")

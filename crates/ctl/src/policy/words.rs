@@ -87,11 +87,33 @@ fn selected(side: &EntityRule) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" in "))
 }
 
-fn list<T: Display>(items: &[T]) -> String {
+pub fn list<T: Display>(items: &[T]) -> String {
     let shown: Vec<String> = items.iter().take(SHOWN).map(T::to_string).collect();
     match items.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A rule as its author wrote it, if that is known, and the namespace of its policy if that has one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written<'a> {
+    pub rule: Option<&'a Rule>,
+    pub namespace: &'a str,
+}
+
+impl<'a> Written<'a> {
+    fn side(&self, end: End) -> Option<&'a EntityRule> {
+        self.rule.map(|rule| match end {
+            End::Source => &rule.source,
+            End::Destination => &rule.destination,
+        })
+    }
+
+    /// The one namespace in which the selector of one side selects.
+    pub fn confined(&self, end: End) -> Option<&'a str> {
+        let everywhere = self.side(end).is_none_or(|side| !side.namespace_selector.is_empty());
+        (!everywhere && !self.namespace.is_empty()).then_some(self.namespace)
     }
 }
 
@@ -125,15 +147,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn side(end: End, rule: Option<&Rule>) -> Option<&EntityRule> {
-        rule.map(|rule| match end {
-            End::Source => &rule.source,
-            End::Destination => &rule.destination,
-        })
-    }
-
     /// Why a rule does not match.
-    pub fn miss(&self, criterion: &Criterion<'_>, rule: Option<&Rule>) -> String {
+    pub fn miss(&self, criterion: &Criterion<'_>, written: Written<'_>) -> String {
         let family = match self.packet.version() {
             IpVersion::V4 => "IPv4",
             IpVersion::V6 => "IPv6",
@@ -157,13 +172,14 @@ impl<'a> Scene<'a> {
                 format!("its {} nets have no {family} among them", end_name(end))
             }
             Criterion::Set(end, _) => {
-                let wanted = Scene::side(end, rule).and_then(selected);
+                let wanted = written.side(end).and_then(selected);
                 let wanted = wanted.unwrap_or_else(|| "its selector".to_owned());
-                format!("{} is not selected by {wanted}{}", self.who(end), self.labels(end))
+                let within = written.confined(end).map(|namespace| format!(" in namespace {namespace}"));
+                let within = within.unwrap_or_default();
+                format!("{} is not selected by {wanted}{within}{}", self.who(end), self.labels(end))
             }
             Criterion::NotSet(end, _) => {
-                let wanted =
-                    Scene::side(end, rule).map(|side| side.not_selector.as_str()).unwrap_or_default();
+                let wanted = written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
                 format!(
                     "{} is selected by [{wanted}], which it leaves out{}",
                     self.who(end),
@@ -171,8 +187,8 @@ impl<'a> Scene<'a> {
                 )
             }
             Criterion::Ports(end, ranges, _) => {
-                let written = Scene::side(end, rule).map(|side| list(&side.ports));
-                let wanted = written.unwrap_or_else(|| ranges_text(ranges));
+                let wanted = written.side(end).map(|side| list(&side.ports));
+                let wanted = wanted.unwrap_or_else(|| ranges_text(ranges));
                 match self.packet.has_ports() {
                     true => format!("{} port {} is not {wanted}", end_name(end), self.port(end)),
                     false => format!("it is for {} port {wanted}", end_name(end)),
@@ -182,8 +198,7 @@ impl<'a> Scene<'a> {
                 format!("it leaves out {} port {}", end_name(end), self.port(end))
             }
             Criterion::Service(end, _) => {
-                let service =
-                    Scene::side(end, rule).and_then(|side| side.services.as_ref()).map(service_name);
+                let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
                 format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
             }
         }

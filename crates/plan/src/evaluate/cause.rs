@@ -72,6 +72,11 @@ pub enum Step<'p> {
         stage: Stage,
         direction: Direction,
     },
+    /// A policy that is enforced; its rules follow.
+    Policy {
+        tier: &'p str,
+        id: &'p PolicyId,
+    },
     /// A rule and what it asks for in vain. With nothing missing, it matched.
     Rule {
         at: RuleAt<'p>,

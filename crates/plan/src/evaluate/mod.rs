@@ -6,6 +6,7 @@
 //! [`Trace`] if they are given one, and allocate nothing if they are not.
 
 mod cause;
+mod failsafe;
 mod index;
 mod matching;
 mod node;
@@ -17,6 +18,7 @@ mod tiers;
 mod walk;
 
 pub use cause::{Cause, Holder, RuleAt, Step, Trace};
+pub use failsafe::is_failsafe;
 pub use index::Index;
 pub use matching::{Criterion, End};
 pub use node::{Judgement, Node, Place, Way};

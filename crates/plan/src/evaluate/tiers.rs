@@ -120,6 +120,7 @@ impl<'p> Index<'p> {
                 continue;
             }
             enforced = true;
+            note(trace, || Step::Policy { tier: &tier.name, id });
             match self.ask(holder, rules, packet, trace) {
                 Said::Decided(decision) => return Some(decision),
                 Said::Passed => return None,

@@ -1,12 +1,13 @@
 //! The way of a packet through a node: from where it enters, past every endpoint it concerns, to where it leaves.
 
 use super::cause::{Cause, Step, Trace};
+use super::failsafe::{is_failsafe, is_failsafe_reply};
 use super::node::Node;
 use super::packet::{Connection, Packet};
 use super::tiers::{Decision, Outcome, Stage, Tracing, note};
 use crate::endpoint::{Guard, HostEndpoint};
 use crate::policy::{Direction, IpVersion};
-use crate::settings::{EndpointToHost, Failsafe};
+use crate::settings::EndpointToHost;
 use crate::workload::WorkloadId;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -127,7 +128,8 @@ impl<'w, 'p> Walk<'w, 'p> {
         };
         // Replies of what the other list lets through count too: nothing is tracked that would know them.
         let packet = self.original;
-        let safe = self.failsafe(direction, &packet) || self.failsafe_reply(direction, &packet);
+        let policy = self.node.policy();
+        let safe = is_failsafe(policy, direction, &packet) || is_failsafe_reply(policy, direction, &packet);
         if endpoint.untracked.is_empty() || safe {
             return ControlFlow::Continue(());
         }
@@ -147,7 +149,7 @@ impl<'w, 'p> Walk<'w, 'p> {
             return ControlFlow::Continue(());
         }
         let packet = self.original;
-        if self.failsafe(Direction::Ingress, &packet) {
+        if is_failsafe(self.node.policy(), Direction::Ingress, &packet) {
             return ControlFlow::Continue(());
         }
         let decision = self.ask_host(name, endpoint, Stage::PreDnat, Direction::Ingress, &packet);
@@ -164,7 +166,7 @@ impl<'w, 'p> Walk<'w, 'p> {
             return self.grant(cause);
         }
         let packet = self.packet;
-        if self.failsafe(direction, &packet) {
+        if is_failsafe(self.node.policy(), direction, &packet) {
             return self.grant(Cause::Failsafe);
         }
         let decision = self.ask_host(name, endpoint, Stage::Normal, direction, &packet);
@@ -260,31 +262,6 @@ impl<'w, 'p> Walk<'w, 'p> {
         let ipip = packet.protocol == Packet::IPIP;
         (vxlan && !policy.vxlan_from_workloads) || (ipip && !policy.ipip_from_workloads)
     }
-
-    fn failsafe(&self, direction: Direction, packet: &Packet) -> bool {
-        let policy = self.node.policy();
-        let (list, remote) = match direction {
-            Direction::Ingress => (&policy.failsafe_inbound, packet.source),
-            Direction::Egress => (&policy.failsafe_outbound, packet.destination),
-        };
-        listed(list, packet.protocol, packet.destination_port, remote)
-    }
-
-    /// An answer to what the other direction's list lets through.
-    fn failsafe_reply(&self, direction: Direction, packet: &Packet) -> bool {
-        let policy = self.node.policy();
-        let (list, remote) = match direction {
-            Direction::Ingress => (&policy.failsafe_outbound, packet.source),
-            Direction::Egress => (&policy.failsafe_inbound, packet.destination),
-        };
-        listed(list, packet.protocol, packet.source_port, remote)
-    }
-}
-
-fn listed(list: &[Failsafe], protocol: u8, port: u16, remote: IpAddr) -> bool {
-    list.iter().any(|safe| {
-        safe.protocol == protocol && safe.port == port && safe.net.is_none_or(|net| net.contains(&remote))
-    })
 }
 
 /// Addresses that only ever mean the link they are used on: the way back to them leads over it.

@@ -3,6 +3,7 @@
 // Helpers of tests may fail a test as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod explaining;
 mod lab;
 mod moving;
 mod round_trip;

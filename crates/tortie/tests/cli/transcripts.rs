@@ -8,7 +8,7 @@
 //! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
 //! committed.
 
-use crate::lab::{Backend, Lab, strangers};
+use crate::lab::{Backend, Lab, repository, strangers};
 use regex::Regex;
 use std::fmt::Write;
 use std::path::Path;
@@ -46,6 +46,8 @@ transcripts! {
         policy_names
         ipam
         arguments
+        explain
+        diff
     }
     bad_input("bad_input/") {
         malformed_yaml
@@ -75,6 +77,19 @@ fn every_transcript_is_run() {
                 assert!(TOLD.contains(&(sub, name)), "{sub}{name}.txt is not run by any test");
             }
         }
+    }
+}
+
+#[test]
+fn examples_in_the_docs_are_what_was_printed() {
+    let told = ["explain", "diff"]
+        .map(|name| std::fs::read_to_string(folder().join(format!("{name}.txt"))).unwrap());
+    let page = std::fs::read_to_string(repository().join("docs/policy.md")).unwrap();
+    let examples: Vec<&str> =
+        page.split("```console\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect();
+    assert!(examples.len() > 3);
+    for example in examples {
+        assert!(told.iter().any(|text| text.contains(example)), "no transcript has this:\n{example}");
     }
 }
 

@@ -9,8 +9,8 @@ use crate::policy::section::place;
 use tortie_plan::Direction;
 use tortie_plan::evaluate::{Cause, Decision, Outcome};
 
-/// Verdicts that are worth waiting for; beyond that, pairs are left out evenly.
-const PATIENCE: usize = 4_000_000;
+/// Verdicts that are worth waiting for.
+pub const PATIENCE: usize = 4_000_000;
 
 /// What changes between two groups.
 #[derive(Clone, Debug)]
@@ -32,22 +32,25 @@ pub struct Comparison {
     /// Pairs of groups that the change can concern, and how many of them were judged.
     pub concerned: usize,
     pub judged: usize,
+    /// Host endpoints whose policies for what they forward, do not track or have not yet rewritten change too.
+    pub unseen: Vec<String>,
 }
 
-pub fn compare(before: &Cluster, after: &Cluster) -> Comparison {
+/// Beyond `patience` verdicts, pairs are left out evenly.
+pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison {
     let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
     let (old, new) = (State::new(&old), State::new(&new));
-    let groups = groups(subjects(after, &[&old, &new]), &[&old, &new]);
-    let (lanes, spare) = lanes(&[old.plan, new.plan]);
+    let groups = groups(subjects(before, after, &[&old, &new]), &[&old, &new]);
+    let (lanes, spare) = lanes(&[&old, &new]);
     let touched = Touched::new(&old, &new);
     let concerned = |direction| -> Vec<bool> {
-        groups.iter().map(|group| touched.concerns(group.pair().0, direction)).collect()
+        groups.iter().map(|group| touched.concerns(group.first(), direction)).collect()
     };
     let (senders, receivers) = (concerned(Direction::Egress), concerned(Direction::Ingress));
     let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
     let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
     // Two families, before and after.
-    let stride = (pairs.len() * lanes.len() * 4).div_ceil(PATIENCE).max(1);
+    let stride = (pairs.len() * lanes.len() * 4).div_ceil(patience).max(1);
     let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
     let mut changes = Vec::new();
     for &(from, to) in &chosen {
@@ -73,15 +76,20 @@ pub fn compare(before: &Cluster, after: &Cluster) -> Comparison {
             }
         }
     }
-    Comparison { groups, lanes, changes, concerned: pairs.len(), judged: chosen.len() }
+    let unseen = touched.unseen();
+    Comparison { groups, lanes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
 }
 
-/// Who is judged for two groups. Within one group it takes two.
+/// Who is judged for two groups: the first two between whom policy stands.
 fn parties(groups: &[Group], from: usize, to: usize) -> Option<(&Subject, &Subject)> {
-    let (sender, other) = groups[from].pair();
-    let receiver = if from == to { other? } else { groups[to].pair().0 };
-    // Between two that we do not guard there is nothing to say.
-    (sender.endpoint.is_some() || receiver.endpoint.is_some()).then_some((sender, receiver))
+    let sender = groups[from].first();
+    let other = |receiver: &&Subject| receiver.name != sender.name && sender.is_policed_with(receiver);
+    if let Some(receiver) = groups[to].members.iter().find(other) {
+        return Some((sender, receiver));
+    }
+    let receiver = groups[to].first();
+    let other = |sender: &&Subject| receiver.name != sender.name && sender.is_policed_with(receiver);
+    groups[from].members.iter().find(other).map(|sender| (sender, receiver))
 }
 
 /// What both ends say; an end without policies says yes.
@@ -108,10 +116,11 @@ impl Verdict {
 }
 
 fn said(decision: Option<Decision<'_>>, direction: Direction) -> (bool, String) {
-    let Some(decision) = decision else { return (true, String::new()) };
+    let Some(decision) = decision else { return (true, "no host endpoint".to_owned()) };
     let because = match decision.cause {
         Cause::Rule(at) => place(&at, direction),
         Cause::TierEnd(tier) => format!("end of tier {tier}"),
+        Cause::Failsafe => "a failsafe port".to_owned(),
         Cause::MissingProfile(name) => format!("profile {name}, which does not exist"),
         _ => "no policy and no profile with a rule for it".to_owned(),
     };

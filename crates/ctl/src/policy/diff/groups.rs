@@ -8,14 +8,14 @@ use tortie_plan::{EndpointId, Member, Plan, SetKind};
 
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The first stands for all of them.
+    /// At least one.
     pub members: Vec<Subject>,
 }
 
 impl Group {
-    /// The one that is judged, and another one like it if there is one.
-    pub fn pair(&self) -> (&Subject, Option<&Subject>) {
-        (&self.members[0], self.members.get(1))
+    /// Stands for all of them.
+    pub fn first(&self) -> &Subject {
+        &self.members[0]
     }
 }
 
@@ -31,9 +31,13 @@ pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
         groups.entry(signature).or_insert_with(|| Group { members: Vec::new() }).members.push(subject);
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
-    groups.iter_mut().for_each(|group| group.members.sort_by(|a, b| a.name.cmp(&b.name)));
+    for group in &mut groups {
+        group.members.sort_by(|a, b| a.name.cmp(&b.name));
+        // Both ends of one net.
+        group.members.dedup_by(|a, b| a.endpoint.is_none() && a.name == b.name);
+    }
     groups.sort_by(|a, b| {
-        let (a, b) = (&a.members[0], &b.members[0]);
+        let (a, b) = (a.first(), b.first());
         a.endpoint.is_none().cmp(&b.endpoint.is_none()).then_with(|| a.name.cmp(&b.name))
     });
     groups
@@ -74,7 +78,9 @@ impl Marks {
                 .map(|endpoint| format!("host{:?}{:?}", endpoint.tiers, endpoint.profiles)),
             None => None,
         };
-        signature.extend(own.unwrap_or_default().into_bytes());
+        // Nothing of what follows a text is taken for a part of it.
+        let text = |signature: &mut Vec<u8>, text: &str| signature.extend(text.bytes().chain([0]));
+        text(signature, &own.unwrap_or_default());
         for v4 in [true, false] {
             // Of several addresses of one family the first stands for all, as it does when it is judged.
             let address = subject.addresses.iter().find(|address| address.is_ipv4() == v4);
@@ -88,8 +94,8 @@ impl Marks {
                     signature.push(u8::from(state.index.has_address(id, *address)));
                 }
             }
-            for text in self.ports.get(address).into_iter().flatten() {
-                signature.extend(text.bytes());
+            for port in self.ports.get(address).into_iter().flatten() {
+                text(signature, port);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! What can be sent, in as few kinds as the rules leave: between two ports that rules name, all are alike.
 
-use super::subject::rules;
+use super::subject::{State, rules};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
-use tortie_plan::{Member, Plan, Rule};
+use tortie_plan::{Member, Rule};
 
 /// Source ports are not told apart.
 const EPHEMERAL: u16 = 49152;
@@ -60,14 +60,14 @@ pub struct Spare {
     pub code: u8,
 }
 
-pub fn lanes(plans: &[&Plan]) -> (Vec<Lane>, Spare) {
-    let all = || plans.iter().flat_map(|plan| rules(plan));
+pub fn lanes(states: &[&State<'_>]) -> (Vec<Lane>, Spare) {
+    let all = || states.iter().flat_map(|state| rules(state.plan));
     let mut lanes = Vec::new();
     let mentioned: BTreeSet<u8> =
         all().flat_map(|rule| [rule.protocol, rule.not_protocol]).flatten().collect();
     for protocol in PORTED {
         if [Packet::TCP, Packet::UDP].contains(&protocol) || mentioned.contains(&protocol) {
-            lanes.extend(ports(plans, protocol));
+            lanes.extend(ports(states, protocol));
         }
     }
     let icmp: BTreeSet<(u8, Option<u8>)> = all()
@@ -90,13 +90,17 @@ pub fn lanes(plans: &[&Plan]) -> (Vec<Lane>, Spare) {
     (lanes, spare)
 }
 
-/// The ports of a protocol, cut wherever a rule or a name begins or ends.
-fn ports(plans: &[&Plan], protocol: u8) -> Vec<Lane> {
+/// The ports of a protocol, cut wherever a rule, a name or a failsafe begins or ends.
+fn ports(states: &[&State<'_>], protocol: u8) -> Vec<Lane> {
     let concerns = |rule: &&Rule| rule.protocol.is_none_or(|wanted| wanted == protocol);
     // Each lane begins at one of these.
     let mut starts: BTreeSet<u32> = BTreeSet::from([1]);
     let mut cut = |first: u16, last: u16| starts.extend([u32::from(first), u32::from(last) + 1]);
-    for plan in plans {
+    for State { plan, settings, .. } in states {
+        if !plan.host_endpoints.is_empty() {
+            let safe = settings.failsafe_inbound.iter().chain(&settings.failsafe_outbound);
+            safe.filter(|safe| safe.protocol == protocol).for_each(|safe| cut(safe.port, safe.port));
+        }
         for rule in rules(plan).filter(concerns) {
             let side = &rule.destination;
             side.ports.iter().chain(&side.not_ports).for_each(|range| cut(range.first, range.last));
@@ -117,8 +121,9 @@ fn ports(plans: &[&Plan], protocol: u8) -> Vec<Lane> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::cluster::Enforced;
     use std::sync::Arc;
-    use tortie_plan::{Action, Policy, PolicyId, PolicyKind, PortRange};
+    use tortie_plan::{Action, Plan, Policy, PolicyId, PolicyKind, PortRange, Settings};
 
     #[test]
     fn ports_are_cut_where_rules_cut_them() {
@@ -130,7 +135,8 @@ mod tests {
             PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: "a".into() };
         let mut plan = Plan::default();
         plan.policies.insert(id, Arc::new(policy));
-        let (lanes, _) = lanes(&[&plan]);
+        let enforced = Enforced { plan, settings: Settings::default() };
+        let (lanes, _) = lanes(&[&State::new(&enforced)]);
         let of = |wanted: u8| -> Vec<(u16, u16)> {
             lanes
                 .iter()

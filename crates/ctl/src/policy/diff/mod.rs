@@ -10,6 +10,8 @@ mod groups;
 mod lanes;
 mod subject;
 mod summary;
+#[cfg(test)]
+mod tests;
 mod touched;
 
 use super::cluster::Cluster;
@@ -24,7 +26,8 @@ use std::path::PathBuf;
 /// Say which pairs of endpoints would change verdict if resources were applied, or deleted
 ///
 /// Nothing is written. Endpoints are compared by what policies and profiles say at both ends about the first packet of
-/// a new flow, over every port that a rule tells apart from others; source ports are taken to be ephemeral.
+/// a new flow, over every port that a rule tells apart from others; source ports are taken to be ephemeral. Hosts are
+/// compared by what they let in and out themselves; a change to what they forward is only said to be one.
 ///
 /// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
 #[derive(Debug, Args)]
@@ -55,7 +58,7 @@ pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
     let namespace = args.namespace.namespace.as_deref();
     let (after, objects) =
         change::changed(&before, resources, namespace, args.delete).map_err(Failure::Message)?;
-    let comparison = compare::compare(&before, &after);
+    let comparison = compare::compare(&before, &after, compare::PATIENCE);
     let summary = summary::summarise(objects, &comparison);
     match args.output {
         Format::Text => out.write_all(summary.text().as_bytes())?,

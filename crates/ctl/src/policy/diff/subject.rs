@@ -6,29 +6,51 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_compute::local_workload;
-use tortie_plan::evaluate::{Decision, Index, Packet, Stage};
-use tortie_plan::{Direction, EndpointId, Member, Plan, Rule};
+use tortie_plan::evaluate::{Cause, Decision, Index, Outcome, Packet, Stage, is_failsafe};
+use tortie_plan::{Direction, EndpointId, Member, Plan, PolicySettings, Rule};
 
 /// More nets than these are not looked at one by one.
 const NETS: usize = 1000;
+/// Where an address is looked for that no rule names, by family.
+const ELSEWHERE: [&[&str]; 2] = [
+    &["203.0.113.1", "198.51.100.1", "192.0.2.1", "8.8.8.8", "1.1.1.1", "100.64.0.1"],
+    &["2001:db8:ffff::1", "2001:4860::1", "2a00::1", "fd00:ffff::1"],
+];
 
 #[derive(Clone, Debug)]
 pub struct Subject {
     pub name: String,
     /// None: nothing of ours stands before it.
     pub endpoint: Option<EndpointId>,
+    /// Empty: outside.
+    pub node: String,
     pub addresses: Vec<IpAddr>,
+}
+
+impl Subject {
+    /// Whether policy stands between the two. Between a host and what is on it, it does not.
+    pub fn is_policed_with(&self, other: &Subject) -> bool {
+        match (&self.endpoint, &other.endpoint) {
+            (None, None) => false,
+            (Some(EndpointId::Host(_)), Some(_)) | (Some(_), Some(EndpointId::Host(_))) => {
+                self.node != other.node
+            }
+            _ => true,
+        }
+    }
 }
 
 /// One side of the comparison: a plan that holds every endpoint of the cluster.
 pub struct State<'p> {
     pub plan: &'p Plan,
     pub index: Index<'p>,
+    pub settings: &'p PolicySettings,
 }
 
 impl<'p> State<'p> {
     pub fn new(enforced: &'p Enforced) -> State<'p> {
-        State { plan: &enforced.plan, index: Index::new(&enforced.plan) }
+        let Enforced { plan, settings } = enforced;
+        State { plan, index: Index::new(plan), settings: &settings.policy }
     }
 
     /// What the subject's own policies and profiles say; nothing for those without.
@@ -40,22 +62,25 @@ impl<'p> State<'p> {
             }
             EndpointId::Host(name) => {
                 let endpoint = self.plan.host_endpoints.get(name)?;
+                if is_failsafe(self.settings, direction, packet) {
+                    return Some(Decision { outcome: Outcome::Allow, cause: Cause::Failsafe });
+                }
                 Some(self.index.host(endpoint, Stage::Normal, direction, packet, None))
             }
         }
     }
 
-    pub fn has(&self, subject: &Subject) -> bool {
+    /// Hosts are there without host endpoints too: nothing guards them then.
+    fn has(&self, subject: &Subject) -> bool {
         match &subject.endpoint {
             Some(EndpointId::Workload(id)) => self.plan.guards.contains_key(id),
-            Some(EndpointId::Host(name)) => self.plan.host_endpoints.contains_key(name),
-            None => true,
+            Some(EndpointId::Host(_)) | None => true,
         }
     }
 }
 
 /// Those that are there before and after, as they are afterwards.
-pub fn subjects(after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
+pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
     let mut subjects: Vec<Subject> = after
         .workloads()
         .filter_map(|endpoint| {
@@ -63,15 +88,21 @@ pub fn subjects(after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
             Some(Subject {
                 name: party::workload_name(endpoint),
                 endpoint: Some(EndpointId::Workload(id)),
+                node: endpoint.spec.node.clone(),
                 addresses: workload.addresses,
             })
         })
         .collect();
-    subjects.extend(after.host_endpoints().map(|endpoint| {
-        let host = party::Party::of_host_endpoint(endpoint, after);
-        let endpoint = Some(EndpointId::Host(host.name.clone()));
-        Subject { name: format!("host endpoint {}", host.name), endpoint, addresses: host.addresses }
-    }));
+    let mut hosts: BTreeMap<String, Subject> = BTreeMap::new();
+    for cluster in [before, after] {
+        hosts.extend(cluster.host_endpoints().map(|endpoint| {
+            let party::Party { name, addresses, .. } = party::Party::of_host_endpoint(endpoint, cluster);
+            let node = endpoint.spec.node.clone();
+            let endpoint = Some(EndpointId::Host(name.clone()));
+            (name.clone(), Subject { name: format!("host endpoint {name}"), endpoint, node, addresses })
+        }));
+    }
+    subjects.extend(hosts.into_values());
     subjects.retain(|subject| states.iter().all(|state| state.has(subject)));
     let known: BTreeSet<IpAddr> =
         subjects.iter().flat_map(|subject| subject.addresses.iter().copied()).collect();
@@ -104,21 +135,16 @@ fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
             }
         }
     }
-    let elsewhere = ["203.0.113.1", "198.51.100.1", "192.0.2.1", "8.8.8.8", "1.1.1.1", "100.64.0.1"];
-    let elsewhere6 = ["2001:db8:ffff::1", "2001:4860::1", "2a00::1", "fd00:ffff::1"];
-    for candidates in [&elsewhere[..], &elsewhere6[..]] {
-        let mut addresses = candidates.iter().filter_map(|text| text.parse::<IpAddr>().ok());
-        let named = |address: &IpAddr| {
-            nets.iter().any(|net| net.prefix_len() > 1 && net.contains(address)) || known.contains(address)
-        };
-        if let Some(address) = addresses.find(|address| !named(address)) {
-            found.insert(address, "anywhere else".to_owned());
-        }
-    }
-    found
-        .into_iter()
-        .map(|(address, name)| Subject { name, endpoint: None, addresses: vec![address] })
-        .collect()
+    let named = |address: &IpAddr| {
+        known.contains(address) || nets.iter().any(|net| net.prefix_len() > 1 && net.contains(address))
+    };
+    let spare = ELSEWHERE.iter().filter_map(|texts| {
+        let mut addresses = texts.iter().filter_map(|text| text.parse().ok());
+        addresses.find(|address| !named(address))
+    });
+    let outside = |name: String, addresses| Subject { name, endpoint: None, node: String::new(), addresses };
+    let elsewhere = outside("anywhere else".to_owned(), spare.collect());
+    found.into_iter().map(|(address, name)| outside(name, vec![address])).chain([elsewhere]).collect()
 }
 
 /// Every rule of a plan.

@@ -21,6 +21,9 @@ pub struct Summary {
     /// Part of what the change may concern, if not all of it was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<String>,
+    /// What was not compared though it changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<String>,
 }
 
 /// Alike changes: all of `from` to all of `to`.
@@ -35,7 +38,7 @@ pub struct Block {
 
 impl Summary {
     pub fn changes(&self) -> bool {
-        !self.changes.is_empty()
+        !self.changes.is_empty() || self.unseen.is_some()
     }
 
     pub fn text(&self) -> String {
@@ -69,8 +72,8 @@ impl Summary {
                 let _ = writeln!(text, "\n{pairs} pairs of endpoints change.");
             }
         }
-        if let Some(sampled) = &self.sampled {
-            let _ = writeln!(text, "{sampled}");
+        for note in self.sampled.iter().chain(&self.unseen) {
+            let _ = writeln!(text, "{note}");
         }
         text
     }
@@ -113,28 +116,61 @@ pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
     for ((what, receiver), senders) in to {
         blocks.entry((what, senders)).or_default().insert(receiver);
     }
+    let blocks = join(blocks, |group| comparison.groups[group].members.len() == 1);
     let members = |groups: &Groups| -> Vec<String> {
         let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
         let mut seen = BTreeSet::new();
         subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()
     };
-    let changes = blocks
-        .into_iter()
-        .map(|((what, senders), receivers)| Block {
-            allowed: what.allowed,
-            from: members(&senders),
-            to: members(&receivers),
-            traffic: what.traffic,
-            because: what.because.to_owned(),
-        })
-        .collect();
+    let block = |((what, senders), receivers): ((What<'_>, Groups), Groups)| Block {
+        allowed: what.allowed,
+        from: members(&senders),
+        to: members(&receivers),
+        traffic: what.traffic,
+        because: what.because.to_owned(),
+    };
+    let changes = blocks.into_iter().map(block).collect();
     let sampled = (comparison.judged < comparison.concerned).then(|| {
         format!(
             "Only {} of {} pairs of groups of endpoints were looked at: there may be more changes.",
             comparison.judged, comparison.concerned
         )
     });
-    Summary { objects, changes, pairs: pairs(comparison), sampled }
+    let unseen = (!comparison.unseen.is_empty()).then(|| {
+        format!(
+            "Not compared, though it changes: policy for forwarded, untracked or pre-DNAT traffic of host endpoint {}.",
+            names(&comparison.unseen)
+        )
+    });
+    Summary { objects, changes, pairs: pairs(comparison), sampled, unseen }
+}
+
+/// Nobody is asked about themselves. Where that alone keeps two blocks apart they are one: everybody here to everybody
+/// there. `alone`: groups of one.
+fn join<'c>(
+    blocks: BTreeMap<(What<'c>, Groups), Groups>,
+    alone: impl Fn(usize) -> bool,
+) -> BTreeMap<(What<'c>, Groups), Groups> {
+    let mut joined: BTreeMap<(What<'c>, Groups), Groups> = BTreeMap::new();
+    let mut selfless: BTreeMap<(What<'c>, Groups), Groups> = BTreeMap::new();
+    for ((what, senders), receivers) in blocks {
+        match (receivers.first(), receivers.len()) {
+            (Some(receiver), 1) if alone(*receiver) && !senders.contains(receiver) => {
+                let everybody = senders.iter().copied().chain([*receiver]).collect();
+                selfless.entry((what, everybody)).or_default().extend(receivers);
+            }
+            _ => {
+                joined.insert((what, senders), receivers);
+            }
+        }
+    }
+    for ((what, mut senders), receivers) in selfless {
+        if receivers.len() == 1 {
+            senders.retain(|group| !receivers.contains(group));
+        }
+        joined.entry((what, senders)).or_default().extend(receivers);
+    }
+    joined
 }
 
 fn pairs(comparison: &Comparison) -> usize {
@@ -150,7 +186,7 @@ fn pairs(comparison: &Comparison) -> usize {
 /// Which families two groups have in common.
 fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
     let has = |group: usize, v4: bool| {
-        comparison.groups[group].pair().0.addresses.iter().any(|address| address.is_ipv4() == v4)
+        comparison.groups[group].first().addresses.iter().any(|address| address.is_ipv4() == v4)
     };
     (has(from, true) && has(to, true), has(from, false) && has(to, false))
 }

@@ -2,7 +2,7 @@
 
 use super::subject::{State, Subject};
 use std::collections::BTreeSet;
-use tortie_plan::{Direction, EndpointId, Rule, SetId, Side, Tier};
+use tortie_plan::{Direction, EndpointId, PolicyId, Rule, SetId, Side, Tier, TierEnd};
 
 /// What differs between two states.
 pub struct Touched<'s> {
@@ -22,20 +22,44 @@ impl<'s> Touched<'s> {
     pub fn concerns(&self, subject: &Subject, direction: Direction) -> bool {
         let Some(endpoint) = &subject.endpoint else { return false };
         let (before, after) = (lists(self.before, endpoint), lists(self.after, endpoint));
-        let (Some((tiers, profiles)), Some(after)) = (before, after) else { return true };
-        if (tiers, profiles) != after {
+        let (Some((tiers, profiles)), Some((other, others))) = (before, after) else { return true };
+        if !governing(tiers, direction).eq(governing(other, direction)) || profiles != others {
             return true;
         }
-        let policies = tiers.iter().flat_map(|tier| tier.policies(direction)).any(|id| {
-            let rules = |state: &State<'s>| state.plan.policies.get(id).map(|policy| policy.rules(direction));
-            self.differ(rules(self.before), rules(self.after))
-        });
-        policies
+        tiers.iter().any(|tier| self.tier_differs(tier, direction))
             || profiles.iter().any(|name| {
                 let rules =
                     |state: &State<'s>| state.plan.profiles.get(name).map(|profile| profile.rules(direction));
                 self.differ(rules(self.before), rules(self.after))
             })
+    }
+
+    /// Host endpoints that change in what is not compared: forwarded, untracked, before DNAT.
+    pub fn unseen(&self) -> Vec<String> {
+        let all = [self.before, self.after].into_iter().flat_map(|state| state.plan.host_endpoints.keys());
+        let names: BTreeSet<&String> = all.collect();
+        names.into_iter().filter(|name| self.changes_unseen(name)).cloned().collect()
+    }
+
+    fn changes_unseen(&self, name: &str) -> bool {
+        let lists = |state: &State<'s>| {
+            let endpoint = state.plan.host_endpoints.get(name);
+            endpoint
+                .map(|e| [&e.forward, &e.untracked, &e.pre_dnat])
+                .filter(|lists| lists.iter().any(|l| !l.is_empty()))
+        };
+        let (before, after) = (lists(self.before), lists(self.after));
+        before != after
+            || before.into_iter().flatten().flatten().any(|tier| {
+                [Direction::Ingress, Direction::Egress].into_iter().any(|d| self.tier_differs(tier, d))
+            })
+    }
+
+    fn tier_differs(&self, tier: &Tier, direction: Direction) -> bool {
+        tier.policies(direction).iter().any(|id| {
+            let rules = |state: &State<'s>| state.plan.policies.get(id).map(|policy| policy.rules(direction));
+            self.differ(rules(self.before), rules(self.after))
+        })
     }
 
     fn differ(&self, before: Option<&[Rule]>, after: Option<&[Rule]>) -> bool {
@@ -49,6 +73,12 @@ impl<'s> Touched<'s> {
         };
         uses(&rule.source) || uses(&rule.destination)
     }
+}
+
+/// What tiers say in one direction; those without policies for it say nothing.
+fn governing(tiers: &[Tier], direction: Direction) -> impl Iterator<Item = (&str, TierEnd, &[PolicyId])> {
+    let said = tiers.iter().map(move |tier| (tier.name.as_str(), tier.end, tier.policies(direction)));
+    said.filter(|(_, _, policies)| !policies.is_empty())
 }
 
 fn lists<'s>(state: &State<'s>, endpoint: &EndpointId) -> Option<(&'s Vec<Tier>, &'s Vec<String>)> {

@@ -1,0 +1,30 @@
+//! Ports of the host that no policy closes.
+
+use super::packet::Packet;
+use crate::policy::Direction;
+use crate::settings::{Failsafe, PolicySettings};
+use std::net::IpAddr;
+
+/// Whether a packet to or from the host itself passes whatever the policies of its host endpoint say.
+pub fn is_failsafe(settings: &PolicySettings, direction: Direction, packet: &Packet) -> bool {
+    let (list, remote) = match direction {
+        Direction::Ingress => (&settings.failsafe_inbound, packet.source),
+        Direction::Egress => (&settings.failsafe_outbound, packet.destination),
+    };
+    listed(list, packet.protocol, packet.destination_port, remote)
+}
+
+/// An answer to what the other direction's list lets through.
+pub(super) fn is_failsafe_reply(settings: &PolicySettings, direction: Direction, packet: &Packet) -> bool {
+    let (list, remote) = match direction {
+        Direction::Ingress => (&settings.failsafe_outbound, packet.source),
+        Direction::Egress => (&settings.failsafe_inbound, packet.destination),
+    };
+    listed(list, packet.protocol, packet.source_port, remote)
+}
+
+fn listed(list: &[Failsafe], protocol: u8, port: u16, remote: IpAddr) -> bool {
+    list.iter().any(|safe| {
+        safe.protocol == protocol && safe.port == port && safe.net.is_none_or(|net| net.contains(&remote))
+    })
+}
