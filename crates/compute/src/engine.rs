@@ -199,13 +199,8 @@ impl Compute {
     }
 
     pub fn totals(&self) -> Totals {
-        let (nodes, remote) = self.routes.totals();
-        let mut totals = Totals {
-            nodes,
-            workload_endpoints: remote + self.own.len(),
-            local_workloads: self.workloads.len(),
-            ..Totals::default()
-        };
+        let mut totals =
+            Totals { nodes: self.routes.nodes(), local_workloads: self.workloads.len(), ..Totals::default() };
         self.policies.count(&mut totals);
         totals
     }
@@ -231,7 +226,9 @@ impl Compute {
             self.workloads.remove(&name);
             let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1);
             self.policies.remove_workload(&key);
-            self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint));
+            if self.routes.by_workload() {
+                self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint));
+            }
         }
     }
 
@@ -256,7 +253,17 @@ impl Compute {
         self.parameters =
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
         self.settings = self.parameters.settings();
+        let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.speaking.is_some()));
+        match (by_workload, self.routes.by_workload()) {
+            (false, true) => {
+                for (name, node, addresses) in self.policies.remote_workloads() {
+                    self.routes.put_remote(name, node, addresses);
+                }
+            }
+            (true, false) => self.routes.forget_remote(),
+            _ => {}
+        }
         if self.may_spoof != self.parameters.may_spoof() {
             self.may_spoof = self.parameters.may_spoof();
             let names: BTreeSet<Name> = self.own.keys().cloned().collect();

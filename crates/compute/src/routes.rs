@@ -68,7 +68,7 @@ pub(crate) struct Routes {
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<String, Addresses>,
     blocks: BTreeMap<IpNet, Owned>,
-    /// Workloads of other nodes.
+    /// Workloads of other nodes, as long as they have routes of their own.
     remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
     /// What must be looked at again when a node changes.
     of_node: BTreeMap<String, BTreeSet<Source>>,
@@ -82,6 +82,11 @@ pub(crate) struct Routes {
 impl Routes {
     pub fn new(host: &str) -> Routes {
         Routes { host: host.to_owned(), ..Routes::default() }
+    }
+
+    /// Whether workloads of other nodes matter here.
+    pub fn by_workload(&self) -> bool {
+        self.policy.by_workload
     }
 
     pub fn set_policy(&mut self, policy: Policy) {
@@ -178,8 +183,14 @@ impl Routes {
         self.changed.insert(source);
     }
 
-    pub fn totals(&self) -> (usize, usize) {
-        (self.nodes.len(), self.remote.len())
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// They matter no more.
+    pub fn forget_remote(&mut self) {
+        let names: Vec<Name> = self.remote.keys().cloned().collect();
+        names.iter().for_each(|name| self.remove_remote(name));
     }
 
     /// What changed since the last time. Addresses of local workloads have no route here: they are the workload's.

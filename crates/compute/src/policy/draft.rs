@@ -25,10 +25,11 @@ pub(super) enum Stage {
     PreDnat,
 }
 
+/// Where a policy stands and what it governs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
-    pub id: PolicyId,
-    pub tier: String,
+    /// None: the default tier, where nearly all are.
+    tier: Option<Box<str>>,
     pub order: Option<f64>,
     pub ingress: bool,
     pub egress: bool,
@@ -39,6 +40,7 @@ pub(super) struct Head {
 
 #[derive(Debug)]
 pub(super) struct Draft {
+    pub id: PolicyId,
     pub head: Head,
     pub selector: Selector,
     /// None: everything is denied.
@@ -163,6 +165,12 @@ fn types(given: Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) -> Vec<Polic
     }
 }
 
+impl Head {
+    pub fn tier(&self) -> &str {
+        self.tier.as_deref().unwrap_or(DEFAULT_TIER)
+    }
+}
+
 impl Common {
     fn finish(self, meta: &ObjectMeta, mut problem: Option<String>) -> Reading {
         let selector =
@@ -181,9 +189,9 @@ impl Common {
         }
         // A direction that this version does not know could be either.
         let vague = self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
+        let id = identity(self.kind, meta, &self.tier);
         let head = Head {
-            id: identity(self.kind, meta, &self.tier),
-            tier: if self.tier.is_empty() { DEFAULT_TIER.to_owned() } else { self.tier },
+            tier: Some(self.tier).filter(|tier| !matches!(tier.as_str(), "" | DEFAULT_TIER)).map(Into::into),
             order: self.order.map(|order| order.0),
             ingress: vague || self.types.contains(&PolicyType::Ingress),
             egress: vague || self.types.contains(&PolicyType::Egress),
@@ -194,7 +202,7 @@ impl Common {
         let governed = |governs: bool, rules: Vec<Rule>| if governs { rules } else { Vec::new() };
         let rules = (governed(head.ingress, self.ingress), governed(head.egress, self.egress));
         let rules = problem.is_none().then_some(rules);
-        Reading { draft: Some(Draft { head, selector, rules }), problem }
+        Reading { draft: Some(Draft { id, head, selector, rules }), problem }
     }
 }
 

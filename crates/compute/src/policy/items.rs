@@ -23,6 +23,17 @@ pub(super) struct Item {
     pub class: ClassId,
     nets: Nets,
     ports: u32,
+    /// Where a workload endpoint is.
+    pub node: Word,
+}
+
+/// What an item is made of. Nets and ports are sorted and each is there once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    pub class: ClassId,
+    pub node: Word,
+    pub nets: &'a [IpNet],
+    pub ports: &'a [NamedPort],
 }
 
 /// Nearly all have one.
@@ -92,8 +103,14 @@ impl Items {
         })
     }
 
-    /// A new item. Its nets and ports are sorted and each there once.
-    pub fn insert(&mut self, name: &str, class: ClassId, nets: &[IpNet], ports: &[NamedPort]) -> ItemId {
+    pub fn is(&self, id: ItemId, parts: &Parts<'_>) -> bool {
+        self.get(id).is_some_and(|item| item.class == parts.class && item.node == parts.node)
+            && self.nets(id) == parts.nets
+            && self.ports(id) == parts.ports
+    }
+
+    pub fn insert(&mut self, name: &str, parts: Parts<'_>) -> ItemId {
+        let Parts { class, node, nets, ports } = parts;
         let item = Item {
             name: name.into(),
             class,
@@ -102,6 +119,7 @@ impl Items {
                 nets => Nets::Many(nets.into()),
             },
             ports: self.ports.hold(ports, || ports.into()),
+            node,
         };
         let id = match self.free.pop() {
             Some(id) => {
@@ -131,8 +149,8 @@ impl Items {
         id
     }
 
-    /// The class and the ports that it held.
-    pub fn remove(&mut self, id: ItemId) -> Option<(ClassId, Box<[NamedPort]>)> {
+    /// The item and the ports that it held.
+    pub fn remove(&mut self, id: ItemId) -> Option<(Item, Box<[NamedPort]>)> {
         let item = self.slots.get_mut(id as usize)?.take()?;
         if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(&*item.name), |other| *other == id) {
             entry.remove();
@@ -148,10 +166,14 @@ impl Items {
         self.free.push(id);
         let ports = self.ports.get(item.ports).cloned().unwrap_or_default();
         self.ports.release(item.ports);
-        Some((item.class, ports))
+        Some((item, ports))
     }
 
     pub fn len(&self) -> usize {
         self.by_name.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Item, &[IpNet])> {
+        self.slots.iter().flatten().map(|item| (&*item.name, item, item.nets.as_slice()))
     }
 }

@@ -15,7 +15,8 @@ pub(super) type SelectorId = u32;
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
     selectors: Pool<Box<Selector>>,
-    drawers: HashMap<SelectorId, Drawer>,
+    /// By selector.
+    drawers: Vec<Drawer>,
     by_value: HashMap<(Word, Word), Ids>,
     by_key: HashMap<Word, Ids>,
     unfiled: Ids,
@@ -24,7 +25,7 @@ pub(super) struct Matcher {
     /// Label to label sets.
     holders: Holders,
     /// Label set to classes.
-    of_labels: HashMap<u32, Ids>,
+    of_labels: Vec<Ids>,
     of_profile: HashMap<Word, Ids>,
     matched: HashMap<ClassId, Ids>,
     pub evaluations: Evaluations,
@@ -38,9 +39,10 @@ pub struct Evaluations {
 }
 
 /// Where a selector is filed.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 enum Drawer {
     /// It can match nothing.
+    #[default]
     Bin,
     Values(Word, Box<[Word]>),
     Key(Word),
@@ -107,7 +109,7 @@ impl Matcher {
                 self.note(class, id, true);
             }
         }
-        self.drawers.insert(id, drawer);
+        *at(&mut self.drawers, id) = drawer;
         id
     }
 
@@ -116,20 +118,20 @@ impl Matcher {
             for class in self.matching(words, id) {
                 self.note(class, id, false);
             }
-            match self.drawers.remove(&id) {
-                None | Some(Drawer::Bin) => {}
-                Some(Drawer::Values(key, values)) => {
+            match std::mem::take(at(&mut self.drawers, id)) {
+                Drawer::Bin => {}
+                Drawer::Values(key, values) => {
                     for value in values {
                         take(&mut self.by_value, &(key, value), id);
                         words.release(value);
                     }
                     words.release(key);
                 }
-                Some(Drawer::Key(key)) => {
+                Drawer::Key(key) => {
                     take(&mut self.by_key, &key, id);
                     words.release(key);
                 }
-                Some(Drawer::Unfiled) => {
+                Drawer::Unfiled => {
                     self.unfiled.remove(id);
                 }
             }
@@ -139,7 +141,7 @@ impl Matcher {
 
     /// The classes that a selector matches.
     pub fn matching(&self, words: &Words, id: SelectorId) -> Vec<ClassId> {
-        let Some(drawer) = self.drawers.get(&id) else { return Vec::new() };
+        let Some(drawer) = self.drawers.get(id as usize) else { return Vec::new() };
         if !self.matches_any(id) {
             return Vec::new();
         }
@@ -151,7 +153,7 @@ impl Matcher {
     /// A class that has not been here comes.
     pub fn enter(&mut self, words: &Words, class: ClassId) {
         let labels = words.parts(class).labels;
-        let classes = self.of_labels.entry(labels).or_default();
+        let classes = at(&mut self.of_labels, labels);
         if classes.is_empty() {
             self.holders.insert(words.own_labels(class), labels);
         }
@@ -171,7 +173,8 @@ impl Matcher {
             self.note(class, id, false);
         }
         let labels = words.parts(class).labels;
-        if take(&mut self.of_labels, &labels, class) {
+        let classes = at(&mut self.of_labels, labels);
+        if classes.remove(class) && classes.is_empty() {
             self.holders.remove(words.own_labels(class), labels);
         }
         for profile in words.profiles(class) {
@@ -280,19 +283,19 @@ impl Matcher {
 
     fn weight_of_value(&self, key: Word, value: Word) -> usize {
         let selectors = self.by_value.get(&(key, value)).map_or(0, Ids::len);
-        self.holders.of_value(key, value).map_or(0, Ids::len) + selectors
+        self.holders.count_of_value(key, value) + selectors
     }
 
     fn weight_of_key(&self, key: Word) -> usize {
         let selectors = self.by_key.get(&key).map_or(0, Ids::len);
-        self.holders.of_key(key).map(Ids::len).sum::<usize>() + selectors
+        self.holders.count_of_key(key) + selectors
     }
 
     fn candidates(&self, words: &Words, drawer: &Drawer) -> Vec<ClassId> {
         let mut classes: Vec<ClassId> = Vec::new();
         let mut add = |label_sets: &mut dyn Iterator<Item = u32>, profiles: &mut dyn Iterator<Item = u32>| {
             for labels in label_sets {
-                classes.extend(self.of_labels.get(&labels).into_iter().flat_map(Ids::iter));
+                classes.extend(self.of_labels.get(labels as usize).into_iter().flat_map(Ids::iter));
             }
             for profile in profiles {
                 classes.extend(self.of_profile.get(&profile).into_iter().flat_map(Ids::iter));
@@ -302,17 +305,11 @@ impl Matcher {
             Drawer::Bin => {}
             Drawer::Values(key, values) => {
                 for value in values {
-                    add(
-                        &mut self.holders.of_value(*key, *value).into_iter().flat_map(Ids::iter),
-                        &mut words.givers.of_value(*key, *value).into_iter().flat_map(Ids::iter),
-                    );
+                    add(&mut self.holders.of_value(*key, *value), &mut words.givers.of_value(*key, *value));
                 }
             }
-            Drawer::Key(key) => add(
-                &mut self.holders.of_key(*key).flat_map(Ids::iter),
-                &mut words.givers.of_key(*key).flat_map(Ids::iter),
-            ),
-            Drawer::Unfiled => add(&mut self.of_labels.keys().copied(), &mut std::iter::empty()),
+            Drawer::Key(key) => add(&mut self.holders.of_key(*key), &mut words.givers.of_key(*key)),
+            Drawer::Unfiled => classes.extend(self.of_labels.iter().flat_map(Ids::iter)),
         }
         classes.sort_unstable();
         classes.dedup();
@@ -329,13 +326,19 @@ impl Evaluations {
     }
 }
 
-/// Whether the set of this key is empty now, and gone.
-fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Ids>, key: &K, id: u32) -> bool {
-    let Some(ids) = map.get_mut(key) else { return false };
-    ids.remove(id);
-    let empty = ids.is_empty();
-    if empty {
-        map.remove(key);
+fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Ids>, key: &K, id: u32) {
+    if let Some(ids) = map.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            map.remove(key);
+        }
     }
-    empty
+}
+
+/// The place of a number in a list that is as long as it must be.
+fn at<T: Clone + Default>(list: &mut Vec<T>, number: u32) -> &mut T {
+    if list.len() <= number as usize {
+        list.resize(number as usize + 1, T::default());
+    }
+    &mut list[number as usize]
 }

@@ -26,7 +26,9 @@ mod subject;
 mod words;
 
 use crate::Totals;
-use items::{ItemId, Items, NamedPort};
+use crate::workloads::Name;
+use ipnet::IpNet;
+use items::{ItemId, Items, NamedPort, Parts};
 use locals::{Frame, Local, Locals};
 pub use matcher::Evaluations;
 use matcher::Matcher;
@@ -34,11 +36,12 @@ use profiles::{Needs, Profiles};
 use roster::Roster;
 use sets::{Sets, World};
 use std::collections::BTreeMap;
-use subject::{HOST, Subject, item_name};
+use std::net::IpAddr;
+use subject::{HOST, Subject, WORKLOAD, item_name};
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource};
 use tortie_plan::{Guard, Update, Workload, WorkloadId};
-use words::{ClassId, Words};
+use words::{ClassId, Word, Words};
 
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
@@ -53,6 +56,7 @@ pub(crate) struct Policies {
     roster: Roster,
     profiles: Profiles,
     locals: Locals,
+    workloads: usize,
     host_endpoints: usize,
 }
 
@@ -203,15 +207,12 @@ impl Policies {
     fn put_item(&mut self, name: &str, subject: Subject) {
         let class = subject.class(&mut self.words);
         let ports: Vec<NamedPort> = subject.ports(&mut self.words);
-        let nets = subject.nets();
+        let node = subject.node(&mut self.words);
+        let parts = Parts { class, node, nets: subject.nets(), ports: &ports };
         let known = self.items.find(name);
-        if let Some(known) = known
-            && self.items.get(known).is_some_and(|item| item.class == class)
-            && self.items.nets(known) == nets
-            && self.items.ports(known) == &ports[..]
-        {
+        if known.is_some_and(|known| self.items.is(known, &parts)) {
             self.words.release_class(class);
-            self.release_ports(&ports);
+            self.release_words(node, &ports);
             return;
         }
         if self.words.holders(class) == 1 {
@@ -221,19 +222,22 @@ impl Policies {
             self.touch_item(known);
         }
         let world = World { words: &self.words, items: &self.items, matcher: &self.everyone };
-        self.sets.touch(&world, class, nets, &ports);
+        self.sets.touch(&world, class, parts.nets, &ports);
         // The item keeps its number if it had one: the number is taken again at once.
         let local = known.and_then(|known| self.locals.all.remove(&known));
         let old = known.and_then(|known| self.items.remove(known));
-        let item = self.items.insert(name, class, nets, &ports);
-        self.host_endpoints += usize::from(known.is_none() && name.starts_with(HOST));
+        let item = self.items.insert(name, parts);
+        if known.is_none() {
+            self.workloads += usize::from(name.starts_with(WORKLOAD));
+            self.host_endpoints += usize::from(name.starts_with(HOST));
+        }
         if let Some(local) = local {
             self.locals.all.insert(item, local);
             self.settle(item);
         }
-        if let Some((class, ports)) = old {
-            self.drop_class(class);
-            self.release_ports(&ports);
+        if let Some((old, ports)) = old {
+            self.drop_class(old.class);
+            self.release_words(old.node, &ports);
         }
     }
 
@@ -241,10 +245,11 @@ impl Policies {
         let Some(item) = self.items.find(name) else { return };
         self.remove_local(item);
         self.touch_item(item);
+        self.workloads -= usize::from(name.starts_with(WORKLOAD));
         self.host_endpoints -= usize::from(name.starts_with(HOST));
-        if let Some((class, ports)) = self.items.remove(item) {
-            self.drop_class(class);
-            self.release_ports(&ports);
+        if let Some((old, ports)) = self.items.remove(item) {
+            self.drop_class(old.class);
+            self.release_words(old.node, &ports);
         }
     }
 
@@ -261,7 +266,8 @@ impl Policies {
         self.words.release_class(class);
     }
 
-    fn release_ports(&mut self, ports: &[NamedPort]) {
+    fn release_words(&mut self, node: Word, ports: &[NamedPort]) {
+        self.words.release(node);
         ports.iter().for_each(|port| self.words.release(port.name));
     }
 
@@ -402,6 +408,16 @@ impl Policies {
         removed.append(&mut gone_sets);
     }
 
+    /// Endpoints of other nodes: name, node, addresses.
+    pub fn remote_workloads(&self) -> impl Iterator<Item = (Name, &str, Vec<IpAddr>)> {
+        self.items.iter().filter_map(|(name, item, nets)| {
+            let (namespace, name) = name.strip_prefix(WORKLOAD)?.split_once('/')?;
+            let node = self.words.text(item.node);
+            let addresses = nets.iter().map(IpNet::addr).collect();
+            (node != self.host).then(|| ((namespace.to_owned(), name.to_owned()), node, addresses))
+        })
+    }
+
     pub fn has_profile(&self, name: &str) -> bool {
         self.profiles.has(name)
     }
@@ -411,6 +427,7 @@ impl Policies {
         totals.tiers = self.roster.tiers();
         totals.profiles = self.profiles.len();
         totals.sets = self.sets.len();
+        totals.workload_endpoints = self.workloads;
         totals.host_endpoints = self.host_endpoints;
         totals.labelled = self.items.len();
         totals.selectors = self.everyone.len() + self.here.len();

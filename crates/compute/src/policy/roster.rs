@@ -13,13 +13,15 @@ use super::words::{ClassId, Words};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tortie_model::Key;
 use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
-use tortie_plan::{Policy, PolicyId, TierEnd, Update};
+use tortie_model::{Key, Kind};
+use tortie_plan::{Policy, PolicyId, PolicyKind, TierEnd, Update};
 
 #[derive(Debug)]
 struct Record {
-    key: Key,
+    key: Arc<Key>,
+    /// Its name, if it is not the one that follows from its key.
+    renamed: Option<Box<PolicyId>>,
     head: Head,
     selector: SelectorId,
     body: Body<Policy>,
@@ -38,8 +40,9 @@ struct Tier {
 pub(super) struct Roster {
     slots: Vec<Option<Record>>,
     free: Vec<u32>,
-    by_key: HashMap<Key, u32>,
-    of_selector: HashMap<SelectorId, Ids>,
+    by_key: HashMap<Arc<Key>, u32>,
+    /// By selector.
+    of_selector: Vec<Ids>,
     /// Those in force.
     of_tier: HashMap<String, Ids>,
     tiers: BTreeMap<String, Tier>,
@@ -49,6 +52,32 @@ pub(super) struct Roster {
     active: usize,
     /// Why policies could not be converted.
     pub problems: BTreeMap<Key, String>,
+}
+
+impl Record {
+    fn id(&self) -> PolicyId {
+        let renamed = self.renamed.as_deref().cloned();
+        let usual = || {
+            let nameless =
+                PolicyId { kind: PolicyKind::NetworkPolicy, namespace: String::new(), name: String::new() };
+            usual_id(&self.key).unwrap_or(nameless)
+        };
+        renamed.unwrap_or_else(usual)
+    }
+}
+
+/// The name of a policy that follows from its key; none if the key is not one of a policy.
+fn usual_id(key: &Key) -> Option<PolicyId> {
+    let Key::Resource { kind, namespace, name } = key else { return None };
+    let kind = match kind {
+        Kind::NetworkPolicy => PolicyKind::NetworkPolicy,
+        Kind::GlobalNetworkPolicy => PolicyKind::GlobalNetworkPolicy,
+        Kind::StagedNetworkPolicy => PolicyKind::StagedNetworkPolicy,
+        Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobalNetworkPolicy,
+        Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetesNetworkPolicy,
+        _ => return None,
+    };
+    Some(PolicyId { kind, namespace: namespace.clone(), name: name.clone() })
 }
 
 impl Roster {
@@ -63,10 +92,10 @@ impl Roster {
 
     /// Returns the classes whose endpoints are concerned.
     pub fn put(&mut self, words: &mut Words, here: &mut Matcher, key: &Key, draft: Draft) -> Vec<ClassId> {
-        let Draft { head, selector, rules } = draft;
+        let Draft { id, head, selector, rules } = draft;
         let mut concerned = self.namesake_changed(words, here, key);
         let known = self.by_key.get(key).copied();
-        let same = known.and_then(|slot| self.get(slot)).is_some_and(|record| record.head.id == head.id);
+        let same = known.and_then(|slot| self.get(slot)).is_some_and(|record| record.id() == id);
         if !same {
             concerned.extend(self.remove(words, here, key));
         }
@@ -93,18 +122,20 @@ impl Roster {
                 }
                 here.release(words, old);
             }
-            self.of_selector.entry(selector).or_default().insert(slot);
+            self.list(selector, slot);
             return concerned;
         }
-        let record = Record { key: key.clone(), head, selector, body, told: None, gone: false };
+        let key = Arc::new(key.clone());
+        let renamed = Some(id).filter(|id| usual_id(&key).as_ref() != Some(id)).map(Box::new);
+        let record = Record { key: key.clone(), renamed, head, selector, body, told: None, gone: false };
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         match self.slots.get_mut(slot as usize) {
             Some(free) => *free = Some(record),
             None => self.slots.push(Some(record)),
         }
         self.live += 1;
-        self.by_key.insert(key.clone(), slot);
-        self.of_selector.entry(selector).or_default().insert(slot);
+        self.by_key.insert(key, slot);
+        self.list(selector, slot);
         self.changed.insert(slot);
         concerned.extend(here.matching(words, selector));
         concerned
@@ -139,18 +170,22 @@ impl Roster {
     }
 
     fn is_shadowed(&self, record: &Record) -> bool {
-        let Key::Resource { kind, namespace, name } = &record.key else { return false };
+        let Key::Resource { kind, namespace, name } = &*record.key else { return false };
         let Some(name) = name.strip_prefix("default.") else { return false };
         let slot = self.by_key.get(&Key::resource(*kind, namespace, name)).copied();
-        record.head.id.name == name && slot.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
+        record.id().name == name && slot.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
+    }
+
+    fn list(&mut self, selector: SelectorId, slot: u32) {
+        if self.of_selector.len() <= selector as usize {
+            self.of_selector.resize(selector as usize + 1, Ids::None);
+        }
+        self.of_selector[selector as usize].insert(slot);
     }
 
     fn unlist(&mut self, selector: SelectorId, slot: u32) {
-        if let Some(slots) = self.of_selector.get_mut(&selector) {
+        if let Some(slots) = self.of_selector.get_mut(selector as usize) {
             slots.remove(slot);
-            if slots.is_empty() {
-                self.of_selector.remove(&selector);
-            }
         }
     }
 
@@ -194,7 +229,7 @@ impl Roster {
 
     /// A selector began or ceased to match anything here.
     pub fn selector_changed(&mut self, selector: SelectorId) {
-        if let Some(slots) = self.of_selector.get(&selector) {
+        if let Some(slots) = self.of_selector.get(selector as usize) {
             self.changed.extend(slots.iter());
         }
     }
@@ -204,7 +239,7 @@ impl Roster {
     }
 
     pub fn id(&self, slot: u32) -> Option<PolicyId> {
-        self.get(slot).map(|record| record.head.id.clone())
+        self.get(slot).map(Record::id)
     }
 
     /// What changed. Numbers of policies that are gone stay theirs until [`Roster::forget`].
@@ -220,36 +255,34 @@ impl Roster {
         let (mut come, mut go) = (Vec::new(), Vec::new());
         for slot in std::mem::take(&mut self.changed) {
             let Some(record) = self.get(slot) else { continue };
-            let (place, shadowed) = (self.place(record), self.is_shadowed(record));
+            let wanted = !record.gone && (record.head.everywhere || here.matches_any(record.selector));
+            let place = (wanted && !self.is_shadowed(record)).then(|| self.place(record));
             let Some(Some(record)) = self.slots.get_mut(slot as usize) else { continue };
-            let wanted = !record.gone && !shadowed;
-            let active = wanted && (record.head.everywhere || here.matches_any(record.selector));
             if record.gone {
                 gone.push(slot);
             }
-            if !active {
+            let Some(place) = place else {
                 record.body.rest();
                 self.order.remove(slot);
-                let tier = record.head.tier.clone();
                 if let Some((old, old_needs)) = record.told.take() {
                     self.active -= 1;
-                    go.push(record.head.id.clone());
+                    go.push(record.id());
                     needs.old.extend(old_needs);
                     take(&mut self.of_tier, &old.tier, slot);
                 }
-                take(&mut self.of_tier, &tier, slot);
                 continue;
-            }
-            let converter = Converter { namespace: &record.head.id.namespace, known, needs: Vec::new() };
-            let (tier, selector) = (&record.head.tier, record.selector);
+            };
+            let id = record.id();
+            let converter = Converter { namespace: &id.namespace, known, needs: Vec::new() };
+            let (tier, selector) = (record.head.tier().to_owned(), record.selector);
             let problem = record.body.prepare(converter, |ingress, egress| Policy {
-                tier: tier.clone(),
+                tier,
                 selector: here.selector(selector).map(ToString::to_string).unwrap_or_default(),
                 ingress,
                 egress,
             });
             if let Some(problem) = problem {
-                self.problems.insert(record.key.clone(), problem);
+                self.problems.insert((*record.key).clone(), problem);
             }
             let Body::Ready(policy, new_needs) = &record.body else { continue };
             needs.new.extend(new_needs.iter().cloned());
@@ -264,7 +297,7 @@ impl Roster {
             }
             self.of_tier.entry(policy.tier.clone()).or_default().insert(slot);
             if old.as_ref().is_none_or(|(old, _)| old != policy) {
-                come.push((record.head.id.clone(), policy.clone()));
+                come.push((id, policy.clone()));
             }
             needs.old.extend(old.into_iter().flat_map(|(_, needs)| needs));
             self.order.insert(slot, place);
@@ -289,15 +322,15 @@ impl Roster {
     }
 
     fn place(&self, record: &Record) -> Place {
-        let Head { id, tier, order, .. } = &record.head;
-        Place::new(tier, self.tier(tier).map(|tier| tier.order), *order, id)
+        let tier = record.head.tier();
+        Place::new(tier, self.tier(tier).map(|tier| tier.order), record.head.order, &record.id())
     }
 
     /// What applies to the endpoints of a class.
     pub fn layers(&self, here: &Matcher, class: ClassId) -> Layers {
         let mut slots: Vec<(u64, u32)> = Vec::new();
         for selector in here.matched(class).iter() {
-            let policies = self.of_selector.get(&selector).into_iter().flat_map(Ids::iter);
+            let policies = self.of_selector.get(selector as usize).into_iter().flat_map(Ids::iter);
             let active = policies.filter(|slot| self.get(*slot).is_some_and(|record| record.told.is_some()));
             slots.extend(active.map(|slot| (self.order.number(slot), slot)));
         }
@@ -305,7 +338,7 @@ impl Roster {
         let mut layers = Layers::default();
         for (_, slot) in slots {
             let Some(Record { head, .. }) = self.get(slot) else { continue };
-            let end = self.tier(&head.tier).map_or(TierEnd::Deny, |tier| tier.end);
+            let end = self.tier(head.tier()).map_or(TierEnd::Deny, |tier| tier.end);
             match head.stage {
                 Stage::Normal => add(&mut layers.normal, head, slot, end),
                 Stage::Forward => {
@@ -323,8 +356,8 @@ impl Roster {
 const DEFAULT_TIER_ORDER: f64 = 1_000_000.0;
 
 fn add(layers: &mut Vec<Layer>, head: &Head, slot: u32, end: TierEnd) {
-    if layers.last().is_none_or(|layer| layer.tier != head.tier) {
-        let tier = head.tier.clone();
+    if layers.last().is_none_or(|layer| layer.tier != head.tier()) {
+        let tier = head.tier().to_owned();
         layers.push(Layer { tier, end, ingress: Vec::new(), egress: Vec::new() });
     }
     if let Some(layer) = layers.last_mut() {

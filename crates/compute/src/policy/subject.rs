@@ -2,7 +2,7 @@
 
 use super::convert;
 use super::items::NamedPort;
-use super::words::{ClassId, Words};
+use super::words::{ClassId, Word, Words};
 use crate::workloads::addresses;
 use ipnet::IpNet;
 use std::borrow::Cow;
@@ -20,6 +20,7 @@ pub(super) struct Subject<'a> {
     profiles: Vec<Cow<'a, str>>,
     nets: Vec<IpNet>,
     ports: Vec<(&'a str, u8, u16)>,
+    node: &'a str,
 }
 
 impl<'a> Subject<'a> {
@@ -33,7 +34,7 @@ impl<'a> Subject<'a> {
         set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = addresses(endpoint).into_iter().map(IpNet::from).collect();
-        Subject { labels, ..Subject::new(&spec.profiles, nets, ports) }
+        Subject { labels, node: &spec.node, ..Subject::new(&spec.profiles, nets, ports) }
     }
 
     /// Its addresses are the expected ones: those of its interface are not known to others.
@@ -74,7 +75,7 @@ impl<'a> Subject<'a> {
             Some((name, number, port))
         });
         let profiles = profiles.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
-        Subject { labels: Vec::new(), profiles, nets, ports: ports.collect() }
+        Subject { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
     /// With one holder more.
@@ -92,6 +93,11 @@ impl<'a> Subject<'a> {
         let mut ports: Vec<NamedPort> = self.ports.iter().map(named).collect();
         ports.sort_unstable();
         ports
+    }
+
+    /// Where a workload endpoint is; with one holder more.
+    pub fn node(&self, words: &mut Words) -> Word {
+        words.hold(self.node)
     }
 
     pub fn nets(&self) -> &[IpNet] {
@@ -115,7 +121,7 @@ fn set<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a s
 pub(super) fn item_name(key: &Key) -> String {
     let Key::Resource { kind, namespace, name } = key else { return String::new() };
     let kind = match kind {
-        Kind::WorkloadEndpoint => 'w',
+        Kind::WorkloadEndpoint => WORKLOAD,
         Kind::HostEndpoint => HOST,
         Kind::NetworkSet => 'n',
         _ => 'g',
@@ -128,4 +134,5 @@ pub(super) fn item_name(key: &Key) -> String {
     text
 }
 
+pub(super) const WORKLOAD: char = 'w';
 pub(super) const HOST: char = 'h';

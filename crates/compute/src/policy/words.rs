@@ -21,9 +21,16 @@ pub(super) struct Class {
     pub profiles: u32,
 }
 
-/// Who has a label: key to value to holders.
+/// Who has a label, by key and value.
 #[derive(Debug, Default)]
-pub(super) struct Holders(HashMap<Word, HashMap<Word, Ids>>);
+pub(super) struct Holders(HashMap<Word, Values>);
+
+/// Many values have one holder: names, addresses, serial numbers. These are kept apart since they need less room.
+#[derive(Debug, Default)]
+struct Values {
+    one: HashMap<Word, u32>,
+    more: HashMap<Word, Ids>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Words {
@@ -36,34 +43,70 @@ pub(super) struct Words {
     pub givers: Holders,
 }
 
+impl Values {
+    fn insert(&mut self, value: Word, holder: u32) {
+        if let Some(holders) = self.more.get_mut(&value) {
+            holders.insert(holder);
+        } else if let Some(first) = self.one.insert(value, holder)
+            && first != holder
+        {
+            self.one.remove(&value);
+            self.more.insert(value, [first, holder].into_iter().collect());
+        }
+    }
+
+    fn remove(&mut self, value: Word, holder: u32) {
+        if let Some(holders) = self.more.get_mut(&value) {
+            holders.remove(holder);
+            if let Ids::One(last) = *holders {
+                self.more.remove(&value);
+                self.one.insert(value, last);
+            }
+        } else if self.one.get(&value) == Some(&holder) {
+            self.one.remove(&value);
+        }
+    }
+
+    fn holders(&self, value: Word) -> impl Iterator<Item = u32> {
+        let more = self.more.get(&value).into_iter().flat_map(Ids::iter);
+        self.one.get(&value).copied().into_iter().chain(more)
+    }
+}
+
 impl Holders {
     pub fn insert(&mut self, labels: &[Label], holder: u32) {
         for (key, value) in labels {
-            self.0.entry(*key).or_default().entry(*value).or_default().insert(holder);
+            self.0.entry(*key).or_default().insert(*value, holder);
         }
     }
 
     pub fn remove(&mut self, labels: &[Label], holder: u32) {
         for (key, value) in labels {
             let Some(values) = self.0.get_mut(key) else { continue };
-            if let Some(holders) = values.get_mut(value) {
-                holders.remove(holder);
-                if holders.is_empty() {
-                    values.remove(value);
-                }
-            }
-            if values.is_empty() {
+            values.remove(*value, holder);
+            if values.one.is_empty() && values.more.is_empty() {
                 self.0.remove(key);
             }
         }
     }
 
-    pub fn of_value(&self, key: Word, value: Word) -> Option<&Ids> {
-        self.0.get(&key)?.get(&value)
+    pub fn of_value(&self, key: Word, value: Word) -> impl Iterator<Item = u32> {
+        self.0.get(&key).into_iter().flat_map(move |values| values.holders(value))
     }
 
-    pub fn of_key(&self, key: Word) -> impl Iterator<Item = &Ids> {
-        self.0.get(&key).into_iter().flat_map(HashMap::values)
+    pub fn of_key(&self, key: Word) -> impl Iterator<Item = u32> {
+        let values = self.0.get(&key).into_iter();
+        values.flat_map(|values| values.one.values().copied().chain(values.more.values().flat_map(Ids::iter)))
+    }
+
+    pub fn count_of_value(&self, key: Word, value: Word) -> usize {
+        let Some(values) = self.0.get(&key) else { return 0 };
+        values.more.get(&value).map_or_else(|| usize::from(values.one.contains_key(&value)), Ids::len)
+    }
+
+    pub fn count_of_key(&self, key: Word) -> usize {
+        let Some(values) = self.0.get(&key) else { return 0 };
+        values.one.len() + values.more.values().map(Ids::len).sum::<usize>()
     }
 }
 
