@@ -18,7 +18,7 @@ mod table;
 pub use counters::{RuleCounter, When, counters};
 pub(crate) use kernel::Events;
 
-use crate::error::{Failure, Result};
+use crate::error::{Error, Failure, Result};
 use crate::netns::Netns;
 use kernel::{Kernel, Refusal};
 use message::Operation;
@@ -42,6 +42,15 @@ pub struct TableStats {
     /// Looks at the whole table.
     pub looks: u64,
     pub failed_looks: u64,
+}
+
+/// Takes the table away, if there is one: nothing is enforced any more. For hosts that are no longer nodes.
+pub async fn remove_table(netns: &Netns) -> Result<()> {
+    // Adding what is there does nothing, so this works whether it is there or not.
+    let operations = [Operation::AddTable, Operation::DeleteTable];
+    let refused =
+        |refusal: Refusal| Error::Kernel { object: "table inet tortie".into(), reason: refusal.reason };
+    Kernel::open(netns)?.commit(&operations).await.map_err(refused)
 }
 
 pub(crate) struct Enforcer {
