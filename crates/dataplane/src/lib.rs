@@ -19,4 +19,4 @@ pub use engine::{ApplyOutcome, Dataplane, Report, Reports};
 pub use error::{Error, Failure, Result};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
-pub use nft::{RuleCounter, TableStats, When, counters};
+pub use nft::{RuleCounter, TableStats, When, counters, remove_table};

@@ -18,7 +18,7 @@ mod table;
 pub use counters::{RuleCounter, When, counters};
 pub(crate) use kernel::Events;
 
-use crate::error::{Failure, Result};
+use crate::error::{Error, Failure, Result};
 use crate::netns::Netns;
 use kernel::{Kernel, Refusal};
 use message::Operation;
@@ -44,10 +44,19 @@ pub struct TableStats {
     pub failed_looks: u64,
 }
 
+/// Takes the table away, if there is one: nothing is enforced any more. For hosts that are no longer nodes.
+pub async fn remove_table(netns: &Netns) -> Result<()> {
+    // Adding what is there does nothing, so this works whether it is there or not.
+    let operations = [Operation::AddTable, Operation::DeleteTable];
+    let refused =
+        |refusal: Refusal| Error::Kernel { object: "table inet tortie".into(), reason: refusal.reason };
+    Kernel::open(netns)?.commit(&operations).await.map_err(refused)
+}
+
 pub(crate) struct Enforcer {
     kernel: Kernel,
     state: State,
-    /// The plan has something to enforce: before that, unknown workloads are let alone.
+    /// The whole plan has been heard once: before that, nothing is touched.
     in_force: bool,
     /// The kernel has to be looked at before the next transaction.
     unsure: bool,
@@ -64,11 +73,10 @@ impl Enforcer {
 
     pub fn replace(&mut self, plan: &Plan) {
         self.state.replace(plan);
-        self.in_force |= !plan.guards.is_empty() || !plan.host_endpoints.is_empty();
+        self.in_force = true;
     }
 
     pub fn apply(&mut self, update: &Update) {
-        self.in_force |= matches!(update, Update::Guard(_, Some(_)) | Update::HostEndpoint(_, Some(_)));
         self.state.apply(update);
     }
 
@@ -121,8 +129,10 @@ impl Enforcer {
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             if self.unsure {
-                let (seen, elements) =
-                    self.kernel.look().await.map_err(|error| failure(error.to_string()))?;
+                self.stats.looks += 1;
+                let looked = self.kernel.look().await;
+                self.stats.failed_looks += u64::from(looked.is_err());
+                let (seen, elements) = looked.map_err(|error| failure(error.to_string()))?;
                 self.state.draft.look(seen, elements);
                 self.unsure = false;
                 fresh = true;

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tortie_dataplane::pod::{self, Attach};
 use tortie_dataplane::{Dataplane, Netns, Reports};
-use tortie_plan::{Plan, Route, Settings, Workload, WorkloadId};
+use tortie_plan::{
+    Action, EndpointToHost, Guard, Plan, Profile, Route, Rule, Settings, Workload, WorkloadId,
+};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -124,7 +127,10 @@ pub async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 pub async fn start(node: &Namespace) -> (Dataplane, Reports) {
-    Dataplane::start(node.open(), Settings::default()).await.unwrap()
+    let mut settings = Settings::default();
+    // As the reference's manifests have it.
+    settings.policy.endpoint_to_host = EndpointToHost::Accept;
+    Dataplane::start(node.open(), settings).await.unwrap()
 }
 
 pub fn id(name: &str) -> WorkloadId {
@@ -140,9 +146,28 @@ pub fn workload(interface: &str, with: &[&str]) -> Workload {
 }
 
 pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
+    let guards = workloads.iter().map(|(name, workload)| (id(name), guard(workload))).collect();
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
     let routes = routes.iter().map(|(net, route)| (net.parse().unwrap(), *route)).collect();
-    Plan { workloads, routes, ..Plan::default() }
+    let profiles = BTreeMap::from([("open".to_owned(), Arc::new(open_profile()))]);
+    Plan { workloads, routes, guards, profiles, ..Plan::default() }
+}
+
+/// Everything is allowed, both ways.
+pub fn open_profile() -> Profile {
+    let everything = vec![Rule::new(Action::Allow)];
+    Profile { ingress: everything.clone(), egress: everything }
+}
+
+/// What lets a workload do as it likes.
+pub fn guard(workload: &Workload) -> Guard {
+    Guard {
+        interface: workload.interface.clone(),
+        up: true,
+        addresses: workload.addresses.clone(),
+        profiles: vec!["open".into()],
+        ..Guard::default()
+    }
 }
 
 pub fn request(pod: &Namespace, host_interface: &str, with: &[&str]) -> Attach {

@@ -1,9 +1,9 @@
 //! Two pods on a node, and plans about them.
 
-use crate::namespace::{Namespace, addresses, id, plan, pod, workload};
+use crate::namespace::{self, Namespace, id, plan, pod, workload};
 use std::sync::Arc;
 use tortie_plan::{
-    Action, Guard, Plan, Policy, PolicyId, PolicyKind, PortRange, Profile, Rule, Tier, TierEnd, Update,
+    Action, Guard, Plan, Policy, PolicyId, PolicyKind, PortRange, Rule, Tier, TierEnd, Update,
 };
 
 pub const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
@@ -14,24 +14,12 @@ pub fn policy_id(name: &str) -> PolicyId {
 }
 
 pub fn guard(interface: &str, with: &[&str]) -> Guard {
-    Guard {
-        interface: interface.into(),
-        up: true,
-        addresses: addresses(with),
-        profiles: vec!["open".into()],
-        ..Guard::default()
-    }
+    namespace::guard(&workload(interface, with))
 }
 
 /// Two pods that may do everything.
 pub fn open_plan() -> Plan {
-    let mut plan = plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[]);
-    plan.guards.insert(id("one"), guard("cali1", &ONE));
-    plan.guards.insert(id("two"), guard("cali2", &TWO));
-    let everything = vec![Rule::new(Action::Allow)];
-    let open = Profile { ingress: everything.clone(), egress: everything };
-    plan.profiles.insert("open".into(), Arc::new(open));
-    plan
+    plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
 }
 
 /// A node with both of them.

@@ -125,6 +125,9 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
             failures.push(error.to_string());
         }
     }
+    if let Err(error) = open_up() {
+        failures.push(error.to_string());
+    }
     if failures.is_empty() {
         for file in [
             node.calico_dir().join("nodename"),
@@ -151,6 +154,13 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         true => Ok(writeln!(out, "this host is no longer a node")?),
         false => Err(Failure::Message(failures.join("\n"))),
     }
+}
+
+/// Nobody looks after policy any more.
+fn open_up() -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let removal = async { tortie_dataplane::remove_table(&tortie_dataplane::Netns::current()?).await };
+    runtime.block_on(removal).map_err(|error| Failure::Message(error.to_string()))
 }
 
 /// Removes what is attached through our network, and the node with its blocks.

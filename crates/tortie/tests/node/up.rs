@@ -69,8 +69,15 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     assert!(added.status.success(), "{added:?}");
     assert!(host.namespace.ip(&["route"]).contains("calic1"));
 
+    let counters = host.namespace.run(&[TORTIE, "policy", "counters", "-o", "json"]);
+    let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
+    assert_eq!(counters[0]["policy"], "profile/tortie", "{counters}");
+
     let said = host.run("down", &[]);
     assert!(said.contains("no longer a node"), "{said}");
+    let counters = host.namespace.run(&[TORTIE, "policy", "counters"]);
+    let said = String::from_utf8_lossy(&counters.stderr);
+    assert!(!counters.status.success() && said.contains("no policy is enforced here"), "{said}");
     assert_eq!(host.namespace.ip(&["route"]), routes);
     assert!(!host.namespace.ip(&["link"]).contains("cali"));
     for dir in ["bin", "conf", "state", "run"] {
