@@ -50,7 +50,7 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
     let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
     let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
     // Two families, before and after.
-    let stride = (pairs.len() * lanes.len() * 4).div_ceil(patience).max(1);
+    let stride = stride((pairs.len() * lanes.len() * 4).div_ceil(patience), groups.len());
     let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
     let mut changes = Vec::new();
     for &(from, to) in &chosen {
@@ -78,6 +78,14 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
     }
     let unseen = touched.unseen();
     Comparison { groups, lanes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
+}
+
+/// At least so wide, and such that it does not meet the same groups again and again.
+fn stride(least: usize, groups: usize) -> usize {
+    fn common(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { common(b, a % b) }
+    }
+    (least.max(1)..).find(|stride| common(*stride, groups.max(1)) == 1).unwrap_or(least)
 }
 
 /// Who is judged for two groups: the first two between whom policy stands.

@@ -8,9 +8,10 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Names and lanes beyond these are counted.
+/// Names, lanes and blocks beyond these are counted.
 const NAMES: usize = 6;
 const LANES: usize = 12;
+const BLOCKS: usize = 20;
 
 #[derive(Debug, Serialize)]
 pub struct Summary {
@@ -58,18 +59,25 @@ impl Summary {
                 continue;
             }
             let _ = writeln!(text, "\n{title}:");
-            for block in blocks {
+            for block in blocks.iter().take(BLOCKS) {
                 let _ = writeln!(text, "  {}", block.traffic);
                 let _ = writeln!(text, "    from  {}", names(&block.from));
                 let _ = writeln!(text, "    to    {}", names(&block.to));
                 let _ = writeln!(text, "    by    {}", block.because);
             }
+            if blocks.len() > BLOCKS {
+                let _ = writeln!(text, "  and {} more like these; -o json has all.", blocks.len() - BLOCKS);
+            }
         }
-        match self.pairs {
-            0 => text.push_str("\nNo verdict changes.\n"),
-            1 => text.push_str("\n1 pair of endpoints changes.\n"),
-            pairs => {
+        match (self.pairs, &self.sampled) {
+            (0, None) => text.push_str("\nNo verdict changes.\n"),
+            (0, Some(_)) => text.push_str("\nNo change of a verdict was found.\n"),
+            (1, None) => text.push_str("\n1 pair of endpoints changes.\n"),
+            (pairs, None) => {
                 let _ = writeln!(text, "\n{pairs} pairs of endpoints change.");
+            }
+            (pairs, Some(_)) => {
+                let _ = writeln!(text, "\nAt least {pairs} pairs of endpoints change.");
             }
         }
         for note in self.sampled.iter().chain(&self.unseen) {
