@@ -149,7 +149,6 @@ impl Kernel {
 struct Frame<'d> {
     kind: u16,
     sequence: u32,
-    port: u32,
     body: &'d [u8],
 }
 
@@ -172,7 +171,7 @@ fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         let body = rest.get(HEADER..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Frame { kind, sequence: number(8)?, port: number(12)?, body })
+        Some(Frame { kind, sequence: number(8)?, body })
     })
 }
 
@@ -280,17 +279,39 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
 /// What others do to the table.
 pub(crate) struct Events {
     socket: NetlinkSocket,
-    /// Whose changes are no news.
-    own: u32,
+}
+
+/// A filter for the socket: what this port did is no news, and much of it must not fill the buffer. All messages that
+/// come at once are of one transaction.
+fn others_than(port: u32) -> Vec<u8> {
+    // Operation, how far to jump if so and if not, operand.
+    const LOAD: u16 = 0x20;
+    const IS: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const PORT_AT: u32 = 12;
+    let program = [
+        (LOAD, 0, 0, PORT_AT),
+        // Loaded as if it were in network order.
+        (IS, 0, 1, port.to_be()),
+        (RETURN, 0, 0, 0),
+        (RETURN, 0, 0, u32::MAX),
+    ];
+    let bytes = |(code, so, not, operand): (u16, u8, u8, u32)| {
+        let (code, operand) = (code.to_ne_bytes(), operand.to_ne_bytes());
+        [code[0], code[1], so, not, operand[0], operand[1], operand[2], operand[3]]
+    };
+    program.into_iter().flat_map(bytes).collect()
 }
 
 impl Events {
     pub fn open(netns: &Netns, own: u32) -> Result<Events> {
         let socket = netns.netfilter_socket()?;
-        let ready =
-            socket.set_rcvbuf(EVENT_BUFFER).and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
+        let ready = socket
+            .set_rcvbuf(EVENT_BUFFER)
+            .and_then(|()| socket.attach_filter(&others_than(own)))
+            .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
         ready.map_err(|error| Error::kernel("events of tables", &error))?;
-        Ok(Events { socket, own })
+        Ok(Events { socket })
     }
 
     /// Returns when somebody else has changed the table, or may have.
@@ -298,7 +319,7 @@ impl Events {
         loop {
             match self.socket.recv_msg().await {
                 Ok(data) => {
-                    if frames(&data).any(|frame| self.concerns(&frame)) {
+                    if frames(&data).any(|frame| concerns(&frame)) {
                         return Ok(());
                     }
                 }
@@ -308,13 +329,13 @@ impl Events {
             }
         }
     }
+}
 
-    fn concerns(&self, frame: &Frame<'_>) -> bool {
-        // The first attribute of everything but generations is the table's name.
-        let [_, subsystem] = frame.kind.to_le_bytes();
-        let table =
-            frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
-        let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
-        frame.port != self.own && subsystem == SUBSYSTEM && frame.body.first() == Some(&INET) && named
-    }
+/// Whether an event is about our table.
+fn concerns(frame: &Frame<'_>) -> bool {
+    // The first attribute of everything but generations is the table's name.
+    let [_, subsystem] = frame.kind.to_le_bytes();
+    let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
+    let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
+    subsystem == SUBSYSTEM && frame.body.first() == Some(&INET) && named
 }

@@ -1,9 +1,10 @@
 //! What is done to the table by hand is undone; what is not ours is left alone.
 
 use crate::namespace::{eventually, start};
-use crate::plans::{guarded, ingress, open_plan, reaches, two_pods, udp};
+use crate::plans::{change, guarded, ingress, open_plan, reaches, two_pods, udp};
 use crate::table;
 use std::collections::BTreeSet;
+use tortie_dataplane::{Report, TableStats};
 use tortie_plan::{Action, Member, Rule, Set, SetId, SetKind};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,4 +48,24 @@ async fn whatever_is_done_to_the_table_is_undone() {
     // Dormant or not, it works again.
     assert!(!reaches(&one, "10.65.0.3"));
     assert_eq!(table::of(&node, "foreign"), foreign);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_we_do_ourselves_is_no_reason_to_look_again() {
+    let (node, _one, _two) = two_pods().await;
+    let (dataplane, mut reports) = start(&node).await;
+    dataplane.replace(open_plan()).await.unwrap();
+    for port in 1..=50 {
+        let policy = ingress(vec![udp(Action::Allow, port)]);
+        assert_eq!(dataplane.apply(vec![change("policy", policy)]).await.unwrap().failures, []);
+    }
+    // Where somebody else's change is heard of, ours would have been too.
+    node.nft("add chain inet tortie mine");
+    let mut last = TableStats::default();
+    while last.looks < 2 {
+        if let Some(Report::Table(stats)) = reports.next().await {
+            last = stats;
+        }
+    }
+    assert!(last.transactions > 50 && last.looks < 10, "{last:?}");
 }

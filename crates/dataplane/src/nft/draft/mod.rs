@@ -1,6 +1,9 @@
 //! The table as it shall be, beside what is known to be in the kernel. From the two come the operations of the next
 //! transaction, as many as there are differences.
 
+#[cfg(test)]
+mod tests;
+
 use super::message::Operation;
 use super::rule::{Action, Match, Rule};
 use super::table::{Chain, Element, Hook, Set, SetType, Table};
