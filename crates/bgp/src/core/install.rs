@@ -25,8 +25,6 @@ pub struct BestRoute {
     pub prefix: IpNet,
     /// Originated here: there are no next hops.
     pub local: bool,
-    /// The name of the peer that gave the best path.
-    pub peer: Option<Arc<str>>,
     /// Where traffic goes; several share it.
     pub next_hops: Vec<NextHop>,
     /// Of the best path.
@@ -90,21 +88,19 @@ impl Core {
 
     pub(super) fn best_route<P: Prefix>(&self, destination: &Destination<P>) -> Option<BestRoute> {
         let best = destination.best()?;
-        let mut next_hops: Vec<NextHop> = destination
-            .multipath()
-            .iter()
-            .filter_map(|path| {
-                path.attrs.next_hop.map(|address| NextHop { address, link_local: path.attrs.link_local })
-            })
-            .collect();
-        // The best path's own comes first as long as there is a limit to how many are used.
-        let mut seen = std::collections::HashSet::new();
-        next_hops.retain(|next_hop| seen.insert(*next_hop));
-        next_hops.truncate(self.config.multipath);
+        let paths = destination.multipath();
+        let mut next_hops: Vec<NextHop> = Vec::with_capacity(paths.len().min(self.config.multipath));
+        for path in paths {
+            let Some(address) = path.attrs.next_hop else { continue };
+            let next_hop = NextHop { address, link_local: path.attrs.link_local };
+            // The best path's own comes first; few others are as good.
+            if next_hops.len() < self.config.multipath && !next_hops.contains(&next_hop) {
+                next_hops.push(next_hop);
+            }
+        }
         Some(BestRoute {
             prefix: destination.prefix.net(),
             local: best.peer == LOCAL,
-            peer: self.peer(best.peer).map(|peer| peer.name.clone()),
             next_hops,
             attrs: best.attrs.clone(),
         })

@@ -92,13 +92,17 @@ impl Core {
             }
             split(&unreach.withdrawn, &mut gone, &mut gone_v6);
         }
+        if families.contains(&Family::V6) {
+            self.remove_all(number, &gone_v6);
+        }
         if families.contains(&Family::V4) {
             self.remove_all(number, &gone);
             attrs.next_hop = next_hop;
-            self.admit(number, &attrs, &announced, withdraw);
-        }
-        if families.contains(&Family::V6) {
-            self.remove_all(number, &gone_v6);
+            match reach.is_some() {
+                true => self.admit(number, attrs.clone(), &announced, withdraw),
+                // The usual case.
+                false => return self.admit(number, attrs, &announced, withdraw),
+            }
         }
         let Some(reach) = reach else { return };
         let Some(family) = Family::from_wire(reach.afi, reach.safi).filter(|f| families.contains(f)) else {
@@ -110,12 +114,14 @@ impl Core {
         attrs.link_local = reach.link_local_next_hop;
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         split(&reach.announced, &mut v4, &mut v6);
-        self.admit(number, &attrs, &v4, withdraw || foreign);
-        self.admit(number, &attrs, &v6, withdraw || foreign);
+        match family {
+            Family::V4 => self.admit(number, attrs, &v4, withdraw || foreign),
+            Family::V6 => self.admit(number, attrs, &v6, withdraw || foreign),
+        }
     }
 
     /// Takes routes into the table, or out of it where they may not be used.
-    fn admit<P: Prefix>(&mut self, number: u16, attrs: &Attrs, entries: &Entries<P>, withdraw: bool)
+    fn admit<P: Prefix>(&mut self, number: u16, attrs: Attrs, entries: &Entries<P>, withdraw: bool)
     where
         Rib: Holds<P>,
     {
@@ -128,10 +134,10 @@ impl Core {
             epoch: *peer.epoch.get(P::FAMILY),
             filter: peer.config.import.clone(),
         };
-        if withdraw || self.is_loop(number, attrs) {
+        if withdraw || self.is_loop(number, &attrs) {
             return self.remove_all(number, entries);
         }
-        let shared = self.interner.intern(attrs.clone());
+        let shared = self.interner.intern(attrs);
         let mut added = 0u32;
         let mut removed = 0u32;
         for (prefix, path_id) in entries {

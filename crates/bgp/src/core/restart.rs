@@ -67,7 +67,8 @@ impl Core {
     }
 
     /// A session ended. `keep`: what was agreed with a peer that may come back, if its routes are kept until then.
-    pub(super) fn left(&mut self, now: Time, number: u16, keep: Option<&NegotiatedSession>) {
+    /// `again`: it was not the peer that restarted, so what is stale already is kept too.
+    pub(super) fn left(&mut self, now: Time, number: u16, keep: Option<&NegotiatedSession>, again: bool) {
         let kept = |family: Family| {
             keep.is_some_and(|negotiated| {
                 negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
@@ -76,6 +77,7 @@ impl Core {
         for family in Family::ALL {
             self.timers.stop(number, Timer::Stale(family));
             match kept(family) {
+                true if again => self.new_epoch(number, family),
                 true => self.doubt(number, family),
                 false => self.drop_paths(number, family, false),
             }
@@ -103,8 +105,12 @@ impl Core {
 
     /// Everything the peer said of a family is stale until it says it again.
     pub(super) fn doubt(&mut self, number: u16, family: Family) {
-        // What was stale before and never repeated goes; so two epochs at most are ever in the table.
+        // What was stale before and never repeated goes (RFC 4724 section 4.2).
         self.drop_paths(number, family, true);
+        self.new_epoch(number, family);
+    }
+
+    fn new_epoch(&mut self, number: u16, family: Family) {
         if let Some(peer) = self.peer_mut(number) {
             let epoch = peer.epoch.get_mut(family);
             *epoch = epoch.wrapping_add(1);

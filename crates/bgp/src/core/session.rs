@@ -23,18 +23,39 @@ const SEND_HOLD: Duration = Duration::from_secs(480);
 /// How soon a connection that was lost is made again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
+/// How a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// One side said why: its routes go.
+    Said,
+    /// The connection was lost without a word: a peer that restarts gracefully does just that.
+    Lost,
+    /// The peer preferred the other of two connections when we had already settled for this one; that says nothing
+    /// about routes.
+    Collision,
+}
+
+impl End {
+    fn of(event: &Event) -> End {
+        match event {
+            Event::TcpConnectionFails => End::Lost,
+            Event::NotificationReceived(notification) if is_collision(notification) => End::Collision,
+            _ => End::Said,
+        }
+    }
+}
+
 impl Core {
     /// Gives an event to the state machine of a connection and does what follows from it.
     pub(super) fn event(&mut self, now: Time, number: u16, direction: Direction, event: Event) {
-        // Routes survive only a connection that was lost without a word.
-        let lost = matches!(event, Event::TcpConnectionFails);
+        let end = End::of(&event);
         let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) else { return };
         for action in link.fsm.handle_event(event) {
-            self.act(now, number, direction, action, lost);
+            self.act(now, number, direction, action, end);
         }
     }
 
-    fn act(&mut self, now: Time, number: u16, direction: Direction, action: Action, lost: bool) {
+    fn act(&mut self, now: Time, number: u16, direction: Direction, action: Action, end: End) {
         match action {
             Action::SendOpen(mut message) => {
                 let restarting = self.restart.announces(now);
@@ -51,11 +72,11 @@ impl Core {
             Action::StopTimer(timer) => self.timers.stop(number, named(timer, direction)),
             Action::InitiateTcpConnection => self.dial(number),
             Action::CloseTcpConnection => self.close(number, direction),
-            Action::StateChanged { new: SessionState::Idle, .. } => self.rest(now, number, direction, lost),
+            Action::StateChanged { new: SessionState::Idle, .. } => self.rest(now, number, direction, end),
             Action::SessionEstablished(negotiated) => {
                 self.established(now, number, direction, Arc::new(*negotiated));
             }
-            Action::SessionDown => self.session_down(now, number, direction, lost),
+            Action::SessionDown => self.session_down(now, number, direction, end),
             _ => {}
         }
     }
@@ -156,7 +177,7 @@ impl Core {
         }
         let idle = peer.established().is_none() && peer.out.state() == SessionState::Idle;
         if idle && !self.timers.is_set(number, Timer::Idle) {
-            self.rest(now, number, direction, false);
+            self.rest(now, number, direction, End::Said);
         }
     }
 
@@ -167,7 +188,7 @@ impl Core {
     }
 
     /// Rests before the next attempt: longer every time, but not after a connection that was just lost.
-    fn rest(&mut self, now: Time, number: u16, direction: Direction, lost: bool) {
+    fn rest(&mut self, now: Time, number: u16, direction: Direction, end: End) {
         let down = self.down;
         let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
         if direction == Direction::In {
@@ -177,8 +198,8 @@ impl Core {
         if down || peer.established().is_some() {
             return;
         }
-        let rest = if lost { RECONNECT.min(peer.rest) } else { peer.rest };
-        if !lost {
+        let rest = if end == End::Said { peer.rest } else { RECONNECT.min(peer.rest) };
+        if end == End::Said {
             peer.rest = (peer.rest * 2).min(peer.config.idle_hold.1);
         }
         self.timers.set(number, Timer::Idle, now + rest);
@@ -224,8 +245,7 @@ impl Core {
 
     /// Remembers a NOTIFICATION, unless it is the ordinary end of one of two connections.
     pub(super) fn note_notification(&mut self, number: u16, verb: &str, notification: &NotificationMessage) {
-        let collision = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
-        if (notification.code, notification.subcode) != (NotificationCode::Cease, collision) {
+        if !is_collision(notification) {
             self.note(number, format!("{verb} {}", describe(notification)));
         }
     }
@@ -272,14 +292,14 @@ impl Core {
         self.check_restart(now);
     }
 
-    fn session_down(&mut self, now: Time, number: u16, direction: Direction, lost: bool) {
+    fn session_down(&mut self, now: Time, number: u16, direction: Direction, end: End) {
         let Some(peer) = self.peer_mut(number) else { return };
         peer.outlets = Default::default();
         let negotiated = peer.link(direction).and_then(|link| link.negotiated.clone());
-        let keep = negotiated.filter(|_| lost && peer.config.restart_time.is_some());
+        let keep = negotiated.filter(|_| end != End::Said && peer.config.restart_time.is_some());
         let reason = peer.history.last_error.as_deref().unwrap_or("connection lost");
         info!(peer = %peer.name, reason, "session down");
-        self.left(now, number, keep.as_deref());
+        self.left(now, number, keep.as_deref(), end == End::Collision);
         self.check_restart(now);
     }
 
@@ -310,6 +330,11 @@ fn named(timer: TimerType, direction: Direction) -> Timer {
         TimerType::Hold => Timer::Hold(direction),
         _ => Timer::Keepalive(direction),
     }
+}
+
+fn is_collision(notification: &NotificationMessage) -> bool {
+    notification.code == NotificationCode::Cease
+        && notification.subcode == cease_subcode::CONNECTION_COLLISION_RESOLUTION
 }
 
 /// Whether the peer wants to hear when it knows all.

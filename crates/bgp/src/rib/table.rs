@@ -7,6 +7,7 @@ use super::attrs::Attrs;
 use super::decide::{Origin, arrange};
 use super::journal::{Journal, Position};
 use crate::family::Prefix;
+use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
@@ -30,8 +31,10 @@ impl Path {
         self.peer == peer && self.path_id == path_id
     }
 
-    fn same(&self, other: &Path) -> bool {
-        self.is_from(other.peer, other.path_id) && Arc::ptr_eq(&self.attrs, &other.attrs)
+    /// Tells a path from every other there is at the same time. Attributes are shared, so their address stands for
+    /// them.
+    fn identity(&self) -> (usize, u16, u32) {
+        (Arc::as_ptr(&self.attrs) as usize, self.peer, self.path_id)
     }
 }
 
@@ -62,7 +65,7 @@ impl<P> Destination<P> {
 #[derive(Debug)]
 pub struct Table<P> {
     destinations: Vec<Destination<P>>,
-    index: HashTable<u32>,
+    index: HashTable<Slot>,
     hasher: DefaultHashBuilder,
     free: Vec<u32>,
     occupied: usize,
@@ -70,6 +73,24 @@ pub struct Table<P> {
     pub advertise: Journal,
     /// Changes of the paths traffic takes: what the kernel must hear.
     pub install: Journal,
+}
+
+/// Where a destination is, with its hash: to grow, the index need not look at the destinations.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u32,
+    id: u32,
+}
+
+impl Slot {
+    fn hash(&self) -> u64 {
+        spread(self.hash)
+    }
+}
+
+/// The index looks at both ends of a hash.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
 
 impl<P> Default for Table<P> {
@@ -125,36 +146,39 @@ impl<P: Prefix> Table<P> {
     }
 
     fn lookup(&self, prefix: P) -> Option<u32> {
-        let hash = self.hasher.hash_one(prefix);
-        self.index.find(hash, |id| self.get(*id).is_some_and(|d| d.prefix == prefix)).copied()
+        let hash = self.hash(prefix);
+        let is = |slot: &Slot| slot.hash == hash && self.get(slot.id).is_some_and(|d| d.prefix == prefix);
+        self.index.find(spread(hash), is).map(|slot| slot.id)
     }
 
+    fn hash(&self, prefix: P) -> u32 {
+        self.hasher.hash_one(prefix) as u32
+    }
+
+    /// The number of a prefix, given now if it has none.
     fn number(&mut self, prefix: P) -> u32 {
-        if let Some(id) = self.lookup(prefix) {
-            return id;
-        }
-        let id = match self.free.pop() {
-            Some(id) => {
-                if let Some(slot) = self.destinations.get_mut(id as usize) {
-                    slot.prefix = prefix;
-                }
-                id
-            }
-            None => {
-                self.destinations.push(Destination {
-                    prefix,
-                    paths: SmallVec::new(),
-                    equal: 0,
-                    advertised: 0,
-                    installed: 0,
-                });
-                (self.destinations.len() - 1) as u32
-            }
+        let hash = self.hash(prefix);
+        let destinations = &mut self.destinations;
+        let is = |slot: &Slot| {
+            slot.hash == hash && destinations.get(slot.id as usize).is_some_and(|d| d.prefix == prefix)
         };
-        let (destinations, hasher) = (&self.destinations, &self.hasher);
-        self.index.insert_unique(hasher.hash_one(prefix), id, |id| {
-            destinations.get(*id as usize).map_or(0, |d| hasher.hash_one(d.prefix))
-        });
+        let known = self.index.entry(spread(hash), is, Slot::hash);
+        let vacant = match known {
+            Entry::Occupied(known) => return known.get().id,
+            Entry::Vacant(vacant) => vacant,
+        };
+        let id = self.free.pop().unwrap_or(destinations.len() as u32);
+        vacant.insert(Slot { hash, id });
+        match destinations.get_mut(id as usize) {
+            Some(slot) => slot.prefix = prefix,
+            None => destinations.push(Destination {
+                prefix,
+                paths: SmallVec::new(),
+                equal: 0,
+                advertised: 0,
+                installed: 0,
+            }),
+        }
         id
     }
 
@@ -213,16 +237,13 @@ impl<P: Prefix> Table<P> {
         work: impl FnOnce(&mut SmallVec<[Path; 1]>),
     ) {
         let Some(destination) = self.destinations.get_mut(id as usize) else { return };
-        let before: SmallVec<[Path; 2]> = destination.multipath().iter().cloned().collect();
+        // What comes in is there before what goes is given up, so no address stands for two.
+        let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
         work(&mut destination.paths);
         destination.equal = arrange(&mut destination.paths, origin).min(usize::from(u16::MAX)) as u16;
         let after = destination.multipath();
-        let same_best = match (before.first(), after.first()) {
-            (None, None) => true,
-            (Some(before), Some(after)) => before.same(after),
-            _ => false,
-        };
-        let same_all = before.len() == after.len() && before.iter().zip(after).all(|(a, b)| a.same(b));
+        let same_best = before.first().copied() == after.first().map(Path::identity);
+        let same_all = before.iter().copied().eq(after.iter().map(Path::identity));
         match (before.is_empty(), after.is_empty()) {
             (true, false) => self.occupied += 1,
             (false, true) => self.occupied -= 1,
@@ -291,9 +312,9 @@ impl<P: Prefix> Table<P> {
         if unread || !destination.paths.is_empty() {
             return;
         }
-        let hash = self.hasher.hash_one(destination.prefix);
+        let hash = self.hasher.hash_one(destination.prefix) as u32;
         // A number is released once: the second time the index no longer has it.
-        if let Ok(entry) = self.index.find_entry(hash, |known| *known == id) {
+        if let Ok(entry) = self.index.find_entry(spread(hash), |known| known.id == id) {
             entry.remove();
             destination.paths = SmallVec::new();
             self.free.push(id);

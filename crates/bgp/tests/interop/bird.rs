@@ -4,13 +4,22 @@ use crate::place::{Daemon, Namespace, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
-struct Bird<'a> {
+pub struct Bird<'a> {
     namespace: &'a Namespace,
     dir: TempDir,
     daemon: Option<Daemon>,
 }
 
-impl Bird<'_> {
+impl<'a> Bird<'a> {
+    /// Runs with this configuration.
+    pub fn start_with(namespace: &'a Namespace, config: &str) -> Bird<'a> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("bird.conf"), config).unwrap();
+        let mut bird = Bird { namespace, dir, daemon: None };
+        bird.start(&[]);
+        bird
+    }
+
     fn start(&mut self, extra: &[&str]) {
         let (config, socket) = (path(self.dir.path(), "bird.conf"), path(self.dir.path(), "bird.ctl"));
         let mut words = vec!["-f", "-c", &config, "-s", &socket];
@@ -18,7 +27,7 @@ impl Bird<'_> {
         self.daemon = Some(Daemon::start(self.namespace, "bird", &words));
     }
 
-    fn birdc(&self, command: &str) -> String {
+    pub fn birdc(&self, command: &str) -> String {
         self.namespace.output("birdc", &["-s", &path(self.dir.path(), "bird.ctl"), command])
     }
 }
@@ -60,7 +69,6 @@ impl Router for Bird<'_> {
 #[tokio::test(flavor = "multi_thread")]
 async fn bird() {
     let (ours, theirs) = Namespace::pair();
-    let dir = tempfile::tempdir().unwrap();
     let [v4, v6] = THEIRS;
     let config = format!(
         "router id 10.77.0.2;
@@ -81,8 +89,5 @@ async fn bird() {
           ipv6 {{ import all; export where source = RTS_STATIC; }};
         }}"
     );
-    std::fs::write(dir.path().join("bird.conf"), config).unwrap();
-    let mut bird = Bird { namespace: &theirs, dir, daemon: None };
-    bird.start(&[]);
-    tell(&ours, bird).await;
+    tell(&ours, Bird::start_with(&theirs, &config)).await;
 }

@@ -7,4 +7,5 @@ mod frr;
 mod gobgp;
 mod own;
 mod place;
+mod reflector;
 mod story;

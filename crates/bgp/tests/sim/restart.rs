@@ -172,3 +172,26 @@ fn two_that_restart_at_once_do_not_wait_for_each_other() {
     assert_eq!(network.routes_to(nodes[0], "192.0.2.0/24"), Some(vec![ip("10.0.0.2")]));
     assert_eq!(network.routes_to(nodes[1], "192.0.1.0/24"), Some(vec![ip("10.0.0.1")]));
 }
+
+#[test]
+fn a_collision_seen_late_costs_no_route() {
+    let mut network = mesh(2);
+    network.kill(0);
+    network.run(5);
+    let back = network.add_restarting(member(1, 2), true);
+    network.run(10);
+    assert!(network.is_up(1, "peer1"));
+    // The peer had preferred the other connection before it knew that we settled for this one.
+    let end = network.end_of(1, back);
+    let cease = [&[0xff; 16][..], &[0, 21, 3, 6, 7]].concat();
+    network.inject(end, &cease);
+    assert_eq!(has(&network, 1, 1), (true, true), "stale routes are kept");
+    network.originate(back, "192.0.1.0/24");
+    network.originate(back, "2001:db8:1::/48");
+    let now = network.now;
+    network.nodes[back].core.local_complete(now);
+    network.run(20);
+    assert!(network.is_up(1, "peer1"));
+    assert_eq!(has(&network, 1, 1), (true, true));
+    assert_eq!(network.nodes[1].core.routes(Family::V4).iter().filter(|route| route.stale).count(), 0);
+}
