@@ -129,6 +129,10 @@ impl Draft {
                 self.elements.insert(name.clone(), touched);
             }
         }
+        // A set that shall go may be wanted again before it went: then it is still full.
+        for (name, there) in elements {
+            self.elements.insert(name, there.into_iter().map(|element| (element, true)).collect());
+        }
         self.seen = seen;
     }
 

@@ -187,3 +187,14 @@ proptest! {
         prop_assert!(draft.operations().is_empty() && draft.preparations().is_empty());
     }
 }
+
+#[test]
+fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
+    let (mut draft, mut model) = (Draft::new(), Model::default());
+    draft.put_set("set".into(), SetType::Interfaces);
+    for step in [Step::Net(1, true), Step::Commit, Step::Net(1, false), Step::Look, Step::Net(0, true)] {
+        happens(&step, &mut draft, &mut model);
+    }
+    commit(&mut draft, &mut model);
+    assert_eq!(&model.table, draft.wanted());
+}
