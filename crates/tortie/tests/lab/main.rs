@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bgp;
+mod conformance;
 mod podman;
 mod restart;
 

@@ -1,0 +1,111 @@
+//! Somewhere packets are sent from and arrive: a pod, a node, the outside.
+
+use super::packets;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, recv, sendto,
+};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+use tortie_dataplane::Netns;
+use tortie_plan::evaluate::Packet;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Place {
+    netns: Netns,
+    /// Send whole packets.
+    v4: OwnedFd,
+    v6: OwnedFd,
+    /// Get what has passed everything a kernel checks before it asks who listens.
+    ears: Vec<Ear>,
+    arrived: BTreeSet<u16>,
+}
+
+struct Ear {
+    protocol: u8,
+    v4: bool,
+    socket: OwnedFd,
+}
+
+impl Place {
+    pub fn new(namespace: &str) -> Place {
+        let netns = Netns::open(format!("/run/netns/{namespace}")).unwrap();
+        let open = |family, protocol| {
+            let socket = || nix::sys::socket::socket(family, SockType::Raw, SockFlag::empty(), protocol);
+            netns.run(socket).unwrap().unwrap()
+        };
+        let (inet, inet6) = (AddressFamily::Inet, AddressFamily::Inet6);
+        let heard = [
+            (Packet::TCP, inet, SockProtocol::Tcp),
+            (Packet::UDP, inet, SockProtocol::Udp),
+            (Packet::ICMP, inet, SockProtocol::Icmp),
+            (Packet::TCP, inet6, SockProtocol::Tcp),
+            (Packet::UDP, inet6, SockProtocol::Udp),
+            (Packet::ICMPV6, inet6, SockProtocol::IcmpV6),
+        ];
+        let ears = heard.map(|(protocol, family, kernel)| Ear {
+            protocol,
+            v4: family == inet,
+            socket: open(family, kernel),
+        });
+        let (v4, v6) = (open(inet, SockProtocol::Raw), open(inet6, SockProtocol::Raw));
+        Place { netns, v4, v6, ears: ears.into(), arrived: BTreeSet::new() }
+    }
+
+    pub fn send(&self, packet: &Packet, number: u16) {
+        let bytes = packets::bytes(packet, number);
+        let sent = match packet.destination {
+            IpAddr::V4(address) => {
+                let to = SockaddrIn::from(SocketAddrV4::new(address, 0));
+                sendto(self.v4.as_raw_fd(), &bytes, &to, MsgFlags::empty())
+            }
+            IpAddr::V6(address) => {
+                let to = SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, 0));
+                sendto(self.v6.as_raw_fd(), &bytes, &to, MsgFlags::empty())
+            }
+        };
+        assert_eq!(sent, Ok(bytes.len()), "{packet:?}");
+    }
+
+    /// The numbers of the packets that have come, since the beginning.
+    pub fn arrived(&mut self) -> &BTreeSet<u16> {
+        let mut buffer = [0; 2048];
+        for ear in &self.ears {
+            while let Ok(length) = recv(ear.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                // Sockets of IPv6 leave the header out.
+                let header = if ear.v4 { usize::from(buffer[0] & 0xf) * 4 } else { 0 };
+                let body = buffer[..length].get(header..).unwrap_or_default();
+                self.arrived.extend(packets::number(ear.protocol, body));
+            }
+        }
+        &self.arrived
+    }
+}
+
+/// A connection of TCP with both of its ends.
+pub struct Flow {
+    _listener: TcpListener,
+    sender: TcpStream,
+    receiver: TcpStream,
+}
+
+impl Flow {
+    pub fn open(from: &Place, to: &Place, address: SocketAddr) -> Flow {
+        let listener = to.netns.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let sender = from.netns.run(|| TcpStream::connect_timeout(&address, LIMIT)).unwrap().unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        receiver.set_read_timeout(Some(LIMIT)).unwrap();
+        Flow { _listener: listener, sender, receiver }
+    }
+
+    /// Sends something and waits until it has arrived.
+    pub fn carry(&mut self) {
+        self.sender.write_all(b"x").unwrap();
+        let mut byte = [0];
+        self.receiver.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+    }
+}
