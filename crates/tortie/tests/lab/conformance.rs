@@ -2,8 +2,10 @@
 //! the kernel's own counters for what decided.
 
 mod cluster;
+mod kernel;
 mod packets;
 mod place;
+mod sending;
 
 use cluster::Cluster;
 use tortie_testkit::conformance::{Case, cases};

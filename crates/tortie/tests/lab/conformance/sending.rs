@@ -1,0 +1,142 @@
+//! Sends the packets of the cases and looks what becomes of them.
+
+use super::cluster::{Cluster, Denied, LIMIT, OUTSIDE, PAUSE};
+use super::kernel::{Counters, ENCAPSULATION, ENDPOINT_TO_HOST, Kernel, LOG};
+use super::place::{Flow, Place};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+use tortie_plan::evaluate::Packet;
+use tortie_testkit::conformance::{Case, Expected, Sent};
+
+impl Cluster {
+    /// Sends the packets of a step and compares what arrives, and what decided according to the kernel's counters.
+    pub fn send(&mut self, case: &Case, packets: &[Sent]) {
+        let title = format!("case {} ({})", case.number, case.title);
+        let before = self.counters();
+        let mut allowed = Vec::new();
+        let mut denied = Vec::new();
+        for sent in packets {
+            let (source, destination) = self.ends(sent);
+            if let Some(flow) = &sent.flow {
+                assert_eq!(sent.verdict, Expected::Allow, "{title}: nothing here shows that a flow ends");
+                self.carry(flow, sent, destination);
+                continue;
+            }
+            self.sent += 1;
+            let number = self.sent;
+            self.place(&sent.from).send(&packet(sent, source, destination, number), number);
+            match sent.verdict {
+                Expected::Allow => allowed.push((sent, number)),
+                Expected::Deny => denied.push((sent, number)),
+            }
+        }
+        let deadline = Instant::now() + LIMIT;
+        for (sent, number) in allowed {
+            while !self.arrived(&sent.to, number) {
+                assert!(Instant::now() < deadline, "{title}: {sent:?} did not arrive");
+                std::thread::sleep(PAUSE);
+            }
+        }
+        for (sent, number) in denied {
+            while !self.home().entered(number) {
+                assert!(Instant::now() < deadline, "{title}: {sent:?} did not reach the node");
+                std::thread::sleep(PAUSE);
+            }
+            assert!(!self.arrived(&sent.to, number), "{title}: {sent:?} arrived");
+            let told = format!("{title}: {sent:?}");
+            self.denied.push(Denied { to: sent.to.clone(), number, told });
+        }
+        self.wait(&format!("what decides in {title}"), |cluster| {
+            let after = cluster.counters();
+            let more = |cause: &str, packets: u64| {
+                let count = |counters: &Counters| counters.get(cause).copied().unwrap_or(0);
+                count(&after) >= count(&before) + packets
+            };
+            packets.iter().filter_map(counted).all(|cause| {
+                let expected = packets.iter().filter(|sent| counted(sent) == Some(cause)).count();
+                more(cause, u64::try_from(expected).unwrap())
+            }) && (!packets.iter().any(|sent| sent.logged) || more(LOG, 1))
+        });
+    }
+
+    /// How many packets each rule has counted, on both nodes.
+    fn counters(&self) -> Counters {
+        let mut counters = Counters::new();
+        for (cause, packets) in self.nodes.iter().flat_map(Kernel::counters) {
+            *counters.entry(cause).or_default() += packets;
+        }
+        counters
+    }
+
+    /// However long a packet that was denied took, it has not arrived.
+    pub fn nothing_came_late(&mut self) {
+        assert!(!self.denied.is_empty());
+        for Denied { to, number, told } in std::mem::take(&mut self.denied) {
+            assert!(!self.arrived(&to, number), "{told} arrived late");
+        }
+    }
+
+    fn carry(&mut self, name: &str, sent: &Sent, destination: IpAddr) {
+        let address = SocketAddr::new(destination, port(sent).1);
+        if !self.flows.contains_key(name) {
+            let flow = Flow::open(self.place(&sent.from), self.place(&sent.to), address);
+            self.flows.insert(name.to_owned(), flow);
+        }
+        self.flows.get_mut(name).unwrap().carry();
+    }
+
+    fn place(&self, end: &str) -> &Place {
+        self.places.get(end).unwrap_or(&self.places[OUTSIDE])
+    }
+
+    fn arrived(&mut self, end: &str, number: u16) -> bool {
+        let name = if self.places.contains_key(end) { end } else { OUTSIDE };
+        self.places.get_mut(name).unwrap().arrived().contains(&number)
+    }
+
+    fn ends(&self, sent: &Sent) -> (IpAddr, IpAddr) {
+        let [sources, destinations] = [&sent.from, &sent.to].map(|end| &self.addresses[end]);
+        // Who is outside has one address, which says the family.
+        let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
+        let v4 = literal.map_or(sent.family != Some(6), |addresses| addresses[0].is_ipv4());
+        let of = |addresses: &[IpAddr]| *addresses.iter().find(|address| address.is_ipv4() == v4).unwrap();
+        (of(sources), of(destinations))
+    }
+}
+
+/// The comment of the rule that counts what a cause decides, if there is one.
+fn counted(sent: &Sent) -> Option<&str> {
+    match sent.by.as_deref()? {
+        "connection" => None,
+        "encapsulation" => Some(ENCAPSULATION),
+        "endpoint to host" => Some(ENDPOINT_TO_HOST),
+        "profile kns.shop" => Some("profile/kns.shop"),
+        other => Some(other),
+    }
+}
+
+fn port(sent: &Sent) -> (u8, u16) {
+    let (protocol, number) = sent.port.split_once('/').unwrap();
+    let protocol = match protocol {
+        "tcp" => Packet::TCP,
+        "udp" => Packet::UDP,
+        "icmp" => Packet::ICMP,
+        "icmpv6" => Packet::ICMPV6,
+        other => panic!("{other}"),
+    };
+    (protocol, number.parse().unwrap())
+}
+
+fn packet(sent: &Sent, source: IpAddr, destination: IpAddr, number: u16) -> Packet {
+    let (protocol, to) = port(sent);
+    let icmp = [Packet::ICMP, Packet::ICMPV6].contains(&protocol);
+    Packet {
+        source,
+        destination,
+        protocol,
+        // Each is a connection of its own.
+        source_port: if icmp { 0 } else { 50000 + number },
+        destination_port: if icmp { 0 } else { to },
+        icmp: icmp.then(|| (u8::try_from(to).unwrap(), 0)),
+    }
+}
