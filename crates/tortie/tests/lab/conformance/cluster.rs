@@ -18,7 +18,7 @@ const NODES: [&str; 2] = ["node1", "node2"];
 const HOME: &str = "n1";
 /// The place of all addresses that no pod and no node has.
 pub const OUTSIDE: &str = "outside";
-/// What shows that a node has heard of something.
+/// A pod on each node whose rules show what the node has heard.
 const MARKED: [&str; 2] = ["mark1", "mark2"];
 pub const LIMIT: Duration = Duration::from_secs(60);
 pub const PAUSE: Duration = Duration::from_millis(5);
