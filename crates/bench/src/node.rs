@@ -41,6 +41,8 @@ impl Node {
             .env("ETCD_ENDPOINTS", &socket)
             .env("CALICO_IPV4POOL_CIDR", POOL)
             .env("CALICO_IPV4POOL_IPIP", "Never")
+            // The node writes the routes to other nodes itself.
+            .env("CALICO_NETWORKING_BACKEND", "vxlan")
             .env("IP6", "none");
         let daemon = ready(&mut daemon)?;
         Ok(Node { daemon, store, host, dir })
