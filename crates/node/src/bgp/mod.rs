@@ -42,6 +42,8 @@ pub struct Speaking {
     /// Exists once a speaker ran here since the host's start: its routes are still in the kernel.
     mark: PathBuf,
     bgp: Option<Arc<Bgp>>,
+    /// The speaker may not be configured as the plan and the secrets say.
+    due: bool,
     telling: Telling,
     running: Option<(Speaker, Routes, Config)>,
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
@@ -59,6 +61,7 @@ impl Speaking {
             secrets: Secrets::new(secrets),
             mark,
             bgp: None,
+            due: false,
             telling: Telling::default(),
             running: None,
             best: BTreeMap::new(),
@@ -84,7 +87,7 @@ impl Speaking {
                         self.state.set_speech(None);
                     }
                 },
-                _ = look.tick() => self.follow().await,
+                _ = look.tick() => self.look().await,
             }
         }
     }
@@ -92,7 +95,10 @@ impl Speaking {
     async fn hear(&mut self, updates: Vec<Update>) {
         for update in updates {
             match update {
-                Update::Bgp(bgp) => self.bgp = Some(bgp),
+                Update::Bgp(bgp) => {
+                    self.bgp = Some(bgp);
+                    self.due = true;
+                }
                 Update::Workload(id, workload) => self.telling.put_workload(id, workload),
                 _ => {}
             }
@@ -100,14 +106,28 @@ impl Speaking {
         self.follow().await;
     }
 
+    /// Some time has passed: a secret may have changed, and what failed is tried again.
+    async fn look(&mut self) {
+        let secret = |bgp: &Arc<Bgp>| bgp.sessions.values().any(|session| session.password.is_some());
+        self.due |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
+        if self.due {
+            self.follow().await;
+        }
+    }
+
     /// Makes the speaker do what the plan and the secrets say by now.
     async fn follow(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
-        let trouble = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
-            None => Some("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned()),
-            Some(config) => self.configure(config).await.err(),
-        };
-        self.state.set_trouble("bgp", trouble);
+        if self.due {
+            let trouble = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
+                None => {
+                    Some("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
+                }
+                Some(config) => self.configure(config).await.err(),
+            };
+            self.due = trouble.is_some();
+            self.state.set_trouble("bgp", trouble);
+        }
         let Some((speaker, _, _)) = &self.running else { return };
         for (net, attrs) in self.telling.changes(&bgp) {
             // An error means that the speaker ended, which is noticed elsewhere.
