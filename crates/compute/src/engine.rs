@@ -10,6 +10,20 @@ use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Settings, Update};
 
+/// The kinds that say what may talk to what, beside the endpoints of workloads.
+pub const POLICY_KINDS: [Kind; 10] = [
+    Kind::Tier,
+    Kind::Profile,
+    Kind::GlobalNetworkPolicy,
+    Kind::NetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedKubernetesNetworkPolicy,
+    Kind::GlobalNetworkSet,
+    Kind::NetworkSet,
+    Kind::HostEndpoint,
+];
+
 #[derive(Debug)]
 pub struct Compute {
     host: String,

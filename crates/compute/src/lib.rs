@@ -12,7 +12,7 @@ mod settings;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
-pub use engine::{Compute, Totals};
+pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use parameters::{Environment, Parameters};
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-use tortie_compute::Compute;
+use tortie_compute::{Compute, POLICY_KINDS};
 use tortie_dataplane::{Dataplane, Netns, Reports};
 use tortie_model::kinds::ClusterInformation;
 use tortie_model::{Key, Kind, Resource, Value};
@@ -354,19 +354,10 @@ pub fn ranges(host: &str, speaks_bgp: bool) -> Vec<tortie_model::KeyRange> {
         Kind::WorkloadEndpoint,
         Kind::FelixConfiguration,
         Kind::ClusterInformation,
-        Kind::Tier,
-        Kind::Profile,
-        Kind::GlobalNetworkPolicy,
-        Kind::NetworkPolicy,
-        Kind::StagedGlobalNetworkPolicy,
-        Kind::StagedNetworkPolicy,
-        Kind::StagedKubernetesNetworkPolicy,
-        Kind::GlobalNetworkSet,
-        Kind::NetworkSet,
-        Kind::HostEndpoint,
     ];
     let blocks = KeyRange::Blocks { ip_version: None };
-    let mut ranges: Vec<KeyRange> = kinds.into_iter().map(KeyRange::all).chain([blocks]).collect();
+    let mut ranges: Vec<KeyRange> =
+        kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
     if speaks_bgp {
         ranges.extend([Kind::BGPConfiguration, Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
         let (affinity, owner) = (AffinityType::Host, Some(host.to_owned()));

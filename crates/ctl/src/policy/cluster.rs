@@ -2,29 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_compute::{Compute, Environment};
+use tortie_compute::{Compute, Environment, POLICY_KINDS};
 use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::evaluate::Holder;
 use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
 use tortie_store::Resources;
-
-/// The kinds that a verdict can depend on.
-const KINDS: &[Kind] = &[
-    Kind::Node,
-    Kind::FelixConfiguration,
-    Kind::Tier,
-    Kind::Profile,
-    Kind::GlobalNetworkPolicy,
-    Kind::NetworkPolicy,
-    Kind::StagedGlobalNetworkPolicy,
-    Kind::StagedNetworkPolicy,
-    Kind::StagedKubernetesNetworkPolicy,
-    Kind::GlobalNetworkSet,
-    Kind::NetworkSet,
-    Kind::HostEndpoint,
-    Kind::WorkloadEndpoint,
-];
 
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
@@ -41,8 +24,9 @@ pub struct Enforced {
 impl Cluster {
     pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
         let mut cluster = Cluster::default();
-        for kind in KINDS {
-            for resource in store.list(*kind, None).await?.items {
+        let others = [Kind::Node, Kind::FelixConfiguration, Kind::WorkloadEndpoint];
+        for kind in others.into_iter().chain(POLICY_KINDS) {
+            for resource in store.list(kind, None).await?.items {
                 cluster.put(resource);
             }
         }
