@@ -5,5 +5,6 @@ mod cluster;
 mod conversions;
 mod effects;
 mod faults;
+mod history;
 mod oracle;
 mod orders;

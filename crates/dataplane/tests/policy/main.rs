@@ -4,15 +4,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod birth;
+// Shared with the tests of `compute`, which use more of it.
+#[allow(dead_code)]
+#[path = "../../../compute/tests/policy/cluster.rs"]
+mod cluster;
 mod counted;
 mod differential;
 mod flips;
 mod flood;
 mod generate;
+#[path = "../../../compute/tests/policy/history.rs"]
+mod history;
 // Shared with the other tests of the kernel, which use more of it.
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]
 mod namespace;
+mod orders;
 mod packets;
 mod plans;
 mod refusal;

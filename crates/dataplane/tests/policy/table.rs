@@ -21,6 +21,28 @@ pub fn exists(node: &Namespace) -> bool {
     node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()
 }
 
+/// What `nft list table` says, byte for byte.
+pub fn listing(node: &Namespace) -> String {
+    node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
+}
+
+/// The same with its chains and sets in the order of their names: the kernel lists them in the order in which they were
+/// made, which means nothing.
+pub fn sorted(listing: &str) -> String {
+    let mut blocks: Vec<String> = Vec::new();
+    for line in listing.lines() {
+        let begins = line.starts_with('\t') && !line.starts_with("\t\t") && !line.starts_with("\t}");
+        match blocks.last_mut() {
+            Some(block) if !begins => *block = format!("{block}\n{line}"),
+            _ => blocks.push(line.to_owned()),
+        }
+    }
+    let end = |block: &String| block.trim_end_matches(['\n', '}', '\t']).to_owned();
+    blocks = blocks.iter().map(end).collect();
+    blocks.sort();
+    blocks.join("\n")
+}
+
 /// Chains with their rules, sets with their elements.
 pub fn contents(node: &Namespace) -> BTreeMap<String, Vec<String>> {
     of(node, "tortie")

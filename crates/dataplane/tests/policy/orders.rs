@@ -1,0 +1,66 @@
+//! One datastore is one table, whatever came in which order and whenever the kernel was told.
+
+use crate::cluster::{Entry, Node};
+use crate::history::{Step, detours, generate};
+use crate::namespace::{Namespace, eventually, start};
+use crate::table;
+use futures::stream::{self, StreamExt};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tortie_dataplane::Dataplane;
+use tortie_plan::Plan;
+
+const SEED: u64 = 4;
+const ORDERS: u64 = 100;
+const AT_ONCE: usize = 4;
+const OBJECTS: usize = 80;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
+    let seed = std::env::var("TORTIE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    println!("TORTIE_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let datastore: Vec<Entry> = generate(&mut rng, OBJECTS).into_iter().collect();
+    let straight = Namespace::new();
+    let (dataplane, _reports) = start(&straight).await;
+    dataplane.replace(Node::with(&datastore).plan).await.unwrap();
+    let expected = table::listing(&straight);
+    for part in ["-nets {", "map host-in", "chain in-np/", "chain in-profile/", "chain to-cali"] {
+        assert!(expected.contains(part), "a datastore that shows something has {part}:\n{expected}");
+    }
+
+    let ways = stream::iter(0..ORDERS).map(|order| {
+        let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) + order);
+        let history = detours(&mut rng, &datastore);
+        is_the_same_after(history, &expected, format!("TORTIE_SEED={seed} order {order}"))
+    });
+    ways.buffer_unordered(AT_ONCE).collect::<()>().await;
+}
+
+async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {
+    let node = Namespace::new();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(Plan::default()).await.unwrap();
+    follow(&dataplane, history).await;
+    assert_eq!(table::sorted(&table::listing(&node)), table::sorted(expected), "{what}");
+
+    // Made in one go, it is the same byte for byte: the kernel lists in the order of making, and we make in order.
+    node.nft("delete table inet tortie");
+    let same = || table::exists(&node) && table::listing(&node) == expected;
+    eventually(&format!("{what}: the table is made anew"), same).await;
+}
+
+/// Has the kernel follow a datastore, as the daemon does.
+async fn follow(dataplane: &Dataplane, history: Vec<Step>) {
+    let mut node = Node::new();
+    for step in history {
+        match step {
+            Step::Put(key, value) => node.compute.put(&key, &value),
+            Step::Delete(key) => node.compute.delete(&key),
+            Step::Flush => {
+                let outcome = dataplane.apply(node.flush()).await.unwrap();
+                assert_eq!(outcome.failures, [], "the kernel refused something");
+            }
+        }
+    }
+}
