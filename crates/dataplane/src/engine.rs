@@ -1,5 +1,6 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
+use crate::cut::Cutter;
 use crate::error::{Error, Failure, Result};
 use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
@@ -83,6 +84,7 @@ impl Dataplane {
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
+        let cutter = settings.policy.cut_denied_flows.then(Cutter::default);
         let (enforcer, table_events) = Enforcer::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
@@ -96,6 +98,7 @@ impl Dataplane {
             core,
             enforcer,
             table_events,
+            cutter,
             switches,
             started,
             links: BTreeSet::new(),
@@ -175,6 +178,8 @@ struct Engine {
     core: Core,
     enforcer: Enforcer,
     table_events: nft::Events,
+    /// If established flows have to follow policy.
+    cutter: Option<Cutter>,
     switches: Vec<Setting>,
     started: Instant,
     /// Links that something happened to.
@@ -226,6 +231,7 @@ impl Engine {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
             }
+            self.cut().await;
         }
     }
 
@@ -233,6 +239,7 @@ impl Engine {
         match command.change {
             Change::Replace(plan) => {
                 self.enforcer.replace(&plan);
+                self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));
                 self.core.replace(plan);
                 self.stale.links = true;
             }
@@ -242,6 +249,7 @@ impl Engine {
                         self.interfaces.insert(workload.interface.clone());
                     }
                     self.enforcer.apply(&update);
+                    self.cutter.iter_mut().for_each(|cutter| cutter.apply(&update));
                     self.core.apply(update);
                 }
             }
@@ -301,6 +309,18 @@ impl Engine {
         self.routes(&mut failures).await;
         self.neighbours(&mut failures).await;
         ApplyOutcome { failures }
+    }
+
+    /// Cuts flows once the kernel has the policy that denies them; before, they would come back.
+    async fn cut(&mut self) {
+        let now = self.started.elapsed();
+        let settled = self.enforcer.is_settled();
+        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else { return };
+        match cutter.go_on(&self.host, &self.core.own_addresses(), now).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "established flows were cut: policy denies them now"),
+            Err(error) => tracing::warn!(%error, "flows that policy denies are not cut; will try again"),
+        }
     }
 
     async fn refresh(&mut self) -> Result<()> {

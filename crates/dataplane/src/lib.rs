@@ -4,6 +4,7 @@
 //! part that speaks netlink, `nft` does the same for policy, `engine` is the one task that owns all. What the kernel loses is restored; what is
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
+mod cut;
 mod engine;
 mod error;
 mod kernel;

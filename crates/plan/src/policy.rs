@@ -164,6 +164,14 @@ impl Rule {
             annotations: BTreeMap::new(),
         }
     }
+
+    /// All sets that it names.
+    pub fn sets(&self) -> impl Iterator<Item = &SetId> {
+        [&self.source, &self.destination].into_iter().flat_map(|side| {
+            let lists = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
+            lists.into_iter().flatten().chain(&side.service)
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,15 +1,18 @@
-//! Forgets the connections of addresses that left or moved, so that a new owner does not inherit them.
+//! Has connection tracking forget: the connections of addresses that left or moved, so that a new owner does not inherit
+//! them, and those that policy no longer allows.
 //!
 //! The kernel looks through all its connections for that, so it is asked once for as many addresses as there are.
 
+use crate::error::{Error, Result};
 use crate::netns::Netns;
 use nlink::Connection;
 use nlink::netlink::Netfilter;
-use nlink::netlink::netfilter::ConntrackEntry;
+use nlink::netlink::netfilter::{ConntrackEntry, ConntrackStatus};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tortie_plan::evaluate::Packet;
 
 /// When many workloads go, the next look is for all that went meanwhile.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -73,15 +76,60 @@ async fn forget_family(
     v4: bool,
     addresses: &BTreeSet<IpAddr>,
 ) -> nlink::Result<()> {
-    let flows = if v4 { connection.get_conntrack().await? } else { connection.get_conntrack_v6().await? };
+    let flows = list(connection, v4).await?;
     let theirs = |flow: &&ConntrackEntry| {
         [flow.orig.src_ip, flow.reply.src_ip].into_iter().flatten().any(|source| addresses.contains(&source))
     };
-    for flow in flows.iter().filter(theirs) {
+    delete(connection, flows.iter().filter(theirs)).await.map(|_| ())
+}
+
+/// Forgets the flows whose first packet is denied; says how many those were.
+pub(crate) async fn cut(netns: &Netns, is_denied: impl Fn(&Packet) -> bool + Send + Sync) -> Result<usize> {
+    let describe = |error: nlink::Error| Error::kernel("connection tracking", &error);
+    let connection = netns.conntrack()?;
+    let mut count = 0;
+    for v4 in [true, false] {
+        let flows = list(&connection, v4).await.map_err(describe)?;
+        let denied: Vec<&ConntrackEntry> =
+            flows.iter().filter(|flow| opening(flow).is_some_and(|packet| is_denied(&packet))).collect();
+        count += delete(&connection, denied).await.map_err(describe)?;
+    }
+    Ok(count)
+}
+
+/// The packet that opened a flow, as policy saw it: with its own source, and the destination that answers. Nothing for
+/// flows that policy was not asked about: those that others belong to, and those of other zones.
+fn opening(flow: &ConntrackEntry) -> Option<Packet> {
+    let related = flow.status.is_some_and(|status| status & ConntrackStatus::EXPECTED.bits() != 0);
+    if related || flow.zone.is_some_and(|zone| zone != 0) {
+        return None;
+    }
+    Some(Packet {
+        source: flow.orig.src_ip?,
+        destination: flow.reply.src_ip?,
+        protocol: flow.proto.number(),
+        source_port: flow.orig.src_port.unwrap_or_default(),
+        destination_port: flow.reply.src_port.unwrap_or_default(),
+        icmp: flow.orig.icmp_type.map(|kind| (kind, flow.orig.icmp_code.unwrap_or_default())),
+    })
+}
+
+async fn list(connection: &Connection<Netfilter>, v4: bool) -> nlink::Result<Vec<ConntrackEntry>> {
+    if v4 { connection.get_conntrack().await } else { connection.get_conntrack_v6().await }
+}
+
+async fn delete<'f>(
+    connection: &Connection<Netfilter>,
+    flows: impl IntoIterator<Item = &'f ConntrackEntry>,
+) -> nlink::Result<usize> {
+    let mut count = 0;
+    for flow in flows {
         match connection.del_conntrack_entry(flow).await {
-            Err(error) if !error.is_not_found() => return Err(error),
-            _ => {}
+            Ok(()) => count += 1,
+            // Ended by itself meanwhile.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(count)
 }

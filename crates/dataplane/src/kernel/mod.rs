@@ -6,7 +6,7 @@ mod flows;
 mod types;
 
 pub(crate) use decode::mac;
-pub(crate) use flows::Forgetting;
+pub(crate) use flows::{Forgetting, cut};
 pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
 use crate::error::{Error, Result};

@@ -65,8 +65,14 @@ impl Writer<'_> {
             Test::Is(value) => self.compare(negated, value),
             Test::Begins(prefix) => self.compare(negated, prefix),
             Test::Any(bits) => {
-                self.bits(&bits.to_ne_bytes(), &[0; 4]);
-                self.compare(!negated, &[0; 4]);
+                // The lowest byte, where there is but one.
+                let mask = match field.length() {
+                    1 => bits.to_le_bytes()[..1].to_vec(),
+                    _ => bits.to_ne_bytes().to_vec(),
+                };
+                let zero = vec![0; mask.len()];
+                self.bits(&mask, &zero);
+                self.compare(!negated, &zero);
             }
             Test::Within(ranges) => match ranges.as_slice() {
                 [(first, last)] if first == last => self.compare(negated, first),
@@ -99,6 +105,7 @@ impl Writer<'_> {
             Field::DestinationPort => self.payload(TRANSPORT, 2, length, register),
             Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
             Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
+            Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
             Field::Mark => self.meta(3, register),
             Field::InIndex => self.meta(4, register),
             Field::InInterface => self.meta(6, register),
@@ -148,11 +155,12 @@ impl Writer<'_> {
     }
 
     /// The register becomes itself and `mask`, exclusive-or `flip`.
-    fn bits(&mut self, mask: &[u8; 4], flip: &[u8; 4]) {
+    fn bits(&mut self, mask: &[u8], flip: &[u8]) {
+        let length = u32::try_from(mask.len()).unwrap_or_default();
         let data = Attributes::default()
             .number(wire::NFTA_BITWISE_SREG, REGISTER)
             .number(wire::NFTA_BITWISE_DREG, REGISTER)
-            .number(wire::NFTA_BITWISE_LEN, 4)
+            .number(wire::NFTA_BITWISE_LEN, length)
             .nest(wire::NFTA_BITWISE_MASK, value_of(mask))
             .nest(wire::NFTA_BITWISE_XOR, value_of(flip));
         self.push("bitwise", data);

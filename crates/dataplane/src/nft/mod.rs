@@ -60,6 +60,8 @@ pub(crate) struct Enforcer {
     in_force: bool,
     /// The kernel has to be looked at before the next transaction.
     unsure: bool,
+    /// The kernel has what it shall have.
+    settled: bool,
     stats: TableStats,
 }
 
@@ -68,7 +70,9 @@ impl Enforcer {
         let kernel = Kernel::open(netns)?;
         let events = Events::open(netns, kernel.port())?;
         let state = State::new(settings);
-        Ok((Enforcer { kernel, state, in_force: false, unsure: true, stats: TableStats::default() }, events))
+        let stats = TableStats::default();
+        let enforcer = Enforcer { kernel, state, in_force: false, unsure: true, settled: false, stats };
+        Ok((enforcer, events))
     }
 
     pub fn replace(&mut self, plan: &Plan) {
@@ -82,6 +86,11 @@ impl Enforcer {
 
     pub fn stats(&self) -> TableStats {
         self.stats
+    }
+
+    /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// Says whether [`Enforcer::interfaces_are`] makes a difference.
@@ -111,6 +120,7 @@ impl Enforcer {
         }
         self.state.draw();
         let settled = self.settle().await;
+        self.settled = settled.is_ok();
         (self.stats.chains, self.stats.rules) = self.state.draft.chain_counts();
         (self.stats.sets, self.stats.maps) = self.state.draft.set_counts();
         if let Err(failure) = settled {

@@ -15,6 +15,7 @@ pub(crate) enum Field {
     DestinationPort,
     IcmpType,
     IcmpCode,
+    TcpFlags,
     Connection,
     ConnectionStatus,
     Mark,
@@ -57,7 +58,7 @@ impl Field {
             Field::Source(Family::V4) | Field::Destination(Family::V4) => 4,
             Field::InIndex | Field::Connection | Field::ConnectionStatus | Field::Mark => 4,
             Field::SourcePort | Field::DestinationPort => 2,
-            Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode => 1,
+            Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode | Field::TcpFlags => 1,
         }
     }
 }
@@ -137,6 +138,7 @@ pub(crate) mod state {
     pub const INVALID: u32 = 1;
     pub const ESTABLISHED: u32 = 2;
     pub const RELATED: u32 = 4;
+    pub const NEW: u32 = 8;
 }
 
 /// Bits of the packet's mark that are ours; the same as the reference's.

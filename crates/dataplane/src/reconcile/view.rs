@@ -59,6 +59,11 @@ impl Core {
         links.map(|link| (link.name.clone(), self.mirror.addresses_of(link.index).collect())).collect()
     }
 
+    /// The host's own addresses, on whatever interface.
+    pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
+        self.mirror.links().flat_map(|link| self.mirror.addresses_of(link.index)).collect()
+    }
+
     pub fn mtu(&self) -> MtuChoice {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
         let defaults = everywhere.map(|net| self.mirror.routes(&net).iter().min_by_key(|entry| entry.metric));

@@ -76,6 +76,7 @@ impl Generator {
         settings.policy.drop_invalid = self.chance(0.7);
         settings.policy.vxlan_from_workloads = self.chance(0.3);
         settings.policy.ipip_from_workloads = self.chance(0.3);
+        settings.policy.cut_denied_flows = self.chance(0.3);
         if self.chance(0.5) {
             let nets: Vec<IpNet> = self.some(&NETS, 2).iter().map(|net| net.parse().unwrap()).collect();
             for (safe, net) in settings.policy.failsafe_inbound.iter_mut().zip(nets) {

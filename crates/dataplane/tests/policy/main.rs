@@ -9,6 +9,7 @@ mod birth;
 #[path = "../../../compute/tests/policy/cluster.rs"]
 mod cluster;
 mod counted;
+mod cut;
 mod differential;
 mod flips;
 mod flood;

@@ -5,6 +5,7 @@ use crate::change::{Plan, Set};
 use crate::set::{Member, SetId, SetKind};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 /// Answers for one state of a plan. To be made once and asked often.
 #[derive(Clone, Debug)]
@@ -15,20 +16,15 @@ pub struct Index<'p> {
 
 #[derive(Clone, Debug)]
 enum Members<'p> {
-    Nets(Ranges),
+    /// Put in order when it is first asked: few questions concern all sets.
+    Nets(&'p Set, OnceLock<Ranges>),
     Ports(&'p Set),
 }
 
 impl<'p> Index<'p> {
     pub fn new(plan: &'p Plan) -> Index<'p> {
-        let nets = |set: &'p Set| {
-            set.members.iter().filter_map(|member| match member {
-                Member::Net(net) => Some(net),
-                Member::Port { .. } => None,
-            })
-        };
         let sets = plan.sets.iter().map(|(id, set)| match set.kind {
-            SetKind::Nets => (id, Members::Nets(Ranges::new(nets(set)))),
+            SetKind::Nets => (id, Members::Nets(set, OnceLock::new())),
             SetKind::Ports => (id, Members::Ports(set)),
         });
         Index { plan, sets: sets.collect() }
@@ -41,7 +37,7 @@ impl<'p> Index<'p> {
     /// Whether a set of nets has an address. A set that is not in the plan is empty.
     pub fn has_address(&self, set: &SetId, address: IpAddr) -> bool {
         match self.sets.get(set) {
-            Some(Members::Nets(ranges)) => ranges.contains(address),
+            Some(Members::Nets(set, ranges)) => ranges.get_or_init(|| ranges_of(set)).contains(address),
             Some(Members::Ports(_)) | None => false,
         }
     }
@@ -50,7 +46,14 @@ impl<'p> Index<'p> {
     pub fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool {
         match self.sets.get(set) {
             Some(Members::Ports(set)) => set.members.contains(&Member::Port { address, protocol, port }),
-            Some(Members::Nets(_)) | None => false,
+            Some(Members::Nets(..)) | None => false,
         }
     }
+}
+
+fn ranges_of(set: &Set) -> Ranges {
+    Ranges::new(set.members.iter().filter_map(|member| match member {
+        Member::Net(net) => Some(net),
+        Member::Port { .. } => None,
+    }))
 }

@@ -1,13 +1,14 @@
 //! The chains of one workload, and the sources it may use.
 
 use super::super::ranges;
-use super::super::rule::{Action, Family, Field, Match, Rule, interface, state};
+use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface, state};
 use super::super::table::{Chain, Element, join};
 use super::Tiers;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_plan::{Direction, Guard};
 
+const TCP: u8 = 6;
 const UDP: u8 = 17;
 const IPIP: u8 = 4;
 
@@ -22,6 +23,18 @@ pub(super) fn tracked(drop_invalid: bool) -> Vec<Rule> {
     rules
 }
 
+/// Connections begin with a SYN. Connection tracking takes up others too, from whichever side speaks first: a connection
+/// that was cut would come back by an answer, and what policy denies would pass as the answer to that.
+fn begins() -> Rule {
+    const SYN: u32 = 2;
+    let middle = vec![
+        Match::connection(state::NEW),
+        Match::is(Field::Protocol, [TCP]),
+        Match::new(Field::TcpFlags, Test::Any(SYN)).not(),
+    ];
+    Rule::new(middle, vec![Action::Count, Action::Drop]).says("not the beginning of a connection")
+}
+
 /// The chain of one workload in one direction.
 pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Chain {
     let settings = tiers.settings;
@@ -30,6 +43,9 @@ pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Ch
         return Chain { hook: None, rules: vec![down] };
     }
     let mut rules = tracked(settings.drop_invalid);
+    if settings.cut_denied_flows {
+        rules.push(begins());
+    }
     if direction == Direction::Egress {
         let guarded = |matches| {
             Rule::new(matches, vec![Action::Count, Action::Drop]).says("workloads may not encapsulate")

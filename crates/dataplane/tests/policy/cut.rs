@@ -1,0 +1,205 @@
+//! Established flows and a policy that changes: they live on, or are cut where the settings say so.
+
+use crate::namespace::{Namespace, eventually};
+use crate::plans::{change, guarded, ingress, open_plan, two_pods, udp};
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+use tortie_dataplane::{Dataplane, Reports};
+use tortie_plan::{Action, EndpointToHost, Member, Plan, Rule, Set, SetId, SetKind, Settings, Update};
+
+/// How long an answer is waited for that should not come.
+const SILENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Both ends of a connection.
+struct Flow {
+    client: End,
+    server: End,
+}
+
+enum End {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl End {
+    fn write(&mut self) {
+        match self {
+            End::Tcp(stream) => stream.write_all(&[7]).unwrap(),
+            End::Udp(socket) => drop(socket.send(&[7]).unwrap()),
+        }
+    }
+
+    fn hears(&mut self, patience: Duration) -> bool {
+        let mut byte = [0];
+        let heard = match self {
+            End::Tcp(stream) => {
+                stream.set_read_timeout(Some(patience)).unwrap();
+                stream.read(&mut byte)
+            }
+            End::Udp(socket) => {
+                socket.set_read_timeout(Some(patience)).unwrap();
+                socket.recv(&mut byte)
+            }
+        };
+        match heard {
+            Ok(count) => count == 1,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl Flow {
+    fn tcp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
+        let address = SocketAddr::new(address.parse().unwrap(), port);
+        let listener = to.open().run(|| TcpListener::bind(address).unwrap()).unwrap();
+        let client = from.open().run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let flow = Flow { client: End::Tcp(client), server: End::Tcp(server) };
+        flow.that_works()
+    }
+
+    fn udp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
+        let address = SocketAddr::new(address.parse().unwrap(), port);
+        let any: SocketAddr = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+        let server = to.open().run(|| UdpSocket::bind(address).unwrap()).unwrap();
+        let client = from.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
+        client.connect(address).unwrap();
+        client.send(&[1]).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (_, peer) = server.recv_from(&mut [0]).unwrap();
+        server.connect(peer).unwrap();
+        let flow = Flow { client: End::Udp(client), server: End::Udp(server) };
+        flow.that_works()
+    }
+
+    fn that_works(mut self) -> Flow {
+        assert!(self.lives(), "it works at first");
+        self
+    }
+
+    /// A byte each way.
+    fn lives(&mut self) -> bool {
+        self.client.write();
+        if !self.server.hears(PATIENCE) {
+            return false;
+        }
+        self.server.write();
+        self.client.hears(PATIENCE)
+    }
+
+    /// What the client sends does not arrive.
+    fn is_dead(&mut self) -> bool {
+        self.client.write();
+        !self.server.hears(SILENCE)
+    }
+}
+
+async fn start(node: &Namespace, cut: bool) -> (Dataplane, Reports) {
+    let mut settings = Settings::default();
+    settings.policy.endpoint_to_host = EndpointToHost::Accept;
+    settings.policy.cut_denied_flows = cut;
+    Dataplane::start(node.open(), settings).await.unwrap()
+}
+
+fn tcp(action: Action, port: u16) -> Rule {
+    Rule { protocol: Some(6), ..udp(action, port) }
+}
+
+/// Pod two takes everything at first.
+fn permissive() -> Plan {
+    guarded(open_plan(), &[("door", ingress(vec![Rule::new(Action::Allow)]))])
+}
+
+/// From now on only port 1000, and 4000 for members of a set.
+fn narrow() -> Update {
+    let mut members = tcp(Action::Allow, 4000);
+    members.source.sets = vec![friends()];
+    change("door", ingress(vec![tcp(Action::Allow, 1000), udp(Action::Allow, 1000), members]))
+}
+
+fn friends() -> SetId {
+    SetId::new("s:friends")
+}
+
+fn both() -> Vec<Member> {
+    ["10.65.0.2/32", "fd80:65::2/128"].iter().map(|net| Member::Net(net.parse().unwrap())).collect()
+}
+
+const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
+    let (node, one, two) = two_pods().await;
+    for own in ["192.0.2.1/32", "2001:db8::1/128"] {
+        node.ip(&format!("addr add {own} dev lo"));
+    }
+    let (dataplane, _reports) = start(&node, true).await;
+    let mut plan = permissive();
+    plan.sets.insert(friends(), Set { kind: SetKind::Nets, members: BTreeSet::from_iter(both()) });
+    dataplane.replace(plan).await.unwrap();
+    let (mut denied, mut denied_udp, mut allowed, mut of_friends) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for address in TWO {
+        denied.push(Flow::tcp(&one, &two, address, 2000));
+        denied_udp.push(Flow::udp(&one, &two, address, 2000));
+        allowed.push(Flow::tcp(&one, &two, address, 1000));
+        allowed.push(Flow::udp(&one, &two, address, 1000));
+        // Opened by two: what comes in are answers.
+        allowed.push(Flow::tcp(&two, &one, &address.replace('3', "2"), 3000));
+        allowed.push(Flow::udp(&two, &one, &address.replace('3', "2"), 3000));
+        // Opened by the host, which reaches its workloads whatever they say.
+        allowed.push(Flow::tcp(&node, &two, address, 5000));
+        of_friends.push(Flow::tcp(&one, &two, address, 4000));
+    }
+    assert_eq!(dataplane.apply(vec![narrow()]).await.unwrap().failures, []);
+    for flow in denied.iter_mut().chain(&mut denied_udp) {
+        eventually("the flow is cut", || flow.is_dead()).await;
+    }
+    for flow in &mut denied {
+        // Nor does it come back from the other side.
+        flow.server.write();
+        assert!(!flow.client.hears(SILENCE) && flow.is_dead());
+    }
+    for flow in allowed.iter_mut().chain(&mut of_friends) {
+        assert!(flow.lives());
+    }
+
+    let nobody = Update::Members { set: friends(), added: Vec::new(), removed: both() };
+    assert_eq!(dataplane.apply(vec![nobody]).await.unwrap().failures, []);
+    for flow in &mut of_friends {
+        eventually("the flow of one that is no member any more is cut", || flow.is_dead()).await;
+    }
+    assert!(allowed.iter_mut().all(Flow::lives));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_setting_established_flows_live_on() {
+    let (node, one, two) = two_pods().await;
+    let (dataplane, _reports) = start(&node, false).await;
+    dataplane.replace(permissive()).await.unwrap();
+    let mut flows = Vec::new();
+    for address in TWO {
+        flows.push(Flow::tcp(&one, &two, address, 2000));
+        flows.push(Flow::udp(&one, &two, address, 2000));
+    }
+    assert_eq!(dataplane.apply(vec![narrow()]).await.unwrap().failures, []);
+    // Longer than it takes to cut them where that is wanted.
+    for _ in 0..20 {
+        assert!(flows.iter_mut().all(Flow::lives));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    // What changed while nobody watched counts when somebody does.
+    drop(dataplane);
+    let (dataplane, _reports) = start(&node, true).await;
+    let mut plan = permissive();
+    plan.apply(narrow());
+    dataplane.replace(plan).await.unwrap();
+    for flow in &mut flows {
+        eventually("the flow is cut", || flow.is_dead()).await;
+    }
+}
