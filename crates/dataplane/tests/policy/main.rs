@@ -16,6 +16,7 @@ mod flood;
 mod generate;
 #[path = "../../../compute/tests/policy/history.rs"]
 mod history;
+mod logged;
 // Shared with the other tests of the kernel, which use more of it.
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]
