@@ -4,6 +4,7 @@ use crate::bgp::{BgpEnvironment, Speaking};
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
+use crate::services::ServiceRanges;
 use crate::workloads::{Name, Workloads, addresses, local_workload};
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
@@ -39,6 +40,7 @@ pub struct Compute {
     routes: Routes,
     /// None where the node does not speak BGP.
     speaking: Option<Speaking>,
+    service_ranges: ServiceRanges,
     policies: Policies,
     problems: BTreeMap<String, String>,
 }
@@ -79,6 +81,7 @@ impl Compute {
             workloads: Workloads::default(),
             routes: Routes::new(host),
             speaking: None,
+            service_ranges: ServiceRanges::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -109,6 +112,9 @@ impl Compute {
                 Ok(())
             }
             Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool),
+            Value::Resource(Resource::BGPConfiguration(configuration)) => {
+                self.service_ranges.put(configuration)
+            }
             Value::Resource(Resource::FelixConfiguration(configuration)) => {
                 self.configurations.insert(configuration.metadata.name.clone(), (**configuration).clone());
                 self.configure();
@@ -173,6 +179,7 @@ impl Compute {
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
             }
+            Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
             _ => {}
@@ -195,6 +202,7 @@ impl Compute {
         guards.append(&mut removed);
         guards.append(&mut added);
         guards.append(&mut gone);
+        guards.extend(self.service_ranges.flush());
         guards.extend(self.speaking.as_mut().and_then(Speaking::flush).map(Update::Bgp));
         guards
     }

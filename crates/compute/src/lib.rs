@@ -8,6 +8,7 @@ mod engine;
 mod parameters;
 mod policy;
 mod routes;
+mod services;
 mod settings;
 mod workloads;
 

@@ -55,6 +55,11 @@ impl Parameters {
             failsafe_outbound: self.failsafes("failsafeOutboundHostPorts"),
             log_prefix: self.text("logPrefix"),
             cut_denied_flows: self.flag("cutDeniedFlows"),
+            service_loop: match self.text("serviceLoopPrevention").to_ascii_lowercase().as_str() {
+                "disabled" => None,
+                "reject" => Some(DenyAction::Reject),
+                _ => Some(DenyAction::Drop),
+            },
         }
     }
 
@@ -120,6 +125,8 @@ mod tests {
         assert!(policy("AllowIPIPPacketsFromWorkloads", "true").ipip_from_workloads);
         assert_eq!(policy("LogPrefix", "%t %n").log_prefix, "%t %n");
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
+        assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
+        assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);
     }
 
     #[test]

@@ -354,12 +354,14 @@ pub fn ranges(host: &str, speaks_bgp: bool) -> Vec<tortie_model::KeyRange> {
         Kind::WorkloadEndpoint,
         Kind::FelixConfiguration,
         Kind::ClusterInformation,
+        // Where services are.
+        Kind::BGPConfiguration,
     ];
     let blocks = KeyRange::Blocks { ip_version: None };
     let mut ranges: Vec<KeyRange> =
         kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
     if speaks_bgp {
-        ranges.extend([Kind::BGPConfiguration, Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
+        ranges.extend([Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
         let (affinity, owner) = (AffinityType::Host, Some(host.to_owned()));
         ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
     }

@@ -23,6 +23,9 @@ pub struct Plan {
     pub profiles: BTreeMap<String, Arc<Profile>>,
     pub guards: BTreeMap<WorkloadId, Guard>,
     pub host_endpoints: BTreeMap<String, HostEndpoint>,
+    /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
+    /// would go round between the node and its router.
+    pub service_ranges: BTreeSet<IpNet>,
     /// None where the node does not speak it.
     pub bgp: Option<Arc<Bgp>>,
 }
@@ -53,6 +56,7 @@ pub enum Update {
     Profile(String, Option<Arc<Profile>>),
     Guard(WorkloadId, Option<Guard>),
     HostEndpoint(String, Option<HostEndpoint>),
+    ServiceRanges(BTreeSet<IpNet>),
     Bgp(Arc<Bgp>),
 }
 
@@ -84,6 +88,7 @@ impl Plan {
             Update::Profile(name, profile) => put(&mut self.profiles, name, profile),
             Update::Guard(id, guard) => put(&mut self.guards, id, guard),
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
+            Update::ServiceRanges(ranges) => self.service_ranges = ranges,
             Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
     }

@@ -58,6 +58,8 @@ pub struct PolicySettings {
     pub log_prefix: String,
     /// Cut established flows that a new policy denies.
     pub cut_denied_flows: bool,
+    /// What becomes of what is forwarded to a service that is none; nothing special if `None`.
+    pub service_loop: Option<DenyAction>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +102,7 @@ impl Default for PolicySettings {
             failsafe_outbound: [safe(udp, 53), safe(udp, 67)].into_iter().chain(both).collect(),
             log_prefix: "calico-packet".into(),
             cut_denied_flows: false,
+            service_loop: Some(DenyAction::Drop),
         }
     }
 }

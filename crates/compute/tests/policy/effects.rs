@@ -224,3 +224,21 @@ fn the_profile_that_allows_everything_is_always_there() {
     let profile = &node.plan.profiles["projectcalico-default-allow"];
     assert_eq!((profile.ingress[0].action, profile.egress[0].action), (Action::Allow, Action::Allow));
 }
+
+#[test]
+fn the_ranges_of_services_follow_the_configuration_for_all() {
+    let configuration = |name: &str, spec| object(Kind::BGPConfiguration, "", name, json!({}), spec);
+    let ranges = |node: &Node| node.plan.service_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let spec = json!({"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}, {"cidr": "fd96::/112"}],
+        "serviceLoadBalancerIPs": [{"cidr": "192.0.2.0/24"}], "serviceExternalIPs": [{"cidr": "198.51.100.1/32"}]});
+    let all = configuration("default", spec.clone());
+    let mut node = Node::with(&[all.clone(), configuration("node.n1", json!({"logSeverityScreen": "Debug"}))]);
+    assert_eq!(ranges(&node), ["10.96.0.0/12", "192.0.2.0/24", "198.51.100.1/32", "fd96::/112"]);
+    assert_eq!(node.put(&[all.clone()]), [], "nothing new");
+    node.put(&[configuration("default", json!({"serviceClusterIPs": [{"cidr": "10.96.0.1/12"}]}))]);
+    assert_eq!((ranges(&node).len(), node.compute.problems().len()), (0, 1));
+    node.put(&[all.clone()]);
+    assert_eq!((ranges(&node).len(), node.compute.problems().len()), (4, 0));
+    node.delete(&all);
+    assert_eq!(ranges(&node), [""; 0]);
+}

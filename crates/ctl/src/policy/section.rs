@@ -245,6 +245,7 @@ fn kind(cause: Cause<'_>) -> &'static str {
         Cause::NoHostEndpoint => "noHostEndpoint",
         Cause::HostToWorkload => "hostToWorkload",
         Cause::NoForwardPolicy => "noForwardPolicy",
+        Cause::ServiceLoop => "serviceLoop",
     }
 }
 
@@ -292,5 +293,6 @@ fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster)
         Cause::NoHostEndpoint => "not policed: no host endpoint guards its interface".to_owned(),
         Cause::HostToWorkload => "a host reaches its own workloads, whatever their policies".to_owned(),
         Cause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
+        Cause::ServiceLoop => "no service has this address (serviceLoopPrevention)".to_owned(),
     }
 }

@@ -5,6 +5,7 @@ use super::ranges;
 use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
+use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(crate) struct State {
     profiles: BTreeMap<String, Arc<Profile>>,
     guards: BTreeMap<WorkloadId, Guard>,
     hosts: BTreeMap<String, HostEndpoint>,
+    service_ranges: BTreeSet<IpNet>,
     /// Who claims an interface; the smallest has it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
     /// Interfaces that do not lead to workloads, and their addresses.
@@ -60,6 +62,7 @@ impl State {
             profiles: BTreeMap::new(),
             guards: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            service_ranges: BTreeSet::new(),
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
             assignment: Assignment::default(),
@@ -100,6 +103,7 @@ impl State {
         for (name, endpoint) in &plan.host_endpoints {
             self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
         }
+        self.apply(&Update::ServiceRanges(plan.service_ranges.clone()));
     }
 
     pub fn apply(&mut self, update: &Update) {
@@ -131,6 +135,10 @@ impl State {
                 let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
                 self.stale.policies.extend(named.cloned());
                 self.assign();
+                self.stale.fixed = true;
+            }
+            Update::ServiceRanges(ranges) => {
+                self.service_ranges.clone_from(ranges);
                 self.stale.fixed = true;
             }
         }
@@ -407,7 +415,7 @@ impl State {
         });
         let there = |family| nets.contains(&(family, true));
         let part = hosts::draw(&self.hosts, &self.assignment, self.tiers());
-        let mut chains = entry::chains(&self.settings, there, &part.ways);
+        let mut chains = entry::chains(&self.settings, &self.service_ranges, there, &part.ways);
         chains.extend(part.chains);
         let drawn: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, drawn.clone()).difference(&drawn) {

@@ -84,6 +84,7 @@ impl Index {
             | Update::Profile(..)
             | Update::Guard(..)
             | Update::HostEndpoint(..)
+            | Update::ServiceRanges(_)
             | Update::Bgp(_) => return touched,
         }
         self.plan.apply(update);

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::evaluate::{Connection, Packet};
 use tortie_plan::{
-    Action, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId, PolicyKind,
+    Action, DenyAction, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId, PolicyKind,
     PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
 };
 
@@ -37,6 +37,14 @@ const NETS: [&str; 20] = [
     "fd77::1/128",
     "192.168.77.0/24",
     "::/0",
+];
+const SERVICES: [&str; 6] = [
+    "10.65.1.0/31",
+    "198.51.100.4/30",
+    "198.51.100.6/32",
+    "fd65:1::/127",
+    "2001:db8::4/126",
+    "2001:db8::6/128",
 ];
 const PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
 const NET_SETS: [&str; 4] = ["s:red", "s:green", "s:blue", "svcnoport:cart"];
@@ -77,6 +85,7 @@ impl Generator {
         settings.policy.vxlan_from_workloads = self.chance(0.3);
         settings.policy.ipip_from_workloads = self.chance(0.3);
         settings.policy.cut_denied_flows = self.chance(0.3);
+        settings.policy.service_loop = self.maybe(0.8, |_| DenyAction::Drop);
         if self.chance(0.5) {
             let nets: Vec<IpNet> = self.some(&NETS, 2).iter().map(|net| net.parse().unwrap()).collect();
             for (safe, net) in settings.policy.failsafe_inbound.iter_mut().zip(nets) {
@@ -144,6 +153,10 @@ impl Generator {
                 forward: self.maybe(0.5, Generator::tiers).unwrap_or_default(),
             };
             plan.host_endpoints.insert(format!("host-{number}"), endpoint);
+        }
+        if self.chance(0.3) {
+            let ranges = self.some(&SERVICES, 3);
+            plan.service_ranges = ranges.iter().map(|net| net.parse().unwrap()).collect();
         }
         plan
     }

@@ -49,6 +49,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             found.push(smaller);
         }
     };
+    with(&|plan| plan.service_ranges.clear());
     for name in plan.host_endpoints.keys() {
         with(&|plan| {
             plan.host_endpoints.remove(name);

@@ -325,6 +325,9 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
         .extend(differing(&old.guards, &new.guards).into_iter().map(|(id, guard)| Update::Guard(id, guard)));
     let hosts = differing(&old.host_endpoints, &new.host_endpoints);
     updates.extend(hosts.into_iter().map(|(name, endpoint)| Update::HostEndpoint(name, endpoint)));
+    if old.service_ranges != new.service_ranges {
+        updates.push(Update::ServiceRanges(new.service_ranges.clone()));
+    }
     updates
 }
 

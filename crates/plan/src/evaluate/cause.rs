@@ -56,6 +56,8 @@ pub enum Cause<'p> {
     HostToWorkload,
     /// The host endpoint says nothing about what is forwarded.
     NoForwardPolicy,
+    /// Forwarded to an address of services that no service has.
+    ServiceLoop,
 }
 
 /// What was looked at, in order.

@@ -61,10 +61,21 @@ impl<'w, 'p> Walk<'w, 'p> {
         if self.node.leads_to_workload(to) {
             last = self.workload(to, Direction::Ingress)?;
         }
-        match self.forwarded(to, Direction::Egress)? {
-            rule @ Cause::Rule(_) => ControlFlow::Continue(rule),
-            _ => ControlFlow::Continue(last),
+        if let rule @ Cause::Rule(_) = self.forwarded(to, Direction::Egress)? {
+            last = rule;
         }
+        if self.goes_round() {
+            return self.refuse(Cause::ServiceLoop);
+        }
+        ControlFlow::Continue(last)
+    }
+
+    /// A service would have rewritten the destination by now.
+    fn goes_round(&self) -> bool {
+        let mut ranges = self.node.index().plan().service_ranges.iter();
+        self.node.policy().service_loop.is_some()
+            && !self.connection.is_known()
+            && ranges.any(|range| range.contains(&self.packet.destination))
     }
 
     pub fn output(&mut self, to: &str) -> Passage<'p> {

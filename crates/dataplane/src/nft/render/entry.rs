@@ -8,9 +8,9 @@ use super::super::table::{Chain, Hook, Point};
 use super::hosts::{Ways, accepted_early};
 use super::names;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
-use tortie_plan::{EndpointToHost, Settings};
+use tortie_plan::{DenyAction, EndpointToHost, Settings};
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
@@ -24,6 +24,7 @@ const FILTER: i32 = 0;
 /// The chains that the kernel enters and those they share. `source_nets` says for which families there is a set of those.
 pub(crate) fn chains(
     settings: &Settings,
+    service_ranges: &BTreeSet<IpNet>,
     source_nets: impl Fn(Family) -> bool,
     ways: &Ways,
 ) -> BTreeMap<String, Chain> {
@@ -41,6 +42,7 @@ pub(crate) fn chains(
     enter("forward-from", Point::Forward, FILTER - 1, entry.forward_from());
     enter("forward-to", Point::Forward, FILTER, entry.forward_to());
     enter("forward-host-out", Point::Forward, FILTER + 1, ways.forward_out.clone());
+    enter("forward-services", Point::Forward, FILTER + 2, entry.forward_services(service_ranges));
     enter("output-raw", Point::Output, RAW, entry.output_raw());
     enter("output", Point::Output, FILTER, entry.output());
     enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
@@ -119,6 +121,28 @@ impl Entry<'_> {
         let unknown = [Action::Count, Action::Drop];
         let mut rules = vec![dispatch(Field::OutInterface, names::TO)];
         rules.extend(self.workloads(Field::OutInterface, "to an unknown workload", &unknown));
+        rules
+    }
+
+    /// Destinations of services were rewritten before: who is still addressed to one will not be found there either.
+    fn forward_services(&self, ranges: &BTreeSet<IpNet>) -> Vec<Rule> {
+        let Some(action) = self.settings.policy.service_loop.filter(|_| !ranges.is_empty()) else {
+            return Vec::new();
+        };
+        let deny = match action {
+            DenyAction::Drop => Action::Drop,
+            DenyAction::Reject => Action::Reject,
+        };
+        let known = Match::connection(state::ESTABLISHED | state::RELATED);
+        let mut rules = vec![Rule::new(vec![known], vec![Action::Accept])];
+        for family in Family::BOTH {
+            let ranges = ranges::of_nets(ranges, family);
+            if !ranges.is_empty() {
+                let to_them = Match::new(Field::Destination(family), Test::Within(ranges));
+                let actions = vec![Action::Count, deny.clone()];
+                rules.push(Rule::new(vec![Match::family(family), to_them], actions).says("no such service"));
+            }
+        }
         rules
     }
 

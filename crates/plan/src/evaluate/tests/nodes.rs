@@ -412,3 +412,18 @@ fn the_trace_tells_whose_rules_were_asked() {
         .collect();
     assert_eq!(parties, [("shop/a", Egress), ("shop/b", Ingress)]);
 }
+
+#[test]
+fn what_is_forwarded_to_no_service_goes_nowhere() {
+    let mut world = World::new();
+    world.plan.service_ranges = ["10.96.0.0/12", "fd96::/112"].iter().map(|net| net.parse().unwrap()).collect();
+    for (from, service) in [(A, "10.96.0.1"), ("fd00::1", "fd96::1")] {
+        let stray = tcp(from, service, 80);
+        world.denies(&stray, TO_A, UPLINK, "ServiceLoop");
+        assert!(world.allows_in_state(Connection::Established, &stray, TO_A, UPLINK));
+        assert!(world.allows(&stray, Host, UPLINK), "the host's own packets are not forwarded");
+    }
+    assert!(world.allows(&tcp(A, OUTSIDE, 80), TO_A, UPLINK));
+    world.settings.policy.service_loop = None;
+    assert!(world.allows(&tcp(A, "10.96.0.1", 80), TO_A, UPLINK));
+}
