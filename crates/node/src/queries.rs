@@ -90,6 +90,7 @@ fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
         "received": peer.prefixes_in.v4 + peer.prefixes_in.v6,
         "sent": peer.prefixes_out.v4 + peer.prefixes_out.v6,
         "awaited": peer.waiting,
+        "established": peer.established,
         "error": peer.last_error,
     })
 }
