@@ -6,5 +6,6 @@
 mod filters;
 mod place;
 mod router;
+mod seeing;
 mod uptime;
 mod world;

@@ -5,6 +5,7 @@ use crate::router::{Config, Router};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
@@ -138,21 +139,20 @@ impl World {
         addresses.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
     }
 
-    /// `tortie WORDS... -o json` on the node.
-    pub fn tortie(&self, words: &[&str]) -> Value {
-        let run_dir = self.dir.path().join("run");
-        let output = Command::new(TORTIE)
-            .args(words)
-            .args(["-o", "json"])
-            .env("TORTIE_RUN_DIR", run_dir)
-            .output()
-            .unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    /// What the node answers to a question, as `tortie bgp` asks it. Nothing while it cannot.
+    fn ask(&self, question: &str) -> Value {
+        let answered = || -> std::io::Result<Value> {
+            let mut stream = UnixStream::connect(self.dir.path().join("run/node.sock"))?;
+            stream.write_all(json!({"ask": question}).to_string().as_bytes())?;
+            stream.shutdown(std::net::Shutdown::Write)?;
+            Ok(serde_json::from_reader(stream)?)
+        };
+        answered().unwrap_or_default()
     }
 
     /// The node's session with an address.
     pub fn session(&self, address: &str) -> Value {
-        let answer = self.tortie(&["bgp", "peers"]);
+        let answer = self.ask("bgp peers");
         let mut peers = answer["peers"].as_array().cloned().unwrap_or_default().into_iter();
         peers.find(|peer| peer["address"] == address).unwrap_or_default()
     }
@@ -168,7 +168,7 @@ impl World {
     /// Paths that the node has from a router: the whole of what it knows of each.
     pub fn learnt(&self, router: &Router, v6: bool) -> Vec<Value> {
         let name = self.session(&router.address(v6))["name"].clone();
-        let answer = self.tortie(&["bgp", "routes"]);
+        let answer = self.ask("bgp routes");
         let routes = answer["routes"].as_array().cloned().unwrap_or_default();
         routes.into_iter().filter(|route| route["peer"] == name).collect()
     }
@@ -180,8 +180,8 @@ impl World {
 
     /// For whoever looks at a failure.
     pub fn picture(&self) -> String {
-        let routes = self.tortie(&["bgp", "routes"]);
-        format!("{:#}\n{routes:#}\n{}", self.tortie(&["bgp", "peers"]), self.log())
+        let routes = self.ask("bgp routes");
+        format!("{:#}\n{routes:#}\n{}", self.ask("bgp peers"), self.log())
     }
 }
 
