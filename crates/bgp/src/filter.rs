@@ -151,14 +151,15 @@ impl Match {
 }
 
 impl PrefixMatch {
+    /// The negations deny all of it, the length included.
     pub fn matches(&self, net: &IpNet) -> bool {
-        self.length.as_ref().is_none_or(|range| range.contains(&net.prefix_len()))
-            && match self.operator {
-                PrefixOperator::In => self.set.covers(net),
-                PrefixOperator::NotIn => !self.set.covers(net),
-                PrefixOperator::Equal => self.set.contains(net),
-                PrefixOperator::NotEqual => !self.set.contains(net),
-            }
+        let long_enough = || self.length.as_ref().is_none_or(|range| range.contains(&net.prefix_len()));
+        match self.operator {
+            PrefixOperator::In => self.set.covers(net) && long_enough(),
+            PrefixOperator::NotIn => !(self.set.covers(net) && long_enough()),
+            PrefixOperator::Equal => self.set.contains(net) && long_enough(),
+            PrefixOperator::NotEqual => !(self.set.contains(net) && long_enough()),
+        }
     }
 }
 
@@ -241,6 +242,10 @@ mod tests {
         for (net, expected) in
             [("fd00:1::/48", false), ("fd00:1::/64", true), ("fd00:1::/80", true), ("fd00:1::/96", false)]
         {
+            assert_eq!(accepts(when.clone(), asked(net), &Attrs::default()), expected, "{net}");
+        }
+        let when = prefix(NotIn, "10.0.0.0/8", Some(16..=24));
+        for (net, expected) in [("10.0.0.0/8", true), ("10.1.0.0/16", false), ("10.1.2.128/25", true)] {
             assert_eq!(accepts(when.clone(), asked(net), &Attrs::default()), expected, "{net}");
         }
     }

@@ -14,10 +14,11 @@ pub mod rib;
 mod speaker;
 mod task;
 mod timers;
+mod waiting;
 
 pub use config::{Config, ConfigError, NextHopMode, PeerConfig};
 pub use family::{Family, PerFamily};
 pub use net::sockets::Sockets;
 pub use prefix_set::PrefixSet;
 pub use rib::attrs::Attrs;
-pub use speaker::{Routes, Speaker, SpeakerError};
+pub use speaker::{Batch, Routes, Speaker, SpeakerError};

@@ -9,7 +9,7 @@ use crate::task::{Command, Task};
 use ipnet::IpNet;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// How many batches of route changes may wait for whoever takes them.
@@ -36,12 +36,24 @@ pub struct Speaker {
 /// the latest.
 #[derive(Debug)]
 pub struct Routes {
-    batches: mpsc::Receiver<Vec<RouteChange>>,
+    batches: mpsc::Receiver<Batch>,
+}
+
+/// Some changes, and since when the oldest of them was known.
+#[derive(Debug)]
+pub struct Batch {
+    pub changes: Vec<RouteChange>,
+    pub since: Instant,
 }
 
 impl Routes {
     /// The next changes. None: the speaker has ended.
     pub async fn next(&mut self) -> Option<Vec<RouteChange>> {
+        self.next_batch().await.map(|batch| batch.changes)
+    }
+
+    /// The same, with their age.
+    pub async fn next_batch(&mut self) -> Option<Batch> {
         self.batches.recv().await
     }
 }

@@ -1,12 +1,13 @@
 //! The one task that owns the core: it alone decides, everything else sends it messages.
 
 use crate::config::Config;
-use crate::core::{BestRoute, Conn, Core, Order, RouteChange, RouteStatus, Shutdown, Status};
+use crate::core::{BestRoute, Conn, Core, Order, RouteStatus, Shutdown, Status};
 use crate::family::Family;
 use crate::net::connection::{Connection, Input};
 use crate::net::sockets::{Sockets, secure, sign};
 use crate::rib::attrs::Attrs;
-use crate::speaker::SpeakerError;
+use crate::speaker::{Batch, SpeakerError};
+use crate::waiting::Waiting;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,7 +45,8 @@ pub struct Task {
     config: Config,
     sockets: Sockets,
     commands: mpsc::UnboundedReceiver<Command>,
-    changes: mpsc::Sender<Vec<RouteChange>>,
+    changes: mpsc::Sender<Batch>,
+    waiting: Waiting,
     inputs: mpsc::Receiver<Input>,
     input: mpsc::Sender<Input>,
     started: Instant,
@@ -72,7 +74,7 @@ impl Task {
         config: Config,
         sockets: Sockets,
         commands: mpsc::UnboundedReceiver<Command>,
-        changes: mpsc::Sender<Vec<RouteChange>>,
+        changes: mpsc::Sender<Batch>,
     ) -> Result<Task, SpeakerError> {
         let (input, inputs) = mpsc::channel(WAITING);
         let mut task = Task {
@@ -80,6 +82,7 @@ impl Task {
             sockets,
             commands,
             changes,
+            waiting: Waiting::default(),
             inputs,
             input,
             started: Instant::now(),
@@ -96,6 +99,7 @@ impl Task {
     pub async fn run(mut self) {
         loop {
             self.work();
+            self.waiting.recorded(self.core.changes_recorded(), std::time::Instant::now());
             let timer = self.core.next_timer().map(|at| self.started + at);
             tokio::select! {
                 biased;
@@ -114,11 +118,12 @@ impl Task {
                     self.core.tick(now);
                 }
                 permit = self.changes.clone().reserve_owned(), if self.core.has_changes() => {
+                    let since = self.waiting.oldest(self.core.changes_taken());
                     let changes = self.core.changes(BATCH);
-                    match permit {
-                        Ok(permit) => drop(permit.send(changes)),
-                        // Nobody wants them.
-                        Err(_) => drop(changes),
+                    // Otherwise nobody wants them.
+                    if let Ok(permit) = permit {
+                        let since = since.unwrap_or_else(std::time::Instant::now);
+                        permit.send(Batch { changes, since });
                     }
                 }
                 input = self.inputs.recv() => {

@@ -14,6 +14,7 @@ mod nft;
 pub mod pod;
 mod reconcile;
 mod sysctl;
+mod ways;
 
 pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, Dataplane, Report, Reports};
@@ -21,3 +22,4 @@ pub use error::{Error, Failure, Result};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
 pub use nft::{RuleCounter, TableStats, When, counters, remove_table};
+pub use ways::{Way, Ways};

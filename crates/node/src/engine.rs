@@ -130,7 +130,7 @@ impl Engine {
             tokio::select! {
                 Some((range, event)) = news.recv() => self.hear(range, event),
                 Some(order) = orders.recv() => self.obey(order),
-                Some(routes) = learnt(&mut self.bgp) => self.learn(routes).await,
+                Some(news) = learnt(&mut self.bgp) => self.learn(news).await,
                 _ = retry.tick() => {}
                 else => return,
             }
@@ -206,13 +206,18 @@ impl Engine {
     }
 
     /// Takes in what BGP brought. It never comes before the plan it follows from is in the kernel.
-    async fn learn(&mut self, mut routes: Vec<Update>) {
+    async fn learn(&mut self, news: bgp::News) {
+        let (mut routes, mut ages) = (news.routes, vec![news.since]);
         while let Some(Ok(more)) = self.bgp.as_mut().map(|bgp| bgp.learnt.try_recv()) {
-            routes.extend(more);
+            routes.extend(more.routes);
+            ages.push(more.since);
         }
         routes.iter().for_each(|route| self.plan.apply(route.clone()));
         // What fails is tried again by the dataplane itself, or by starting it anew.
-        let _ = self.program(routes).await;
+        if self.program(routes).await.is_ok() {
+            let lag = &self.state.metrics.fib_lag;
+            ages.iter().for_each(|since| lag.observe(since.elapsed().as_secs_f64()));
+        }
     }
 
     async fn converge(&mut self) {
@@ -333,7 +338,7 @@ impl Engine {
     }
 }
 
-async fn learnt(bgp: &mut Option<bgp::Link>) -> Option<Vec<Update>> {
+async fn learnt(bgp: &mut Option<bgp::Link>) -> Option<bgp::News> {
     match bgp {
         Some(bgp) => bgp.learnt.recv().await,
         None => std::future::pending().await,

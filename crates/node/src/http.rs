@@ -1,5 +1,6 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
+use crate::bgp;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -90,16 +91,34 @@ async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
     (StatusCode::OK, report(&state))
 }
 
-/// Not ready: nothing was heard of the store yet, or the kernel does not take the plan. A store that went away later
-/// does not make the node unready: it goes on with what it has.
+/// Not ready: nothing was heard of the store yet, the kernel does not take the plan, or BGP has no sessions. A store
+/// that went away later does not make the node unready: it goes on with what it has.
 async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
     let broken = state.troubles().contains_key("dataplane");
-    let ready = state.is_in_sync() && !broken;
-    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report(&state))
+    let bgp = bgp_readiness(&state).await;
+    let ready = state.is_in_sync() && !broken && bgp.is_ok();
+    let sessions = bgp.err().map(|missing| missing + "\n").unwrap_or_default();
+    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report(&state) + &sessions)
+}
+
+/// A node that is not to speak BGP has nothing to wait for.
+async fn bgp_readiness(state: &State) -> Result<(), String> {
+    match state.speech() {
+        Some(speech) => {
+            let status = speech.speaker.status().await.map_err(|error| error.to_string())?;
+            bgp::ready(&status, None, bgp::PATIENCE)
+        }
+        None => state.troubles().remove("bgp").map_or(Ok(()), Err),
+    }
 }
 
 async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
-    ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics.text())
+    let sessions = match state.speech() {
+        Some(speech) => speech.speaker.status().await.ok(),
+        None => None,
+    };
+    let text = state.metrics.text() + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default();
+    ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 /// Which part is late, in words.

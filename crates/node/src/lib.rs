@@ -9,6 +9,7 @@ mod files;
 mod http;
 mod journal;
 mod metrics;
+mod node_status;
 mod options;
 mod queries;
 mod run;

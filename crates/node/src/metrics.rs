@@ -32,6 +32,8 @@ pub struct Metrics {
     pub bad_objects: Counter,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     pub table: TableMetrics,
+    /// From the moment a route was learnt until the kernel has it.
+    pub fib_lag: Histogram,
 }
 
 /// The table that enforces policy.
@@ -87,6 +89,7 @@ impl Metrics {
             bad_objects: Counter::default(),
             cni_requests: Family::default(),
             table: TableMetrics::default(),
+            fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
         };
         metrics.resync_state.set(1);
         let hosts: Family<[(&'static str, String); 1], Gauge> = Family::default();
@@ -140,6 +143,11 @@ impl Metrics {
         );
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
         r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
+        r.register(
+            "bgp_fib_lag_seconds",
+            "Time from learning routes to having them in the kernel, of the oldest of each batch",
+            metrics.fib_lag.clone(),
+        );
         let table = &metrics.table;
         r.register("felix_nft_chains", "Chains of our table", table.chains.clone());
         r.register("felix_nft_rules", "Rules of our table", table.rules.clone());

@@ -1,5 +1,6 @@
 //! The socket for people who look: one question and one answer per connection, both JSON.
 
+use crate::bgp;
 use crate::state::State;
 use serde_json::{Value, json};
 use std::io;
@@ -15,11 +16,12 @@ use tortie_bgp::{Family, Speaker};
 const LIMIT: u64 = 64 << 10;
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// A speaker and when it was started.
+/// A speaker, when it was started and when its configuration last changed.
 #[derive(Clone, Debug)]
 pub struct Speech {
     pub speaker: Speaker,
     pub started: SystemTime,
+    pub configured: SystemTime,
 }
 
 pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
@@ -56,6 +58,7 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
     let answer = match question["ask"].as_str() {
         Some("bgp peers") => peers(state).await,
         Some("bgp routes") => routes(state).await,
+        Some("bgp ready") => ready(state, &question).await,
         Some(other) => Err(format!("{other:?} is no question that is known here")),
         None => Err("the question must be an object with the field \"ask\"".to_owned()),
     };
@@ -78,6 +81,14 @@ async fn peers(state: &State) -> Result<Value, String> {
     )
 }
 
+/// Whether the sessions of a family (`"v6": true` or `false`) are as far as they must be, the speaker being younger or
+/// older than `"patience"` seconds.
+async fn ready(state: &State, question: &Value) -> Result<Value, String> {
+    let status = speech(state)?.speaker.status().await.map_err(|error| error.to_string())?;
+    let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);
+    bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
+}
+
 fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
     let since = (started + peer.since).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -90,6 +101,7 @@ fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
         "received": peer.prefixes_in.v4 + peer.prefixes_in.v6,
         "sent": peer.prefixes_out.v4 + peer.prefixes_out.v6,
         "awaited": peer.waiting,
+        "established": peer.established,
         "error": peer.last_error,
     })
 }

@@ -4,6 +4,7 @@ use crate::bgp::Speaking;
 use crate::cni::{self, Wiring};
 use crate::engine::{self, Engine};
 use crate::journal::{Journal, Phase};
+use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
@@ -127,6 +128,7 @@ async fn start(
     tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), run_dir, reports));
     tokio::spawn(status::heartbeats(state.clone(), client.clone(), name.to_owned()));
     tokio::spawn(queries::serve(args.query_socket(), state.clone()));
+    tokio::spawn(NodeStatuses::follow(&state, &resources, &host, name));
     tokio::spawn(http::serve_health(state.clone()));
     tokio::spawn(http::serve_metrics(state.clone()));
     tokio::spawn(follow_addresses(resources.clone(), variables.clone(), name.to_owned()));

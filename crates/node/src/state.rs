@@ -16,6 +16,7 @@ pub struct State {
     in_sync: watch::Sender<bool>,
     mtu: watch::Sender<u32>,
     workloads_changed: Notify,
+    speech_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +42,7 @@ impl State {
             in_sync: watch::channel(false).0,
             mtu: watch::channel(0).0,
             workloads_changed: Notify::new(),
+            speech_changed: Notify::new(),
         }
     }
 
@@ -121,6 +123,19 @@ impl State {
 
     pub fn set_speech(&self, speech: Option<Speech>) {
         self.lock().speech = speech;
+        self.speech_changed.notify_one();
+    }
+
+    /// The speaker has been given another configuration.
+    pub fn note_configured(&self) {
+        if let Some(speech) = &mut self.lock().speech {
+            speech.configured = std::time::SystemTime::now();
+        }
+    }
+
+    /// Returns when the node began to speak BGP, or ceased to, since it was last called.
+    pub async fn speech_changed(&self) {
+        self.speech_changed.notified().await;
     }
 
     pub fn speech(&self) -> Option<Speech> {

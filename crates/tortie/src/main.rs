@@ -4,6 +4,7 @@
 mod bgp;
 mod crds;
 mod datastore;
+mod health;
 mod node;
 mod policy;
 mod up;
@@ -43,6 +44,7 @@ enum Part {
     Diff(Box<Diff>),
     Policy(policy::PolicyArgs),
     Bgp(bgp::BgpArgs),
+    Health(health::HealthArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
@@ -55,7 +57,7 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let args: Vec<OsString> = health::in_our_words(std::env::args_os().collect());
     let result = match called_as(&args) {
         // First of all, and with nothing else set up: a runtime waits for it.
         Name::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
@@ -130,6 +132,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             let changes = block_on(&args.global.log_level, diff(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(changes)));
         }
+        Part::Health(args) => return health::run(&args, &mut out),
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
             log_to_stderr();

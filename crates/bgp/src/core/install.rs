@@ -44,6 +44,16 @@ impl Core {
             && (!self.installed_all() || (self.restart.local_complete && !self.completed))
     }
 
+    /// How many changes there have been. Those of one prefix count each.
+    pub fn changes_recorded(&self) -> u64 {
+        self.rib.v4.install.end() + self.rib.v6.install.end()
+    }
+
+    /// How many of them have been taken.
+    pub fn changes_taken(&self) -> u64 {
+        self.installed.v4 + self.installed.v6
+    }
+
     fn installed_all(&self) -> bool {
         self.installed.v4 >= self.rib.v4.install.end() && self.installed.v6 >= self.rib.v6.install.end()
     }

@@ -27,6 +27,7 @@ impl Core {
             match message {
                 Ok(message) => self.message(now, number, direction, message),
                 Err(error) => {
+                    peer.history.refused += 1;
                     self.note(number, error.to_string());
                     self.reset(now, number, direction, Event::DecodeError(error));
                 }

@@ -46,6 +46,8 @@ pub(super) struct History {
     pub established: u64,
     /// UPDATEs whose routes were treated as withdrawn (RFC 7606).
     pub malformed: u64,
+    /// Messages that ended the session.
+    pub refused: u64,
 }
 
 /// One of the two possible connections of a peer.

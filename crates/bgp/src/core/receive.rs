@@ -43,6 +43,7 @@ impl Core {
         };
         let verdict = match judge(&parsed) {
             Verdict::Reset(notification) => {
+                self.count_refused(number);
                 self.event(now, number, direction, Event::UpdateValidationError(notification));
                 return;
             }
@@ -52,9 +53,16 @@ impl Core {
         self.check_limit(now, number, direction);
     }
 
+    fn count_refused(&mut self, number: u16) {
+        if let Some(peer) = self.peer_mut(number) {
+            peer.history.refused += 1;
+        }
+    }
+
     /// The message cannot be understood at all: the session ends.
     fn refuse(&mut self, now: Time, number: u16, direction: Direction, error: &DecodeError) {
         let (code, subcode, data) = error.to_notification();
+        self.count_refused(number);
         self.note(number, error.to_string());
         let notification = NotificationMessage::new(code, subcode, data);
         self.event(now, number, direction, Event::UpdateValidationError(notification));

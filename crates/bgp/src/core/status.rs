@@ -53,6 +53,8 @@ pub struct PeerStatus {
     pub established: u64,
     /// UPDATEs whose routes counted as withdrawn because of their attributes.
     pub malformed: u64,
+    /// Messages that could not be understood and ended the session.
+    pub refused: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,7 @@ impl Core {
             updates_out: peer.history.updates_out,
             established: peer.history.established,
             malformed: peer.history.malformed,
+            refused: peer.history.refused,
         }
     }
 

@@ -35,13 +35,18 @@ pub fn run(args: &Node, out: &mut dyn Write) -> Result<()> {
 
 /// What the node's daemon answers to a question.
 pub fn ask(run_dir: &Path, question: &str) -> Result<Value> {
+    put(run_dir, &json!({"ask": question}))
+}
+
+/// The same for a question that says more.
+pub fn put(run_dir: &Path, question: &Value) -> Result<Value> {
     let path = run_dir.join("node.sock");
     let failed = |error: std::io::Error| {
         Failure::Message(format!("{}: {error}; is the node running on this host?", path.display()))
     };
     let mut stream = UnixStream::connect(&path).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(json!({"ask": question}).to_string().as_bytes()).map_err(failed)?;
+    stream.write_all(question.to_string().as_bytes()).map_err(failed)?;
     stream.shutdown(std::net::Shutdown::Write).map_err(failed)?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(failed)?;

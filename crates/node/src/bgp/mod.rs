@@ -3,6 +3,8 @@
 //! The speaker starts when the plan first says how; what it cannot take, it is told again with the next change.
 
 mod config;
+mod health;
+mod metrics;
 mod secrets;
 mod telling;
 
@@ -14,11 +16,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use telling::Telling;
+
+pub use health::{PATIENCE, ready};
+pub use metrics::metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, Shutdown};
-use tortie_bgp::{Config, Routes, Sockets, Speaker};
+use tortie_bgp::{Batch, Config, Routes, Sockets, Speaker};
 use tortie_dataplane::Netns;
 use tortie_plan::bgp::{Bgp, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Learnt, Update};
@@ -32,7 +37,14 @@ pub struct Link {
     /// What changed in the plan, once the kernel has it.
     pub plan: mpsc::UnboundedSender<Vec<Update>>,
     /// What is to be in the kernel.
-    pub learnt: mpsc::Receiver<Vec<Update>>,
+    pub learnt: mpsc::Receiver<News>,
+}
+
+/// Routes for the kernel, and since when the oldest of them has been known.
+#[derive(Debug)]
+pub struct News {
+    pub routes: Vec<Update>,
+    pub since: Instant,
 }
 
 pub struct Speaking {
@@ -48,7 +60,7 @@ pub struct Speaking {
     running: Option<(Speaker, Routes, Config)>,
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
     best: BTreeMap<IpNet, Learnt>,
-    learnt: mpsc::Sender<Vec<Update>>,
+    learnt: mpsc::Sender<News>,
 }
 
 impl Speaking {
@@ -67,6 +79,7 @@ impl Speaking {
             best: BTreeMap::new(),
             learnt,
         };
+        speaking.state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
         tokio::spawn(speaking.run(plans));
         Link { plan, learnt: receiver }
     }
@@ -79,8 +92,8 @@ impl Speaking {
                     Some(updates) => self.hear(updates).await,
                     None => return self.stop().await,
                 },
-                changes = next(&mut self.running) => match changes {
-                    Some(changes) => self.learn(changes).await,
+                batch = next(&mut self.running) => match batch {
+                    Some(batch) => self.learn(batch).await,
                     None => {
                         tracing::error!("the BGP speaker ended; starting it again");
                         self.running = None;
@@ -148,6 +161,7 @@ impl Speaking {
             Some((speaker, _, current)) => {
                 speaker.reconfigure(config.clone()).await.map_err(|error| error.to_string())?;
                 *current = config;
+                self.state.note_configured();
                 Ok(())
             }
             None => {
@@ -161,7 +175,8 @@ impl Speaking {
                 }
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
                 let started = std::time::SystemTime::now();
-                self.state.set_speech(Some(Speech { speaker: speaker.clone(), started }));
+                let speech = Speech { speaker: speaker.clone(), started, configured: started };
+                self.state.set_speech(Some(speech));
                 self.running = Some((speaker, routes, config));
                 self.telling.start_again();
                 Ok(())
@@ -169,14 +184,14 @@ impl Speaking {
         }
     }
 
-    async fn learn(&mut self, changes: Vec<RouteChange>) {
+    async fn learn(&mut self, batch: Batch) {
         let Some(bgp) = self.bgp.clone() else { return };
-        let mut updates = Vec::with_capacity(changes.len());
-        for change in changes {
+        let mut routes = Vec::with_capacity(batch.changes.len());
+        for change in batch.changes {
             match change {
                 RouteChange::Set(route) => {
                     let (net, learnt) = (route.prefix, kernel_route(&bgp, &route));
-                    updates.push(Update::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
+                    routes.push(Update::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
                     match learnt {
                         Some(learnt) => self.best.insert(net, learnt),
                         None => self.best.remove(&net),
@@ -184,20 +199,21 @@ impl Speaking {
                 }
                 RouteChange::Gone(net) => {
                     self.best.remove(&net);
-                    updates.push(Update::Learnt(net, None));
+                    routes.push(Update::Learnt(net, None));
                 }
-                RouteChange::Complete => updates.push(Update::LearntComplete),
+                RouteChange::Complete => routes.push(Update::LearntComplete),
             }
         }
         // Fails only when the engine is gone, and with it everything else.
-        let _ = self.learnt.send(updates).await;
+        let _ = self.learnt.send(News { routes, since: batch.since }).await;
     }
 
     /// Which routes belong into the kernel has changed.
     async fn tell_again(&mut self, bgp: &Bgp) {
         let wanted = |net: &IpNet, learnt: &Learnt| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
-        let updates = self.best.iter().map(|(net, learnt)| Update::Learnt(*net, wanted(net, learnt)));
-        let _ = self.learnt.send(updates.collect()).await;
+        let routes =
+            self.best.iter().map(|(net, learnt)| Update::Learnt(*net, wanted(net, learnt))).collect();
+        let _ = self.learnt.send(News { routes, since: Instant::now() }).await;
     }
 
     /// Without a word, so that peers keep our routes for a while.
@@ -221,9 +237,9 @@ fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
     Some(Learnt { next_hops, metric })
 }
 
-async fn next(running: &mut Option<(Speaker, Routes, Config)>) -> Option<Vec<RouteChange>> {
+async fn next(running: &mut Option<(Speaker, Routes, Config)>) -> Option<Batch> {
     match running {
-        Some((_, routes, _)) => routes.next().await,
+        Some((_, routes, _)) => routes.next_batch().await,
         None => std::future::pending().await,
     }
 }

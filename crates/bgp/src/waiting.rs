@@ -1,0 +1,66 @@
+//! Since when changes of routes wait for whoever writes them to the kernel.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// With more marks than this the latest ones become one, which is then as old as its oldest.
+const MOST: usize = 1024;
+
+/// Marks of how many changes there had been at which time.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    marks: VecDeque<(u64, Instant)>,
+}
+
+impl Waiting {
+    /// There have been so many changes by now.
+    pub fn recorded(&mut self, total: u64, now: Instant) {
+        let full = self.marks.len() >= MOST;
+        match self.marks.back_mut() {
+            Some((known, _)) if *known >= total => {}
+            Some((known, _)) if full => *known = total,
+            _ => self.marks.push_back((total, now)),
+        }
+    }
+
+    /// Since when the oldest waits, if so many have been taken.
+    pub fn oldest(&mut self, taken: u64) -> Option<Instant> {
+        while self.marks.front().is_some_and(|(total, _)| *total <= taken) {
+            self.marks.pop_front();
+        }
+        self.marks.front().map(|(_, since)| *since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_oldest_that_was_not_taken_counts() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.oldest(0), None);
+        waiting.recorded(10, at(1));
+        waiting.recorded(10, at(2));
+        waiting.recorded(15, at(3));
+        assert_eq!(waiting.oldest(0), Some(at(1)));
+        assert_eq!(waiting.oldest(9), Some(at(1)));
+        assert_eq!(waiting.oldest(10), Some(at(3)));
+        assert_eq!(waiting.oldest(15), None);
+    }
+
+    #[test]
+    fn marks_are_few() {
+        let start = Instant::now();
+        let mut waiting = Waiting::default();
+        for number in 1..=10 * MOST as u64 {
+            waiting.recorded(number, start + Duration::from_millis(number));
+        }
+        assert_eq!(waiting.marks.len(), MOST);
+        let latest = waiting.oldest(10 * MOST as u64 - 1).unwrap();
+        assert_eq!(latest, start + Duration::from_millis(MOST as u64), "as old as the oldest of them");
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether BGP is far enough for the node to count as ready.
+
+use std::time::Duration;
+use tortie_bgp::core::{PeerState, PeerStatus, Status};
+
+/// The usual patience.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Looks at the sessions of one family, or of both. Without peers there is nothing to wait for; within `patience`
+/// of the start all are waited for, later one is enough. An error says what is missing.
+pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<(), String> {
+    let concerned = |peer: &&PeerStatus| {
+        // A workload that speaks BGP may come and go as it likes.
+        !peer.name.starts_with("Local_") && v6.is_none_or(|v6| peer.address.is_ipv6() == v6)
+    };
+    let peers: Vec<&PeerStatus> = status.peers.iter().filter(concerned).collect();
+    if peers.is_empty() {
+        return Ok(());
+    }
+    let down: Vec<String> = peers
+        .iter()
+        .filter(|peer| peer.state != PeerState::Established)
+        .map(|peer| peer.address.to_string())
+        .collect();
+    let early = status.now < patience;
+    if early && status.restarting {
+        return Err("graceful restart in progress".to_owned());
+    }
+    if down.len() == peers.len() || (early && !down.is_empty()) {
+        return Err(format!("BGP not established with {}", down.join(",")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tortie_bgp::core::Core;
+    use tortie_bgp::{Config, PeerConfig};
+
+    fn status(peers: &[&str]) -> Status {
+        let mut config = Config::new(64512, Ipv4Addr::new(10, 0, 0, 1));
+        for (number, address) in peers.iter().enumerate() {
+            let peer = PeerConfig::new(address.parse().unwrap(), 64512);
+            config.peers.insert(format!("Node_{number}"), peer);
+        }
+        Core::new(config, false, Duration::ZERO).unwrap().status(Duration::ZERO)
+    }
+
+    fn judge(status: &Status, age: u64, v6: Option<bool>) -> Result<(), String> {
+        let status = Status { now: Duration::from_secs(age), ..status.clone() };
+        ready(&status, v6, PATIENCE)
+    }
+
+    #[test]
+    fn all_peers_at_first_and_one_later() {
+        assert_eq!(judge(&status(&[]), 0, None), Ok(()));
+        let mut status = status(&["10.0.0.2", "10.0.0.3", "fd00::2"]);
+        let missing = |text: &str| Err(format!("BGP not established with {text}"));
+        assert_eq!(judge(&status, 0, None), missing("10.0.0.2,10.0.0.3,fd00::2"));
+        assert_eq!(judge(&status, 60, None), missing("10.0.0.2,10.0.0.3,fd00::2"));
+        status.peers[0].state = PeerState::Established;
+        assert_eq!(judge(&status, 29, None), missing("10.0.0.3,fd00::2"));
+        assert_eq!(judge(&status, 29, Some(false)), missing("10.0.0.3"));
+        assert_eq!(judge(&status, 30, None), Ok(()));
+        assert_eq!(judge(&status, 30, Some(false)), Ok(()));
+        assert_eq!(judge(&status, 30, Some(true)), missing("fd00::2"));
+        status.peers.iter_mut().for_each(|peer| peer.state = PeerState::Established);
+        assert_eq!(judge(&status, 0, None), Ok(()));
+        status.restarting = true;
+        assert!(judge(&status, 0, None).unwrap_err().contains("graceful restart"));
+        assert_eq!(judge(&status, 30, None), Ok(()));
+    }
+}

@@ -1,0 +1,123 @@
+//! The sessions in numbers. They are made from the speaker's state whenever somebody asks, so that a peer that is gone
+//! is gone from here too.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tortie_bgp::Family as AddressFamily;
+use tortie_bgp::core::{PeerState, PeerStatus, Status};
+
+type Labels = Vec<(&'static str, String)>;
+
+const STATES: [(PeerState, &str); 6] = [
+    (PeerState::Idle, "Idle"),
+    (PeerState::Connect, "Connect"),
+    (PeerState::Active, "Active"),
+    (PeerState::OpenSent, "OpenSent"),
+    (PeerState::OpenConfirm, "OpenConfirm"),
+    (PeerState::Established, "Established"),
+];
+
+#[derive(Default)]
+struct Numbers {
+    sessions: Family<Labels, Gauge>,
+    up: Family<Labels, Gauge>,
+    uptime: Family<Labels, Gauge>,
+    restarting: Gauge,
+    routes: Family<Labels, Gauge>,
+    prefixes: Family<Labels, Gauge>,
+    updates: Family<Labels, Counter>,
+    messages: Family<Labels, Counter>,
+    established: Family<Labels, Counter>,
+    flaps: Family<Labels, Counter>,
+    bad: Family<Labels, Counter>,
+}
+
+/// The text a scraper gets of the speaker.
+pub fn metrics(status: &Status) -> String {
+    let numbers = Numbers::default();
+    for (state, name) in STATES {
+        let count = status.peers.iter().filter(|peer| peer.state == state).count();
+        numbers.sessions.get_or_create(&labels(&[("state", name)])).set(gauge(count as u64));
+    }
+    numbers.restarting.set(i64::from(status.restarting));
+    for family in AddressFamily::ALL {
+        let count = *status.routes.get(family) as u64;
+        numbers.routes.get_or_create(&labels(&[("family", name(family))])).set(gauge(count));
+    }
+    status.peers.iter().for_each(|peer| numbers.add(peer, status));
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, &numbers.registry());
+    text.lines().filter(|line| *line != "# EOF").map(|line| line.to_owned() + "\n").collect()
+}
+
+impl Numbers {
+    fn add(&self, peer: &PeerStatus, status: &Status) {
+        let address = peer.address.to_string();
+        let of = |more: &[(&'static str, &str)]| {
+            labels(&[&[("peer", &*peer.name), ("address", &address)], more].concat())
+        };
+        let up = peer.state == PeerState::Established;
+        self.up.get_or_create(&of(&[])).set(i64::from(up));
+        let age = if up { status.now.saturating_sub(peer.since).as_secs() } else { 0 };
+        self.uptime.get_or_create(&of(&[])).set(gauge(age));
+        for family in AddressFamily::ALL {
+            // A session carries the families agreed upon, usually that of its address.
+            if AddressFamily::of(peer.address) != family && !peer.families.contains(&family) {
+                continue;
+            }
+            for (direction, count) in
+                [("in", peer.prefixes_in.get(family)), ("out", peer.prefixes_out.get(family))]
+            {
+                let labels = of(&[("family", name(family)), ("direction", direction)]);
+                self.prefixes.get_or_create(&labels).set(i64::from(*count));
+            }
+        }
+        for (counters, received, sent) in [
+            (&self.updates, peer.updates_in, peer.updates_out),
+            (&self.messages, peer.messages_in, peer.messages_out),
+        ] {
+            counters.get_or_create(&of(&[("direction", "in")])).inc_by(received);
+            counters.get_or_create(&of(&[("direction", "out")])).inc_by(sent);
+        }
+        self.established.get_or_create(&of(&[])).inc_by(peer.established);
+        self.flaps.get_or_create(&of(&[])).inc_by(peer.established.saturating_sub(u64::from(up)));
+        self.bad.get_or_create(&of(&[("outcome", "withdrawn")])).inc_by(peer.malformed);
+        self.bad.get_or_create(&of(&[("outcome", "reset")])).inc_by(peer.refused);
+    }
+
+    fn registry(self) -> Registry {
+        let mut registry = Registry::default();
+        let r = &mut registry;
+        r.register("bgp_sessions", "Sessions by state", self.sessions);
+        r.register("bgp_session_up", "Whether the session is established", self.up);
+        r.register("bgp_session_uptime_seconds", "For how long it has been; 0 if it is not", self.uptime);
+        r.register("bgp_restarting", "Whether peers are waited for after a restart", self.restarting);
+        r.register("bgp_routes", "Destinations with a route", self.routes);
+        r.register("bgp_prefixes", "Paths taken from a peer, and prefixes told to it", self.prefixes);
+        r.register("bgp_updates", "UPDATE messages", self.updates);
+        r.register("bgp_messages", "Messages of all types", self.messages);
+        r.register("bgp_session_established", "How often the session came up", self.established);
+        r.register("bgp_session_flaps", "How often a session that was up ended", self.flaps);
+        r.register("bgp_bad_messages", "Messages with errors, by what became of them", self.bad);
+        registry
+    }
+}
+
+fn labels(pairs: &[(&'static str, &str)]) -> Labels {
+    pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+}
+
+fn name(family: AddressFamily) -> &'static str {
+    match family {
+        AddressFamily::V4 => "ipv4",
+        AddressFamily::V6 => "ipv6",
+    }
+}
+
+fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

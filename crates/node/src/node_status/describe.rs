@@ -1,0 +1,132 @@
+//! The speaker's state in the words of CalicoNodeStatus.
+
+use crate::queries::Speech;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus, Status};
+use tortie_model::kinds::{
+    BGPDaemonState, BGPDaemonStatus, BGPPeerType, BGPSessionState, NodeAgentStatus, NodeBGPStatus, NodePeer,
+    NodeRoute, NodeRouteLearnedFrom, NodeRouteSource, NodeRouteStatus, NodeRouteType,
+};
+
+/// The speaker and how it is.
+type Speaking = (Speech, Status);
+
+/// One speaker speaks for both families; where there is none, both have none.
+pub fn families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
+    NodeAgentStatus { bird_v4: Some(of(false)), bird_v6: Some(of(true)) }
+}
+
+pub fn agent(speaking: Option<&Speaking>) -> BGPDaemonStatus {
+    match speaking {
+        Some((speech, status)) => BGPDaemonStatus {
+            state: BGPDaemonState::Ready,
+            version: format!("tortie {}", env!("CARGO_PKG_VERSION")),
+            router_id: status.router_id.to_string(),
+            last_boot_time: time(speech.started),
+            last_reconfiguration_time: time(speech.configured),
+        },
+        None => BGPDaemonStatus { state: BGPDaemonState::NotReady, ..BGPDaemonStatus::default() },
+    }
+}
+
+pub fn peers(speaking: Option<&Speaking>) -> NodeBGPStatus {
+    let mut answer = NodeBGPStatus::default();
+    let Some((speech, status)) = speaking else { return answer };
+    for peer in &status.peers {
+        // Peers that are workloads have no type there.
+        let Some(type_) = peer_type(&peer.name) else { continue };
+        let up = peer.state == PeerState::Established;
+        let (list, established, others) = match peer.address {
+            IpAddr::V4(_) => (
+                &mut answer.peers_v4,
+                &mut answer.number_established_v4,
+                &mut answer.number_not_established_v4,
+            ),
+            IpAddr::V6(_) => (
+                &mut answer.peers_v6,
+                &mut answer.number_established_v6,
+                &mut answer.number_not_established_v6,
+            ),
+        };
+        *if up { established } else { others } += 1;
+        list.push(NodePeer {
+            peer_ip: peer.address.to_string(),
+            type_,
+            state: session_state(peer.state),
+            since: time(speech.started + peer.since),
+        });
+    }
+    answer
+}
+
+fn peer_type(name: &str) -> Option<BGPPeerType> {
+    match name.split_once('_')?.0 {
+        "Mesh" => Some(BGPPeerType::NodeMesh),
+        "Global" => Some(BGPPeerType::GlobalPeer),
+        "Node" => Some(BGPPeerType::NodePeer),
+        _ => None,
+    }
+}
+
+fn session_state(state: PeerState) -> BGPSessionState {
+    match state {
+        PeerState::Idle => BGPSessionState::Idle,
+        PeerState::Connect => BGPSessionState::Connect,
+        PeerState::Active => BGPSessionState::Active,
+        PeerState::OpenSent => BGPSessionState::OpenSent,
+        PeerState::OpenConfirm => BGPSessionState::OpenConfirm,
+        PeerState::Established => BGPSessionState::Established,
+    }
+}
+
+/// `interfaces`: behind which each next hop is.
+pub fn routes(
+    known: &[Vec<RouteStatus>; 2],
+    speaking: Option<&Speaking>,
+    interfaces: &BTreeMap<IpAddr, String>,
+) -> NodeRouteStatus {
+    let peers = speaking.map_or(&[][..], |(_, status)| &status.peers);
+    let [routes_v4, routes_v6] = known.each_ref().map(|routes| {
+        let mut routes: Vec<&RouteStatus> = routes.iter().collect();
+        // The same routes are always told in the same order: else each telling would look like news.
+        routes.sort_by_key(|route| (route.prefix, !route.best, route.peer.clone()));
+        routes.into_iter().map(|route| describe(route, peers, interfaces)).collect()
+    });
+    NodeRouteStatus { routes_v4, routes_v6 }
+}
+
+fn describe(route: &RouteStatus, peers: &[PeerStatus], interfaces: &BTreeMap<IpAddr, String>) -> NodeRoute {
+    let next_hop = route.attrs.next_hop.filter(|_| route.peer.is_some());
+    let interface = match (&next_hop, &route.attrs.device) {
+        (Some(next_hop), _) => interfaces.get(next_hop).cloned().unwrap_or_else(|| "unreachable".to_owned()),
+        (None, Some(device)) => device.to_string(),
+        (None, None) => "blackhole".to_owned(),
+    };
+    let from = |source_type, peer_ip: String| NodeRouteLearnedFrom { source_type, peer_ip };
+    let learned_from = match &route.peer {
+        Some(name) => {
+            let peer = peers.iter().find(|peer| peer.name == *name);
+            let mesh = peer_type(name) == Some(BGPPeerType::NodeMesh);
+            let source = if mesh { NodeRouteSource::NodeMesh } else { NodeRouteSource::BGPPeer };
+            from(source, peer.map(|peer| peer.address.to_string()).unwrap_or_default())
+        }
+        // The address of a workload, as the kernel has it; a block of ours.
+        None if route.attrs.device.is_some() => from(NodeRouteSource::Kernel, String::new()),
+        None => from(NodeRouteSource::Static, String::new()),
+    };
+    NodeRoute {
+        type_: if route.used { NodeRouteType::FIB } else { NodeRouteType::RIB },
+        destination: route.prefix.to_string(),
+        gateway: next_hop.map_or_else(|| "N/A".to_owned(), |next_hop| next_hop.to_string()),
+        interface,
+        learned_from: Some(learned_from),
+    }
+}
+
+/// RFC 3339, UTC, whole seconds.
+fn time(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| format!("{time:.0}")).unwrap_or_default()
+}

@@ -1,0 +1,181 @@
+//! CalicoNodeStatus: somebody asks in the store how this node is, and the answer is written there, at once and then
+//! as often as asked for. An answer that is the same as the last is not written.
+
+mod describe;
+
+use crate::queries::Speech;
+use crate::state::State;
+use describe::{agent, families, peers, routes};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tortie_bgp::Family;
+use tortie_bgp::core::RouteStatus;
+use tortie_dataplane::{Netns, Ways};
+use tortie_model::kinds::{CalicoNodeStatus, CalicoNodeStatusSpec, CalicoNodeStatusStatus, NodeStatusClass};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
+use tortie_store::{Error, Event, Resources, Watch};
+
+/// Somebody else may change the object between our reading and our writing.
+const TRIES: usize = 3;
+
+pub struct NodeStatuses {
+    state: Arc<State>,
+    resources: Resources,
+    host: Netns,
+    name: String,
+    asked: BTreeMap<String, Asked>,
+}
+
+struct Asked {
+    spec: CalicoNodeStatusSpec,
+    /// None: there is nothing more to say until something changes.
+    due: Option<Instant>,
+}
+
+impl NodeStatuses {
+    /// Answers for as long as the daemon lives.
+    pub fn follow(
+        state: &Arc<State>,
+        resources: &Resources,
+        host: &Netns,
+        name: &str,
+    ) -> impl Future<Output = ()> + use<> {
+        let mut watch = resources.client().watch(KeyRange::all(Kind::CalicoNodeStatus), None);
+        let mut statuses = NodeStatuses {
+            state: state.clone(),
+            resources: resources.clone(),
+            host: host.clone(),
+            name: name.to_owned(),
+            asked: BTreeMap::new(),
+        };
+        async move {
+            let mut in_sync = statuses.state.in_sync();
+            // Before that there is nothing to tell. Fails only if the state is gone.
+            let _ = in_sync.wait_for(|in_sync| *in_sync).await;
+            while statuses.step(&mut watch).await {}
+        }
+    }
+
+    async fn step(&mut self, watch: &mut Watch) -> bool {
+        let state = self.state.clone();
+        let due = self.asked.iter().filter_map(|(name, asked)| Some((asked.due?, name.clone()))).min();
+        let waiting = async {
+            match &due {
+                Some((due, name)) => {
+                    tokio::time::sleep_until(*due).await;
+                    name.clone()
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            event = watch.next() => match event {
+                Some(event) => self.hear(event),
+                None => return false,
+            },
+            () = state.speech_changed() => self.asked.values_mut().for_each(|asked| asked.due = Some(Instant::now())),
+            name = waiting => self.answer(&name).await,
+        }
+        true
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Put(entry) => {
+                let Value::Resource(Resource::CalicoNodeStatus(object)) = entry.value else { return };
+                let (name, spec) = (object.metadata.name, object.spec);
+                if spec.node != self.name {
+                    self.asked.remove(&name);
+                } else if self.asked.get(&name).is_none_or(|asked| asked.spec != spec) {
+                    self.asked.insert(name, Asked { spec, due: Some(Instant::now()) });
+                }
+            }
+            Event::Delete { key: Key::Resource { name, .. }, .. } => {
+                self.asked.remove(&name);
+            }
+            Event::Delete { .. } | Event::InSync(_) | Event::Unreadable { .. } | Event::Reset => {}
+        }
+    }
+
+    async fn answer(&mut self, name: &str) {
+        let Some(asked) = self.asked.get_mut(name) else { return };
+        let period = asked.spec.update_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let period = period.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        asked.due = period.map(|period| Instant::now() + period);
+        let classes = asked.spec.classes.clone();
+        let status = self.collect(&classes).await;
+        for attempt in 1..=TRIES {
+            match self.write(name, &status).await {
+                Ok(()) => return,
+                // Whoever asked has gone meanwhile.
+                Err(Error::DoesNotExist { .. }) => return,
+                Err(Error::Conflict { .. }) if attempt < TRIES => {}
+                Err(error) => {
+                    return tracing::warn!(%error, name, "CalicoNodeStatus not written");
+                }
+            }
+        }
+    }
+
+    async fn write(&self, name: &str, status: &CalicoNodeStatusStatus) -> Result<(), Error> {
+        let mut object: CalicoNodeStatus = self.resources.get_as("", name).await?;
+        let before = object.status.last_updated.clone();
+        let now = CalicoNodeStatusStatus { last_updated: before, ..status.clone() };
+        if object.status == now && now.last_updated.is_some() {
+            return Ok(());
+        }
+        let last_updated = Some(format!("{:.0}", jiff::Timestamp::now()));
+        object.status = CalicoNodeStatusStatus { last_updated, ..now };
+        self.resources.update(Resource::from(object)).await.map(drop)
+    }
+
+    /// A part that cannot be had is told as empty and does not keep the others from being told.
+    async fn collect(&self, classes: &[NodeStatusClass]) -> CalicoNodeStatusStatus {
+        let speech = self.state.speech();
+        let status = match &speech {
+            Some(speech) => speech.speaker.status().await.ok(),
+            None => None,
+        };
+        // One that has just ended counts as none.
+        let speech = speech.zip(status);
+        let wants = |class: NodeStatusClass| classes.contains(&class);
+        let mut answer = CalicoNodeStatusStatus::default();
+        if wants(NodeStatusClass::Agent) {
+            answer.agent = Some(families(|_| agent(speech.as_ref())));
+        }
+        if wants(NodeStatusClass::BGP) {
+            answer.bgp = Some(peers(speech.as_ref()));
+        }
+        if wants(NodeStatusClass::Routes) {
+            let known = self.routes(speech.as_ref().map(|(speech, _)| speech)).await;
+            let interfaces = self.interfaces(known.iter().flatten()).await;
+            answer.routes = Some(routes(&known, speech.as_ref(), &interfaces));
+        }
+        answer
+    }
+
+    async fn routes(&self, speech: Option<&Speech>) -> [Vec<RouteStatus>; 2] {
+        let mut known = [Vec::new(), Vec::new()];
+        let Some(speech) = speech else { return known };
+        for (family, routes) in Family::ALL.into_iter().zip(&mut known) {
+            *routes = speech.speaker.routes(family).await.unwrap_or_default();
+        }
+        known
+    }
+
+    /// Behind which interface each next hop is.
+    async fn interfaces(&self, routes: impl Iterator<Item = &RouteStatus>) -> BTreeMap<IpAddr, String> {
+        let next_hops: BTreeSet<IpAddr> = routes.filter_map(|route| route.attrs.next_hop).collect();
+        let mut interfaces = BTreeMap::new();
+        let Ok(ways) = Ways::open(&self.host) else { return interfaces };
+        for next_hop in next_hops {
+            if let Ok(way) = ways.to(next_hop).await {
+                interfaces.insert(next_hop, way.interface);
+            }
+        }
+        interfaces
+    }
+}

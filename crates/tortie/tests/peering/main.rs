@@ -1,0 +1,11 @@
+//! One node with real BIRD routers for peers: what a person changes in the store, and what the routers then see.
+
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod filters;
+mod place;
+mod router;
+mod seeing;
+mod uptime;
+mod world;

@@ -1,0 +1,133 @@
+//! A neighbour of the node: BIRD in a namespace of its own, on the node's network.
+
+use crate::place::{Namespace, Process};
+use std::fmt::Write;
+use std::process::Stdio;
+use tempfile::TempDir;
+
+/// The AS of the node.
+pub const NODE_AS: u32 = 64512;
+
+pub struct Router {
+    // In the order in which they go.
+    _daemon: Process,
+    namespace: Namespace,
+    dir: TempDir,
+    config: Config,
+}
+
+/// What a router is. Its number is its address: 10.88.0.NUMBER and fd88::NUMBER.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub number: u8,
+    pub asn: u32,
+    pub password: Option<String>,
+    /// Prefixes it announces, with what BIRD shall do to their attributes.
+    pub announces: Vec<(String, String)>,
+}
+
+impl Router {
+    pub fn start(host: &Namespace, config: Config) -> Router {
+        let number = config.number;
+        let namespace = Namespace::new("router");
+        host.ip(&format!("link add r{number} type veth peer name eth0 netns {}", namespace.0));
+        host.ip(&format!("link set r{number} master eth0 up"));
+        namespace.run("sysctl", &["-qw", "net.ipv6.conf.eth0.accept_dad=0"]);
+        namespace.ip(&format!("addr add 10.88.0.{number}/24 dev eth0"));
+        namespace.ip(&format!("addr add fd88::{number:x}/64 dev eth0 nodad"));
+        namespace.ip("link set eth0 up");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("bird.conf"), config.text()).unwrap();
+        let daemon = namespace
+            .command("bird")
+            .arg("-f")
+            .arg("-c")
+            .arg(dir.path().join("bird.conf"))
+            .arg("-s")
+            .arg(dir.path().join("bird.ctl"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("these tests need BIRD 2");
+        Router { _daemon: Process(daemon), namespace, dir, config }
+    }
+
+    pub fn birdc(&self, command: &str) -> String {
+        let socket = self.dir.path().join("bird.ctl");
+        let output = self.namespace.command("birdc").arg("-s").arg(socket).arg(command).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Takes another configuration into use.
+    pub fn configure(&mut self, change: impl FnOnce(&mut Config)) {
+        change(&mut self.config);
+        std::fs::write(self.dir.path().join("bird.conf"), self.config.text()).unwrap();
+        let said = self.birdc("configure");
+        assert!(said.contains("Reconfigured") || said.contains("in progress"), "{said}");
+    }
+
+    pub fn address(&self, v6: bool) -> String {
+        if v6 { format!("fd88::{:x}", self.config.number) } else { format!("10.88.0.{}", self.config.number) }
+    }
+
+    /// Since when the session with the node is up, to the millisecond; None if it is not.
+    pub fn up_since(&self, v6: bool) -> Option<String> {
+        let listed = self.birdc(&format!("show protocols {}", name(v6)));
+        let line = listed.lines().find(|line| line.starts_with(name(v6)))?;
+        line.contains("Established").then(|| line.to_owned())
+    }
+
+    /// What the node has told: each prefix with its attributes as BIRD prints them.
+    pub fn heard(&self, v6: bool) -> Vec<(String, String)> {
+        let text = self.birdc(&format!("show route protocol {} all", name(v6)));
+        let mut routes: Vec<(String, String)> = Vec::new();
+        for line in text.lines() {
+            match line.split_whitespace().next() {
+                Some(word) if word.contains('/') && !line.starts_with(char::is_whitespace) => {
+                    routes.push((word.to_owned(), String::new()));
+                }
+                _ => {
+                    if let Some((_, attributes)) = routes.last_mut() {
+                        let _ = writeln!(attributes, "{}", line.trim());
+                    }
+                }
+            }
+        }
+        routes.sort();
+        routes
+    }
+}
+
+fn name(v6: bool) -> &'static str {
+    if v6 { "node6" } else { "node4" }
+}
+
+impl Config {
+    fn text(&self) -> String {
+        let Config { number, asn, password, announces } = self;
+        let mut text = format!(
+            "router id 10.88.0.{number};\ntimeformat protocol iso long ms;\nprotocol device {{}}\nprotocol direct {{ ipv4; ipv6; }}\n"
+        );
+        let password = password.as_ref().map(|word| format!("password \"{word}\";")).unwrap_or_default();
+        for (v6, channel) in [(false, "ipv4"), (true, "ipv6")] {
+            let own = announces.iter().filter(|(prefix, _)| prefix.contains(':') == v6);
+            let (mut routes, mut changes) = (String::new(), String::new());
+            for (prefix, change) in own {
+                let _ = write!(routes, " route {prefix} blackhole;");
+                let _ = write!(changes, " if net = {prefix} then {{ {change} }}");
+            }
+            let (name, node) = (name(v6), if v6 { "fd88::1" } else { "10.88.0.1" });
+            let _ = write!(
+                text,
+                "protocol static own_{name} {{ {channel};{routes} }}
+                protocol bgp {name} {{
+                  local as {asn}; neighbor {node} as {NODE_AS}; {password} graceful restart on;
+                  connect delay time 1; connect retry time 1; error wait time 1, 2;
+                  {channel} {{ import all; export filter {{ if source != RTS_STATIC then reject;{changes} accept; }}; }};
+                }}\n"
+            );
+        }
+        text
+    }
+}
