@@ -7,8 +7,9 @@ use crate::net::sockets::Sockets;
 use crate::rib::attrs::Attrs;
 use crate::task::{Command, Task};
 use ipnet::IpNet;
+use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -105,6 +106,11 @@ impl Speaker {
     /// The best route to a prefix.
     pub async fn route(&self, prefix: IpNet) -> Result<Option<BestRoute>, SpeakerError> {
         self.ask(|answer| Command::Route(prefix, answer)).await
+    }
+
+    /// Says which next hops cannot be reached. No path with one of them is used until another call leaves it out.
+    pub fn set_unreachable(&self, next_hops: HashSet<IpAddr>) -> Result<(), SpeakerError> {
+        self.tell(Command::Unreachable(next_hops))
     }
 
     /// Asks a peer for its routes again. A name nobody has is no error.

@@ -9,8 +9,8 @@ use crate::rib::attrs::Attrs;
 use crate::speaker::{Batch, SpeakerError};
 use crate::waiting::Waiting;
 use ipnet::IpNet;
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -37,6 +37,7 @@ pub enum Command {
     Routes(Family, oneshot::Sender<Vec<RouteStatus>>),
     Route(IpNet, oneshot::Sender<Option<BestRoute>>),
     Refresh(String),
+    Unreachable(HashSet<IpAddr>),
     Shutdown(Shutdown, oneshot::Sender<()>),
 }
 
@@ -175,6 +176,7 @@ impl Task {
             Command::Status(answer) => drop(answer.send(self.core.status(now))),
             Command::Routes(family, answer) => drop(answer.send(self.core.routes(family))),
             Command::Route(prefix, answer) => drop(answer.send(self.core.route(prefix))),
+            Command::Unreachable(next_hops) => self.core.set_unreachable(&next_hops),
             Command::Refresh(peer) => self.core.request_refresh(now, &peer),
             Command::Shutdown(how, answer) => {
                 self.listeners.clear();

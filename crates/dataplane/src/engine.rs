@@ -31,9 +31,14 @@ const REPORTS: usize = 1024;
 /// What the dataplane has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    Workload { id: WorkloadId, state: WorkloadState },
+    Workload {
+        id: WorkloadId,
+        state: WorkloadState,
+    },
     Mtu(MtuChoice),
     RouteCount(usize),
+    /// Next hops of planned routes to which the kernel has no way, all of them.
+    Unreachable(BTreeSet<IpAddr>),
     Table(TableStats),
 }
 
@@ -110,6 +115,7 @@ impl Dataplane {
                 told: BTreeMap::new(),
                 told_mtu: None,
                 told_routes: None,
+                told_unreachable: None,
                 told_table: None,
                 mtu,
                 told_at: None,
@@ -484,6 +490,7 @@ struct Outbox {
     told: BTreeMap<WorkloadId, WorkloadState>,
     told_mtu: Option<MtuChoice>,
     told_routes: Option<usize>,
+    told_unreachable: Option<BTreeSet<IpAddr>>,
     told_table: Option<TableStats>,
     mtu: watch::Sender<MtuChoice>,
     told_at: Option<Instant>,
@@ -513,6 +520,12 @@ impl Outbox {
         let count = core.route_count();
         if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
             self.told_routes = Some(count);
+        }
+        let unreachable = core.unreachable();
+        if self.told_unreachable.as_ref() != Some(&unreachable)
+            && self.reports.try_send(Report::Unreachable(unreachable.clone())).is_ok()
+        {
+            self.told_unreachable = Some(unreachable);
         }
         if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
             self.told_table = Some(table);

@@ -21,6 +21,7 @@ mod place;
 mod pod;
 mod process;
 mod routes;
+mod sessions;
 mod status;
 mod store;
 mod topology;

@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::place::Place;
 use crate::pod::{self, Pod};
+use crate::sessions::{self, Session};
 use crate::{netns, node, routes, store};
 use serde::Serialize;
 use std::fmt::Write;
@@ -39,6 +40,8 @@ struct NodeStatus {
     problem: Option<String>,
     blocks: Vec<String>,
     pods: Vec<Pod>,
+    /// Of BGP.
+    sessions: Vec<Session>,
     routes: Vec<String>,
 }
 
@@ -61,6 +64,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
             problem: crate::cni::status(place, &cluster, &node.name).await.err(),
             blocks: blocks.iter().filter_map(own).collect(),
             pods: pods.iter().filter(|pod| pod.node == node.name).cloned().collect(),
+            sessions: sessions::of_node(&place.node_dir(&node.name).join("run")).await,
             routes: routes::list(&connection).await?,
         });
     }
@@ -116,6 +120,8 @@ impl Status {
             let _ = writeln!(text, "  blocks  {}", none_or(&node.blocks.join(", ")));
             let lines: Vec<String> = node.pods.iter().map(pod_line).collect();
             section(&mut text, "pods", &lines);
+            let lines: Vec<String> = node.sessions.iter().map(Session::line).collect();
+            section(&mut text, "bgp", &lines);
             section(&mut text, "routes", &node.routes);
         }
         text

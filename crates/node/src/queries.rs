@@ -142,5 +142,6 @@ fn route(route: &RouteStatus) -> Value {
         "best": route.best,
         "used": route.used,
         "stale": route.stale,
+        "reachable": route.reachable,
     })
 }

@@ -3,6 +3,7 @@
 use crate::metrics::Metrics;
 use crate::queries::Speech;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
@@ -15,6 +16,7 @@ pub struct State {
     parameters: watch::Sender<Parameters>,
     in_sync: watch::Sender<bool>,
     mtu: watch::Sender<u32>,
+    unreachable: watch::Sender<BTreeSet<IpAddr>>,
     workloads_changed: Notify,
     speech_changed: Notify,
 }
@@ -41,6 +43,7 @@ impl State {
             parameters: watch::channel(Parameters::default()).0,
             in_sync: watch::channel(false).0,
             mtu: watch::channel(0).0,
+            unreachable: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
             speech_changed: Notify::new(),
         }
@@ -85,6 +88,15 @@ impl State {
 
     pub fn set_mtu(&self, mtu: u32) {
         self.mtu.send_if_modified(|known| std::mem::replace(known, mtu) != mtu);
+    }
+
+    /// Next hops that routes lead to and the kernel has no way to.
+    pub fn unreachable(&self) -> watch::Receiver<BTreeSet<IpAddr>> {
+        self.unreachable.subscribe()
+    }
+
+    pub fn set_unreachable(&self, next_hops: BTreeSet<IpAddr>) {
+        self.unreachable.send_replace(next_hops);
     }
 
     pub fn set_trouble(&self, part: &str, trouble: Option<String>) {

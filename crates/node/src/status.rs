@@ -174,6 +174,7 @@ fn take_in(state: &State, report: Report) {
         Report::RouteCount(count) => {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+        Report::Unreachable(next_hops) => state.set_unreachable(next_hops),
         Report::Table(stats) => state.metrics.table.set(&stats),
     }
 }

@@ -27,7 +27,8 @@ enum BgpCommand {
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
         output: Format,
     },
-    /// Every path to every prefix; * marks the best, = those that share its traffic
+    /// Every path to every prefix; * marks the best, = those that share its traffic, ! those whose next hop cannot be
+    /// reached
     Routes {
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
         output: Format,
@@ -113,10 +114,12 @@ fn route(route: &Value) -> [String; 7] {
         let items: Vec<String> = route[key].as_array().into_iter().flatten().map(text).collect();
         items.join(" ")
     };
-    let mark = match (route["best"].as_bool(), route["used"].as_bool()) {
-        (Some(true), _) => "*",
-        (_, Some(true)) => "=",
-        _ => "",
+    let is = |key: &str| route[key].as_bool() == Some(true);
+    let mark = match () {
+        () if is("best") => "*",
+        () if is("used") => "=",
+        () if route["reachable"] == false => "!",
+        () => "",
     };
     let from = if route["peer"].is_null() { "this node".to_owned() } else { text(&route["peer"]) };
     [

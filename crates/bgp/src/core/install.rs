@@ -1,11 +1,12 @@
 //! The routes traffic shall take, as a stream of changes for whoever writes them to the kernel.
 
-use super::{Core, Holds, Rib};
+use super::{Core, Holds, Rib, origin_of};
 use crate::family::{Family, PerFamily, Prefix};
 use crate::rib::attrs::Attrs;
 use crate::rib::journal::Position;
 use crate::rib::table::{Destination, LOCAL};
 use ipnet::IpNet;
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -114,6 +115,13 @@ impl Core {
             next_hops,
             attrs: best.attrs.clone(),
         })
+    }
+
+    /// From now on these next hops, and no others, cannot be reached: paths with them are not used.
+    pub fn set_unreachable(&mut self, next_hops: &HashSet<IpAddr>) {
+        let origins = &self.origins;
+        self.rib.v4.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
+        self.rib.v6.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
     }
 
     /// Where the kernel's reader begins.

@@ -77,6 +77,8 @@ pub struct RouteStatus {
     /// Traffic may take this path.
     pub used: bool,
     pub stale: bool,
+    /// Its next hop can be reached, as far as is known.
+    pub reachable: bool,
     pub attrs: Arc<Attrs>,
 }
 
@@ -155,7 +157,8 @@ impl Core {
                 RouteStatus {
                     prefix,
                     peer: peer.map(|peer| peer.name.clone()),
-                    best: at == 0,
+                    best: at == 0 && shared > 0,
+                    reachable: table.is_reachable(path),
                     used: at < shared.min(self.config.multipath),
                     stale: path.peer != LOCAL
                         && peer.is_some_and(|peer| *peer.epoch.get(P::FAMILY) != path.epoch),

@@ -10,7 +10,9 @@ use crate::family::Prefix;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The number of the peer that stands for this speaker's own routes.
@@ -49,8 +51,9 @@ pub struct Destination<P> {
 }
 
 impl<P> Destination<P> {
+    /// None also if no path can be used.
     pub fn best(&self) -> Option<&Path> {
-        self.paths.first()
+        self.multipath().first()
     }
 
     pub fn multipath(&self) -> &[Path] {
@@ -73,6 +76,8 @@ pub struct Table<P> {
     pub advertise: Journal,
     /// Changes of the paths traffic takes: what the kernel must hear.
     pub install: Journal,
+    /// Next hops that cannot be reached: no path with one of them is used.
+    unreachable: HashSet<IpAddr>,
 }
 
 /// Where a destination is, with its hash: to grow, the index need not look at the destinations.
@@ -103,6 +108,7 @@ impl<P> Default for Table<P> {
             occupied: 0,
             advertise: Journal::default(),
             install: Journal::default(),
+            unreachable: HashSet::new(),
         }
     }
 }
@@ -238,9 +244,12 @@ impl<P: Prefix> Table<P> {
     ) {
         let Some(destination) = self.destinations.get_mut(id as usize) else { return };
         // What comes in is there before what goes is given up, so no address stands for two.
+        let filled = !destination.paths.is_empty();
         let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
         work(&mut destination.paths);
-        destination.equal = arrange(&mut destination.paths, origin).min(usize::from(u16::MAX)) as u16;
+        let usable = usable_first(&mut destination.paths, &self.unreachable);
+        let equal = destination.paths.get_mut(..usable).map_or(0, |usable| arrange(usable, origin));
+        destination.equal = equal.min(usize::from(u16::MAX)) as u16;
         let after = destination.multipath();
         let same_best = before.first().copied() == after.first().map(Path::identity);
         let same_all = before.iter().copied().eq(after.iter().map(Path::identity));
@@ -249,11 +258,32 @@ impl<P: Prefix> Table<P> {
             (false, true) => self.occupied -= 1,
             _ => {}
         }
-        if !same_best {
+        // The last path of a destination goes: also if it was never used, its number is freed through the journals.
+        let emptied = filled && destination.paths.is_empty();
+        if !same_best || emptied {
             destination.advertised = self.advertise.record(id);
         }
-        if !same_all {
+        if !same_all || emptied {
             destination.installed = self.install.record(id);
+        }
+    }
+
+    pub fn is_reachable(&self, path: &Path) -> bool {
+        path.attrs.next_hop.is_none_or(|hop| !self.unreachable.contains(&hop))
+    }
+
+    /// From now on these next hops, and no others, cannot be reached. Decides again where that makes a difference.
+    pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(u16) -> Origin) {
+        let before = std::mem::replace(&mut self.unreachable, next_hops);
+        let changed: HashSet<IpAddr> = before.symmetric_difference(&self.unreachable).copied().collect();
+        if changed.is_empty() {
+            return;
+        }
+        for id in 0..self.numbers() {
+            let by_them = |path: &Path| path.attrs.next_hop.is_some_and(|hop| changed.contains(&hop));
+            if self.get(id).is_some_and(|destination| destination.paths.iter().any(by_them)) {
+                self.change(id, &origin, |_| {});
+            }
         }
     }
 
@@ -320,4 +350,15 @@ impl<P: Prefix> Table<P> {
             self.free.push(id);
         }
     }
+}
+
+/// Puts the paths whose next hop can be reached first and returns their number.
+fn usable_first(paths: &mut [Path], unreachable: &HashSet<IpAddr>) -> usize {
+    if unreachable.is_empty() {
+        return paths.len();
+    }
+    let lost = |path: &Path| path.attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
+    // In an order that does not depend on that of arrival.
+    paths.sort_by_key(|path| (lost(path), path.peer, path.path_id));
+    paths.iter().filter(|path| !lost(path)).count()
 }

@@ -7,8 +7,8 @@ use super::table::{Effect, Path, Table};
 use crate::bitmap::Bitmap;
 use proptest::prelude::*;
 use rustbgpd_wire::{Ipv4Prefix, Origin as WireOrigin};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 const PEERS: u16 = 5;
@@ -42,6 +42,10 @@ enum Step {
         limit: usize,
     },
     Forget,
+    /// Only these next hops cannot be reached.
+    Unreachable {
+        next_hops: BTreeSet<u8>,
+    },
     /// A session that ends and comes up again.
     Restart {
         reader: usize,
@@ -68,9 +72,13 @@ fn attrs() -> impl Strategy<Value = Attrs> {
             med,
             originator: originator.map(|id| Ipv4Addr::new(1, 1, 1, id)),
             cluster_list: clusters.into_iter().map(|id| Ipv4Addr::new(2, 2, 2, id)).collect(),
-            next_hop: Some(Ipv4Addr::new(10, 0, 0, next_hop).into()),
+            next_hop: Some(hop(next_hop)),
             ..Attrs::default()
         })
+}
+
+fn hop(number: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, number).into()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -84,6 +92,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0usize..3, 1usize..6).prop_map(|(reader, limit)| Step::Read { reader, limit }),
         2 => (1usize..6).prop_map(|limit| Step::Install { limit }),
         3 => Just(Step::Forget),
+        2 => proptest::collection::btree_set(1u8..4, 0..3)
+            .prop_map(|next_hops| Step::Unreachable { next_hops }),
         1 => (0usize..3).prop_map(|reader| Step::Restart { reader }),
         1 => (0usize..3).prop_map(|reader| Step::Refresh { reader }),
     ]
@@ -108,8 +118,12 @@ type Said = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (Attrs, u8)>>;
 type PathKey = (u16, u32);
 
 /// RFC 4271 section 9.1.2.2 word by word: who is struck at each step.
-fn decide(paths: &BTreeMap<PathKey, (Attrs, u8)>) -> (Option<PathKey>, BTreeSet<PathKey>) {
+fn decide(
+    paths: &BTreeMap<PathKey, (Attrs, u8)>,
+    unreachable: &HashSet<IpAddr>,
+) -> (Option<PathKey>, BTreeSet<PathKey>) {
     let mut left: Vec<(PathKey, &Attrs)> = paths.iter().map(|(key, (attrs, _))| (*key, attrs)).collect();
+    left.retain(|(_, attrs)| attrs.next_hop.is_none_or(|hop| !unreachable.contains(&hop)));
     fn keep<K: Ord>(left: &mut Vec<(PathKey, &Attrs)>, worth: impl Fn(PathKey, &Attrs) -> K) {
         let best = left.iter().map(|(key, attrs)| worth(*key, attrs)).max();
         left.retain(|(key, attrs)| Some(worth(*key, attrs)) == best);
@@ -186,6 +200,7 @@ proptest! {
         let mut table: Table<Ipv4Prefix> = Table::default();
         let mut interner = Interner::default();
         let mut said = Said::new();
+        let mut unreachable = HashSet::new();
         let mut epochs = [0u8; PEERS as usize];
         let mut readers: Vec<Reader> = (0..3).map(|_| Reader::new(&table)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
@@ -235,6 +250,10 @@ proptest! {
                 Step::NewEpoch { peer } => epochs[usize::from(peer)] += 1,
                 Step::Read { reader, limit } => readers[reader].read(&table, limit),
                 Step::Install { limit } => install(&table, &mut installed, limit, &mut kernel),
+                Step::Unreachable { next_hops } => {
+                    unreachable = next_hops.into_iter().map(hop).collect();
+                    table.set_unreachable(unreachable.clone(), origin);
+                }
                 Step::Restart { reader } => readers[reader] = Reader::new(&table),
                 Step::Refresh { reader } => readers[reader].walk = Some((0, table.numbers())),
                 Step::Forget => {
@@ -243,22 +262,23 @@ proptest! {
                 }
             }
             said.retain(|_, paths| !paths.is_empty());
-            prop_assert_eq!(table.len(), said.len());
+            let usable = |paths: &&BTreeMap<_, _>| decide(paths, &unreachable).0.is_some();
+            prop_assert_eq!(table.len(), said.values().filter(usable).count());
             for (prefix, paths) in &said {
                 let destination = table.find(*prefix).unwrap();
-                let (best, shared) = decide(paths);
+                let (best, shared) = decide(paths, &unreachable);
                 let got = destination.best().map(|path| (path.peer, path.path_id));
                 prop_assert_eq!(got, best);
                 let used: BTreeSet<_> = destination.multipath().iter().map(|p| (p.peer, p.path_id)).collect();
                 prop_assert_eq!(&used, &shared);
-                let attrs = destination.best().map(|path| Arc::clone(&path.attrs)).unwrap();
-                prop_assert_eq!(&*attrs, &paths[&best.unwrap()].0);
+                let attrs = destination.best().map(|path| Arc::clone(&path.attrs));
+                prop_assert_eq!(attrs.as_deref(), best.map(|best| &paths[&best].0));
             }
         }
         // Whoever reads to the end knows the truth, however it got there.
         let truth: BTreeMap<Ipv4Prefix, Attrs> = said
             .iter()
-            .map(|(prefix, paths)| (*prefix, paths[&decide(paths).0.unwrap()].0.clone()))
+            .filter_map(|(prefix, paths)| Some((*prefix, paths[&decide(paths, &unreachable).0?].0.clone())))
             .collect();
         for reader in &mut readers {
             while reader.walk.is_some() || reader.position < table.advertise.end() {
@@ -267,7 +287,11 @@ proptest! {
             prop_assert_eq!(&reader.heard, &truth);
         }
         install(&table, &mut installed, usize::MAX, &mut kernel);
-        let used: BTreeMap<_, _> = said.iter().map(|(prefix, paths)| (*prefix, decide(paths).1)).collect();
+        let used: BTreeMap<_, _> = said
+            .iter()
+            .map(|(prefix, paths)| (*prefix, decide(paths, &unreachable).1))
+            .filter(|(_, used)| !used.is_empty())
+            .collect();
         prop_assert_eq!(kernel, used);
         // And then nothing of what is gone is remembered.
         table.forget(table.advertise.end(), installed);

@@ -415,3 +415,46 @@ fn a_peer_that_never_reads_is_given_up() {
     assert_eq!(error.as_deref(), Some("the peer takes nothing we send"));
     assert_eq!(network.status(0, "peer2").established, 1);
 }
+
+#[test]
+fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
+    // Node 0 hears of both prefixes from node 1, and of the first also from node 2; node 3 hears what 0 uses.
+    let mut network = topology(&[65001, 65002, 65003, 65004], &[(0, 1), (0, 2), (0, 3)], |_, _, _| {});
+    for (prefix, alone) in [
+        ("192.0.2.0/24", false),
+        ("198.51.100.0/24", true),
+        ("2001:db8::/48", false),
+        ("2001:db8:1::/48", true),
+    ] {
+        network.originate(1, prefix);
+        if !alone {
+            network.originate_with(2, prefix, Attrs { as_path: vec![65009].into(), ..Attrs::local() });
+        }
+    }
+    network.run(20);
+    let first = |last: u8| [vec![ip(&format!("10.0.0.{last}"))], vec![ip(&format!("fd00::{last}"))]];
+    let at_first = |network: &Net, last: u8| {
+        for (prefix, hops) in ["192.0.2.0/24", "2001:db8::/48"].into_iter().zip(first(last)) {
+            assert_eq!(network.routes_to(0, prefix), Some(hops), "{prefix}");
+            assert!(network.routes_to(3, prefix).is_some());
+        }
+    };
+    let at_second = |network: &Net, there: bool| {
+        for prefix in ["198.51.100.0/24", "2001:db8:1::/48"] {
+            assert_eq!(network.routes_to(0, prefix).is_some(), there, "{prefix}");
+            assert_eq!(network.routes_to(3, prefix).is_some(), there, "{prefix}");
+        }
+    };
+    at_first(&network, 2);
+    at_second(&network, true);
+    network.nodes[0].core.set_unreachable(&[ip("10.0.0.2"), ip("fd00::2")].into());
+    network.settle();
+    at_first(&network, 3);
+    at_second(&network, false);
+    let lost = network.nodes[0].core.routes(Family::V4).into_iter().filter(|route| !route.reachable);
+    assert!(lost.into_iter().all(|route| !route.best && !route.used));
+    network.nodes[0].core.set_unreachable(&Default::default());
+    network.settle();
+    at_first(&network, 2);
+    at_second(&network, true);
+}

@@ -53,6 +53,15 @@ impl Core {
         WorkloadState::Up
     }
 
+    /// Next hops to which the kernel has no way. One that is only valid on a link says nothing without the link.
+    pub fn unreachable(&self) -> BTreeSet<IpAddr> {
+        let link_local = |hop: &IpAddr| matches!(hop, IpAddr::V6(address) if address.is_unicast_link_local());
+        let lost = self.lookups.iter().filter(|(_, answer)| answer.is_err()).map(|(hop, _)| *hop);
+        // Some may be left over of routes that are gone.
+        let used = |hop: &IpAddr| self.plan.destinations_by(*hop).next().is_some();
+        lost.filter(|hop| used(hop) && self.mirror.connected(*hop).is_none() && !link_local(hop)).collect()
+    }
+
     /// The interfaces that do not lead to workloads, and their addresses.
     pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
         let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));

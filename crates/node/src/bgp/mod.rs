@@ -5,12 +5,14 @@
 mod config;
 mod health;
 mod metrics;
+mod next_hops;
 mod secrets;
 mod telling;
 
 use crate::queries::Speech;
 use crate::state::State;
 use ipnet::IpNet;
+use next_hops::NextHops;
 use secrets::Secrets;
 use std::collections::BTreeMap;
 use std::io;
@@ -57,6 +59,7 @@ pub struct Speaking {
     /// The speaker may not be configured as the plan and the secrets say.
     due: bool,
     telling: Telling,
+    next_hops: NextHops,
     running: Option<(Speaker, Routes, Config)>,
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
     best: BTreeMap<IpNet, Learnt>,
@@ -68,6 +71,7 @@ impl Speaking {
         let (plan, plans) = mpsc::unbounded_channel();
         let (learnt, receiver) = mpsc::channel(QUEUE);
         let speaking = Speaking {
+            next_hops: NextHops::new(host.clone(), state.unreachable()),
             host,
             state,
             secrets: Secrets::new(secrets),
@@ -100,7 +104,11 @@ impl Speaking {
                         self.state.set_speech(None);
                     }
                 },
-                _ = look.tick() => self.look().await,
+                () = self.next_hops.changed() => self.look_at_next_hops().await,
+                _ = look.tick() => {
+                    self.look().await;
+                    self.look_at_next_hops().await;
+                }
             }
         }
     }
@@ -125,6 +133,15 @@ impl Speaking {
         self.due |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
         if self.due {
             self.follow().await;
+        }
+    }
+
+    async fn look_at_next_hops(&mut self) {
+        if self.next_hops.look().await
+            && let Some((speaker, _, _)) = &self.running
+        {
+            // An error means that the speaker ended, which is noticed elsewhere.
+            let _ = speaker.set_unreachable(self.next_hops.lost());
         }
     }
 
@@ -177,6 +194,7 @@ impl Speaking {
                 let started = std::time::SystemTime::now();
                 let speech = Speech { speaker: speaker.clone(), started, configured: started };
                 self.state.set_speech(Some(speech));
+                let _ = speaker.set_unreachable(self.next_hops.lost());
                 self.running = Some((speaker, routes, config));
                 self.telling.start_again();
                 Ok(())

@@ -123,6 +123,13 @@ fn a_reflector_passes_the_routes_on() {
     lab.pods_reach_each_other(&pods);
     assert_eq!(lab.peers("node2"), ["Node_10_10_1_1", "Node_fd00_10_10_1__1"], "with the reflector alone");
     assert_eq!(lab.peers("node1").len(), 4);
+    // The picture of the lab has them too.
+    let status = lab.status();
+    let sessions = status["nodes"][1]["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), 2, "{status:#}");
+    assert!(sessions.iter().all(|session| session["state"] == "Established"), "{sessions:?}");
+    let line = "Node_10_10_1_1  10.10.1.1  Established, 2 prefixes in, 1 out";
+    assert!(lab.picture().contains(line), "{}", lab.picture());
 }
 
 #[test]

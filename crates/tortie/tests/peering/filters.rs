@@ -84,6 +84,8 @@ impl Scene {
         match way {
             Way::Export => router.heard(v6).iter().map(|(prefix, _)| nets.name_of(prefix)).collect(),
             Way::Import => {
+                // BIRD may sleep for seconds before it repeats its routes; a question wakes it.
+                router.birdc("show status");
                 let learnt = self.world.learnt(router, v6);
                 learnt.iter().map(|route| nets.name_of(route["prefix"].as_str().unwrap())).collect()
             }

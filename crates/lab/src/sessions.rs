@@ -1,0 +1,53 @@
+//! The BGP sessions of a node, as its daemon tells them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    pub name: String,
+    pub address: String,
+    pub state: String,
+    /// Prefixes.
+    pub received: u64,
+    pub sent: u64,
+    pub error: Option<String>,
+}
+
+/// None of a node that does not speak BGP, or does not answer: then other parts of its status say so.
+pub async fn of_node(run_dir: &Path) -> Vec<Session> {
+    let answer = tokio::time::timeout(PATIENCE, ask(&run_dir.join("node.sock"))).await;
+    let Ok(Ok(mut answer)) = answer else { return Vec::new() };
+    let peers = answer["peers"].take();
+    serde_json::from_value(peers).unwrap_or_default()
+}
+
+async fn ask(socket: &Path) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(json!({"ask": "bgp peers"}).to_string().as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).await?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+impl Session {
+    /// For people.
+    pub fn line(&self) -> String {
+        let line = format!(
+            "{}  {}  {}, {} prefixes in, {} out",
+            self.name, self.address, self.state, self.received, self.sent
+        );
+        match &self.error {
+            Some(error) if self.state != "Established" => format!("{line} ({error})"),
+            _ => line,
+        }
+    }
+}

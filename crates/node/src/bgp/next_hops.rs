@@ -1,0 +1,55 @@
+//! Next hops that cannot be reached. The dataplane tells of those that routes lead to. Once the speaker uses no path with
+//! such a one, no route leads to it any more, and we look ourselves whether there is a way again.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+use tokio::sync::watch;
+use tortie_dataplane::{Netns, Ways};
+
+pub struct NextHops {
+    host: Netns,
+    reported: watch::Receiver<BTreeSet<IpAddr>>,
+    lost: BTreeSet<IpAddr>,
+}
+
+impl NextHops {
+    pub fn new(host: Netns, reported: watch::Receiver<BTreeSet<IpAddr>>) -> NextHops {
+        NextHops { host, reported, lost: BTreeSet::new() }
+    }
+
+    /// Returns when the dataplane tells of others than before.
+    pub async fn changed(&mut self) {
+        if self.reported.changed().await.is_err() {
+            // Whoever would tell is gone, and so are we soon.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Looks again; whether others than before are lost.
+    pub async fn look(&mut self) -> bool {
+        let mut now = self.reported.borrow_and_update().clone();
+        let unknown: Vec<IpAddr> = self.lost.difference(&now).copied().collect();
+        if !unknown.is_empty() {
+            match Ways::open(&self.host) {
+                Ok(ways) => {
+                    for hop in unknown {
+                        if ways.to(hop).await.is_err() {
+                            now.insert(hop);
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "next hops cannot be looked up");
+                    now.extend(unknown);
+                }
+            }
+        }
+        let changed = now != self.lost;
+        self.lost = now;
+        changed
+    }
+
+    pub fn lost(&self) -> HashSet<IpAddr> {
+        self.lost.iter().copied().collect()
+    }
+}
