@@ -1,4 +1,5 @@
-//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
+//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. `bgp` stands for all
+//! suites whose names begin with `bgp-`.
 
 mod bgp;
 mod cni;
@@ -28,7 +29,13 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 8] = [
+impl Suite {
+    fn is(&self, wanted: &str) -> bool {
+        self.name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+}
+
+const SUITES: [Suite; 12] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -36,18 +43,22 @@ const SUITES: [Suite; 8] = [
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },
-    Suite { name: "bgp", run: bgp::run },
+    Suite { name: "bgp-receive", run: || bgp::run(bgp::receive) },
+    Suite { name: "bgp-kernel", run: || bgp::run(bgp::kernel) },
+    Suite { name: "bgp-reflect", run: || bgp::run(bgp::reflect) },
+    Suite { name: "bgp-flap", run: || bgp::run(bgp::flap) },
+    Suite { name: "bgp-mesh", run: || bgp::run(bgp::mesh) },
 ];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = wanted.iter().find(|name| SUITES.iter().all(|suite| suite.name != name.as_str())) {
+    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.is(name))) {
         let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
         eprintln!("tortie-bench: no suite {unknown}; there are: {}", names.join(", "));
         return ExitCode::FAILURE;
     }
     for suite in
-        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
+        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is(name)))
     {
         if let Err(error) = (suite.run)() {
             eprintln!("tortie-bench {}: {error}", suite.name);

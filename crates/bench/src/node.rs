@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tortie_store::Config;
@@ -17,18 +18,22 @@ pub struct Node {
     // In the order in which they go.
     pub daemon: Process,
     pub store: Process,
-    pub host: Namespaces,
-    dir: TempDir,
+    pub host: Arc<Namespaces>,
+    pub dir: TempDir,
 }
 
 impl Node {
-    /// Returns when it is ready.
+    /// Returns when it is ready. The node writes the routes to other nodes itself.
     pub fn start() -> Result<Node> {
+        Node::on(Arc::new(Namespaces::host()?), Some("vxlan"))
+    }
+
+    /// On the first of these hosts. Without a backend it speaks BGP.
+    pub fn on(host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
         let tortie = tortie()?;
         let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
         std::fs::create_dir(dir.path().join("bin"))?;
         symlink(&tortie, dir.path().join("bin/calico"))?;
-        let host = Namespaces::host()?;
         let socket = format!("unix://{}", dir.path().join("store.sock").display());
         let mut store = Process::command(&tortie);
         store.args(["datastore", "--listen", &socket, "--data-dir"]).arg(dir.path().join("store"));
@@ -41,8 +46,7 @@ impl Node {
             .env("ETCD_ENDPOINTS", &socket)
             .env("CALICO_IPV4POOL_CIDR", POOL)
             .env("CALICO_IPV4POOL_IPIP", "Never")
-            // The node writes the routes to other nodes itself.
-            .env("CALICO_NETWORKING_BACKEND", "vxlan")
+            .envs(backend.map(|backend| ("CALICO_NETWORKING_BACKEND", backend)))
             .env("IP6", "none");
         let daemon = ready(&mut daemon)?;
         Ok(Node { daemon, store, host, dir })

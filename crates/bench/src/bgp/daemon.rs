@@ -1,20 +1,28 @@
 //! The four speakers, each a process with a configuration of its own, gone when dropped.
 
-use super::generator::{ASN, MARKER, SPEAKER};
-use crate::Outcome;
+use super::config::{self, OWN, Setup};
+use super::ours;
+use super::place::{ASN, Place};
+use super::report::Start;
 use crate::namespace::Result;
-use crate::process::Process;
+use crate::node::Node;
+use crate::process::{Memory, Process};
+use serde_json::json;
 use std::fs;
+use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tortie_bgp::filter::{Filter, Match, PrefixMatch, PrefixOperator, Rule, Verdict};
-use tortie_bgp::{Config, PeerConfig, Sockets, Speaker};
+use tortie_model::{Key, Kind as ResourceKind, Resource, Value};
+use tortie_store::Client;
 
-const CLUSTER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-/// Says to this program, started again, that it is our own speaker, and which peers it has.
-const PEERS: &str = "TORTIE_BENCH_PEERS";
+/// Between looks at whether a process has come to rest.
+const LOOK: Duration = Duration::from_millis(200);
+/// A process that uses less than this between looks is at rest.
+const REST: Duration = Duration::from_millis(4);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -24,180 +32,163 @@ pub enum Kind {
     Gobgp,
 }
 
-/// Who the peers are: all of our AS, all clients of the speaker as a reflector.
-#[derive(Clone, Copy, Debug)]
-pub enum Plan {
-    /// A feeder and an observer that is told only the marker.
-    Receive,
-    /// A feeder and clients that are told everything.
-    Reflect { clients: u8 },
-}
-
-impl Plan {
-    /// The last byte of each peer's address, and whether it is told only the marker.
-    fn peers(self) -> Vec<(u8, bool)> {
-        match self {
-            Plan::Receive => vec![(2, true), (3, true)],
-            Plan::Reflect { clients } => {
-                std::iter::once((2, false)).chain((0..clients).map(|client| (10 + client, false))).collect()
-            }
-        }
-    }
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Tortie, Kind::Bird, Kind::Frr, Kind::Gobgp];
 }
 
 pub struct Daemon {
-    pub process: Process,
+    processes: Vec<Process>,
     _dir: TempDir,
 }
 
 impl Daemon {
-    pub fn start(kind: Kind, plan: Plan) -> Result<Daemon> {
-        let dir = TempDir::new()?;
-        let path = |name: &str| dir.path().join(name).display().to_string();
-        let config = path("config");
-        let peers = plan.peers();
-        let command = match kind {
-            Kind::Tortie => {
-                let mut command = Process::command(std::env::current_exe()?);
-                let list: Vec<String> =
-                    peers.iter().map(|(last, marked)| format!("{last}:{marked}")).collect();
-                command.arg("bgp").env(PEERS, list.join(","));
-                command
-            }
-            Kind::Bird => {
-                fs::write(&config, bird(&peers))?;
-                let mut command = Process::command("bird");
-                command.args(["-f", "-c", &config, "-s", &path("control")]);
-                command
-            }
-            Kind::Frr => {
-                fs::write(&config, frr(&peers))?;
-                let mut command = Process::command("/usr/lib/frr/bgpd");
-                command.args(["-Z", "-S", "-f", &config, "-i", &path("pid"), "--vty_socket", &path("")]);
-                command.args(["-P", "0"]);
-                command
-            }
-            Kind::Gobgp => {
-                fs::write(&config, gobgp(&peers))?;
-                let mut command = Process::command("gobgpd");
-                command.args(["-f", &config, "--pprof-disable", "-l", "error"]);
-                command
-            }
-        };
-        Daemon::spawn(command, dir)
+    /// Starts a speaker on its host. It may not listen yet.
+    pub async fn start(kind: Kind, setup: &Setup, place: &Place) -> Result<Daemon> {
+        Ok(Daemon::start_timed(kind, setup, place).await?.0)
     }
 
-    fn spawn(mut command: Command, dir: TempDir) -> Result<Daemon> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.map_err(|error| format!("{command:?}: {error}"))?;
-        Ok(Daemon { process: Process(child), _dir: dir })
+    /// Also says when it began.
+    pub async fn start_timed(kind: Kind, setup: &Setup, place: &Place) -> Result<(Daemon, Start)> {
+        let dir = TempDir::new()?;
+        let commands = match kind {
+            Kind::Tortie => {
+                let mut command = on(place, &std::env::current_exe()?);
+                let (name, value) = ours::variable(setup);
+                command.arg("bgp").env(name, value);
+                vec![command]
+            }
+            Kind::Bird => {
+                let file = write(dir.path(), "bird.conf", &config::bird(setup))?;
+                let mut command = on(place, Path::new("bird"));
+                command.args(["-f", "-c", &file, "-s", &path(dir.path(), "control")]);
+                vec![command]
+            }
+            Kind::Frr => frr(setup, place, dir.path())?,
+            Kind::Gobgp => {
+                let file = write(dir.path(), "gobgp.conf", &config::gobgp(setup))?;
+                let mut command = on(place, Path::new("gobgpd"));
+                command.args(["-f", &file, "--pprof-disable", "-l", "error"]);
+                vec![command]
+            }
+        };
+        let mut daemon = Daemon { processes: Vec::new(), _dir: dir };
+        for mut command in commands {
+            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            daemon.processes.push(Process(child.map_err(|error| format!("{command:?}: {error}"))?));
+        }
+        let start = Start::now(&daemon)?;
+        if kind == Kind::Gobgp && setup.own {
+            announce_with_gobgp(place).await?;
+        }
+        Ok((daemon, start))
+    }
+
+    /// The daemon of a node, with its store, and one peer.
+    pub async fn node(place: &Place, peer: Ipv4Addr) -> Result<Daemon> {
+        let node = Node::on(place.0.clone(), None)?;
+        let object = json!({
+            "metadata": {"name": "feeder"},
+            "spec": {"peerIP": peer.to_string(), "asNumber": ASN},
+        });
+        let resource = Resource::from_store(ResourceKind::BGPPeer, object)?;
+        let client = Client::connect(&node.store_config()).await?;
+        client.apply(&Key::resource(ResourceKind::BGPPeer, "", "feeder"), &Value::Resource(resource), None).await?;
+        let Node { daemon, store, dir, .. } = node;
+        Ok(Daemon { processes: vec![daemon, store], _dir: dir })
+    }
+
+    /// Processor time so far.
+    pub fn processor_time(&self) -> io::Result<Duration> {
+        self.processes.iter().map(Process::processor_time).sum()
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident(&self) -> io::Result<u64> {
+        let memory: io::Result<Vec<Memory>> = self.processes.iter().map(Process::memory).collect();
+        Ok(memory?.iter().map(|memory| memory.resident).sum())
+    }
+
+    pub fn threads(&self) -> io::Result<usize> {
+        let of = |process: &Process| Ok(fs::read_dir(format!("/proc/{}/task", process.0.id()))?.count());
+        self.processes.iter().map(of).sum()
+    }
+
+    /// Waits until it has nothing more to do.
+    pub async fn rest(&self) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut before = self.processor_time()?;
+        while Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            let now = self.processor_time()?;
+            if now.saturating_sub(before) < REST {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
         // FRR keeps a directory for each process it ever was.
-        let _ = fs::remove_dir_all(format!("/var/tmp/frr/bgpd.{}", self.process.0.id()));
-    }
-}
-
-fn bird(peers: &[(u8, bool)]) -> String {
-    let mut config = format!("router id {SPEAKER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
-    for (last, marked) in peers {
-        let export = if *marked { format!("where net = {MARKER}") } else { "all".to_owned() };
-        config += &format!(
-            "protocol bgp peer{last} {{ local {SPEAKER} as {ASN}; neighbor 10.99.0.{last} as {ASN}; passive on;
-             rr client; ipv4 {{ import all; export {export}; }}; }}\n"
-        );
-    }
-    config
-}
-
-fn frr(peers: &[(u8, bool)]) -> String {
-    let mut config = format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n");
-    let mut family = " address-family ipv4 unicast\n".to_owned();
-    for (last, marked) in peers {
-        config += &format!(" neighbor 10.99.0.{last} remote-as {ASN}\n neighbor 10.99.0.{last} passive\n");
-        family += &format!("  neighbor 10.99.0.{last} route-reflector-client\n");
-        if *marked {
-            family += &format!("  neighbor 10.99.0.{last} prefix-list marker out\n");
+        for process in &self.processes {
+            for name in ["bgpd", "zebra"] {
+                let _ = fs::remove_dir_all(format!("/var/tmp/frr/{name}.{}", process.0.id()));
+            }
         }
     }
-    config + &family + &format!(" exit-address-family\nip prefix-list marker seq 5 permit {MARKER}\n")
 }
 
-fn gobgp(peers: &[(u8, bool)]) -> String {
-    let mut config = format!("[global.config]\nas = {ASN}\nrouter-id = \"{SPEAKER}\"\n");
-    if peers.iter().any(|(_, marked)| *marked) {
-        config += &format!(
-            "[global.apply-policy.config]
-            export-policy-list = [\"marker\"]
-            default-export-policy = \"reject-route\"
-            [[defined-sets.prefix-sets]]
-            prefix-set-name = \"marker\"
-            [[defined-sets.prefix-sets.prefix-list]]
-            ip-prefix = \"{MARKER}\"
-            [[policy-definitions]]
-            name = \"marker\"
-            [[policy-definitions.statements]]
-            [policy-definitions.statements.conditions.match-prefix-set]
-            prefix-set = \"marker\"
-            [policy-definitions.statements.actions]
-            route-disposition = \"accept-route\"\n"
-        );
-    }
-    for (last, _) in peers {
-        config += &format!(
-            "[[neighbors]]
-            [neighbors.config]
-            neighbor-address = \"10.99.0.{last}\"
-            peer-as = {ASN}
-            [neighbors.transport.config]
-            passive-mode = true
-            [neighbors.route-reflector.config]
-            route-reflector-client = true
-            route-reflector-cluster-id = \"{CLUSTER}\"\n"
-        );
-    }
-    config
+/// A command that runs on the speaker's host, as the process that is started.
+pub fn on(place: &Place, program: &Path) -> Command {
+    let mut command = Process::command("ip");
+    command.args(["netns", "exec", place.host()]).arg(program);
+    command
 }
 
-/// Whether this process is to be a speaker.
-pub fn is_speaker() -> bool {
-    std::env::var_os(PEERS).is_some()
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
 }
 
-/// This process as our own speaker, until it is killed.
-pub fn speak() -> Outcome {
-    let mut config = Config::new(ASN, SPEAKER);
-    config.listen = vec![(SPEAKER, 179).into()];
-    let marker = PrefixMatch {
-        operator: PrefixOperator::Equal,
-        set: std::iter::once(MARKER.parse()?).collect(),
-        length: None,
+fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
+    fs::write(dir.join(name), text)?;
+    Ok(path(dir, name))
+}
+
+/// With zebra only where routes go into the kernel.
+fn frr(setup: &Setup, place: &Place, dir: &Path) -> io::Result<Vec<Command>> {
+    let mut commands = Vec::new();
+    let mut add = |program: &str, file: &str, more: &[&str]| {
+        let mut command = on(place, &Path::new("/usr/lib/frr").join(program));
+        command.args(["-S", "-f", file, "-i", &path(dir, &format!("{program}.pid"))]);
+        command.args(["--vty_socket", &path(dir, ""), "-P", "0"]).args(more);
+        commands.push(command);
     };
-    let rule = Rule {
-        when: Match { prefix: Some(marker), ..Match::default() },
-        verdict: Some(Verdict::Accept),
-        ..Rule::default()
-    };
-    let only_marker = Arc::new(Filter { rules: vec![rule], default: Verdict::Reject });
-    for peer in std::env::var(PEERS)?.split(',') {
-        let (last, marked) = peer.split_once(':').ok_or("a peer is NUMBER:MARKED")?;
-        let address = Ipv4Addr::new(10, 99, 0, last.parse()?);
-        let mut session = PeerConfig::new(address.into(), ASN);
-        session.passive = true;
-        session.reflect = Some(CLUSTER);
-        if marked.parse()? {
-            session.export = only_marker.clone();
+    let socket = path(dir, "zserv.api");
+    if setup.kernel {
+        add("zebra", &write(dir, "zebra.conf", "")?, &["-z", &socket]);
+    }
+    let more: &[&str] = if setup.kernel { &["-z", &socket] } else { &["-Z"] };
+    add("bgpd", &write(dir, "bgpd.conf", &config::frr(setup))?, more);
+    Ok(commands)
+}
+
+/// It takes its own routes only by its control port.
+async fn announce_with_gobgp(place: &Place) -> Result<()> {
+    for block in OWN {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut command = tokio::process::Command::from(on(place, Path::new("gobgp")));
+            command.args(["global", "rib", "add", block, "-a", "ipv4"]).kill_on_drop(true);
+            let output = command.output().await?;
+            if output.status.success() {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+            }
         }
-        config.peers.insert(format!("peer{last}"), session);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let (speaker, mut routes) = Speaker::start(config, Sockets::here(), false).await?;
-        speaker.local_complete()?;
-        while routes.next().await.is_some() {}
-        Ok(())
-    })
+    Ok(())
 }

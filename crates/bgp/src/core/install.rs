@@ -6,6 +6,7 @@ use crate::rib::attrs::Attrs;
 use crate::rib::journal::Position;
 use crate::rib::table::{Destination, LOCAL};
 use ipnet::IpNet;
+use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub struct BestRoute {
     /// Originated here: there are no next hops.
     pub local: bool,
     /// Where traffic goes; several share it.
-    pub next_hops: Vec<NextHop>,
+    pub next_hops: SmallVec<[NextHop; 1]>,
     /// Of the best path.
     pub attrs: Arc<Attrs>,
 }
@@ -100,7 +101,7 @@ impl Core {
     pub(super) fn best_route<P: Prefix>(&self, destination: &Destination<P>) -> Option<BestRoute> {
         let best = destination.best()?;
         let paths = destination.multipath();
-        let mut next_hops: Vec<NextHop> = Vec::with_capacity(paths.len().min(self.config.multipath));
+        let mut next_hops = SmallVec::new();
         for path in paths {
             let Some(address) = path.attrs.next_hop else { continue };
             let next_hop = NextHop { address, link_local: path.attrs.link_local };

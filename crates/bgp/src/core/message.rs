@@ -13,10 +13,11 @@ impl Core {
         if let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) {
             link.framer.push(bytes);
         }
-        // A message may end the connection, and what follows it is then no longer read.
-        while self.conns.contains_key(&conn) {
+        let mut updated = false;
+        loop {
             let Some(peer) = self.peer_mut(number) else { return };
-            let Some(link) = peer.link_mut(direction) else { return };
+            // A message may end the connection, and what follows it is then no longer read.
+            let Some(link) = peer.link_mut(direction).filter(|link| link.conn == Some(conn)) else { return };
             let limit = link.limit();
             let message = match link.framer.next(limit) {
                 Ok(None) => return,
@@ -25,6 +26,16 @@ impl Core {
             };
             peer.history.messages_in += 1;
             match message {
+                Ok(Message::Update(update)) => {
+                    // The state machine only lets the time run again: once is enough for all that came together.
+                    if !(updated && self.is_established(number, direction)) {
+                        self.event(now, number, direction, Event::UpdateReceived);
+                    }
+                    updated = true;
+                    if self.is_established(number, direction) {
+                        self.update(now, number, direction, &update);
+                    }
+                }
                 Ok(message) => self.message(now, number, direction, message),
                 Err(error) => {
                     peer.history.refused += 1;
@@ -43,12 +54,6 @@ impl Core {
                 self.note_notification(number, "received", &notification);
                 self.event(now, number, direction, Event::NotificationReceived(notification));
                 self.close(number, direction);
-            }
-            Message::Update(update) => {
-                self.event(now, number, direction, Event::UpdateReceived);
-                if self.is_established(number, direction) {
-                    self.update(now, number, direction, &update);
-                }
             }
             Message::RouteRefresh(refresh) => self.route_refresh(now, number, direction, &refresh),
             _ => {}

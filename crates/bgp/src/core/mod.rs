@@ -14,6 +14,7 @@ mod refresh;
 mod restart;
 mod session;
 mod status;
+mod usual;
 
 use crate::config::{Config, ConfigError};
 use crate::family::{Family, PerFamily, Prefix};
@@ -89,6 +90,8 @@ pub struct Core {
     /// The kernel has been told that it knows all.
     completed: bool,
     encodings: encode::Cache,
+    /// The prefixes of the message at hand, kept for their room.
+    entries: receive::Entries<Ipv4Prefix>,
     down: bool,
 }
 
@@ -111,6 +114,7 @@ impl Core {
             installed: Core::install_start(),
             completed: false,
             encodings: encode::Cache::default(),
+            entries: Vec::new(),
             down: false,
         };
         for (name, peer) in peers {

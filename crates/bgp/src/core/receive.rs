@@ -1,6 +1,6 @@
 //! What a peer's UPDATE does to our table: errors as RFC 7606 wants them, loop checks, the import filter.
 
-use super::{Core, Direction, Holds, Rib, Shared, origin_of};
+use super::{Core, Direction, Holds, Rib, Shared, origin_of, usual};
 use crate::family::{Family, Prefix};
 use crate::filter::{Asked, Filter, Outcome, PeerKind, Source};
 use crate::rib::attrs::{Attrs, Interner};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tracing::debug;
 
 /// The prefixes of an UPDATE with the numbers that tell paths of one prefix apart.
-type Entries<P> = Vec<(P, u32)>;
+pub(super) type Entries<P> = Vec<(P, u32)>;
 
 /// What is needed of a peer to judge its routes.
 struct Judge {
@@ -33,6 +33,10 @@ impl Core {
     pub(super) fn update(&mut self, now: Time, number: u16, direction: Direction, update: &UpdateMessage) {
         let Some(peer) = self.peer_mut(number) else { return };
         peer.history.updates_in += 1;
+        if self.usual_update(number, update) {
+            return self.check_limit(now, number, direction);
+        }
+        let Some(peer) = self.peer(number) else { return };
         let external = peer.external();
         let Some(negotiated) = peer.negotiated() else { return };
         let (four_octet_as, several) = (negotiated.four_octet_as, several_paths(negotiated));
@@ -57,6 +61,36 @@ impl Core {
         if let Some(peer) = self.peer_mut(number) {
             peer.history.refused += 1;
         }
+    }
+
+    /// Takes in a message that is plainly well-formed and only announces or only withdraws IPv4 routes. False: it is
+    /// another, and nothing has been done.
+    fn usual_update(&mut self, number: u16, update: &UpdateMessage) -> bool {
+        let Some(peer) = self.peer(number) else { return false };
+        let Some(negotiated) = peer.negotiated() else { return false };
+        let plain = negotiated.four_octet_as
+            && negotiated.add_path_families.is_empty()
+            && negotiated.negotiated_families.contains(&Family::V4.wire());
+        let UpdateMessage { withdrawn_routes: gone, path_attributes, nlri: announced } = update;
+        let announces = gone.is_empty() && !announced.is_empty();
+        let withdraws = !gone.is_empty() && announced.is_empty() && path_attributes.is_empty();
+        if !plain || !(announces || withdraws) {
+            return false;
+        }
+        let attrs = usual::attributes(path_attributes, peer.external());
+        if announces && attrs.is_none() {
+            return false;
+        }
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.clear();
+        let understood = usual::prefixes(if announces { announced } else { gone }, &mut entries).is_some();
+        match attrs {
+            _ if !understood => {}
+            Some(attrs) => self.admit(number, attrs, &entries, false),
+            None => self.remove_all(number, &entries),
+        }
+        self.entries = entries;
+        understood
     }
 
     /// The message cannot be understood at all: the session ends.
@@ -228,14 +262,14 @@ impl Judge {
     }
 }
 
-enum Verdict {
+pub(super) enum Verdict {
     Fine,
     Withdraw,
     Reset(NotificationMessage),
 }
 
 /// The strongest of what RFC 7606 asks for.
-fn judge(parsed: &RevisedParsedUpdate) -> Verdict {
+pub(super) fn judge(parsed: &RevisedParsedUpdate) -> Verdict {
     let update = &parsed.update;
     let body = !update.announced.is_empty();
     let reach = update.attributes.iter().any(|attribute| {

@@ -191,6 +191,15 @@ impl<P: Prefix> Table<P> {
     pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(u16) -> Origin) -> Effect {
         let id = self.number(prefix);
         let Some(destination) = self.destinations.get_mut(id as usize) else { return Effect::Unchanged };
+        // The usual case when there is most to do.
+        if destination.paths.is_empty() {
+            destination.paths.push(path);
+            destination.equal = 1;
+            destination.advertised = self.advertise.record(id);
+            destination.installed = self.install.record(id);
+            self.occupied += 1;
+            return Effect::Added;
+        }
         let known = destination.paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id));
         if let Some(known) = known
             && Arc::ptr_eq(&known.attrs, &path.attrs)

@@ -1,0 +1,125 @@
+//! What the speakers are told, each in its own language.
+
+use super::feed::MARKER;
+use super::place::{ASN, SPEAKER};
+use std::net::Ipv4Addr;
+
+/// The speaker's own blocks, where it has any.
+pub const OWN: [&str; 2] = ["198.51.100.0/26", "198.51.100.64/26"];
+
+/// All peers are of the speaker's AS and call it, never the other way round.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    pub peers: Vec<Neighbour>,
+    /// Whether the speaker announces blocks of its own.
+    pub own: bool,
+    /// Whether routes go into the kernel.
+    pub kernel: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Neighbour {
+    pub address: Ipv4Addr,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Like any other router of the AS.
+    Mesh,
+    /// A client of the speaker as a reflector.
+    Client,
+    /// A client that is told only the marker.
+    Observer,
+}
+
+impl Role {
+    fn is_client(self) -> bool {
+        self != Role::Mesh
+    }
+}
+
+pub fn bird(setup: &Setup) -> String {
+    let mut config = format!("router id {SPEAKER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
+    if setup.own {
+        let [first, second] = OWN;
+        config += &format!("protocol static {{ ipv4; route {first} blackhole; route {second} blackhole; }}\n");
+    }
+    if setup.kernel {
+        config += "protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n";
+    }
+    for (number, Neighbour { address, role }) in setup.peers.iter().enumerate() {
+        let export = match role {
+            Role::Observer => format!("where net = {MARKER}"),
+            Role::Client => "all".to_owned(),
+            Role::Mesh => "where source != RTS_DEVICE".to_owned(),
+        };
+        let client = if role.is_client() { "rr client;" } else { "" };
+        config += &format!(
+            "protocol bgp peer{number} {{ local {SPEAKER} as {ASN}; neighbor {address} as {ASN}; passive on; {client}
+             error wait time 1, 1; ipv4 {{ import all; export {export}; }}; }}\n"
+        );
+    }
+    config
+}
+
+pub fn frr(setup: &Setup) -> String {
+    let mut config =
+        format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n no bgp network import-check\n");
+    let mut family = " address-family ipv4 unicast\n".to_owned();
+    if setup.own {
+        family += &OWN.map(|block| format!("  network {block}\n")).concat();
+    }
+    for Neighbour { address, role } in &setup.peers {
+        config += &format!(" neighbor {address} remote-as {ASN}\n neighbor {address} passive\n");
+        if role.is_client() {
+            family += &format!("  neighbor {address} route-reflector-client\n");
+        }
+        if *role == Role::Observer {
+            family += &format!("  neighbor {address} prefix-list marker out\n");
+        }
+    }
+    config + &family + &format!(" exit-address-family\nip prefix-list marker seq 5 permit {MARKER}\n")
+}
+
+pub fn gobgp(setup: &Setup) -> String {
+    let mut config = format!("[global.config]\nas = {ASN}\nrouter-id = \"{SPEAKER}\"\n");
+    if setup.peers.iter().any(|peer| peer.role == Role::Observer) {
+        config += &format!(
+            "[global.apply-policy.config]
+            export-policy-list = [\"marker\"]
+            default-export-policy = \"reject-route\"
+            [[defined-sets.prefix-sets]]
+            prefix-set-name = \"marker\"
+            [[defined-sets.prefix-sets.prefix-list]]
+            ip-prefix = \"{MARKER}\"
+            [[policy-definitions]]
+            name = \"marker\"
+            [[policy-definitions.statements]]
+            [policy-definitions.statements.conditions.match-prefix-set]
+            prefix-set = \"marker\"
+            [policy-definitions.statements.actions]
+            route-disposition = \"accept-route\"\n"
+        );
+    }
+    for Neighbour { address, role } in &setup.peers {
+        config += &format!(
+            "[[neighbors]]
+            [neighbors.config]
+            neighbor-address = \"{address}\"
+            peer-as = {ASN}
+            [neighbors.timers.config]
+            idle-hold-time-after-reset = 1
+            [neighbors.transport.config]
+            passive-mode = true\n"
+        );
+        if role.is_client() {
+            config += &format!(
+                "[neighbors.route-reflector.config]
+                route-reflector-client = true
+                route-reflector-cluster-id = \"{SPEAKER}\"\n"
+            );
+        }
+    }
+    config
+}

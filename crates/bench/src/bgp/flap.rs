@@ -1,0 +1,107 @@
+//! Many peers that all know each other's routes; one of them goes and comes back.
+
+use super::config::{Neighbour, Role, Setup};
+use super::daemon::{Daemon, Kind};
+use super::feed::Routes;
+use super::place::{Place, peer};
+use super::report::{Effort, LIMIT, Report, Start, cells, in_turn, seconds};
+use super::session::{LONG_HOLD, Peer};
+use crate::namespace::Result;
+use std::time::{Duration, Instant};
+
+const PEERS: [usize; 3] = [2, 20, 200];
+const EACH: usize = 500;
+/// How often it flaps; the best time counts.
+const FLAPS: usize = 3;
+
+struct Taken {
+    /// Until everybody knows everything.
+    full: Effort,
+    /// From the end of the session until all others have heard of it.
+    gone: Duration,
+    /// From the first announcement of the new session until all others have heard the last.
+    back: Duration,
+}
+
+impl Taken {
+    fn converged(&self) -> Duration {
+        self.gone + self.back
+    }
+}
+
+pub fn measure() -> Result<()> {
+    let mut report = Report::default();
+    let (mut first, mut first_full) = (None, None);
+    for peers in PEERS {
+        let once = |kind| Place::measure(move |place| async move { flap(kind, peers, &place).await });
+        let taken = in_turn(&Kind::ALL, 1, once, Taken::converged)?;
+        let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.full)).collect();
+        report.effort(&format!("{peers} peers: all know all"), &efforts, &mut first_full);
+        let flap = cells(&taken, |taken| taken.converged().as_secs_f64());
+        report.line(&format!("{peers} peers: one flap"), &flap, seconds);
+        report.line("- withdrawn", &cells(&taken, |taken| taken.gone.as_secs_f64()), seconds);
+        report.line("- announced", &cells(&taken, |taken| taken.back.as_secs_f64()), seconds);
+        report.growth("- growth", &flap, first.get_or_insert_with(|| flap.clone()));
+    }
+    report.print(&format!(
+        "Clients with {EACH} routes each; one goes and comes back (without the time that a speaker lets pass between)"
+    ));
+    Ok(())
+}
+
+fn routes(number: usize) -> Vec<u8> {
+    let routes = Routes { first: number * EACH, count: EACH, bits: 24 };
+    routes.announced_by(peer(number))
+}
+
+async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> {
+    let neighbours = (1..=count).map(|number| Neighbour { address: peer(number), role: Role::Client });
+    let setup = Setup { peers: neighbours.collect(), ..Setup::default() };
+    let daemon = Daemon::start(kind, &setup, place).await?;
+    let mut others = Vec::new();
+    for neighbour in &setup.peers {
+        others.push(Peer::connect(neighbour.address, LONG_HOLD).await?);
+    }
+    let feeds: Vec<Vec<u8>> = (1..=count).map(routes).collect();
+    daemon.rest().await?;
+    let start = Start::now(&daemon)?;
+    for (peer, feed) in others.iter().zip(&feeds) {
+        peer.send(feed).await?;
+    }
+    let known = (count - 1) * EACH;
+    if !all(&others, async |peer| peer.announced(known, start.deadline()).await).await {
+        return Ok(None);
+    }
+    let full = start.effort(&daemon)?;
+    let (mut restless, feed) = (others.remove(0), routes(1));
+    let mut best: Option<Taken> = None;
+    for flap in 1..=FLAPS {
+        daemon.rest().await?;
+        let start = Instant::now();
+        drop(restless);
+        if !all(&others, async |peer| peer.withdrawn(flap * EACH, start + LIMIT).await).await {
+            return Ok(None);
+        }
+        let gone = start.elapsed();
+        restless = Peer::connect(peer(1), LONG_HOLD).await?;
+        let start = Instant::now();
+        restless.send(&feed).await?;
+        if !all(&others, async |peer| peer.announced(known + flap * EACH, start + LIMIT).await).await {
+            return Ok(None);
+        }
+        let taken = Taken { full, gone, back: start.elapsed() };
+        if best.as_ref().is_none_or(|best| taken.converged() < best.converged()) {
+            best = Some(taken);
+        }
+    }
+    Ok(best)
+}
+
+async fn all(peers: &[Peer], heard: impl AsyncFn(&Peer) -> bool) -> bool {
+    for peer in peers {
+        if !heard(peer).await {
+            return false;
+        }
+    }
+    true
+}

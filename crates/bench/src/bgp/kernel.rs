@@ -1,0 +1,82 @@
+//! Routes from one peer, until the last is in the kernel. Ours is the real daemon of a node, with its store.
+
+use super::config::{Neighbour, Role, Setup};
+use super::daemon::{Daemon, Kind};
+use super::feed::Routes;
+use super::place::{Place, peer};
+use super::report::{Effort, ROUNDS, Report, Start, in_turn};
+use super::session::{LONG_HOLD, Peer};
+use crate::namespace::{self, Result, check};
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
+const FEEDER: usize = 1;
+/// GoBGP writes to no kernel by itself.
+const KINDS: [Kind; 3] = [Kind::Tortie, Kind::Bird, Kind::Frr];
+
+pub fn measure() -> Result<()> {
+    let mut report = Report::default();
+    let mut first = None;
+    for routes in SIZES {
+        let feed = Arc::new(Routes::from_the_start(routes).announced_by(peer(FEEDER)));
+        let once = |kind| {
+            let feed = feed.clone();
+            Place::measure(move |place| async move { install(kind, routes, &feed, &place).await })
+        };
+        let taken = in_turn(&KINDS, ROUNDS, once, |effort: &Effort| effort.time)?;
+        report.effort(&format!("{routes} routes"), &taken, &mut first);
+    }
+    report.print("Routes from one peer until the last is in the kernel (ours: the whole node; FRR: with zebra)");
+    Ok(())
+}
+
+async fn install(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Result<Option<Effort>> {
+    let feeder = Neighbour { address: peer(FEEDER), role: Role::Client };
+    let daemon = match kind {
+        Kind::Tortie => Daemon::node(place, feeder.address).await?,
+        _ => Daemon::start(kind, &Setup { peers: vec![feeder], kernel: true, own: false }, place).await?,
+    };
+    let feeder = Peer::connect(feeder.address, LONG_HOLD).await?;
+    daemon.rest().await?;
+    let start = Start::now(&daemon)?;
+    let (place, deadline) = (place.clone(), start.deadline());
+    let watch = std::thread::spawn(move || full(&place, routes, deadline));
+    let sent = tokio::time::timeout_at(deadline.into(), feeder.send(feed)).await;
+    let end = watch.join().map_err(|_| "the watch ended badly")??;
+    match (sent, end) {
+        (Ok(sent), Some(end)) => {
+            sent?;
+            Ok(Some(start.effort_until(end, &daemon)?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// When the main table of the speaker's host had so many routes more. Looking takes the kernel a while with many
+/// routes, so it is done for no more than a tenth of the time.
+fn full(place: &Place, routes: usize, deadline: Instant) -> Result<Option<Instant>> {
+    namespace::enter(&place.0.path(0))?;
+    let mut before = None;
+    loop {
+        check()?;
+        let asked = Instant::now();
+        let there = main_table()?;
+        let now = Instant::now();
+        if there >= routes + *before.get_or_insert(there) {
+            return Ok(Some(now));
+        }
+        if now > deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(((now - asked) * 9).max(Duration::from_millis(1)));
+    }
+}
+
+fn main_table() -> Result<usize> {
+    let text = fs::read_to_string("/proc/thread-self/net/fib_triestat")?;
+    let lines = text.lines().skip_while(|line| !line.starts_with("Main:"));
+    let prefixes = lines.filter_map(|line| line.trim().strip_prefix("Prefixes:")).next();
+    Ok(prefixes.ok_or("the kernel does not count its routes")?.trim().parse()?)
+}

@@ -1,0 +1,102 @@
+//! A full mesh as one node sees it: every other node calls, announces two blocks and is told ours.
+//!
+//! Nobody in a mesh can see what the node knows, so one more peer is a client that is told everything.
+
+use super::config::{Neighbour, OWN, Role, Setup};
+use super::daemon::{Daemon, Kind};
+use super::feed::Routes;
+use super::place::{Place, peer};
+use super::report::{Cell, Effort, Report, cells, count, in_turn, seconds};
+use super::session::Peer;
+use crate::namespace::Result;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+const NODES: [usize; 3] = [5, 50, 500];
+const BLOCKS: usize = 2;
+/// Every session has a keepalive in each direction in a third of this.
+const HOLD: u16 = 30;
+const IDLE: Duration = Duration::from_secs(HOLD as u64 / 3);
+
+struct Taken {
+    effort: Effort,
+    resident: f64,
+    threads: usize,
+    /// Processor time while nothing happens; measured only with many nodes.
+    idle: Option<Duration>,
+}
+
+pub fn measure() -> Result<()> {
+    let mut report = Report::default();
+    let (mut first, mut fewest) = (None, None);
+    for nodes in NODES {
+        let most = nodes == NODES[NODES.len() - 1];
+        let once = |kind| Place::measure(move |place| async move { join(kind, nodes, most, &place).await });
+        let taken = in_turn(&Kind::ALL, 1, once, |taken: &Taken| taken.effort.time)?;
+        let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.effort)).collect();
+        report.effort(&format!("{nodes} nodes: from its start until all know all"), &efforts, &mut first);
+        let resident = cells(&taken, |taken| taken.resident);
+        report.line("- resident", &resident, |value| format!("{:.1} MiB", value / 1024.0));
+        let (few, residents) = fewest.get_or_insert((nodes, resident.clone()));
+        if nodes > *few {
+            let more = (nodes - *few) as f64;
+            let each = |(now, few): (&Cell, &Cell)| match (now, few) {
+                (Cell::Is(now), Cell::Is(few)) => Cell::Is((now - few) / more),
+                _ => Cell::Absent,
+            };
+            let each = resident.iter().zip(residents.iter()).map(each).collect();
+            report.line("- memory for each more", &each, |value| format!("{value:.1} KiB"));
+        }
+        if most {
+            let idle = cells(&taken, |taken| taken.idle.unwrap_or_default().as_secs_f64());
+            report.line(&format!("- processor time idle, {} s", IDLE.as_secs()), &idle, seconds);
+            report.line("- threads", &cells(&taken, |taken| taken.threads as f64), count);
+        }
+    }
+    report.print(&format!("A full mesh with {BLOCKS} blocks a node, as one node sees it"));
+    Ok(())
+}
+
+async fn join(kind: Kind, nodes: usize, idle: bool, place: &Place) -> Result<Option<Taken>> {
+    let (others, observer) = (1..nodes, peer(nodes));
+    let mesh = others.clone().map(|number| Neighbour { address: peer(number), role: Role::Mesh });
+    let observing = Neighbour { address: observer, role: Role::Client };
+    let setup = Setup { peers: mesh.chain([observing]).collect(), own: true, kernel: false };
+    let feeds: Vec<_> = others.map(|number| (peer(number), blocks(number))).collect();
+    let (daemon, start) = Daemon::start_timed(kind, &setup, place).await?;
+    let mut joining = JoinSet::new();
+    for (address, feed) in feeds {
+        joining.spawn(async move {
+            let peer = Peer::connect(address, HOLD).await?;
+            peer.send(&feed).await?;
+            Result::Ok(peer)
+        });
+    }
+    let observer = Peer::connect(observer, HOLD).await?;
+    let mut peers = Vec::new();
+    while let Some(joined) = joining.join_next().await {
+        peers.push(joined??);
+    }
+    for peer in &peers {
+        if !peer.announced(OWN.len(), start.deadline()).await {
+            return Ok(None);
+        }
+    }
+    if !observer.announced(OWN.len() + BLOCKS * peers.len(), start.deadline()).await {
+        return Ok(None);
+    }
+    let effort = start.effort(&daemon)?;
+    daemon.rest().await?;
+    let resident = daemon.resident()? as f64;
+    let mut taken = Taken { effort, resident, threads: daemon.threads()?, idle: None };
+    if idle {
+        let before = daemon.processor_time()?;
+        tokio::time::sleep(IDLE).await;
+        taken.idle = Some(daemon.processor_time()?.saturating_sub(before));
+    }
+    Ok(Some(taken))
+}
+
+fn blocks(number: usize) -> Vec<u8> {
+    Routes { first: number * BLOCKS, count: BLOCKS, bits: 26 }.announced_by(peer(number))
+}

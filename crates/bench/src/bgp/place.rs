@@ -1,0 +1,57 @@
+//! Where a measurement happens: one host for the speaker, one for all its peers, a wire between them.
+
+use crate::namespace::{self, Namespaces, Result, check};
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+pub const ASN: u32 = 64512;
+pub const SPEAKER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+
+/// The address of a peer, counted from 1. All of them belong to the peers' host.
+pub fn peer(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 99, 0, 0).to_bits() + number as u32)
+}
+
+/// The two hosts. What is measured next gets new ones.
+#[derive(Clone)]
+pub struct Place(pub Arc<Namespaces>);
+
+impl Place {
+    /// Runs a measurement as the peers' host.
+    pub fn measure<T: Send + 'static, F: Future<Output = Result<T>>>(
+        work: impl FnOnce(Place) -> F + Send + 'static,
+    ) -> Result<T> {
+        check()?;
+        let place = Place(Arc::new(Namespaces::new(2)?));
+        let wire = format!("link add eth0 type veth peer name eth0 netns {}", place.0.name(1));
+        let speaker = [
+            "link set lo up",
+            &wire,
+            &format!("addr add {SPEAKER}/15 dev eth0"),
+            "link set eth0 up",
+            "route add default via 10.98.0.2",
+        ];
+        let peers = [
+            "link set lo up",
+            "addr add 10.98.0.2/15 dev eth0",
+            "link set eth0 up",
+            "route add local 10.99.0.0/16 dev lo",
+        ];
+        namespace::ip(Some(place.0.name(0)), &speaker[..3])?;
+        namespace::ip(Some(place.0.name(1)), peers)?;
+        namespace::ip(Some(place.0.name(0)), &speaker[3..])?;
+        // What a thread starts, threads and processes, is where the thread is.
+        let measurement = std::thread::spawn(move || {
+            namespace::enter(&place.0.path(1))?;
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            runtime.block_on(work(place))
+        });
+        measurement.join().map_err(|_| "the measurement ended badly")?
+    }
+
+    /// The name of the speaker's host.
+    pub fn host(&self) -> &str {
+        self.0.name(0)
+    }
+}

@@ -1,0 +1,73 @@
+//! Routes from one peer, until the last is in the table.
+//!
+//! A marker, sent last and the only route passed on, says that all before it was done.
+
+use super::config::{Neighbour, Role, Setup};
+use super::daemon::{Daemon, Kind};
+use super::feed::{Routes, marker};
+use super::place::{Place, peer};
+use super::report::{Effort, ROUNDS, Report, Start, cells, count, in_turn};
+use super::session::{LONG_HOLD, Peer};
+use crate::namespace::Result;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
+const FEEDER: usize = 1;
+const OBSERVER: usize = 2;
+/// What was taken only for the work is given back, or not, within this time.
+const REST: Duration = Duration::from_secs(1);
+
+struct Taken {
+    effort: Effort,
+    bytes_per_route: f64,
+    threads: usize,
+}
+
+pub fn measure() -> Result<()> {
+    let mut report = Report::default();
+    let mut first = None;
+    for routes in SIZES {
+        let feed = [Routes::from_the_start(routes).announced_by(peer(FEEDER)), marker(peer(FEEDER))].concat();
+        let feed = Arc::new(feed);
+        let once = |kind| {
+            let feed = feed.clone();
+            Place::measure(move |place| async move { take_in(kind, routes, &feed, &place).await })
+        };
+        let taken = in_turn(&Kind::ALL, ROUNDS, once, |taken: &Taken| taken.effort.time)?;
+        let efforts: Vec<_> = taken.iter().map(|taken| taken.as_ref().map(|taken| taken.effort)).collect();
+        report.effort(&format!("{routes} routes"), &efforts, &mut first);
+        report.line("- memory a route", &cells(&taken, |taken| taken.bytes_per_route), |value| {
+            format!("{value:.0} B")
+        });
+        if routes == SIZES[SIZES.len() - 1] {
+            report.line("- threads", &cells(&taken, |taken| taken.threads as f64), count);
+        }
+    }
+    report.print("Routes taken in from one peer, ten to a set of attributes, until the last is in the table");
+    Ok(())
+}
+
+async fn take_in(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Result<Option<Taken>> {
+    let neighbours = [FEEDER, OBSERVER].map(|n| Neighbour { address: peer(n), role: Role::Observer });
+    let setup = Setup { peers: neighbours.to_vec(), ..Setup::default() };
+    let daemon = Daemon::start(kind, &setup, place).await?;
+    let observer = Peer::connect(peer(OBSERVER), LONG_HOLD).await?;
+    let feeder = Peer::connect(peer(FEEDER), LONG_HOLD).await?;
+    daemon.rest().await?;
+    let memory = daemon.resident()?;
+    let start = Start::now(&daemon)?;
+    let sent = tokio::time::timeout_at(start.deadline().into(), feeder.send(feed)).await;
+    match sent {
+        Ok(sent) => sent?,
+        Err(_) => return Ok(None),
+    }
+    if !observer.announced(1, start.deadline()).await {
+        return Ok(None);
+    }
+    let effort = start.effort(&daemon)?;
+    tokio::time::sleep(REST).await;
+    let grown = daemon.resident()?.saturating_sub(memory);
+    let bytes_per_route = grown as f64 * 1024.0 / routes as f64;
+    Ok(Some(Taken { effort, bytes_per_route, threads: daemon.threads()? }))
+}

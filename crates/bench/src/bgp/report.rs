@@ -1,0 +1,166 @@
+//! A table with a column for each speaker.
+
+use super::daemon::{Daemon, Kind};
+use crate::measure::{table, times};
+use crate::namespace::Result;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Short measurements are taken this many times, the speakers in turn, and the best counts: others disturb only upwards.
+pub const ROUNDS: usize = 3;
+/// What takes longer is taken once.
+const LONG: Duration = Duration::from_secs(5);
+/// What takes longer is not waited for.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// One figure of each speaker.
+pub type Cells = Vec<Cell>;
+
+#[derive(Clone, Copy)]
+pub enum Cell {
+    Is(f64),
+    /// Given up.
+    Over,
+    /// There is no such thing.
+    Absent,
+}
+
+/// Measures the speakers in turn. Nothing: it took too long.
+pub fn in_turn<T>(
+    kinds: &[Kind],
+    rounds: usize,
+    once: impl Fn(Kind) -> Result<Option<T>>,
+    time: impl Fn(&T) -> Duration,
+) -> Result<Vec<Option<T>>> {
+    let mut best: Vec<Option<T>> = kinds.iter().map(|_| None).collect();
+    for round in 0..rounds {
+        for (kind, best) in kinds.iter().zip(&mut best) {
+            let again = best.as_ref().is_some_and(|best| time(best) < LONG);
+            if round > 0 && !again {
+                continue;
+            }
+            let taken = once(*kind).map_err(|error| format!("{kind:?}: {error}"))?;
+            if best.as_ref().is_none_or(|best| taken.as_ref().is_some_and(|taken| time(taken) < time(best))) {
+                *best = taken;
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// The figures of one kind that were measured; speakers that were not measured have none.
+pub fn cells<T>(taken: &[Option<T>], figure: impl Fn(&T) -> f64) -> Cells {
+    let of = |taken: &Option<T>| taken.as_ref().map_or(Cell::Over, |taken| Cell::Is(figure(taken)));
+    let there = taken.iter().map(of);
+    there.chain(std::iter::repeat(Cell::Absent)).take(Kind::ALL.len()).collect()
+}
+
+/// What a piece of work took.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    pub time: Duration,
+    pub processor: Duration,
+    /// Processor time of the generator: this program.
+    pub generator: Duration,
+}
+
+/// The beginning of a piece of work.
+pub struct Start {
+    pub at: Instant,
+    processor: Duration,
+    generator: Duration,
+}
+
+impl Start {
+    pub fn now(daemon: &Daemon) -> io::Result<Start> {
+        let processor = daemon.processor_time()?;
+        Ok(Start { generator: own_time(), processor, at: Instant::now() })
+    }
+
+    /// It has ended just now.
+    pub fn effort(&self, daemon: &Daemon) -> io::Result<Effort> {
+        self.effort_until(Instant::now(), daemon)
+    }
+
+    pub fn effort_until(&self, end: Instant, daemon: &Daemon) -> io::Result<Effort> {
+        Ok(Effort {
+            time: end - self.at,
+            processor: daemon.processor_time()?.saturating_sub(self.processor),
+            generator: own_time() - self.generator,
+        })
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.at + LIMIT
+    }
+}
+
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[derive(Default)]
+pub struct Report {
+    rows: Vec<Vec<String>>,
+}
+
+impl Report {
+    /// A line of figures, and how many times ours those of others are.
+    pub fn line(&mut self, what: &str, cells: &Cells, format: impl Fn(f64) -> String) {
+        let ours = cells.first().copied();
+        let text = |(column, cell): (usize, &Cell)| match (*cell, ours) {
+            (Cell::Is(value), Some(Cell::Is(ours))) if column > 0 && ours > 0.0 => {
+                format!("{} ({})", format(value), times(value / ours))
+            }
+            (Cell::Is(value), _) => format(value),
+            (Cell::Over, _) => "given up".to_owned(),
+            (Cell::Absent, _) => String::new(),
+        };
+        self.rows.push([what.to_owned()].into_iter().chain(cells.iter().enumerate().map(text)).collect());
+    }
+
+    /// How many times the first figures these are.
+    pub fn growth(&mut self, what: &str, now: &Cells, first: &Cells) {
+        let text = |(now, first): (&Cell, &Cell)| match (now, first) {
+            (Cell::Is(now), Cell::Is(first)) if *first > 0.0 => times(now / first),
+            _ => String::new(),
+        };
+        self.rows.push([what.to_owned()].into_iter().chain(now.iter().zip(first).map(text)).collect());
+    }
+
+    /// The usual lines about a piece of work.
+    pub fn effort(&mut self, what: &str, taken: &[Option<Effort>], first: &mut Option<Cells>) {
+        let time = cells(taken, |effort| effort.time.as_secs_f64());
+        self.line(what, &time, seconds);
+        match first {
+            Some(first) => self.growth("- growth", &time, first),
+            None => *first = Some(time),
+        }
+        self.line("- processor time", &cells(taken, |effort| effort.processor.as_secs_f64()), seconds);
+        let busy = |effort: &Effort| effort.generator.as_secs_f64() / effort.time.as_secs_f64();
+        self.shares("- generator busy", &cells(taken, busy));
+    }
+
+    /// A line of parts of a whole, which are not compared.
+    pub fn shares(&mut self, what: &str, cells: &Cells) {
+        let text = |cell: &Cell| match cell {
+            Cell::Is(value) => format!("{:.0} %", value * 100.0),
+            _ => String::new(),
+        };
+        self.rows.push([what.to_owned()].into_iter().chain(cells.iter().map(text)).collect());
+    }
+
+    pub fn print(self, title: &str) {
+        table(title, &["", "tortie", "BIRD 2", "FRR", "GoBGP"], &self.rows);
+    }
+}
+
+pub fn seconds(value: f64) -> String {
+    format!("{value:.3} s")
+}
+
+pub fn count(value: f64) -> String {
+    format!("{value:.0}")
+}
