@@ -8,5 +8,6 @@ mod crash;
 mod faults;
 mod life;
 mod midway;
+mod textbook;
 mod up;
 mod world;
