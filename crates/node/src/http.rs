@@ -1,5 +1,6 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
+use crate::bgp;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -90,10 +91,11 @@ async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
     (StatusCode::OK, report(&state))
 }
 
-/// Not ready: nothing was heard of the store yet, or the kernel does not take the plan. A store that went away later
-/// does not make the node unready: it goes on with what it has.
+/// Not ready: nothing was heard of the store yet, the kernel does not take the plan, or a BIRD that shall speak for this
+/// node does not. A store that went away later does not make the node unready: it goes on with what it has.
 async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
-    let broken = state.troubles().contains_key("dataplane");
+    let troubles = state.troubles();
+    let broken = ["dataplane", bgp::BIRD].iter().any(|part| troubles.contains_key(*part));
     let ready = state.is_in_sync() && !broken;
     (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report(&state))
 }

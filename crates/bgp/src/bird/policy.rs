@@ -84,7 +84,9 @@ fn import(normal: u32, family: Family) -> String {
 
 /// The metric is there for every route, so that the kernel has the same ones whoever speaks BGP here.
 fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
-    let mut text = format!("filter calico_kernel_programming_{family}\n{{\n");
+    // BIRD 2 would write the networks of the host's own links too, which are the kernel's.
+    let own = "  if source = RTS_DEVICE then reject;\n";
+    let mut text = format!("filter calico_kernel_programming_{family}\n{{\n{own}");
     text += &inside(&bgp.install.never, family, "reject;");
     text += &format!(
         "  krt_metric = {normal};

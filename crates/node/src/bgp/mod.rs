@@ -1,13 +1,22 @@
-//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between.
+//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between. Or a BIRD, which does the
+//! latter itself.
 //!
 //! The speaker starts when the plan first says how; what it cannot take, it is told again with the next change.
 
+mod backend;
+mod bird;
 mod config;
 mod secrets;
 mod telling;
 
+pub use backend::{Backend, Choice};
+pub use bird::PART as BIRD;
+
+use crate::options::NodeArgs;
 use crate::queries::Speech;
 use crate::state::State;
+use backend::BirdPlaces;
+use bird::Bird;
 use ipnet::IpNet;
 use secrets::Secrets;
 use std::collections::BTreeMap;
@@ -35,7 +44,22 @@ pub struct Link {
     pub learnt: mpsc::Receiver<Vec<Update>>,
 }
 
-pub struct Speaking {
+/// Starts what speaks BGP here, if anything does.
+pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<Link> {
+    let secrets = args.secrets_dir.clone();
+    match choice {
+        Choice::Speaker => {
+            Some(Speaking::start(host.clone(), state.clone(), secrets, args.run_dir.join("bgp")))
+        }
+        Choice::Bird => {
+            let places = BirdPlaces { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
+            Some(Bird::start(state.clone(), secrets, places))
+        }
+        Choice::Off => None,
+    }
+}
+
+struct Speaking {
     host: Netns,
     state: Arc<State>,
     secrets: Secrets,
@@ -52,7 +76,7 @@ pub struct Speaking {
 }
 
 impl Speaking {
-    pub fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
+    fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
         let (plan, plans) = mpsc::unbounded_channel();
         let (learnt, receiver) = mpsc::channel(QUEUE);
         let speaking = Speaking {
@@ -161,7 +185,8 @@ impl Speaking {
                 }
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
                 let started = std::time::SystemTime::now();
-                self.state.set_speech(Some(Speech { speaker: speaker.clone(), started }));
+                let backend = Backend::Speaker(speaker.clone());
+                self.state.set_speech(Some(Speech { speaker: backend, started }));
                 self.running = Some((speaker, routes, config));
                 self.telling.start_again();
                 Ok(())
