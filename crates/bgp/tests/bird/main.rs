@@ -2,6 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod generated;
+// The namespaces are those of the other tests with real routers, which need more of them.
+#[allow(dead_code)]
+#[path = "../interop/place.rs"]
+mod place;
+mod socket;
+mod verdicts;
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bird;
 mod churn;
 mod crash;
 mod faults;

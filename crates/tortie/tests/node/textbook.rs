@@ -5,10 +5,8 @@
 //! pod 1.1.1.x -- host, AS 50060, 172.30.0.1 ==== 172.30.0.2, AS 50200, BIRD -- workload 1.1.2.2
 //! ```
 
+use crate::bird::Bird;
 use crate::world::{Namespace, World, eventually};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use tempfile::TempDir;
 
 const CONFIGURATION: &str = "
     router id 172.30.0.2;
@@ -44,48 +42,6 @@ metadata: {name: open}
 spec: {selector: all(), types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]}
 ";
 
-/// BIRD in a namespace; gone with the test.
-struct Bird {
-    child: Child,
-    dir: TempDir,
-}
-
-impl Bird {
-    fn start(namespace: &Namespace) -> Bird {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("bird.conf");
-        std::fs::write(&file, CONFIGURATION).unwrap();
-        // `ip netns exec` becomes the program, so this is its process.
-        let child = Command::new("ip")
-            .args(["netns", "exec", &namespace.0, "bird", "-f", "-c"])
-            .arg(&file)
-            .arg("-s")
-            .arg(control(dir.path()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Bird { child, dir }
-    }
-
-    fn says(&self, command: &str) -> String {
-        let output = Command::new("birdc").arg("-s").arg(control(self.dir.path())).arg(command).output();
-        String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
-    }
-}
-
-impl Drop for Bird {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn control(dir: &Path) -> PathBuf {
-    dir.join("bird.ctl")
-}
-
 /// The other host on the wire of ours, and the workload behind it.
 fn neighbour(world: &World) -> (Namespace, Namespace) {
     let (host, workload) = (Namespace::new("bird"), Namespace::new("work"));
@@ -118,7 +74,9 @@ fn neighbour(world: &World) -> (Namespace, Namespace) {
 fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
     let mut world = World::without_node("1.1.1.0/24");
     let (neighbour, workload) = neighbour(&world);
-    let bird = Bird::start(&neighbour);
+    let (config, socket) = (world.dir.path().join("router.conf"), world.dir.path().join("router.ctl"));
+    std::fs::write(&config, CONFIGURATION).unwrap();
+    let bird = Bird::start(&neighbour, &config, &socket);
     world.start(&[
         ("AS", "50060"),
         ("IP", "172.30.0.1/24"),
