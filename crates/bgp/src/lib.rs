@@ -2,6 +2,7 @@
 //!
 //! [`core::Core`] is the whole of it without I/O; [`Speaker`] gives it sockets and a clock.
 
+pub mod bird;
 mod bitmap;
 pub mod config;
 pub mod core;

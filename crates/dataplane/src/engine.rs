@@ -61,7 +61,7 @@ pub struct ApplyOutcome {
 }
 
 enum Change {
-    Replace(Plan),
+    Replace(Box<Plan>),
     Updates(Vec<Update>),
 }
 
@@ -128,7 +128,7 @@ impl Dataplane {
 
     /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
     pub async fn replace(&self, plan: Plan) -> Result<()> {
-        let outcome = self.send(Change::Replace(plan)).await?;
+        let outcome = self.send(Change::Replace(Box::new(plan))).await?;
         for failure in outcome.failures {
             tracing::warn!(
                 object = failure.object,
@@ -246,7 +246,7 @@ impl Engine {
             Change::Replace(plan) => {
                 self.enforcer.replace(&plan);
                 self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));
-                self.core.replace(plan);
+                self.core.replace(*plan);
                 self.stale.links = true;
             }
             Change::Updates(updates) => {
@@ -321,7 +321,9 @@ impl Engine {
     async fn cut(&mut self) {
         let now = self.started.elapsed();
         let settled = self.enforcer.is_settled();
-        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else { return };
+        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else {
+            return;
+        };
         match cutter.go_on(&self.host, &self.core.own_addresses(), now).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "established flows were cut: policy denies them now"),

@@ -82,6 +82,9 @@ struct UpArgs {
     /// How nodes tell each other their routes
     #[arg(long, value_enum, default_value = "none")]
     bgp: Bgp,
+    /// A node for which BIRD speaks BGP instead of its own daemon; may be given several times
+    #[arg(long, value_name = "NODE")]
+    bird: Vec<String>,
     /// A pool for the pods' addresses, instead of one of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
@@ -160,8 +163,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, pools, keep } = args;
-            let plan = Plan { nodes, datastore, topology, bgp, pools, keep };
+            let UpArgs { nodes, datastore, topology, bgp, bird, pools, keep } = args;
+            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, keep };
             up::up(place, &plan).await?;
             say(
                 "try: tortie lab pod add web --node node1; tortie lab status; tortie lab exec node1 -- ip route",

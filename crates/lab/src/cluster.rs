@@ -23,6 +23,9 @@ pub struct Cluster {
     pub topology: Topology,
     #[serde(default)]
     pub bgp: Bgp,
+    /// The nodes for which BIRD speaks BGP, by name.
+    #[serde(default)]
+    pub bird: Vec<String>,
     /// A Unix socket, which every namespace can reach.
     pub endpoint: String,
     pub pools: Vec<IpNet>,
@@ -41,6 +44,10 @@ impl Cluster {
             let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
             Error::refused(format!("there is no node {name}; there are {}", names.join(", ")))
         })
+    }
+
+    pub fn has_bird(&self, node: &str) -> bool {
+        self.bird.iter().any(|name| name == node)
     }
 
     pub fn has_family(&self, ipv6: bool) -> bool {

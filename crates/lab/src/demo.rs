@@ -21,6 +21,7 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
         datastore,
         topology: Topology::L2,
         bgp: Bgp::None,
+        bird: Vec::new(),
         pools: Vec::new(),
         keep: false,
     };

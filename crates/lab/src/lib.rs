@@ -6,6 +6,7 @@
 //! [`down`] works after a crash too.
 
 mod bgp;
+mod bird;
 mod cli;
 mod cluster;
 mod cni;

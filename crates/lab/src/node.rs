@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::{Daemon, Started};
 use crate::topology::{self, MOST_NODES, Node};
-use crate::{fabric, files, netns, store, up};
+use crate::{bird, fabric, files, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::Resource;
@@ -37,13 +37,17 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
         let dir = dir.join(part);
         std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     }
+    if cluster.has_bird(node) {
+        bird::start(place, cluster.node(node)?)?;
+    }
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node)).envs([
         ("IP", "autodetect"),
         ("IP6", "autodetect"),
         ("NO_DEFAULT_POOLS", "true"),
-        ("CALICO_NETWORKING_BACKEND", cluster.bgp.backend()),
+        ("CALICO_NETWORKING_BACKEND", if cluster.has_bird(node) { "bird" } else { cluster.bgp.backend() }),
     ]);
+    command.envs(bird::variables(place, node));
     daemon(place, node).start(&place.node_netns(node), command)
 }
 

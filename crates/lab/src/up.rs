@@ -6,7 +6,7 @@ use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::topology::{Node, Topology};
-use crate::{down, fabric, files, netns, node, store};
+use crate::{bird, down, fabric, files, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
 use std::fs;
@@ -24,6 +24,8 @@ pub struct Plan {
     pub datastore: Datastore,
     pub topology: Topology,
     pub bgp: Bgp,
+    /// Nodes for which BIRD speaks BGP.
+    pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
     /// Leave everything as it is when something fails, to look at it.
@@ -39,10 +41,12 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         datastore: plan.datastore,
         topology: plan.topology,
         bgp: plan.bgp,
+        bird: plan.bird.clone(),
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
     };
+    bird::check(&cluster)?;
     claim(place, &cluster)?;
     let error = match interruptible(make(place, &cluster)).await {
         Ok(()) => return Ok(cluster),

@@ -103,12 +103,13 @@ async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
 
 /// A node that is not to speak BGP has nothing to wait for.
 async fn bgp_readiness(state: &State) -> Result<(), String> {
+    let mut troubles = state.troubles();
+    if let Some(trouble) = troubles.remove(bgp::BIRD) {
+        return Err(trouble);
+    }
     match state.speech() {
-        Some(speech) => {
-            let status = speech.speaker.status().await.map_err(|error| error.to_string())?;
-            bgp::ready(&status, None, bgp::PATIENCE)
-        }
-        None => state.troubles().remove("bgp").map_or(Ok(()), Err),
+        Some(speech) => bgp::ready(&speech.speaker.status().await?, None, bgp::PATIENCE),
+        None => troubles.remove("bgp").map_or(Ok(()), Err),
     }
 }
 

@@ -24,6 +24,22 @@ pub struct NodeArgs {
     /// Passwords of BGP sessions: a directory per secret, a file per key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
+    /// The configuration of BIRD, written where CALICO_NETWORKING_BACKEND is bird
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TORTIE_BIRD_CONFIG",
+        default_value = "/etc/calico/confd/config/bird.cfg"
+    )]
+    pub bird_config: PathBuf,
+    /// The control socket of BIRD, asked there
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        env = "TORTIE_BIRD_SOCKET",
+        default_value = "/var/run/calico/bird.ctl"
+    )]
+    pub bird_socket: PathBuf,
     /// Settings of this host, like variables FELIX_*, which are stronger; /etc/calico/felix.cfg, or felix.cfg in the
     /// state directory if that is given
     #[arg(long, value_name = "FILE", env = "TORTIE_FELIX_CONFIG")]

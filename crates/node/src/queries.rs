@@ -1,6 +1,6 @@
 //! The socket for people who look: one question and one answer per connection, both JSON.
 
-use crate::bgp;
+use crate::bgp::{self, Backend};
 use crate::state::State;
 use serde_json::{Value, json};
 use std::io;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tortie_bgp::Family;
 use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus};
-use tortie_bgp::{Family, Speaker};
 
 const LIMIT: u64 = 64 << 10;
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// A speaker, when it was started and when its configuration last changed.
+/// Who speaks BGP, since when, and when its configuration last changed.
 #[derive(Clone, Debug)]
 pub struct Speech {
-    pub speaker: Speaker,
+    pub speaker: Backend,
     pub started: SystemTime,
     pub configured: SystemTime,
 }
@@ -68,13 +68,16 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
 }
 
 fn speech(state: &State) -> Result<Speech, String> {
-    let trouble = || state.troubles().remove("bgp");
+    let trouble = || {
+        let mut troubles = state.troubles();
+        troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"))
+    };
     state.speech().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
 }
 
 async fn peers(state: &State) -> Result<Value, String> {
     let speech = speech(state)?;
-    let status = speech.speaker.status().await.map_err(|error| error.to_string())?;
+    let status = speech.speaker.status().await?;
     let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, speech.started)).collect();
     Ok(
         json!({"asn": status.asn, "routerID": status.router_id, "restarting": status.restarting, "peers": peers}),
@@ -84,7 +87,7 @@ async fn peers(state: &State) -> Result<Value, String> {
 /// Whether the sessions of a family (`"v6": true` or `false`) are as far as they must be, the speaker being younger or
 /// older than `"patience"` seconds.
 async fn ready(state: &State, question: &Value) -> Result<Value, String> {
-    let status = speech(state)?.speaker.status().await.map_err(|error| error.to_string())?;
+    let status = speech(state)?.speaker.status().await?;
     let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);
     bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
 }
@@ -121,7 +124,7 @@ async fn routes(state: &State) -> Result<Value, String> {
     let speech = speech(state)?;
     let mut all = Vec::new();
     for family in Family::ALL {
-        let routes = speech.speaker.routes(family).await.map_err(|error| error.to_string())?;
+        let routes = speech.speaker.routes(family).await?;
         all.extend(routes.iter().map(route));
     }
     Ok(json!({"routes": all}))

@@ -1,6 +1,5 @@
 //! From an argument list to a running node, in the order in which things must happen.
 
-use crate::bgp::Speaking;
 use crate::cni::{self, Wiring};
 use crate::engine::{self, Engine};
 use crate::journal::{Journal, Phase};
@@ -8,7 +7,7 @@ use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
-use crate::{files, http, queries, settings_file, status, sync};
+use crate::{bgp, files, http, queries, settings_file, status, sync};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,13 +112,12 @@ async fn start(
     // Of two that set the same, the later counts: a variable is stronger than the file.
     let environment = Environment::new(settings.into_iter().chain(variables.0.clone()));
     let mut compute = Compute::new(name, environment);
-    let speaks_bgp = !matches!(variables.get("CALICO_NETWORKING_BACKEND"), "none" | "vxlan");
-    let bgp = speaks_bgp.then(|| {
+    let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
+    if backend.speaks() {
         compute.speak_bgp(BgpEnvironment { router_id: variables.get("CALICO_ROUTER_ID").to_owned() });
-        let mark = args.run_dir.join("bgp");
-        Speaking::start(host.clone(), state.clone(), args.secrets_dir.clone(), mark)
-    });
-    let ranges = engine::ranges(name, speaks_bgp);
+    }
+    let bgp = bgp::start(backend, args, &host, &state);
+    let ranges = engine::ranges(name, backend.speaks());
     let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), ranges.len(), held, bgp);
     let (orders, ordered) = Engine::orders();
     let news = sync::follow(&client, ranges, &state);

@@ -134,8 +134,12 @@ impl State {
     }
 
     pub fn set_speech(&self, speech: Option<Speech>) {
-        self.lock().speech = speech;
-        self.speech_changed.notify_one();
+        let since = |speech: &Option<Speech>| speech.as_ref().map(|speech| speech.started);
+        let now = since(&speech);
+        let before = std::mem::replace(&mut self.lock().speech, speech);
+        if since(&before) != now {
+            self.speech_changed.notify_one();
+        }
     }
 
     /// The speaker has been given another configuration.

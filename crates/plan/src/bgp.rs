@@ -23,6 +23,8 @@ pub struct Bgp {
     pub filters: BTreeMap<String, Arc<Filter>>,
     pub export: Export,
     pub install: Install,
+    /// Whose addresses BIRD shall not look at; in them `*` stands for any text.
+    pub ignored_interfaces: Vec<String>,
 }
 
 /// One session. It carries the family of its addresses.

@@ -92,7 +92,9 @@ impl Daemon {
         });
         let resource = Resource::from_store(ResourceKind::BGPPeer, object)?;
         let client = Client::connect(&node.store_config()).await?;
-        client.apply(&Key::resource(ResourceKind::BGPPeer, "", "feeder"), &Value::Resource(resource), None).await?;
+        client
+            .apply(&Key::resource(ResourceKind::BGPPeer, "", "feeder"), &Value::Resource(resource), None)
+            .await?;
         let Node { daemon, store, dir, .. } = node;
         Ok(Daemon { processes: vec![daemon, store], _dir: dir })
     }

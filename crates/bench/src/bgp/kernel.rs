@@ -28,7 +28,9 @@ pub fn measure() -> Result<()> {
         let taken = in_turn(&KINDS, ROUNDS, once, |effort: &Effort| effort.time)?;
         report.effort(&format!("{routes} routes"), &taken, &mut first);
     }
-    report.print("Routes from one peer until the last is in the kernel (ours: the whole node; FRR: with zebra)");
+    report.print(
+        "Routes from one peer until the last is in the kernel (ours: the whole node; FRR: with zebra)",
+    );
     Ok(())
 }
 

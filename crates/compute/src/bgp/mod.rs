@@ -147,6 +147,7 @@ impl Speaking {
             filters,
             export: export::export(&settings, &self.pools, &self.blocks, own.cluster_id.is_some()),
             install: export::install(&settings, &self.pools),
+            ignored_interfaces: settings.ignored_interfaces,
         }
     }
 }

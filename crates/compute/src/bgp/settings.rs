@@ -29,6 +29,7 @@ pub(super) struct Settings {
     pub priority_v4: u32,
     pub priority_v6: u32,
     pub programs: Programs,
+    pub ignored_interfaces: Vec<String>,
 }
 
 /// Which routes BGP writes into the kernel.
@@ -85,6 +86,7 @@ impl Settings {
             priority_v4: priority(spec.ipv4_normal_route_priority),
             priority_v6: priority(spec.ipv6_normal_route_priority),
             programs: Programs::of(&spec.program_cluster_routes),
+            ignored_interfaces: spec.ignored_interfaces.clone(),
         }
     }
 

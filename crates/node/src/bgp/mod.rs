@@ -1,7 +1,10 @@
-//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between.
+//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between. Or a BIRD, which does the
+//! latter itself.
 //!
 //! The speaker starts when the plan first says how; what it cannot take, it is told again with the next change.
 
+mod backend;
+mod bird;
 mod config;
 mod health;
 mod metrics;
@@ -9,8 +12,14 @@ mod next_hops;
 mod secrets;
 mod telling;
 
+pub use backend::{Backend, Choice};
+pub use bird::PART as BIRD;
+
+use crate::options::NodeArgs;
 use crate::queries::Speech;
 use crate::state::State;
+use backend::BirdPlaces;
+use bird::Bird;
 use ipnet::IpNet;
 use next_hops::NextHops;
 use secrets::Secrets;
@@ -49,7 +58,22 @@ pub struct News {
     pub since: Instant,
 }
 
-pub struct Speaking {
+/// Starts what speaks BGP here, if anything does.
+pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<Link> {
+    let secrets = args.secrets_dir.clone();
+    match choice {
+        Choice::Speaker => {
+            Some(Speaking::start(host.clone(), state.clone(), secrets, args.run_dir.join("bgp")))
+        }
+        Choice::Bird => {
+            let places = BirdPlaces { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
+            Some(Bird::start(state.clone(), secrets, places))
+        }
+        Choice::Off => None,
+    }
+}
+
+struct Speaking {
     host: Netns,
     state: Arc<State>,
     secrets: Secrets,
@@ -67,7 +91,7 @@ pub struct Speaking {
 }
 
 impl Speaking {
-    pub fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
+    fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
         let (plan, plans) = mpsc::unbounded_channel();
         let (learnt, receiver) = mpsc::channel(QUEUE);
         let speaking = Speaking {
@@ -192,8 +216,8 @@ impl Speaking {
                 }
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
                 let started = std::time::SystemTime::now();
-                let speech = Speech { speaker: speaker.clone(), started, configured: started };
-                self.state.set_speech(Some(speech));
+                let backend = Backend::Speaker(speaker.clone());
+                self.state.set_speech(Some(Speech { speaker: backend, started, configured: started }));
                 let _ = speaker.set_unreachable(self.next_hops.lost());
                 self.running = Some((speaker, routes, config));
                 self.telling.start_again();

@@ -1,5 +1,7 @@
 //! Nodes tell each other their routes by BGP.
 
+mod bird;
+
 use crate::restart::Pinger;
 use crate::{Lab, family};
 use std::time::{Duration, Instant};

@@ -3,10 +3,12 @@
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bird;
 mod churn;
 mod crash;
 mod faults;
 mod life;
 mod midway;
+mod textbook;
 mod up;
 mod world;

@@ -1,0 +1,123 @@
+//! BIRD's control socket: a command in one line, an answer in lines with numbers.
+
+use super::reply::{self, Line};
+use crate::core::{RouteStatus, Status};
+use crate::family::Family;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// For one line.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For a whole answer.
+const LIMIT: u64 = 64 << 20;
+/// From here on an answer tells of a failure.
+const FAILURE: u16 = 8000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("no BIRD answers at {}: {error}", path.display())]
+    Unreachable { path: PathBuf, error: io::Error },
+    #[error("BIRD refuses: {0}")]
+    Refused(String),
+    #[error("{0:?} is not BIRD 2, for which the configuration is made")]
+    Version(String),
+    #[error("BIRD's answer cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// A BIRD, by its socket. Every question is a connection of its own, so a BIRD that was restarted is no special case.
+#[derive(Clone, Debug)]
+pub struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    pub fn new(path: PathBuf) -> Control {
+        Control { path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether BIRD would take a file as its configuration.
+    pub async fn check(&self, file: &Path) -> Result<(), ControlError> {
+        self.ask(&format!("configure check {}", quoted(file)?)).await.map(drop)
+    }
+
+    /// Has BIRD take a file as its configuration. Sessions that are the same as before go on untouched.
+    pub async fn configure(&self, file: &Path) -> Result<(), ControlError> {
+        self.ask(&format!("configure {}", quoted(file)?)).await.map(drop)
+    }
+
+    /// When BIRD was started.
+    pub async fn started(&self) -> Result<SystemTime, ControlError> {
+        Ok(reply::daemon(&self.ask("show status").await?)?.started)
+    }
+
+    /// As our own speaker would tell it; times are counted from BIRD's start. It does not say which AS is the node's own.
+    pub async fn status(&self, asn: u32) -> Result<Status, ControlError> {
+        let daemon = reply::daemon(&self.ask("show status").await?)?;
+        reply::status(asn, &daemon, &self.ask("show protocols all").await?)
+    }
+
+    /// All paths to all prefixes of a family.
+    pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, ControlError> {
+        let table = match family {
+            Family::V4 => "master4",
+            Family::V6 => "master6",
+        };
+        reply::routes(&self.ask(&format!("show route all table {table}")).await?)
+    }
+
+    async fn ask(&self, command: &str) -> Result<Vec<Line>, ControlError> {
+        let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
+        let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
+        let (read, mut write) = stream.into_split();
+        let mut read = BufReader::new(read.take(LIMIT));
+        let greeting = self.answer(&mut read).await?;
+        let version = greeting.first().map(|line| line.text.clone()).unwrap_or_default();
+        let number =
+            version.strip_prefix("BIRD ").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        if number.is_none_or(|number| number < 2) {
+            return Err(ControlError::Version(version));
+        }
+        write.write_all(format!("{command}\n").as_bytes()).await.map_err(unreachable)?;
+        let lines = self.answer(&mut read).await?;
+        match lines.iter().find(|line| line.code >= FAILURE) {
+            Some(failure) => Err(ControlError::Refused(failure.text.clone())),
+            None => Ok(lines),
+        }
+    }
+
+    async fn answer(&self, read: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Vec<Line>, ControlError> {
+        let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
+        let mut lines: Vec<Line> = Vec::new();
+        loop {
+            let mut bytes = Vec::new();
+            let size = timeout(PATIENCE, read.read_until(b'\n', &mut bytes)).await;
+            let size = size.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
+            if size == 0 {
+                return Err(ControlError::Unreadable("it ends too early, or is over 64 MiB".to_owned()));
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            let (line, last) =
+                Line::parse(text.trim_end_matches('\n'), lines.last().map_or(0, |line| line.code))?;
+            lines.push(line);
+            if last {
+                return Ok(lines);
+            }
+        }
+    }
+}
+
+fn quoted(file: &Path) -> Result<String, ControlError> {
+    match file.to_str() {
+        Some(text) if !text.contains(['"', '\n']) => Ok(format!("\"{text}\"")),
+        _ => Err(ControlError::Refused(format!("{} cannot be named in a command", file.display()))),
+    }
+}

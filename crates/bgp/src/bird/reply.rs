@@ -1,0 +1,291 @@
+//! What BIRD's answers mean, in the words in which our own speaker answers.
+
+use super::control::ControlError;
+use super::render::TIME;
+use crate::core::{PeerState, PeerStatus, RouteStatus, Status};
+use crate::family::{Family, PerFamily};
+use crate::rib::attrs::Attrs;
+use ipnet::IpNet;
+use rustbgpd_wire::LargeCommunity;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const PROTOCOL: u16 = 1002;
+const PROTOCOL_DETAILS: u16 = 1006;
+const ROUTE: u16 = 1007;
+const ROUTE_ATTRIBUTES: u16 = 1012;
+const ROUTER_ID: u16 = 1011;
+const RECOVERY: u16 = 24;
+
+/// One line of an answer. The number says what it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub code: u16,
+    pub text: String,
+}
+
+impl Line {
+    /// A line without a number goes on with that of the line before. Also returns whether it is the last of an answer.
+    pub fn parse(text: &str, before: u16) -> Result<(Line, bool), ControlError> {
+        if let Some(rest) = text.strip_prefix(' ') {
+            return Ok((Line { code: before, text: rest.to_owned() }, false));
+        }
+        let code = text.get(..4).and_then(|code| code.parse().ok());
+        match (code, text.get(4..5), text.get(5..)) {
+            (Some(code), Some(mark @ ("-" | " ")), Some(rest)) => {
+                Ok((Line { code, text: rest.to_owned() }, mark == " "))
+            }
+            _ => Err(ControlError::Unreadable(format!("{text:?} does not begin with a number"))),
+        }
+    }
+}
+
+/// The daemon itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Daemon {
+    pub router_id: Ipv4Addr,
+    pub started: SystemTime,
+    pub now: SystemTime,
+    pub restarting: bool,
+}
+
+/// Times are only known once BIRD has our configuration: before, it writes them in its own way.
+pub(super) fn daemon(lines: &[Line]) -> Result<Daemon, ControlError> {
+    let find = |beginning: &str| {
+        let mut texts = lines.iter().filter(|line| line.code == ROUTER_ID).map(|line| line.text.as_str());
+        texts.find_map(|text| text.trim_start().strip_prefix(beginning))
+    };
+    let missing = |what: &str| ControlError::Unreadable(format!("it does not say {what}"));
+    let router_id = find("Router ID is ").and_then(|text| text.trim().parse().ok());
+    let now = find("Current server time is ").and_then(time).unwrap_or_else(SystemTime::now);
+    Ok(Daemon {
+        router_id: router_id.ok_or_else(|| missing("its router ID"))?,
+        started: find("Last reboot on ").and_then(time).unwrap_or(now),
+        now,
+        restarting: lines.iter().any(|line| line.code == RECOVERY),
+    })
+}
+
+fn time(text: &str) -> Option<SystemTime> {
+    Some(jiff::Timestamp::strptime(TIME, text.trim()).ok()?.into())
+}
+
+fn between(earlier: SystemTime, later: SystemTime) -> Duration {
+    later.duration_since(earlier).unwrap_or_default()
+}
+
+/// The sessions, from `show protocols all`.
+pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status, ControlError> {
+    let mut routes = PerFamily::<usize>::default();
+    let mut peers: Vec<PeerStatus> = Vec::new();
+    // Which of the two families the lines are about, and whether their protocol is a session.
+    let (mut family, mut is_session) = (Family::V4, false);
+    for line in lines {
+        if line.code == PROTOCOL {
+            let mut columns = line.text.split_whitespace();
+            let (name, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
+            is_session = kind == "BGP";
+            if is_session {
+                let since = columns.nth(2).and_then(time).unwrap_or(daemon.now);
+                peers.push(unknown_peer(name, between(daemon.started, since)));
+            }
+        }
+        let Some((key, value)) = line.text.split_once(':').filter(|_| line.code == PROTOCOL_DETAILS) else {
+            match line.text.trim() {
+                "Channel ipv4" => family = Family::V4,
+                "Channel ipv6" => family = Family::V6,
+                _ => {}
+            }
+            continue;
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if key == "Routes" {
+            *routes.get_mut(family) += usize::try_from(counted(value, "preferred")).unwrap_or(usize::MAX);
+        }
+        if let Some(peer) = peers.last_mut().filter(|_| is_session) {
+            note(peer, family, key, value);
+        }
+    }
+    for peer in &peers {
+        if peer.address.is_unspecified() {
+            return Err(ControlError::Unreadable(format!("it does not say whom {} is with", peer.name)));
+        }
+    }
+    let (now, router_id) = (between(daemon.started, daemon.now), daemon.router_id);
+    Ok(Status { now, asn, router_id, restarting: daemon.restarting, routes, attributes: 0, peers })
+}
+
+fn unknown_peer(name: &str, since: Duration) -> PeerStatus {
+    PeerStatus {
+        name: name.into(),
+        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        remote_as: 0,
+        external: false,
+        state: PeerState::Idle,
+        since,
+        router_id: None,
+        hold_time: None,
+        families: Vec::new(),
+        prefixes_in: PerFamily::default(),
+        prefixes_out: PerFamily::default(),
+        waiting: false,
+        last_error: None,
+        messages_in: 0,
+        messages_out: 0,
+        updates_in: 0,
+        updates_out: 0,
+        established: 0,
+        malformed: 0,
+        refused: 0,
+    }
+}
+
+fn note(peer: &mut PeerStatus, family: Family, key: &str, value: &str) {
+    let first = || value.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+    match key {
+        "BGP state" => {
+            peer.state = match value {
+                "Connect" => PeerState::Connect,
+                "Active" | "Passive" => PeerState::Active,
+                "OpenSent" => PeerState::OpenSent,
+                "OpenConfirm" => PeerState::OpenConfirm,
+                "Established" => PeerState::Established,
+                _ => PeerState::Idle,
+            };
+            // BIRD does not count; it came up at least this time.
+            peer.established = u64::from(peer.state == PeerState::Established);
+        }
+        "Neighbor address" => {
+            // A link-local address comes with its interface.
+            let address = value.split('%').next().unwrap_or_default();
+            peer.address = address.parse().unwrap_or(peer.address);
+            peer.families = vec![Family::of(peer.address)];
+        }
+        "Neighbor AS" => peer.remote_as = value.parse().unwrap_or(0),
+        "Local AS" => peer.external = value.parse() != Ok(peer.remote_as),
+        "Neighbor ID" => peer.router_id = value.parse().ok(),
+        "Neighbor graceful restart active" => peer.waiting = true,
+        "Hold timer" => peer.hold_time = value.split('/').nth(1).and_then(|text| text.parse().ok()),
+        "Last error" => peer.last_error = Some(value.to_owned()),
+        "Routes" => {
+            *peer.prefixes_in.get_mut(family) = counted(value, "imported");
+            *peer.prefixes_out.get_mut(family) = counted(value, "exported");
+        }
+        "Import updates" => peer.updates_in = first().unwrap_or(0),
+        "Export updates" => peer.updates_out = first().unwrap_or(0),
+        _ => {}
+    }
+}
+
+/// The number before a word in `5 imported, 2 exported, 5 preferred`.
+fn counted(text: &str, word: &str) -> u32 {
+    let mut parts = text.split(',').filter_map(|part| part.trim().split_once(' '));
+    parts.find(|(_, name)| *name == word).and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
+}
+
+/// Every path, from `show route all`.
+pub(super) fn routes(lines: &[Line]) -> Result<Vec<RouteStatus>, ControlError> {
+    let mut routes: Vec<(RouteStatus, Attrs)> = Vec::new();
+    let mut prefix: Option<IpNet> = None;
+    for line in lines {
+        let text = line.text.trim();
+        match line.code {
+            ROUTE if text.contains('[') => {
+                // A further path to the same prefix begins with the kind of route.
+                prefix = text.split_whitespace().next().and_then(|word| word.parse().ok()).or(prefix);
+                let Some(prefix) = prefix else {
+                    return Err(ControlError::Unreadable(format!("{text:?} names no prefix")));
+                };
+                let (kind, rest) = text.split_once('[').unwrap_or((text, ""));
+                let name = rest.split_whitespace().next().unwrap_or_default();
+                let best = text.contains("] * ");
+                let attrs = Attrs { preference: preference(text), ..Attrs::default() };
+                routes.push((
+                    RouteStatus {
+                        prefix,
+                        peer: is_session(name).then(|| name.into()),
+                        best,
+                        used: best,
+                        stale: false,
+                        reachable: !kind.contains("unreachable"),
+                        attrs: Arc::default(),
+                    },
+                    attrs,
+                ));
+            }
+            ROUTE => {
+                if let Some((_, attrs)) = routes.last_mut() {
+                    way(attrs, text);
+                }
+            }
+            ROUTE_ATTRIBUTES => {
+                if let (Some((_, attrs)), Some((key, value))) = (routes.last_mut(), text.split_once(": ")) {
+                    attribute(attrs, key, value.trim());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(routes.into_iter().map(|(route, attrs)| RouteStatus { attrs: attrs.into(), ..route }).collect())
+}
+
+fn is_session(name: &str) -> bool {
+    ["Mesh_", "Global_", "Node_"].iter().any(|beginning| name.starts_with(beginning))
+}
+
+/// The first number in `(100/0)` at the end of a route.
+fn preference(text: &str) -> u16 {
+    let inner = text.rsplit_once('(').map(|(_, rest)| rest);
+    let digits = inner.and_then(|rest| rest.split(['/', ')']).next());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// `via 10.0.0.1 on eth0` or `dev eth0`; the first of several counts.
+fn way(attrs: &mut Attrs, text: &str) {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["via", gateway, "on", device, ..] if attrs.device.is_none() => {
+            attrs.next_hop = gateway.parse().ok();
+            attrs.device = Some(device.into());
+        }
+        ["dev", device, ..] if attrs.device.is_none() => attrs.device = Some(device.into()),
+        _ => {}
+    }
+}
+
+fn attribute(attrs: &mut Attrs, key: &str, value: &str) {
+    let numbers = |text: &str| -> Vec<u32> {
+        text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+    };
+    let groups = || value.split(')').map(numbers);
+    match key {
+        "BGP.as_path" => attrs.as_path = numbers(value).into(),
+        "BGP.next_hop" => {
+            let global = value.split_whitespace().next().and_then(|text| text.parse().ok());
+            attrs.next_hop = global.or(attrs.next_hop);
+        }
+        "BGP.med" => attrs.med = value.parse().ok(),
+        "BGP.local_pref" => attrs.local_pref = value.parse().ok(),
+        "BGP.community" => {
+            attrs.communities = groups().filter_map(|group| standard(&group)).collect();
+        }
+        "BGP.large_community" => {
+            attrs.large_communities = groups().filter_map(|group| large(&group)).collect();
+        }
+        _ => {}
+    }
+}
+
+fn standard(group: &[u32]) -> Option<u32> {
+    let [high, low] = group else { return None };
+    Some(u32::from(u16::try_from(*high).ok()?) << 16 | u32::from(u16::try_from(*low).ok()?))
+}
+
+fn large(group: &[u32]) -> Option<LargeCommunity> {
+    let [first, second, third] = group else { return None };
+    Some(LargeCommunity::new(*first, *second, *third))
+}
+
+#[cfg(test)]
+mod tests;

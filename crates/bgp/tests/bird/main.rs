@@ -1,0 +1,211 @@
+//! What is written for BIRD, shown to a real one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod generated;
+// The namespaces are those of the other tests with real routers, which need more of them.
+#[allow(dead_code)]
+#[path = "../interop/place.rs"]
+mod place;
+mod socket;
+mod verdicts;
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::process::Command;
+use std::sync::Arc;
+use tortie_bgp::bird::{Rendered, render};
+use tortie_plan::bgp::{
+    Bgp, Community, Export, Filter, FilterRule, Install, NextHop, Operation, PrefixMatch, PrefixOperator,
+    Secret, Session, SessionKind,
+};
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn session(peer: &str) -> Session {
+    Session {
+        kind: SessionKind::Node,
+        peer: address(peer),
+        port: 179,
+        remote_as: 64512,
+        local_as: None,
+        source: None,
+        passive: false,
+        password: None,
+        restart_time: None,
+        keepalive: None,
+        ttl_security: None,
+        next_hop: NextHop::Auto,
+        reflect: None,
+        allow_own_as: 0,
+        filters: Vec::new(),
+        reachable_by: None,
+    }
+}
+
+fn bgp() -> Bgp {
+    Bgp {
+        as_number: 64512,
+        router_id: Some([10, 0, 0, 1].into()),
+        listen_port: 179,
+        export: Export { priority_v4: 1024, priority_v6: 1024, ..Export::default() },
+        ..Bgp::default()
+    }
+}
+
+/// A secret's password is its key.
+fn rendered(bgp: &Bgp) -> Rendered {
+    render(bgp, |secret| Some(secret.key.clone())).unwrap()
+}
+
+/// Fails the test, with the text, unless BIRD takes it.
+fn taken(text: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let output =
+        Command::new("bird").arg("-p").arg("-c").arg(file.path()).output().expect("BIRD 2 must be installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{text}");
+}
+
+/// Every criterion and every operation, for both families.
+fn filter(v4: bool) -> Vec<FilterRule> {
+    let cidr = net(if v4 { "10.0.0.0/8" } else { "fd00::/16" });
+    use PrefixOperator::*;
+    let mut rules = Vec::new();
+    for operator in [In, NotIn, Equal, NotEqual] {
+        for length in [None, Some((20, 24)), Some((24, 20)), Some((8, 8))] {
+            let prefix = Some(PrefixMatch { net: cidr, operator, length });
+            rules.push(FilterRule { prefix, accept: true, ..FilterRule::default() });
+        }
+    }
+    let criteria = [
+        FilterRule { learnt: true, ..FilterRule::default() },
+        FilterRule { interface: Some("bond-1.*_x".into()), ..FilterRule::default() },
+        FilterRule { internal: Some(true), ..FilterRule::default() },
+        FilterRule { internal: Some(false), ..FilterRule::default() },
+        FilterRule { community: Some(Community::Standard(65535, 0)), ..FilterRule::default() },
+        FilterRule { community: Some(Community::Large(u32::MAX, 0, 1)), ..FilterRule::default() },
+        FilterRule { as_path_prefix: vec![1, u32::MAX, 3], ..FilterRule::default() },
+        FilterRule { priority: Some(2_147_483_646), ..FilterRule::default() },
+        FilterRule::default(),
+    ];
+    rules.extend(criteria);
+    rules.push(FilterRule {
+        accept: true,
+        operations: vec![
+            Operation::AddCommunity(Community::Standard(1, 2)),
+            Operation::AddCommunity(Community::Large(1, 2, 3)),
+            Operation::PrependPath(vec![64512, u32::MAX]),
+            Operation::SetPriority(1),
+        ],
+        ..FilterRule::default()
+    });
+    rules
+}
+
+#[test]
+fn everything_that_can_be_said_is_taken() {
+    let mut bgp = bgp();
+    let all = Filter {
+        import_v4: filter(true),
+        export_v4: filter(true),
+        import_v6: filter(false),
+        export_v6: filter(false),
+    };
+    let names = ["a.b-c".to_owned(), "x".repeat(45), "y".repeat(46), "z".repeat(253)];
+    bgp.filters = names.iter().map(|name| (name.clone(), Arc::new(all.clone()))).collect();
+    bgp.filters.insert("empty".into(), Arc::default());
+    let names: Vec<String> = names.into_iter().chain(["empty".into(), "missing".into()]).collect();
+    for peer in ["10.0.0.7", "fd00::7"] {
+        let v4 = !peer.contains(':');
+        let secret = |key: &str| Some(Secret { name: "s".into(), key: key.into() });
+        let variants = [
+            session(peer),
+            Session { port: 1790, remote_as: u32::MAX, local_as: Some(65001), ..session(peer) },
+            Session {
+                source: Some(address(if v4 { "10.0.0.1" } else { "fd00::1" })),
+                passive: true,
+                ..session(peer)
+            },
+            Session { password: secret("p w;#\\'{}ä"), ..session(peer) },
+            Session { restart_time: Some(u16::MAX), keepalive: Some(u16::MAX), ..session(peer) },
+            Session { restart_time: Some(0), keepalive: Some(0), ..session(peer) },
+            Session { ttl_security: Some(255), next_hop: NextHop::Own, allow_own_as: 255, ..session(peer) },
+            Session { ttl_security: Some(1), next_hop: NextHop::Keep, remote_as: 1, ..session(peer) },
+            Session { reflect: Some([244, 0, 0, 1].into()), filters: names.clone(), ..session(peer) },
+            Session {
+                reachable_by: Some(address(if v4 { "10.0.0.254" } else { "fe80::1" })),
+                ..session(peer)
+            },
+        ];
+        for (number, session) in variants.into_iter().enumerate() {
+            bgp.sessions.insert(format!("Node_{}_port_{number}", peer.replace(['.', ':'], "_")), session);
+        }
+    }
+    bgp.export.blocks = BTreeMap::from([
+        (net("10.1.0.0/26"), true),
+        (net("10.1.0.64/26"), false),
+        (net("10.1.0.200/32"), true),
+        (net("fd00:1::/122"), true),
+    ]);
+    bgp.export.pools = vec![net("10.1.0.0/16"), net("fd00:1::/48")];
+    bgp.export.silent_pools = vec![net("10.2.0.0/16")];
+    bgp.export.reflected = vec![net("10.3.0.0/16"), net("0.0.0.0/0"), net("::/0")];
+    bgp.export.communities =
+        vec![(net("10.1.0.0/16"), vec![Community::Standard(1, 2), Community::Large(1, 2, 3)])];
+    bgp.install = Install {
+        never: vec![net("10.96.0.0/12")],
+        pools: vec![(net("10.1.0.0/16"), true), (net("10.1.2.0/24"), false), (net("fd00:1::/48"), true)],
+    };
+    bgp.ignored_interfaces = vec!["docker*".into(), "eth0.1".into()];
+    let whole = rendered(&bgp);
+    assert_eq!(whole.left_out, Vec::<String>::new());
+    taken(&whole.text);
+    assert!(
+        whole.text.find("10.1.2.0/24+").unwrap() < whole.text.rfind("10.1.0.0/16+").unwrap(),
+        "the longest first"
+    );
+    assert!(!whole.text.contains("route 10.1.0.200/32 blackhole"), "a single address is its workload's");
+
+    // On the node's addresses alone, and on another port.
+    bgp.listen = vec![address("10.0.0.1"), address("fd00::1")];
+    bgp.listen_port = 1790;
+    taken(&rendered(&bgp).text);
+}
+
+#[test]
+fn a_node_with_nothing_to_say_is_fine() {
+    taken(&rendered(&bgp()).text);
+    let mut only_v6 = bgp();
+    only_v6.sessions.insert("Mesh_fd00__7".into(), session("fd00::7"));
+    taken(&rendered(&only_v6).text);
+    assert_eq!(render(&Bgp::default(), |_| None), None, "without a router ID there is none");
+}
+
+/// One session that BIRD would stumble over does not take the others along.
+#[test]
+fn what_cannot_be_said_is_left_out_and_told() {
+    let mut bgp = bgp();
+    bgp.sessions.insert("Mesh_10_0_0_7".into(), session("10.0.0.7"));
+    let bad = ["a\"b", "a\nb", &"x".repeat(81)];
+    for (number, password) in bad.iter().enumerate() {
+        let password = Some(Secret { name: "s".into(), key: (*password).to_owned() });
+        let peer = format!("10.0.1.{number}");
+        bgp.sessions.insert(format!("Node_{number}"), Session { password, ..session(&peer) });
+    }
+    bgp.sessions.insert("Node_none".into(), Session { remote_as: 0, ..session("10.0.2.1") });
+    let rendered = rendered(&bgp);
+    taken(&rendered.text);
+    assert_eq!(rendered.left_out.len(), 4, "{:?}", rendered.left_out);
+    assert!(
+        rendered.left_out[0].starts_with("session Node_0 is left out: its password has a quotation mark")
+    );
+    assert!(rendered.text.contains("Mesh_10_0_0_7") && !rendered.text.contains("Node_"), "{}", rendered.text);
+}

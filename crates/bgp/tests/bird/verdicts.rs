@@ -1,0 +1,199 @@
+//! What a real BIRD does to routes with the configuration it is given.
+
+use crate::place::{Daemon, Namespace, eventually, path};
+use crate::{bgp, net, rendered};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tortie_plan::bgp::*;
+
+/// Routes of each family to be judged: prefix, way, and what is known of them.
+const PROBES: [[(&str, &str, &str); 6]; 2] = [
+    [
+        ("10.5.0.0/16", "blackhole", ""),
+        ("10.5.1.0/24", "blackhole", "bgp_community.add((1,2)); bgp_path.prepend(7); bgp_path.prepend(6);"),
+        ("10.6.0.0/24", "blackhole", "bgp_large_community.add((1,2,3)); bgp_path.prepend(7);"),
+        ("10.6.0.9/32", "blackhole", "krt_metric = 512;"),
+        ("10.8.0.5/32", "via \"eth0\"", ""),
+        ("10.9.0.0/28", "via \"x.cali\"", "krt_metric = 0;"),
+    ],
+    [
+        ("fd05::/16", "blackhole", ""),
+        ("fd05:100::/24", "blackhole", "bgp_community.add((1,2)); bgp_path.prepend(7); bgp_path.prepend(6);"),
+        ("fd06::/24", "blackhole", "bgp_large_community.add((1,2,3)); bgp_path.prepend(7);"),
+        ("fd06::9/128", "blackhole", "krt_metric = 512;"),
+        ("fd08::5/128", "via \"eth0\"", ""),
+        ("fd09::/28", "via \"x.cali\"", "krt_metric = 0;"),
+    ],
+];
+
+struct Bird {
+    namespace: Namespace,
+    _daemon: Daemon,
+    dir: TempDir,
+}
+
+impl Bird {
+    /// One that has the plan's configuration, and the probes beside it.
+    async fn start(bgp: &Bgp) -> Bird {
+        let (namespace, dir) = (Namespace::new(), tempfile::tempdir().unwrap());
+        namespace.ip("link add eth0 type veth peer name x.cali");
+        ["eth0", "x.cali"].iter().for_each(|link| namespace.ip(&format!("link set {link} up")));
+        let mut text = rendered(bgp).text;
+        for (family, probes) in ["ipv4", "ipv6"].iter().zip(PROBES) {
+            let routes = probes.map(|(prefix, way, known)| format!("route {prefix} {way} {{ {known} }};"));
+            text += &format!("protocol static probes_{family} {{ {family}; {} }}\n", routes.concat());
+        }
+        crate::taken(&text);
+        let (config, socket) = (path(dir.path(), "bird.conf"), path(dir.path(), "bird.ctl"));
+        std::fs::write(&config, &text).unwrap();
+        let daemon = Daemon::start(&namespace, "bird", &["-f", "-c", &config, "-s", &socket]);
+        let bird = Bird { namespace, _daemon: daemon, dir };
+        eventually("BIRD has the probes", || async {
+            PROBES.iter().flatten().all(|(prefix, ..)| bird.says("show route").contains(prefix))
+        })
+        .await;
+        bird
+    }
+
+    fn says(&self, command: &str) -> String {
+        self.namespace.output("birdc", &["-s", &path(self.dir.path(), "bird.ctl"), command])
+    }
+
+    /// Which probes a filter lets pass, by their number.
+    fn passes(&self, family: usize, filter: &str) -> Vec<usize> {
+        let table = ["master4", "master6"][family];
+        let listed = self.says(&format!("show route table {table} filter {filter}"));
+        assert!(!listed.contains("error"), "{filter}: {listed}");
+        let has = |prefix: &str| listed.lines().any(|line| line.split_whitespace().next() == Some(prefix));
+        (0..6).filter(|number| has(PROBES[family][*number].0)).collect()
+    }
+}
+
+fn rule() -> FilterRule {
+    FilterRule { accept: true, ..FilterRule::default() }
+}
+
+fn inside(net: &str, operator: PrefixOperator, length: Option<(u8, u8)>) -> FilterRule {
+    FilterRule { prefix: Some(PrefixMatch { net: crate::net(net), operator, length }), ..rule() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_criterion_of_a_filter() {
+    use PrefixOperator::*;
+    let mut bgp = bgp();
+    // The rule for each family, whether the session is within our AS, and which probes match.
+    type Case = ([FilterRule; 2], bool, &'static [usize]);
+    let nets =
+        |operator, length| [inside("10.5.0.0/16", operator, length), inside("fd05::/16", operator, length)];
+    let same = |rule: FilterRule| [rule.clone(), rule];
+    let all: &[usize] = &[0, 1, 2, 3, 4, 5];
+    let cases: Vec<Case> = vec![
+        (same(rule()), true, all),
+        (nets(In, None), true, &[0, 1]),
+        (nets(NotIn, None), true, &[2, 3, 4, 5]),
+        (nets(Equal, None), true, &[0]),
+        (nets(NotEqual, None), true, &[1, 2, 3, 4, 5]),
+        (nets(In, Some((20, 32))), true, &[1]),
+        (nets(NotIn, Some((20, 32))), true, &[0, 2, 3, 4, 5]),
+        (nets(In, Some((24, 20))), true, &[]),
+        (nets(NotIn, Some((24, 20))), true, all),
+        (nets(Equal, Some((20, 32))), true, &[]),
+        (same(FilterRule { learnt: true, ..rule() }), true, &[]),
+        (same(FilterRule { interface: Some("*.cali".into()), ..rule() }), true, &[5]),
+        (same(FilterRule { interface: Some("eth0".into()), ..rule() }), true, &[4]),
+        (same(FilterRule { internal: Some(true), ..rule() }), true, all),
+        (same(FilterRule { internal: Some(true), ..rule() }), false, &[]),
+        (same(FilterRule { internal: Some(false), ..rule() }), false, all),
+        (same(FilterRule { community: Some(Community::Standard(1, 2)), ..rule() }), true, &[1]),
+        (same(FilterRule { community: Some(Community::Large(1, 2, 3)), ..rule() }), true, &[2]),
+        (same(FilterRule { as_path_prefix: vec![6, 7], ..rule() }), true, &[1]),
+        (same(FilterRule { as_path_prefix: vec![7], ..rule() }), true, &[2]),
+        (same(FilterRule { priority: Some(512), ..rule() }), true, &[3]),
+        (same(FilterRule { priority: Some(1024), ..rule() }), true, &[0, 1, 2, 4, 5]),
+        (same(FilterRule { internal: Some(true), priority: Some(512), ..rule() }), false, &[]),
+    ];
+    for (number, ([v4, v6], ..)) in cases.iter().enumerate() {
+        let filter = Filter { export_v4: vec![v4.clone()], export_v6: vec![v6.clone()], ..Filter::default() };
+        bgp.filters.insert(format!("case-{number}"), Arc::new(filter));
+    }
+    let bird = Bird::start(&bgp).await;
+    for (number, (rules, same_as, expected)) in cases.iter().enumerate() {
+        for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
+            let version = if family == 0 { 4 } else { 6 };
+            let call = format!("'bgp_case-{number}_exportFilterV{version}'({same_as})");
+            let passing = bird.passes(family, &format!("{{ calico_priority_{word}(); {call}; reject; }}"));
+            assert_eq!(passing, *expected, "{:?}", rules[family]);
+        }
+    }
+}
+
+/// The order of the reference: filters, silent pools, tunnels, blocks, reflected ranges, pools, nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_peers_are_told_and_what_the_kernel_gets() {
+    let mut bgp = bgp();
+    bgp.export = Export {
+        blocks: [
+            ("10.6.0.0/24", true),
+            ("fd06::/24", true),
+            ("10.5.1.0/24", false),
+            ("fd05:100::/24", false),
+        ]
+        .map(|(block, told)| (net(block), told))
+        .into(),
+        pools: ["10.5.0.0/16", "10.6.0.0/16", "10.9.0.0/16", "fd05::/16", "fd06::/16", "fd09::/16"]
+            .map(net)
+            .into(),
+        ..bgp.export
+    };
+    bgp.install = Install {
+        never: vec![net("10.8.0.0/16"), net("fd08::/16")],
+        pools: [("10.5.0.0/16", true), ("10.5.1.0/24", false), ("fd05::/16", true), ("fd05:100::/24", false)]
+            .map(|(pool, ours)| (net(pool), ours))
+            .into(),
+    };
+    let mut silent = bgp.clone();
+    silent.export.silent_pools = vec![net("10.5.0.0/16"), net("fd05::/16")];
+    let export = |word: &str, same_as: bool| {
+        format!("{{ calico_priority_{word}(); calico_export_to_bgp_peers_{word}({same_as}); }}")
+    };
+    let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
+    for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
+        // The single address inside a block is told because its priority says that it moves.
+        assert_eq!(
+            bird.passes(family, &export(word, true)),
+            [0, 1, 2, 3],
+            "within our AS: none of the tunnel's"
+        );
+        assert_eq!(bird.passes(family, &export(word, false)), [0, 1, 2, 3, 5], "{word}");
+        assert_eq!(quiet.passes(family, &export(word, false)), [2, 3, 5], "{word}");
+        let kernel = format!("calico_kernel_programming_{word}");
+        assert_eq!(bird.passes(family, &kernel), [0, 2, 3, 5], "the longest pool counts");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_of_a_filter() {
+    let mut bgp = bgp();
+    let operations = vec![
+        Operation::AddCommunity(Community::Standard(64512, 7)),
+        Operation::AddCommunity(Community::Large(1, 2, 4_000_000_000)),
+        Operation::PrependPath(vec![64512, 64513]),
+        Operation::SetPriority(512),
+    ];
+    let rules = vec![FilterRule { operations, ..rule() }];
+    let filter = Filter { export_v4: rules.clone(), export_v6: rules, ..Filter::default() };
+    bgp.filters.insert("change".into(), Arc::new(filter));
+    let bird = Bird::start(&bgp).await;
+    for (family, version) in [(0, 4), (1, 6)] {
+        let filter = format!("{{ 'bgp_change_exportFilterV{version}'(true); reject; }}");
+        let shown = bird.says(&format!("show route all {} filter {filter}", PROBES[family][2].0));
+        for wanted in [
+            "BGP.community: (64512,7)",
+            "BGP.large_community: (1, 2, 3) (1, 2, 4000000000)",
+            "BGP.as_path: 64512 64513 7",
+            "BGP.local_pref: 2147483135",
+        ] {
+            assert!(shown.contains(wanted), "no {wanted} in\n{shown}");
+        }
+    }
+}

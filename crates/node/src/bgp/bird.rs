@@ -1,0 +1,193 @@
+//! The node with a BIRD that somebody else runs: it is given its configuration, and what it does is looked at.
+//!
+//! BIRD learns the routes of workloads from the kernel and writes those of its peers there itself, so nothing comes
+//! back from here: the dataplane leaves routes of BIRD's protocol alone as long as it is told of none.
+
+use super::backend::{Backend, BirdPlaces};
+use super::secrets::Secrets;
+use super::{Link, QUEUE};
+use crate::queries::Speech;
+use crate::state::State;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use tortie_bgp::bird::{Control, ControlError, Rendered, render};
+use tortie_plan::Update;
+use tortie_plan::bgp::Bgp;
+
+/// Between looks at BIRD, its file and the passwords.
+const LOOK: Duration = Duration::from_secs(2);
+/// Between attempts while something is wrong.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// There are passwords in it. BIRD may run as a user of its own: the directory's group may read it.
+const MODE: u32 = 0o640;
+
+/// What keeps the node from being ready, by the name it has in the node's state.
+pub const PART: &str = "bird";
+
+pub struct Bird {
+    state: Arc<State>,
+    secrets: Secrets,
+    file: PathBuf,
+    control: Control,
+    bgp: Option<Arc<Bgp>>,
+    /// As it shall be, once the plan has been heard.
+    rendered: Option<Rendered>,
+    /// When the BIRD was started that has read it, and when it did.
+    loaded: Option<(SystemTime, SystemTime)>,
+    /// What was said of the state of things.
+    told: Option<String>,
+}
+
+impl Bird {
+    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces) -> Link {
+        let (plan, plans) = mpsc::unbounded_channel();
+        let (quiet, learnt) = mpsc::channel(QUEUE);
+        let bird = Bird {
+            state,
+            secrets: Secrets::new(secrets),
+            file: places.config,
+            control: Control::new(places.socket),
+            bgp: None,
+            rendered: None,
+            loaded: None,
+            told: None,
+        };
+        tokio::spawn(async move {
+            bird.run(plans).await;
+            drop(quiet);
+        });
+        Link { plan, learnt }
+    }
+
+    async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
+        let (mut pause, mut patience) = (LOOK, RETRY.0);
+        loop {
+            tokio::select! {
+                updates = plans.recv() => match updates {
+                    Some(updates) => self.hear(updates),
+                    // BIRD goes on without us.
+                    None => return,
+                },
+                () = tokio::time::sleep(pause) => {}
+            }
+            let trouble = self.follow().await.err();
+            (pause, patience) = match trouble {
+                Some(_) => (patience, (patience * 2).min(RETRY.1)),
+                None => (LOOK, RETRY.0),
+            };
+            self.tell(trouble);
+        }
+    }
+
+    fn hear(&mut self, updates: Vec<Update>) {
+        for update in updates {
+            if let Update::Bgp(bgp) = update {
+                self.bgp = Some(bgp);
+                self.rendered = None;
+            }
+        }
+    }
+
+    /// Makes BIRD do what the plan and the secrets say by now. The error says what is in the way.
+    async fn follow(&mut self) -> Result<(), String> {
+        let Some(bgp) = self.bgp.clone() else { return Ok(()) };
+        let secret = bgp.sessions.values().any(|session| session.password.is_some());
+        if secret || self.rendered.is_none() {
+            self.rendered = render(&bgp, |secret| self.secrets.read(secret));
+        }
+        let Some(rendered) = &self.rendered else {
+            return Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned());
+        };
+        if fs::read(&self.file).ok().as_deref() != Some(rendered.text.as_bytes()) {
+            self.loaded = None;
+            self.write(&rendered.text).await?;
+        }
+        let mut started = self.control.started().await.map_err(|error| self.explain(error))?;
+        // One that was started anew may have read another file.
+        let configured = match self.loaded {
+            Some((same, configured)) if same == started => configured,
+            _ => {
+                self.control.configure(&self.file).await.map_err(|error| self.explain(error))?;
+                started = self.control.started().await.map_err(|error| self.explain(error))?;
+                tracing::info!(file = %self.file.display(), "BIRD has taken its configuration");
+                SystemTime::now()
+            }
+        };
+        self.loaded = Some((started, configured));
+        let speaker = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
+        self.state.set_speech(Some(Speech { speaker, started, configured }));
+        Ok(())
+    }
+
+    /// Puts the file in its place, unless the BIRD that is to read it would not take it.
+    async fn write(&self, text: &str) -> Result<(), String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.file.display());
+        let new = put_beside(&self.file, text).map_err(failed)?;
+        match self.control.check(&new).await {
+            // One that is not there yet finds it when it starts.
+            Ok(()) | Err(ControlError::Unreachable { .. }) => {
+                fs::rename(&new, &self.file).and_then(|()| sync_dir(&self.file)).map_err(failed)
+            }
+            Err(error) => {
+                let _ = fs::remove_file(&new);
+                Err(self.explain(error))
+            }
+        }
+    }
+
+    fn explain(&self, error: ControlError) -> String {
+        match error {
+            ControlError::Unreachable { .. } => format!(
+                "CALICO_NETWORKING_BACKEND is bird, but {error}. Start BIRD 2 with -c {} -s {}, or unset the variable \
+                 to let the node speak BGP itself",
+                self.file.display(),
+                self.control.path().display(),
+            ),
+            other => other.to_string(),
+        }
+    }
+
+    /// Says what is wrong, once, and that it is over.
+    fn tell(&mut self, trouble: Option<String>) {
+        if trouble.is_some() {
+            self.state.set_speech(None);
+        }
+        let left_out = self.rendered.as_ref().map(|rendered| rendered.left_out.join("; "));
+        let left_out = left_out.filter(|left_out| !left_out.is_empty());
+        self.state.set_trouble("bgp", left_out.clone());
+        self.state.set_trouble(PART, trouble.clone());
+        let now = trouble.or(left_out);
+        if self.told != now {
+            match &now {
+                Some(trouble) => tracing::warn!(trouble, "BIRD does not do all that it should"),
+                None => tracing::info!("BIRD does what it should"),
+            }
+            self.told = now;
+        }
+    }
+}
+
+/// Writes a file next to another, ready to take its place.
+fn put_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
+    let dir = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::create_dir_all(dir)?;
+    let mut name = std::ffi::OsString::from(".");
+    name.push(file.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(".new");
+    let new = dir.join(name);
+    let mut opened = File::create(&new)?;
+    opened.set_permissions(Permissions::from_mode(MODE))?;
+    chown(&new, None, Some(fs::metadata(dir)?.gid()))?;
+    opened.write_all(text.as_bytes())?;
+    opened.sync_all()?;
+    Ok(new)
+}
+
+fn sync_dir(file: &Path) -> io::Result<()> {
+    file.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}

@@ -1,0 +1,99 @@
+//! One node of the mesh has BIRD speak for it.
+
+use super::eventually;
+use crate::restart::Pinger;
+use crate::{Lab, family};
+use std::collections::BTreeMap;
+
+impl Lab {
+    /// Since when each session is as it is.
+    fn since(&self, node: &str) -> BTreeMap<String, u64> {
+        let sessions = self.sessions(node);
+        sessions
+            .iter()
+            .map(|peer| (peer["name"].as_str().unwrap().to_owned(), peer["since"].as_u64().unwrap()))
+            .collect()
+    }
+
+    fn node_status(&self, node: &str) -> String {
+        self.run(&["exec", node, "--", "calicoctl", "node", "status"])
+    }
+}
+
+#[test]
+fn a_mesh_of_ours_and_of_bird() {
+    let lab = Lab::up(&["--nodes", "3", "--bgp", "mesh", "--bird", "node3"]);
+    let nodes = ["node1", "node2", "node3"];
+    let pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
+        .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
+        .into();
+    lab.wait_for_routes(&nodes);
+    nodes.iter().for_each(|node| lab.established(node, 4));
+    lab.pods_reach_each_other(&pods);
+    for node in nodes {
+        for family in ["-4", "-6"] {
+            let routes = lab.run(&["exec", node, "--", "ip", family, "route"]);
+            assert!(!routes.contains("proto 80"), "BGP alone writes them:\n{routes}");
+        }
+    }
+    let listening = lab.run(&["exec", "node3", "--", "ss", "-Hltnp", "sport", "=", ":179"]);
+    assert!(listening.contains("bird") && !listening.contains("tortie"), "{listening}");
+
+    // The table that people know.
+    let table = lab.node_status("node3");
+    for peer in ["10.10.1.1", "10.10.1.2", "fd00:10:10:1::1", "fd00:10:10:1::2"] {
+        let row: Vec<&str> =
+            table.lines().find(|line| line.contains(&format!("| {peer} "))).unwrap().split('|').collect();
+        let cells: Vec<&str> = row.iter().map(|cell| cell.trim()).collect();
+        assert_eq!(cells[1..4], [peer, "node-to-node mesh", "up"], "{table}");
+        assert_eq!(cells[5], "Established", "{table}");
+    }
+    let paths = lab.run(&["exec", "node3", "--", "tortie", "bgp", "routes"]);
+    assert!(paths.contains("Mesh_10_10_1_1") && paths.contains("2147482623"), "{paths}");
+
+    // A new peer and a new filter: BIRD is told, and no other session notices.
+    let (bird, other) = (lab.since("node3"), lab.since("node1"));
+    lab.apply(
+        "{kind: BGPFilter, apiVersion: projectcalico.org/v3, metadata: {name: quiet.one}, \
+          spec: {exportV4: [{action: Reject}], importV6: [{cidr: 'fd00::/8', matchOperator: In, action: Reject}]}}",
+    );
+    lab.apply(
+        "{kind: BGPPeer, apiVersion: projectcalico.org/v3, metadata: {name: nobody}, \
+          spec: {node: node3, peerIP: 10.10.1.99, asNumber: 64999, filters: [quiet.one]}}",
+    );
+    eventually(&lab, "BIRD knows the new peer", || {
+        lab.peers("node3").contains(&"Node_10_10_1_99".to_owned())
+    });
+    assert!(lab.node_status("node3").contains("| 10.10.1.99 "));
+    let mut after = lab.since("node3");
+    after.remove("Node_10_10_1_99");
+    assert_eq!((after, lab.since("node1")), (bird, other), "sessions of others flapped");
+
+    // The node's daemon may go and come back: BIRD and the packets do not care.
+    let pinger = Pinger::start(&lab, "one", family(&pods[2].1, false));
+    pinger.wait_for_more(20);
+    lab.run(&["node", "stop", "node3", "--kill"]);
+    lab.run(&["node", "start", "node3"]);
+    lab.established("node3", 4);
+    lab.wait_for_routes(&nodes);
+    pinger.wait_for_more(20);
+    pinger.none_lost();
+    drop(pinger);
+
+    // Without BIRD the node says so, and what to do. Its routes stay.
+    let note = std::fs::read_to_string(lab.dir().join("nodes/node3/bird/pid")).unwrap();
+    let pid = note.split_whitespace().next().unwrap();
+    lab.run(&["exec", "node3", "--", "kill", "-9", pid]);
+    eventually(&lab, "the node notices", || lab.node_status("node3").contains("but no BIRD answers at"));
+    lab.ping("one", family(&pods[2].1, true));
+    lab.run(&["down"]);
+    assert_eq!(lab.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let lab = Lab::new();
+    assert!(lab.refused(&["up", "--bird", "node1"]).contains("use --bgp too"));
+    assert!(lab.refused(&["up", "--bgp", "mesh", "--bird", "node9"]).contains("there is no node node9"));
+    assert_eq!(lab.traces(), Vec::<String>::new());
+}
