@@ -31,10 +31,15 @@ const REPORTS: usize = 1024;
 /// What the dataplane has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    Workload { id: WorkloadId, state: WorkloadState },
+    Workload {
+        id: WorkloadId,
+        state: WorkloadState,
+    },
     Mtu(MtuChoice),
     RouteCount(usize),
     Table(TableStats),
+    /// Chains and sets that the kernel does not take, and why. What they guard is closed.
+    Refused(BTreeMap<String, String>),
 }
 
 /// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
@@ -111,6 +116,7 @@ impl Dataplane {
                 told_mtu: None,
                 told_routes: None,
                 told_table: None,
+                told_refused: None,
                 mtu,
                 told_at: None,
                 due: None,
@@ -199,7 +205,7 @@ impl Engine {
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {
-                    self.outbox.tell(&self.core, self.enforcer.stats());
+                    self.outbox.tell(&self.core, &self.enforcer);
                     continue;
                 },
                 command = inbox.recv() => match command {
@@ -226,7 +232,7 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
-            self.outbox.tell_soon(&self.core, self.enforcer.stats());
+            self.outbox.tell_soon(&self.core, &self.enforcer);
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
@@ -315,7 +321,9 @@ impl Engine {
     async fn cut(&mut self) {
         let now = self.started.elapsed();
         let settled = self.enforcer.is_settled();
-        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else { return };
+        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else {
+            return;
+        };
         match cutter.go_on(&self.host, &self.core.own_addresses(), now).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "established flows were cut: policy denies them now"),
@@ -485,6 +493,7 @@ struct Outbox {
     told_mtu: Option<MtuChoice>,
     told_routes: Option<usize>,
     told_table: Option<TableStats>,
+    told_refused: Option<BTreeMap<String, String>>,
     mtu: watch::Sender<MtuChoice>,
     told_at: Option<Instant>,
     /// When to tell what happened since.
@@ -493,14 +502,14 @@ struct Outbox {
 
 impl Outbox {
     /// Now, unless it was only just done.
-    fn tell_soon(&mut self, core: &Core, table: TableStats) {
+    fn tell_soon(&mut self, core: &Core, enforcer: &Enforcer) {
         match self.told_at.map(|told| told + TELL) {
             Some(due) if due > Instant::now() => self.due = Some(due),
-            _ => self.tell(core, table),
+            _ => self.tell(core, enforcer),
         }
     }
 
-    fn tell(&mut self, core: &Core, table: TableStats) {
+    fn tell(&mut self, core: &Core, enforcer: &Enforcer) {
         (self.told_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
@@ -514,8 +523,15 @@ impl Outbox {
         if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
             self.told_routes = Some(count);
         }
+        let table = enforcer.stats();
         if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
             self.told_table = Some(table);
+        }
+        let refused = enforcer.refused();
+        if self.told_refused.as_ref() != Some(refused)
+            && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
+        {
+            self.told_refused = Some(refused.clone());
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

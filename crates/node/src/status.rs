@@ -175,6 +175,7 @@ fn take_in(state: &State, report: Report) {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         Report::Table(stats) => state.metrics.table.set(&stats),
+        Report::Refused(refused) => state.set_refused(refused),
     }
 }
 

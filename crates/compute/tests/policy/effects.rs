@@ -232,7 +232,8 @@ fn the_ranges_of_services_follow_the_configuration_for_all() {
     let spec = json!({"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}, {"cidr": "fd96::/112"}],
         "serviceLoadBalancerIPs": [{"cidr": "192.0.2.0/24"}], "serviceExternalIPs": [{"cidr": "198.51.100.1/32"}]});
     let all = configuration("default", spec.clone());
-    let mut node = Node::with(&[all.clone(), configuration("node.n1", json!({"logSeverityScreen": "Debug"}))]);
+    let mut node =
+        Node::with(&[all.clone(), configuration("node.n1", json!({"logSeverityScreen": "Debug"}))]);
     assert_eq!(ranges(&node), ["10.96.0.0/12", "192.0.2.0/24", "198.51.100.1/32", "fd96::/112"]);
     assert_eq!(node.put(&[all.clone()]), [], "nothing new");
     node.put(&[configuration("default", json!({"serviceClusterIPs": [{"cidr": "10.96.0.1/12"}]}))]);

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::evaluate::{Connection, Packet};
 use tortie_plan::{
-    Action, DenyAction, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId, PolicyKind,
-    PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
+    Action, DenyAction, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId,
+    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
 };
 
 /// The last two are what the node rewrites; only such packets have them.

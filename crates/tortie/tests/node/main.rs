@@ -8,5 +8,6 @@ mod crash;
 mod faults;
 mod life;
 mod midway;
+mod policy;
 mod up;
 mod world;

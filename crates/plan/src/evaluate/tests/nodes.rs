@@ -416,7 +416,8 @@ fn the_trace_tells_whose_rules_were_asked() {
 #[test]
 fn what_is_forwarded_to_no_service_goes_nowhere() {
     let mut world = World::new();
-    world.plan.service_ranges = ["10.96.0.0/12", "fd96::/112"].iter().map(|net| net.parse().unwrap()).collect();
+    world.plan.service_ranges =
+        ["10.96.0.0/12", "fd96::/112"].iter().map(|net| net.parse().unwrap()).collect();
     for (from, service) in [(A, "10.96.0.1"), ("fd00::1", "fd96::1")] {
         let stray = tcp(from, service, 80);
         world.denies(&stray, TO_A, UPLINK, "ServiceLoop");
