@@ -5,9 +5,10 @@ use crate::cluster::{Entry, Node, gnp, namespace, object};
 use crate::namespace::{Namespace, start};
 use crate::plans::{ONE, TWO, reaches, two_pods};
 use serde_json::{Value as Json, json};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
 use tortie_dataplane::{Dataplane, Reports};
-use tortie_model::Kind;
+use tortie_model::{Kind, Resource, Value};
 
 /// An endpoint of this node, in a namespace that allows everything.
 fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
@@ -147,6 +148,31 @@ async fn as_many_rules_and_nets_as_can_be_written() {
     world.is(true, false, "in one that was part of others");
     world.put(&[set(far)]).await;
     world.is(false, false, "in none any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_named_ports_as_can_be_written() {
+    let mut world = World::new().await;
+    let (key, mut value) = endpoint(2, json!({"role": "server"}), &TWO);
+    let Value::Resource(Resource::WorkloadEndpoint(two)) = &mut value else { panic!("{value:?}") };
+    let port = json!([{"name": "p49", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]);
+    two.spec.ports = serde_json::from_value(port).unwrap();
+    world.put(&[(key, value)]).await;
+    let bind = |address: &str| TcpListener::bind(address).unwrap();
+    let listening = ["10.65.0.3:8080", "[fd80:65::3]:8080", "10.65.0.3:8081", "[fd80:65::3]:8081"];
+    let _listeners = world.two.open().run(|| listening.map(bind)).unwrap();
+    let connects = |world: &World, to: &str| {
+        let patience = Duration::from_secs(1);
+        let to = to.parse().unwrap();
+        world.one.open().run(|| TcpStream::connect_timeout(&to, patience).is_ok()).unwrap()
+    };
+    let names: Vec<String> = (0..50).map(|number| format!("p{number}")).collect();
+    for (list, named, unnamed) in [("ports", true, false), ("notPorts", false, true)] {
+        let rules = json!([{"action": "Allow", "protocol": "TCP", "destination": {list: names}}]);
+        world.put(&[door(SERVER, rules)]).await;
+        let found = listening.map(|to| connects(&world, to));
+        assert_eq!(found, [named, named, unnamed, unnamed], "{list}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

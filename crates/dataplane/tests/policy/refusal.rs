@@ -9,7 +9,7 @@ use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
 /// More conditions than a rule of the kernel can have.
 fn too_much() -> Rule {
     let mut rule = Rule::new(Action::Deny);
-    rule.source.not_sets = (0..100).map(|number| SetId::new(&format!("s:{number}"))).collect();
+    rule.source.not_sets = (0..200).map(|number| SetId::new(&format!("s:{number}"))).collect();
     rule
 }
 
@@ -30,7 +30,7 @@ async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
 async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let (node, one, two) = two_pods().await;
     let mut plan = guarded(open_plan(), &[("big", ingress(vec![Rule::new(Action::Allow)]))]);
-    for number in 0..100 {
+    for number in 0..200 {
         let set = Set { kind: SetKind::Nets, members: Default::default() };
         plan.sets.insert(SetId::new(&format!("s:{number}")), set);
     }

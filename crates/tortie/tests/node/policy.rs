@@ -31,7 +31,9 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
 
     // As much as the API takes, and more than a rule of the kernel can ask for.
     let names: Vec<String> = (0..50).map(|number| format!("port-{number}")).collect();
-    let too_much = json!([{"action": "Deny", "destination": {"notPorts": names}}, {"action": "Allow"}]);
+    let none = json!({"notPorts": names});
+    let everything = json!({"action": "Deny", "protocol": "TCP", "source": none, "destination": none});
+    let too_much = json!([everything, {"action": "Allow"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
     eventually("it is told of", || health(&world).contains("in-gnp/big is closed, the kernel refuses it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
