@@ -40,6 +40,8 @@ pub enum Report {
     /// Next hops of planned routes to which the kernel has no way, all of them.
     Unreachable(BTreeSet<IpAddr>),
     Table(TableStats),
+    /// Chains and sets that the kernel does not take, and why. What they guard is closed.
+    Refused(BTreeMap<String, String>),
 }
 
 /// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
@@ -117,6 +119,7 @@ impl Dataplane {
                 told_routes: None,
                 told_unreachable: None,
                 told_table: None,
+                told_refused: None,
                 mtu,
                 told_at: None,
                 due: None,
@@ -205,7 +208,7 @@ impl Engine {
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {
-                    self.outbox.tell(&self.core, self.enforcer.stats());
+                    self.outbox.tell(&self.core, &self.enforcer);
                     continue;
                 },
                 command = inbox.recv() => match command {
@@ -232,7 +235,7 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
-            self.outbox.tell_soon(&self.core, self.enforcer.stats());
+            self.outbox.tell_soon(&self.core, &self.enforcer);
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
@@ -494,6 +497,7 @@ struct Outbox {
     told_routes: Option<usize>,
     told_unreachable: Option<BTreeSet<IpAddr>>,
     told_table: Option<TableStats>,
+    told_refused: Option<BTreeMap<String, String>>,
     mtu: watch::Sender<MtuChoice>,
     told_at: Option<Instant>,
     /// When to tell what happened since.
@@ -502,14 +506,14 @@ struct Outbox {
 
 impl Outbox {
     /// Now, unless it was only just done.
-    fn tell_soon(&mut self, core: &Core, table: TableStats) {
+    fn tell_soon(&mut self, core: &Core, enforcer: &Enforcer) {
         match self.told_at.map(|told| told + TELL) {
             Some(due) if due > Instant::now() => self.due = Some(due),
-            _ => self.tell(core, table),
+            _ => self.tell(core, enforcer),
         }
     }
 
-    fn tell(&mut self, core: &Core, table: TableStats) {
+    fn tell(&mut self, core: &Core, enforcer: &Enforcer) {
         (self.told_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
         if self.told_mtu.as_ref() != Some(&mtu) {
@@ -529,8 +533,15 @@ impl Outbox {
         {
             self.told_unreachable = Some(unreachable);
         }
+        let table = enforcer.stats();
         if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
             self.told_table = Some(table);
+        }
+        let refused = enforcer.refused();
+        if self.told_refused.as_ref() != Some(refused)
+            && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
+        {
+            self.told_refused = Some(refused.clone());
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

@@ -221,7 +221,13 @@ impl Engine {
     }
 
     async fn converge(&mut self) {
+        let begun = Instant::now();
         let updates = self.compute.flush();
+        if !updates.is_empty() {
+            let flow = &self.state.metrics.flow;
+            flow.plan_time.observe(begun.elapsed().as_secs_f64());
+            flow.plan_updates.inc_by(u64::try_from(updates.len()).unwrap_or_default());
+        }
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
         self.state.note(&updates);
         self.publish();
@@ -280,6 +286,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let begun = Instant::now();
+        self.state.metrics.flow.batch.observe(f64::from(u32::try_from(updates.len()).unwrap_or(u32::MAX)));
         let outcome = dataplane.apply(updates).await;
         self.state.metrics.apply_time.observe(begun.elapsed().as_secs_f64());
         match outcome {
@@ -304,6 +311,7 @@ impl Engine {
     /// A new dataplane takes over what the kernel has: nothing is taken away in between.
     async fn start_dataplane(&mut self, settings: Settings) -> Result<Vec<String>, String> {
         self.dataplane = None;
+        let begun = Instant::now();
         let started = Dataplane::start(self.host.clone(), settings.clone()).await;
         let (dataplane, reports) = match started {
             Ok(started) => started,
@@ -319,6 +327,7 @@ impl Engine {
             return Err(error.to_string());
         }
         self.state.set_trouble("dataplane", None);
+        self.state.metrics.flow.first_sync.set(begun.elapsed().as_secs_f64());
         self.state.set_mtu(dataplane.mtu().mtu);
         let _ = self.reports.send(reports).await;
         self.dataplane = Some((dataplane, settings));

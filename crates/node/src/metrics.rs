@@ -6,7 +6,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use tortie_compute::Totals;
+use std::sync::atomic::AtomicU64;
+use tortie_compute::{Evaluations, Totals};
 use tortie_dataplane::TableStats;
 
 #[derive(Debug)]
@@ -25,11 +26,14 @@ pub struct Metrics {
     labelled: Gauge,
     selectors: Family<[(&'static str, String); 1], Gauge>,
     evaluations: Family<[(&'static str, String); 1], Gauge>,
+    strategies: Family<[(&'static str, String); 1], Gauge>,
+    pub flow: FlowMetrics,
     pub routes: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
     pub apply_time: Histogram,
     pub bad_objects: Counter,
+    pub refused: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     pub table: TableMetrics,
     /// From the moment a route was learnt until the kernel has it.
@@ -65,6 +69,47 @@ impl TableMetrics {
     }
 }
 
+/// What flows from the datastore through the plan to the kernel.
+#[derive(Debug)]
+pub struct FlowMetrics {
+    pub plan_updates: Counter,
+    pub plan_time: Histogram,
+    pub batch: Histogram,
+    pub first_sync: Gauge<f64, AtomicU64>,
+}
+
+impl Default for FlowMetrics {
+    fn default() -> FlowMetrics {
+        FlowMetrics {
+            plan_updates: Counter::default(),
+            plan_time: Histogram::new(exponential_buckets(0.00001, 4.0, 10)),
+            batch: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            first_sync: Gauge::default(),
+        }
+    }
+}
+
+impl FlowMetrics {
+    fn register(&self, r: &mut Registry) {
+        r.register("felix_calc_graph_output_events", "Changes of the plan", self.plan_updates.clone());
+        r.register(
+            "felix_calc_graph_update_time_seconds",
+            "Time to find what a change of the datastore means for the plan",
+            self.plan_time.clone(),
+        );
+        r.register(
+            "felix_int_dataplane_msg_batch_size",
+            "Changes of the plan that are applied together",
+            self.batch.clone(),
+        );
+        r.register(
+            "felix_int_dataplane_initial_resync_time_seconds",
+            "From the start of the dataplane until the kernel had the plan",
+            self.first_sync.clone(),
+        );
+    }
+}
+
 impl Metrics {
     pub fn new(host: &str) -> Metrics {
         let mut metrics = Metrics {
@@ -82,11 +127,14 @@ impl Metrics {
             labelled: Gauge::default(),
             selectors: Family::default(),
             evaluations: Family::default(),
+            strategies: Family::default(),
+            flow: FlowMetrics::default(),
             routes: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
             apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
             bad_objects: Counter::default(),
+            refused: Gauge::default(),
             cni_requests: Family::default(),
             table: TableMetrics::default(),
             fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
@@ -129,6 +177,12 @@ impl Metrics {
             "Evaluations of selectors, by result",
             metrics.evaluations.clone(),
         );
+        r.register(
+            "felix_label_index_strategy_evals",
+            "Searches for what a new selector matches, by how they are done",
+            metrics.strategies.clone(),
+        );
+        metrics.flow.register(r);
         r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
         r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
         r.register(
@@ -142,6 +196,11 @@ impl Metrics {
             metrics.apply_time.clone(),
         );
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
+        r.register(
+            "tortie_refused_objects",
+            "Chains and sets the kernel does not take; what they guard is closed",
+            metrics.refused.clone(),
+        );
         r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
         r.register(
             "bgp_fib_lag_seconds",
@@ -184,6 +243,13 @@ impl Metrics {
         for (result, number) in [("true", totals.evaluations.matching), ("false", totals.evaluations.failing)]
         {
             let gauge = self.evaluations.get_or_create(&[("result", result.to_owned())]);
+            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        let Evaluations { by_value, by_key, among_all, .. } = totals.evaluations;
+        for (strategy, number) in
+            [("label-value", by_value), ("label-name", by_key), ("full-scan", among_all)]
+        {
+            let gauge = self.strategies.get_or_create(&[("strategy", strategy.to_owned())]);
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
     }
@@ -230,6 +296,8 @@ mod tests {
             "felix_label_index_num_active_selectors{optimized=\"true\"} 4",
             "felix_label_index_num_active_selectors{optimized=\"false\"} 1",
             "felix_label_index_selector_evals{result=\"true\"} 0",
+            "felix_label_index_strategy_evals{strategy=\"full-scan\"} 0",
+            "felix_calc_graph_output_events 0",
             "felix_nft_calls 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");

@@ -27,6 +27,8 @@ struct Facts {
     troubles: BTreeMap<String, String>,
     /// Objects that cannot take effect.
     problems: BTreeMap<String, String>,
+    /// Chains and sets that the kernel does not take: what they guard is closed.
+    refused: BTreeMap<String, String>,
     datastore_locked: bool,
     /// In the plan of this node.
     workloads: BTreeMap<WorkloadId, Workload>,
@@ -122,6 +124,15 @@ impl State {
 
     pub fn problems(&self) -> BTreeMap<String, String> {
         self.lock().problems.clone()
+    }
+
+    pub fn set_refused(&self, refused: BTreeMap<String, String>) {
+        self.metrics.refused.set(i64::try_from(refused.len()).unwrap_or(i64::MAX));
+        self.lock().refused = refused;
+    }
+
+    pub fn refused(&self) -> BTreeMap<String, String> {
+        self.lock().refused.clone()
     }
 
     pub fn set_datastore_ready(&self, ready: bool) {

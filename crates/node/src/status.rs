@@ -176,6 +176,7 @@ fn take_in(state: &State, report: Report) {
         }
         Report::Unreachable(next_hops) => state.set_unreachable(next_hops),
         Report::Table(stats) => state.metrics.table.set(&stats),
+        Report::Refused(refused) => state.set_refused(refused),
     }
 }
 

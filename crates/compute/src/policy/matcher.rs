@@ -36,6 +36,10 @@ pub(super) struct Matcher {
 pub struct Evaluations {
     pub matching: u64,
     pub failing: u64,
+    /// How often the classes for a new selector were looked for: by a value, by a key, among all.
+    pub by_value: u64,
+    pub by_key: u64,
+    pub among_all: u64,
 }
 
 /// Where a selector is filed.
@@ -94,13 +98,18 @@ impl Matcher {
         let drawer = self.drawer(words, selector);
         match &drawer {
             Drawer::Bin => {}
-            Drawer::Values(key, values) => values.iter().for_each(|value| {
-                self.by_value.entry((*key, *value)).or_default().insert(id);
-            }),
+            Drawer::Values(key, values) => {
+                self.evaluations.by_value += 1;
+                values.iter().for_each(|value| {
+                    self.by_value.entry((*key, *value)).or_default().insert(id);
+                });
+            }
             Drawer::Key(key) => {
+                self.evaluations.by_key += 1;
                 self.by_key.entry(*key).or_default().insert(id);
             }
             Drawer::Unfiled => {
+                self.evaluations.among_all += 1;
                 self.unfiled.insert(id);
             }
         }

@@ -22,8 +22,8 @@ pub(super) struct Nameless {
 }
 
 /// The expressions of a rule, and the nameless sets that have to be made before it. `next` numbers those.
-pub(super) fn expressions(rule: &Rule, next: &mut u32) -> (Attributes, Vec<Nameless>) {
-    let mut writer = Writer { list: Attributes::default(), nameless: Vec::new(), next };
+pub(super) fn expressions<'r>(rule: &'r Rule, next: &'r mut u32) -> (Attributes, Vec<Nameless>) {
+    let mut writer = Writer { list: Attributes::default(), nameless: Vec::new(), loaded: &[], next };
     rule.matches.iter().for_each(|condition| writer.condition(condition));
     rule.actions.iter().for_each(|action| writer.action(action));
     (writer.list, writer.nameless)
@@ -32,29 +32,36 @@ pub(super) fn expressions(rule: &Rule, next: &mut u32) -> (Attributes, Vec<Namel
 struct Writer<'n> {
     list: Attributes,
     nameless: Vec<Nameless>,
+    /// What the registers of the last lookup still hold. Many lookups of the same thing load it once: the kernel takes
+    /// 128 expressions in a rule, of 4 KB together.
+    loaded: &'n [Field],
     next: &'n mut u32,
 }
 
-impl Writer<'_> {
+impl<'n> Writer<'n> {
     fn push(&mut self, name: &str, data: Attributes) {
         let expression =
             Attributes::default().text(wire::NFTA_EXPR_NAME, name).nest(wire::NFTA_EXPR_DATA, data);
         self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
     }
 
-    fn condition(&mut self, condition: &Match) {
+    fn condition(&mut self, condition: &'n Match) {
         match condition {
             Match::Field { field, negated, test } => {
+                self.loaded = &[];
                 self.load(*field, REGISTER);
                 self.test(*field, *negated, test);
             }
             Match::Lookup { fields, negated, set } => {
                 let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
-                let mut register = first;
-                for field in fields {
-                    self.load(*field, register);
-                    register += u32::try_from(slots(*field)).unwrap_or_default();
+                if self.loaded != fields.as_slice() {
+                    let mut register = first;
+                    for field in fields {
+                        self.load(*field, register);
+                        register += u32::try_from(slots(*field)).unwrap_or_default();
+                    }
                 }
+                self.loaded = fields;
                 self.lookup(set, None, first, *negated);
             }
         }

@@ -88,6 +88,11 @@ impl Enforcer {
         self.stats
     }
 
+    /// What the kernel does not take, and why.
+    pub fn refused(&self) -> &BTreeMap<String, String> {
+        self.state.draft.refused()
+    }
+
     /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
     pub fn is_settled(&self) -> bool {
         self.settled

@@ -2,24 +2,39 @@
 
 use crate::namespace::{id, start};
 use crate::plans::{change, guarded, ingress, open_plan, policy_id, reaches, two_pods};
+use std::time::Duration;
+use tortie_dataplane::{Report, Reports};
 use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
 
 /// More conditions than a rule of the kernel can have.
 fn too_much() -> Rule {
     let mut rule = Rule::new(Action::Deny);
-    rule.source.not_sets = (0..100).map(|number| SetId::new(&format!("s:{number}"))).collect();
+    rule.source.not_sets = (0..200).map(|number| SetId::new(&format!("s:{number}"))).collect();
     rule
+}
+
+/// The next report of so many objects that are refused.
+async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
+    let next = async {
+        loop {
+            match reports.next().await.unwrap() {
+                Report::Refused(refused) if refused.len() == count => return refused.into_keys().collect(),
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), next).await.expect("it is reported")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let (node, one, two) = two_pods().await;
     let mut plan = guarded(open_plan(), &[("big", ingress(vec![Rule::new(Action::Allow)]))]);
-    for number in 0..100 {
+    for number in 0..200 {
         let set = Set { kind: SetKind::Nets, members: Default::default() };
         plan.sets.insert(SetId::new(&format!("s:{number}")), set);
     }
-    let (dataplane, _reports) = start(&node).await;
+    let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan.clone()).await.unwrap();
     assert!(reaches(&one, "10.65.0.3"));
 
@@ -30,6 +45,7 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let outcome = dataplane.apply(updates).await.unwrap();
     let named: Vec<&str> = outcome.failures.iter().map(|failure| failure.object.as_str()).collect();
     assert_eq!(named, ["in-gnp/big"], "{:?}", outcome.failures);
+    assert_eq!(refused(&mut reports, 1).await, ["in-gnp/big"], "and stays reported");
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3"), "it fails closed");
     assert!(reaches(&two, "10.65.0.2"), "others are not concerned");
     assert!(node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("chain in-gnp/good"));
@@ -38,6 +54,7 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let outcome =
         dataplane.apply(vec![change("big", ingress(vec![Rule::new(Action::Allow)]))]).await.unwrap();
     assert_eq!(outcome.failures, []);
+    assert_eq!(refused(&mut reports, 0).await, [""; 0]);
     assert!(reaches(&one, "10.65.0.3"));
 
     // Taken away, nothing is left of it.

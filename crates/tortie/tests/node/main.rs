@@ -9,6 +9,7 @@ mod crash;
 mod faults;
 mod life;
 mod midway;
+mod policy;
 mod textbook;
 mod up;
 mod world;

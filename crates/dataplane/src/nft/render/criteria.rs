@@ -1,11 +1,12 @@
 //! What a rule of a policy asks of a packet, as lists of matches: the kernel knows "and" within a rule and "or" only as
-//! several rules, so a rule of ours becomes as many of the kernel's as it has ways to match. No packet matches two of them.
+//! several rules, so a rule of ours becomes as many of the kernel's as it has ways to match. A packet that matches one of
+//! them is done with the chain, but for Log: there no packet matches two.
 
 use super::super::ranges;
 use super::super::rule::{Family, Field, Match, Test};
 use super::Sets;
 use super::names;
-use tortie_plan::{Icmp, IpVersion, Rule, SetId, SetKind, Side};
+use tortie_plan::{Action, Icmp, IpVersion, Rule, SetId, SetKind, Side};
 
 const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
@@ -89,7 +90,7 @@ impl Ways<'_> {
         self.found.clear();
     }
 
-    /// One of these; they exclude each other.
+    /// One of these.
     fn either(&mut self, alternatives: &[All]) {
         let found = std::mem::take(&mut self.found);
         let both = |way: &All, alternative: &All| way.iter().chain(alternative).cloned().collect();
@@ -97,12 +98,15 @@ impl Ways<'_> {
             found.iter().flat_map(|way| alternatives.iter().map(move |other| both(way, other))).collect();
     }
 
-    /// One of these conditions, made to exclude each other.
+    /// One of these conditions. They are made to exclude each other where a packet would be logged twice.
     fn any(&mut self, conditions: &[Match]) {
-        let alternatives: Vec<All> = (0..conditions.len())
-            .map(|last| {
-                let before = conditions.iter().take(last).map(|condition| condition.clone().not());
-                before.chain(conditions.get(last).cloned()).collect()
+        let exclusive = self.rule.action == Action::Log;
+        let alternatives: Vec<All> = conditions
+            .iter()
+            .enumerate()
+            .map(|(last, condition)| {
+                let before = conditions.iter().take(if exclusive { last } else { 0 });
+                before.map(|other| other.clone().not()).chain([condition.clone()]).collect()
             })
             .collect();
         self.either(&alternatives);
