@@ -190,9 +190,10 @@ impl<P: Prefix> Table<P> {
 
     pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(u16) -> Origin) -> Effect {
         let id = self.number(prefix);
+        let usable = self.is_reachable(&path);
         let Some(destination) = self.destinations.get_mut(id as usize) else { return Effect::Unchanged };
         // The usual case when there is most to do.
-        if destination.paths.is_empty() {
+        if destination.paths.is_empty() && usable {
             destination.paths.push(path);
             destination.equal = 1;
             destination.advertised = self.advertise.record(id);
