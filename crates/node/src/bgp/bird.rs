@@ -34,17 +34,21 @@ pub struct Bird {
     secrets: Secrets,
     file: PathBuf,
     control: Control,
+    /// Says to our own speaker, should it follow, that there are routes of BGP in the kernel.
+    mark: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// As it shall be, once the plan has been heard.
     rendered: Option<Rendered>,
     /// When the BIRD was started that has read it.
     loaded: Option<SystemTime>,
+    /// The BIRD that is asked for its state: since when it runs, and our AS.
+    speaking: Option<(SystemTime, u32)>,
     /// What was said of the state of things.
     told: Option<String>,
 }
 
 impl Bird {
-    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces) -> Link {
+    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces, mark: PathBuf) -> Link {
         let (plan, plans) = mpsc::unbounded_channel();
         let (quiet, learnt) = mpsc::channel(QUEUE);
         let bird = Bird {
@@ -52,9 +56,11 @@ impl Bird {
             secrets: Secrets::new(secrets),
             file: places.config,
             control: Control::new(places.socket),
+            mark,
             bgp: None,
             rendered: None,
             loaded: None,
+            speaking: None,
             told: None,
         };
         tokio::spawn(async move {
@@ -113,10 +119,13 @@ impl Bird {
             self.control.configure(&self.file).await.map_err(|error| self.explain(error))?;
             started = self.control.started().await.map_err(|error| self.explain(error))?;
             self.loaded = Some(started);
+            super::leave(&self.mark);
             tracing::info!(file = %self.file.display(), "BIRD has taken its configuration");
         }
-        let speaker = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
-        self.state.set_speech(Some(Speech { speaker, started }));
+        if self.speaking.replace((started, bgp.as_number)) != Some((started, bgp.as_number)) {
+            let speaker = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
+            self.state.set_speech(Some(Speech { speaker, started }));
+        }
         Ok(())
     }
 
@@ -150,12 +159,12 @@ impl Bird {
 
     /// Says what is wrong, once, and that it is over.
     fn tell(&mut self, trouble: Option<String>) {
-        if trouble.is_some() {
+        if trouble.is_some() && self.speaking.take().is_some() {
             self.state.set_speech(None);
         }
         let left_out = self.rendered.as_ref().map(|rendered| rendered.left_out.join("; "));
         let left_out = left_out.filter(|left_out| !left_out.is_empty());
-        self.state.set_trouble("bgp", left_out.clone());
+        self.state.set_warning(PART, left_out.clone());
         self.state.set_trouble(PART, trouble.clone());
         let now = trouble.or(left_out);
         if self.told != now {
