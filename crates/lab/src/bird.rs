@@ -5,9 +5,14 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::Daemon;
-use crate::topology::Node;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// For the first configuration.
+const LIMIT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
 
 fn dir(place: &Place, node: &str) -> PathBuf {
     place.node_dir(node).join("bird")
@@ -27,20 +32,26 @@ pub fn variables(place: &Place, node: &str) -> [(&'static str, PathBuf); 2] {
     [("TORTIE_BIRD_CONFIG", dir.join("bird.cfg")), ("TORTIE_BIRD_SOCKET", dir.join("bird.ctl"))]
 }
 
-/// Starts it unless it runs: it outlives the node's daemon. It begins with nothing; the daemon tells it the rest.
-pub fn start(place: &Place, node: &Node) -> Result<()> {
-    let dir = dir(place, &node.name);
-    let daemon = Daemon::in_dir(&format!("BIRD of {}", node.name), &dir);
+/// Starts it once the node's daemon has written down what it shall do, unless it runs: it outlives the daemon.
+pub async fn start(place: &Place, node: &str) -> Result<()> {
+    let dir = dir(place, node);
+    let daemon = Daemon::in_dir(&format!("BIRD of {node}"), &dir);
     if daemon.running().is_some() {
         return Ok(());
     }
-    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-    let file = dir.join("bird.cfg");
-    if !file.exists() {
-        let text = format!("router id {};\nprotocol device {{}}\n", node.ipv4.addr());
-        std::fs::write(&file, text).map_err(Error::file(&file))?;
+    let (file, control) = (dir.join("bird.cfg"), dir.join("bird.ctl"));
+    let deadline = Instant::now() + LIMIT;
+    while !file.exists() {
+        if Instant::now() > deadline {
+            return Err(Error::refused(format!("{node} has not written {}", file.display())));
+        }
+        tokio::time::sleep(PAUSE).await;
     }
     let mut command = Command::new("bird");
-    command.args(["-f", "-R", "-c"]).arg(&file).arg("-s").arg(dir.join("bird.ctl"));
-    daemon.start(&place.node_netns(&node.name), command).map(drop)
+    command.args(["-f", "-R", "-c"]).arg(&file).arg("-s").arg(&control);
+    let started = daemon.start(&place.node_netns(node), command)?;
+    let control = &control;
+    started
+        .ready(|| async move { UnixStream::connect(control).map(drop).map_err(|error| error.to_string()) })
+        .await
 }

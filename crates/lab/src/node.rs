@@ -37,9 +37,6 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
         let dir = dir.join(part);
         std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     }
-    if cluster.has_bird(node) {
-        bird::start(place, cluster.node(node)?)?;
-    }
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node)).envs([
         ("IP", "autodetect"),
@@ -53,6 +50,9 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
 
 /// Returns when the node takes containers.
 pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Started) -> Result<()> {
+    if cluster.has_bird(node) {
+        bird::start(place, node).await?;
+    }
     started.ready(|| async { cni::status(place, cluster, node).await }).await
 }
 

@@ -126,6 +126,7 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
 fn report(state: &State) -> String {
     let mut lines = vec![format!("in sync: {}", if state.is_in_sync() { "yes" } else { "no" })];
     lines.extend(state.troubles().iter().map(|(part, trouble)| format!("{part}: {trouble}")));
+    lines.extend(state.warnings().iter().map(|(part, warning)| format!("{part}: {warning}")));
     lines.extend(state.problems().iter().map(|(object, reason)| format!("{object} has no effect: {reason}")));
     let refused = state.refused();
     let closed = |(object, reason)| format!("{object} is closed, the kernel refuses it: {reason}");

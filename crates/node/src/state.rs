@@ -25,6 +25,8 @@ pub struct State {
 struct Facts {
     /// By the part that has it.
     troubles: BTreeMap<String, String>,
+    /// What works in part, by the part; the node goes on.
+    warnings: BTreeMap<String, String>,
     /// Objects that cannot take effect.
     problems: BTreeMap<String, String>,
     /// Chains and sets that the kernel does not take: what they guard is closed.
@@ -111,6 +113,19 @@ impl State {
 
     pub fn troubles(&self) -> BTreeMap<String, String> {
         self.lock().troubles.clone()
+    }
+
+    /// Something does not keep the node from its work, but people should know.
+    pub fn set_warning(&self, part: &str, warning: Option<String>) {
+        let mut facts = self.lock();
+        match warning {
+            Some(warning) => facts.warnings.insert(part.to_owned(), warning),
+            None => facts.warnings.remove(part),
+        };
+    }
+
+    pub fn warnings(&self) -> BTreeMap<String, String> {
+        self.lock().warnings.clone()
     }
 
     /// Returns those that are new.

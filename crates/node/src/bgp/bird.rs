@@ -34,6 +34,8 @@ pub struct Bird {
     secrets: Secrets,
     file: PathBuf,
     control: Control,
+    /// Says to our own speaker, should it follow, that there are routes of BGP in the kernel.
+    mark: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// As it shall be, once the plan has been heard.
     rendered: Option<Rendered>,
@@ -44,7 +46,7 @@ pub struct Bird {
 }
 
 impl Bird {
-    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces) -> Link {
+    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces, mark: PathBuf) -> Link {
         let (plan, plans) = mpsc::unbounded_channel();
         let (quiet, learnt) = mpsc::channel(QUEUE);
         let bird = Bird {
@@ -52,6 +54,7 @@ impl Bird {
             secrets: Secrets::new(secrets),
             file: places.config,
             control: Control::new(places.socket),
+            mark,
             bgp: None,
             rendered: None,
             loaded: None,
@@ -114,6 +117,7 @@ impl Bird {
             _ => {
                 self.control.configure(&self.file).await.map_err(|error| self.explain(error))?;
                 started = self.control.started().await.map_err(|error| self.explain(error))?;
+                super::leave(&self.mark);
                 tracing::info!(file = %self.file.display(), "BIRD has taken its configuration");
                 SystemTime::now()
             }
@@ -159,7 +163,7 @@ impl Bird {
         }
         let left_out = self.rendered.as_ref().map(|rendered| rendered.left_out.join("; "));
         let left_out = left_out.filter(|left_out| !left_out.is_empty());
-        self.state.set_trouble("bgp", left_out.clone());
+        self.state.set_warning(PART, left_out.clone());
         self.state.set_trouble(PART, trouble.clone());
         let now = trouble.or(left_out);
         if self.told != now {

@@ -25,7 +25,7 @@ use next_hops::NextHops;
 use secrets::Secrets;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use telling::Telling;
@@ -60,14 +60,12 @@ pub struct News {
 
 /// Starts what speaks BGP here, if anything does.
 pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<Link> {
-    let secrets = args.secrets_dir.clone();
+    let (secrets, mark) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
     match choice {
-        Choice::Speaker => {
-            Some(Speaking::start(host.clone(), state.clone(), secrets, args.run_dir.join("bgp")))
-        }
+        Choice::Speaker => Some(Speaking::start(host.clone(), state.clone(), secrets, mark)),
         Choice::Bird => {
             let places = BirdPlaces { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
-            Some(Bird::start(state.clone(), secrets, places))
+            Some(Bird::start(state.clone(), secrets, places, mark))
         }
         Choice::Off => None,
     }
@@ -77,7 +75,7 @@ struct Speaking {
     host: Netns,
     state: Arc<State>,
     secrets: Secrets,
-    /// Exists once a speaker ran here since the host's start: its routes are still in the kernel.
+    /// Exists once BGP was spoken here since the host's start: its routes are still in the kernel.
     mark: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// The speaker may not be configured as the plan and the secrets say.
@@ -211,9 +209,7 @@ impl Speaking {
                 let restarting = self.mark.exists();
                 let started = Speaker::start(config.clone(), sockets, restarting).await;
                 let (speaker, routes) = started.map_err(|error| error.to_string())?;
-                if let Err(error) = std::fs::write(&self.mark, "") {
-                    tracing::warn!(%error, path = %self.mark.display(), "a restart will not be graceful");
-                }
+                leave(&self.mark);
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
                 let started = std::time::SystemTime::now();
                 let backend = Backend::Speaker(speaker.clone());
@@ -263,6 +259,13 @@ impl Speaking {
         if let Some((speaker, _, _)) = self.running {
             let _ = speaker.shutdown(Shutdown::Graceful).await;
         }
+    }
+}
+
+/// Leaves the mark that there are routes of BGP in the kernel.
+fn leave(mark: &Path) {
+    if let Err(error) = std::fs::write(mark, "") {
+        tracing::warn!(%error, path = %mark.display(), "a restart will not be graceful");
     }
 }
 

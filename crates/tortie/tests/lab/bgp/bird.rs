@@ -15,6 +15,32 @@ impl Lab {
             .collect()
     }
 
+    fn kill_bird(&self, node: &str) {
+        let note = std::fs::read_to_string(self.dir().join(format!("nodes/{node}/bird/pid"))).unwrap();
+        self.run(&["exec", node, "--", "kill", "-9", note.split_whitespace().next().unwrap()]);
+    }
+
+    /// Waits until no route is kept for somebody who has not come back yet.
+    fn told_again(&self, nodes: &[&str]) {
+        for node in nodes {
+            self.established(node, 4);
+            eventually(self, &format!("{node} has been told everything again"), || {
+                let text = self.run(&["exec", node, "--", "tortie", "bgp", "routes", "-o", "json"]);
+                let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+                let routes = answer["routes"].as_array().unwrap();
+                routes.len() == 6 && routes.iter().all(|route| route["stale"] == false)
+            });
+        }
+    }
+
+    /// For which nodes BIRD shall speak from their next start on.
+    fn set_bird(&self, nodes: &[&str]) {
+        let file = self.dir().join("lab.json");
+        let mut lab: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        lab["bird"] = serde_json::json!(nodes);
+        std::fs::write(&file, lab.to_string()).unwrap();
+    }
+
     fn node_status(&self, node: &str) -> String {
         self.run(&["exec", node, "--", "calicoctl", "node", "status"])
     }
@@ -80,10 +106,31 @@ fn a_mesh_of_ours_and_of_bird() {
     pinger.none_lost();
     drop(pinger);
 
+    // A peer that is never there would have BIRD wait for it after its restart.
+    lab.run(&["ctl", "delete", "bgppeer", "nobody"]);
+    eventually(&lab, "BIRD forgets the peer", || lab.peers("node3").len() == 4);
+    // The node takes over from BIRD, then BIRD from the node: nobody withdraws anything, not a packet is lost.
+    let pingers: Vec<Pinger> = [("one", 2, false), ("one", 2, true), ("three", 1, false), ("three", 1, true)]
+        .map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[to].1, v6)))
+        .into();
+    for by_bird in [false, true] {
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+        lab.run(&["node", "stop", "node3", "--kill"]);
+        if !by_bird {
+            lab.kill_bird("node3");
+        }
+        lab.set_bird(if by_bird { &["node3"] } else { &[] });
+        lab.run(&["node", "start", "node3"]);
+        lab.established("node3", 4);
+        lab.told_again(&["node1", "node2"]);
+        lab.wait_for_routes(&nodes);
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
+    }
+    pingers.iter().for_each(Pinger::none_lost);
+    drop(pingers);
+
     // Without BIRD the node says so, and what to do. Its routes stay.
-    let note = std::fs::read_to_string(lab.dir().join("nodes/node3/bird/pid")).unwrap();
-    let pid = note.split_whitespace().next().unwrap();
-    lab.run(&["exec", "node3", "--", "kill", "-9", pid]);
+    lab.kill_bird("node3");
     eventually(&lab, "the node notices", || lab.node_status("node3").contains("but no BIRD answers at"));
     lab.ping("one", family(&pods[2].1, true));
     lab.run(&["down"]);
