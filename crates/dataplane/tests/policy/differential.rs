@@ -55,8 +55,9 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     assert!(allowed > all / 20 && denied > all / 20, "too one-sided: {allowed} allowed, {denied} denied");
 }
 
-/// What the kernel does with each. One that should get through and is not seen is sent once more: a kernel that is short of
-/// memory loses a packet now and then, or the note of it, but what policy denies does not pass the second time either.
+/// What the kernel does with each. One that should get through and is not seen is sent once more: on a busy machine one in a
+/// million is lost, or the note of it (the kernel may refuse it while it resizes the set of notes). What policy denies does
+/// not pass the second time either.
 async fn verdicts(world: &mut World, packets: &[Sent], expected: &[bool]) -> Vec<bool> {
     let mut found = world.send(packets, expected, PATIENCE).await;
     let missing: Vec<usize> = (0..packets.len()).filter(|index| expected[*index] && !found[*index]).collect();
