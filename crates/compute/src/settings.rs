@@ -2,7 +2,7 @@
 
 use crate::parameters::Parameters;
 use crate::routes::Policy;
-use tortie_plan::{DenyAction, EndpointToHost, PolicySettings, Settings};
+use tortie_plan::{DenyAction, EndpointToHost, LogLimit, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
@@ -54,6 +54,7 @@ impl Parameters {
             failsafe_inbound: self.failsafes("failsafeInboundHostPorts"),
             failsafe_outbound: self.failsafes("failsafeOutboundHostPorts"),
             log_prefix: self.text("logPrefix"),
+            log_limit: self.log_limit(),
             cut_denied_flows: self.flag("cutDeniedFlows"),
             service_loop: match self.text("serviceLoopPrevention").to_ascii_lowercase().as_str() {
                 "disabled" => None,
@@ -61,6 +62,21 @@ impl Parameters {
                 _ => Some(DenyAction::Drop),
             },
         }
+    }
+
+    /// `10/second`, or nothing.
+    fn log_limit(&self) -> Option<LogLimit> {
+        let text = self.text("logActionRateLimit");
+        let (packets, unit) = text.split_once('/')?;
+        let seconds = match unit {
+            "second" => 1,
+            "minute" => 60,
+            "hour" => 60 * 60,
+            "day" => 24 * 60 * 60,
+            _ => return None,
+        };
+        let burst = u32::try_from(self.number("logActionRateLimitBurst")).ok()?;
+        Some(LogLimit { packets: packets.parse().ok()?, seconds, burst })
     }
 
     /// Who writes which routes. Unless told otherwise, unencapsulated ones are left to BGP where the node speaks it.
@@ -124,6 +140,9 @@ mod tests {
         assert!(policy("AllowVXLANPacketsFromWorkloads", "true").vxlan_from_workloads);
         assert!(policy("AllowIPIPPacketsFromWorkloads", "true").ipip_from_workloads);
         assert_eq!(policy("LogPrefix", "%t %n").log_prefix, "%t %n");
+        let limit = LogLimit { packets: 10, seconds: 60, burst: 5 };
+        assert_eq!(policy("LogActionRateLimit", "10/minute").log_limit, Some(limit));
+        assert_eq!(policy("LogActionRateLimit", "").log_limit, None);
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
         assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
         assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);

@@ -22,5 +22,5 @@ pub use policy::{
     Rule, Side,
 };
 pub use set::{Member, SetId, SetKind};
-pub use settings::{DenyAction, EndpointToHost, Failsafe, PolicySettings, Settings};
+pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
 pub use workload::{Learnt, Route, Workload, WorkloadId};

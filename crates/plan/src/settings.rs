@@ -56,10 +56,20 @@ pub struct PolicySettings {
     pub failsafe_outbound: Vec<Failsafe>,
     /// May contain `%t` tier, `%k` kind, `%n` name, `%p` namespace and name.
     pub log_prefix: String,
+    /// How much a rule with Log may say; everything if `None`.
+    pub log_limit: Option<LogLimit>,
     /// Cut established flows that a new policy denies.
     pub cut_denied_flows: bool,
     /// What becomes of what is forwarded to a service that is none; nothing special if `None`.
     pub service_loop: Option<DenyAction>,
+}
+
+/// So many packets in so many seconds, and some more at once after a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogLimit {
+    pub packets: u32,
+    pub seconds: u32,
+    pub burst: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +111,7 @@ impl Default for PolicySettings {
             failsafe_inbound: [safe(tcp, 22), safe(udp, 68)].into_iter().chain(both.clone()).collect(),
             failsafe_outbound: [safe(udp, 53), safe(udp, 67)].into_iter().chain(both).collect(),
             log_prefix: "calico-packet".into(),
+            log_limit: None,
             cut_denied_flows: false,
             service_loop: Some(DenyAction::Drop),
         }

@@ -193,6 +193,14 @@ impl<'n> Writer<'n> {
                     .bytes(wire::NFTA_COUNTER_BYTES, &[0; 8])
                     .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]),
             ),
+            Action::Limit(limit) => {
+                let long = |number: u32| u64::from(number).to_be_bytes();
+                let data = Attributes::default()
+                    .bytes(wire::NFTA_LIMIT_RATE, &long(limit.packets))
+                    .bytes(wire::NFTA_LIMIT_UNIT, &long(limit.seconds))
+                    .number(wire::NFTA_LIMIT_BURST, limit.burst);
+                self.push("limit", data);
+            }
             Action::Log(prefix) => {
                 let prefix = |data: Attributes| data.text(wire::NFTA_LOG_PREFIX, prefix);
                 self.push("log", prefix(Attributes::default()).number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));

@@ -1,5 +1,7 @@
 //! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is told, in our own words.
 
+use tortie_plan::LogLimit;
+
 /// Something of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Field {
@@ -152,6 +154,8 @@ pub(crate) mod mark {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Count,
+    /// Goes on with the next rule when there are too many.
+    Limit(LogLimit),
     /// A line in the kernel's log, and a copy to whoever listens to the group.
     Log(String),
     SetMark(u32),

@@ -1,17 +1,30 @@
 //! What a rule with Log says can be read by whoever listens to the group, in any network namespace.
 
+use crate::namespace::Namespace;
 use crate::plans::{guarded, ingress, open_plan, reaches, two_pods};
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use nlink::Connection;
 use nlink::netlink::Nflog;
 use nlink::netlink::namespace::Netns;
+use nlink::netlink::nflog::NflogPacket;
 use std::time::Duration;
-use tortie_dataplane::Dataplane;
-use tortie_plan::{Action, Rule, Settings};
+use tortie_dataplane::{Dataplane, counters};
+use tortie_plan::{Action, LogLimit, Rule, Settings};
 
 const GROUP: u16 = 3;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
+
+async fn listen(node: &Namespace) -> Connection<Nflog> {
+    let log = Connection::<Nflog>::new_in(&Netns::from_path(node.path()).unwrap()).unwrap();
+    log.bind_group(GROUP, 0xffff).await.unwrap();
+    log
+}
+
+async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Unpin)) -> NflogPacket {
+    let packet = tokio::time::timeout(Duration::from_secs(30), packets.next()).await;
+    packet.expect("a packet is told of").unwrap().unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_logged_packet_is_told_with_the_prefix_of_its_rule() {
@@ -23,17 +36,38 @@ async fn a_logged_packet_is_told_with_the_prefix_of_its_rule() {
     let policy = ingress(vec![rules(1), rules(58), rules(6), Rule::new(Action::Allow)]);
     dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
 
-    let log = Connection::<Nflog>::new_in(&Netns::from_path(node.path()).unwrap()).unwrap();
-    log.bind_group(GROUP, 0xffff).await.unwrap();
+    let log = listen(&node).await;
     let mut packets = log.events().await;
     let out = node.json("link show dev cali2")[0]["ifindex"].as_u64();
     for (address, family, length) in [("10.65.0.3", IPV4, 84), ("fd80:65::3", IPV6, 104)] {
         // Logged, and then judged by the rule that follows.
         assert!(reaches(&one, address));
-        let packet = tokio::time::timeout(Duration::from_secs(30), packets.next()).await;
-        let packet = packet.expect("a packet is told of").unwrap().unwrap();
+        let packet = next(&mut packets).await;
         assert_eq!(packet.prefix.as_deref(), Some("packet default gnp watch watch: "));
         assert_eq!((packet.family, packet.group, packet.payload.len()), (family, GROUP, length));
         assert_eq!(packet.outdev.map(u64::from), out);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
+    let (node, one, _two) = two_pods().await;
+    let mut settings = Settings::default();
+    settings.policy.log_limit = Some(LogLimit { packets: 1, seconds: 60 * 60, burst: 2 });
+    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    let log = |protocol| Rule { protocol: Some(protocol), ..Rule::new(Action::Log) };
+    let policy = ingress(vec![log(1), log(58), Rule::new(Action::Allow)]);
+    dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
+    let listener = listen(&node).await;
+    let mut packets = listener.events().await;
+    for _ in 0..5 {
+        assert!(reaches(&one, "10.65.0.3"));
+    }
+    // Its rule has said nothing yet; what it says comes after all the rest.
+    assert!(reaches(&one, "fd80:65::3"));
+    let families = [next(&mut packets).await, next(&mut packets).await, next(&mut packets).await];
+    assert_eq!(families.map(|packet| packet.family), [IPV4, IPV4, IPV6]);
+    let counters = counters(&node.open()).await.unwrap();
+    let first = counters.iter().find(|counter| counter.holder == "gnp/watch" && counter.rule == 0);
+    assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");
 }

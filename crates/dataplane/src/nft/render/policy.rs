@@ -78,7 +78,10 @@ fn actions(holder: Holder<'_>, action: plan::Action, stage: Stage, settings: &Po
     let mut actions = vec![Action::Count];
     match action {
         plan::Action::Log if holder.is_staged() => {}
-        plan::Action::Log => actions.push(Action::Log(holder.log_prefix(&settings.log_prefix))),
+        plan::Action::Log => {
+            actions.extend(settings.log_limit.map(Action::Limit));
+            actions.push(Action::Log(holder.log_prefix(&settings.log_prefix)));
+        }
         // Counted as if it were enforced, and nothing more.
         _ if holder.is_staged() => actions.push(Action::Return),
         plan::Action::Allow => {
