@@ -4,6 +4,7 @@
 mod bgp;
 mod cni;
 mod compute;
+mod heap;
 mod ipam;
 mod measure;
 mod memory;

@@ -5,8 +5,8 @@ use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
 use crate::services::ServiceRanges;
-use crate::workloads::{Name, Workloads, addresses, local_workload};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::workloads::{Workloads, addresses, local_workload};
+use std::collections::BTreeMap;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Settings, Update};
@@ -35,14 +35,14 @@ pub struct Compute {
     settings: Settings,
     may_spoof: bool,
     /// Endpoints of this node as they stand in the store, good or bad.
-    own: BTreeMap<Name, WorkloadEndpoint>,
+    own: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
     routes: Routes,
     /// None where the node does not speak BGP.
     speaking: Option<Speaking>,
     service_ranges: ServiceRanges,
     policies: Policies,
-    problems: BTreeMap<String, String>,
+    problems: BTreeMap<Key, String>,
 }
 
 /// How much there is.
@@ -97,10 +97,9 @@ impl Compute {
 
     /// An entry stands like this now. Entries that mean nothing to a node are passed over.
     pub fn put(&mut self, key: &Key, value: &Value) {
-        let path = key.to_string();
-        self.problems.remove(&path);
+        self.problems.remove(key);
         if let Some(Err(reason)) = self.speaking.as_mut().map(|speaking| speaking.put(key, value)) {
-            self.problems.insert(path.clone(), reason);
+            self.problems.insert(key.clone(), reason);
         }
         let outcome = match value {
             Value::Resource(Resource::Node(node)) => {
@@ -122,13 +121,12 @@ impl Compute {
             }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 if let Err(error) = endpoint.validate() {
-                    self.problems.insert(path, error.to_string());
+                    self.problems.insert(key.clone(), error.to_string());
                     self.take_away(key);
                     return;
                 }
-                let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
                 self.policies.put_endpoint(key, endpoint);
-                self.put_endpoint(name, endpoint);
+                self.put_endpoint(key, endpoint);
                 return;
             }
             Value::Block(block) => {
@@ -137,21 +135,21 @@ impl Compute {
             }
             Value::Resource(resource) => {
                 if let Some(problem) = self.policies.put(key, resource) {
-                    self.problems.insert(path, problem);
+                    self.problems.insert(key.clone(), problem);
                 }
                 return;
             }
             _ => Ok(()),
         };
         if let Err(reason) = outcome {
-            self.problems.insert(path, reason);
+            self.problems.insert(key.clone(), reason);
             // A writer's mistake takes effect as if the object were not there.
             self.take_away(key);
         }
     }
 
     pub fn delete(&mut self, key: &Key) {
-        self.problems.remove(&key.to_string());
+        self.problems.remove(key);
         if let Some(speaking) = &mut self.speaking {
             speaking.remove(key);
         }
@@ -174,7 +172,7 @@ impl Compute {
             }
             Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let name = (namespace.clone(), name.clone());
-                self.own.remove(&name);
+                self.own.remove(key);
                 self.workloads.remove(&name);
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
@@ -229,8 +227,9 @@ impl Compute {
 
     /// Objects that cannot take effect, and why.
     pub fn problems(&self) -> BTreeMap<String, String> {
-        let mut problems = self.problems.clone();
-        problems.extend(self.policies.problems().map(|(key, reason)| (key.to_string(), reason.clone())));
+        let known = self.problems.iter().chain(self.policies.problems());
+        let mut problems: BTreeMap<String, String> =
+            known.map(|(key, reason)| (key.to_string(), reason.clone())).collect();
         for (namespace, name) in self.workloads.waiting() {
             let key = Key::resource(Kind::WorkloadEndpoint, namespace, name).to_string();
             problems.insert(key, "its interface belongs to another endpoint".to_owned());
@@ -238,35 +237,36 @@ impl Compute {
         problems
     }
 
-    fn put_endpoint(&mut self, name: Name, endpoint: &WorkloadEndpoint) {
+    fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
+        let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         if endpoint.spec.node == self.host {
-            self.routes.remove_remote(&name);
-            self.own.insert(name.clone(), endpoint.clone());
-            self.program(&name);
-        } else {
-            self.own.remove(&name);
-            self.workloads.remove(&name);
-            let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1);
-            self.policies.remove_workload(&key);
-            if self.routes.by_workload() {
-                self.routes.put_remote(name, &endpoint.spec.node, addresses(endpoint));
-            }
+            self.routes.remove_remote(&name());
+            self.own.insert(key.clone(), endpoint.clone());
+            self.program(key);
+            return;
+        }
+        if self.own.remove(key).is_some() {
+            self.workloads.remove(&name());
+            self.policies.remove_workload(key);
+        }
+        if self.routes.by_workload() {
+            self.routes.put_remote(name(), &endpoint.spec.node, addresses(endpoint).collect());
         }
     }
 
-    fn program(&mut self, name: &Name) {
-        let Some(endpoint) = self.own.get(name) else { return };
-        let key = Key::resource(Kind::WorkloadEndpoint, &name.0, &name.1);
+    fn program(&mut self, key: &Key) {
+        let Some(endpoint) = self.own.get(key) else { return };
+        let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         match local_workload(endpoint, self.may_spoof) {
             Ok((id, workload)) => {
-                self.problems.remove(&key.to_string());
-                self.policies.put_workload(&key, &id, &workload, endpoint);
-                self.workloads.put(name.clone(), id, workload);
+                self.problems.remove(key);
+                self.policies.put_workload(key, &id, &workload, endpoint);
+                self.workloads.put(name, id, workload);
             }
             Err(reason) => {
-                self.problems.insert(key.to_string(), reason);
-                self.policies.remove_workload(&key);
-                self.workloads.remove(name);
+                self.problems.insert(key.clone(), reason);
+                self.policies.remove_workload(key);
+                self.workloads.remove(&name);
             }
         }
     }
@@ -288,8 +288,8 @@ impl Compute {
         }
         if self.may_spoof != self.parameters.may_spoof() {
             self.may_spoof = self.parameters.may_spoof();
-            let names: BTreeSet<Name> = self.own.keys().cloned().collect();
-            names.iter().for_each(|name| self.program(name));
+            let keys: Vec<Key> = self.own.keys().cloned().collect();
+            keys.iter().for_each(|key| self.program(key));
         }
     }
 }

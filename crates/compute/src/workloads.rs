@@ -46,16 +46,16 @@ pub fn local_workload(
     let workload = Workload {
         interface: spec.interface_name.clone(),
         mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
-        addresses: addresses(endpoint),
+        addresses: addresses(endpoint).collect(),
         may_spoof: spoofs,
     };
     Ok((id, workload))
 }
 
 /// The addresses of an endpoint; what is not one is passed over.
-pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> Vec<IpAddr> {
+pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
-    endpoint.spec.ip_networks.iter().filter_map(address).collect()
+    endpoint.spec.ip_networks.iter().filter_map(address)
 }
 
 fn mac(text: &str) -> Result<[u8; 6], String> {

@@ -1,40 +1,46 @@
 //! From the datastore to a node's plan, in the shapes that Felix's own benchmarks of its calculation graph use, beside the
-//! figures published for it. Those were taken on a laptop (i9-8950HK) and count its live heap; ours is what a fresh process
-//! has resident more afterwards than before, which is never less than the live heap.
+//! figures published for it. Those were taken on a laptop (i9-8950HK).
+//!
+//! Both take decoded entries and give changes of the plan; both end with the node's own endpoints being deleted again. Felix's
+//! entries have been checked and their addresses parsed before, ours have not: the time is therefore given with and without the
+//! checking. Memory is the heap that `Compute` holds when everything is there, and beside it what the process has resident
+//! more than before, which counts what was needed on the way too.
 
 mod shapes;
 
-use crate::Outcome;
-use crate::measure::{table, time, times};
-use shapes::Shape;
+use crate::measure::{Latencies, now, table, time, times};
+use crate::{Outcome, heap};
+use shapes::{Entry, Shape};
 use std::process::Command;
+use std::time::Duration;
 use tortie_compute::{Compute, Environment};
-use tortie_plan::Update;
+use tortie_model::Value;
 
 const ROUNDS: usize = 3;
+/// How often each kind of change is made.
+const CHANGES: usize = 500;
 
 /// What one run gave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Run {
     seconds: f64,
-    mebibytes: f64,
-    /// One more endpoint, one more policy, once everything is there.
-    endpoint: f64,
-    policy: f64,
-    sets: usize,
+    checking: f64,
+    live: f64,
+    resident: f64,
     policies: usize,
+    sets: usize,
+    /// For each kind of change the median and the 99th percentile, in nanoseconds.
+    changes: Vec<[f64; 2]>,
 }
 
 pub fn run() -> Outcome {
     if let Some(shape) = std::env::var_os(CHILD) {
         let shape = shape.into_string().unwrap_or_default();
         let shape = shapes::ALL.iter().find(|known| known.name == shape).ok_or("no such shape")?;
-        let run = measure(shape);
-        let Run { seconds, mebibytes, endpoint, policy, sets, policies } = run;
-        println!("{seconds} {mebibytes} {endpoint} {policy} {sets} {policies}");
+        println!("{}", measure(shape).print());
         return Ok(());
     }
-    let mut rows = Vec::new();
+    let (mut whole, mut changes) = (Vec::new(), Vec::new());
     let mut before: Option<(&str, usize, Run)> = None;
     for shape in &shapes::ALL {
         let mut runs = Vec::new();
@@ -42,48 +48,59 @@ pub fn run() -> Outcome {
             runs.push(in_a_process_of_its_own(shape)?);
         }
         runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        let run = runs[ROUNDS / 2];
-        let growth = match before {
-            Some((family, size, smaller)) if family == shape.family => format!(
-                "{} for {}",
-                times(run.seconds / smaller.seconds),
-                times(shape.size as f64 / size as f64)
-            ),
-            _ => String::new(),
-        };
-        rows.push(vec![
-            shape.name.to_owned(),
-            time(run.seconds * 1e9),
-            shape.felix.0.map_or_else(String::new, |felix| time(felix * 1e9)),
-            shape.felix.0.map_or_else(String::new, |felix| times(felix / run.seconds)),
-            format!("{:.0} MiB", run.mebibytes),
-            shape.felix.1.map_or_else(String::new, |felix| format!("{felix:.0} MB")),
-            shape.felix.1.map_or_else(String::new, |felix| times(felix / run.mebibytes)),
-            growth,
-            time(run.endpoint * 1e9),
-            time(run.policy * 1e9),
-            format!("{}, {}", run.policies, run.sets),
-        ]);
+        let run = runs.swap_remove(ROUNDS / 2);
+        let smaller = before.take().filter(|(family, ..)| *family == shape.family);
+        whole.push(row_of_whole(shape, &run, smaller.as_ref().map(|(_, size, run)| (*size, run))));
+        let cells = run.changes.iter().map(|[p50, p99]| format!("{} / {}", time(*p50), time(*p99)));
+        changes.push(std::iter::once(shape.name.to_owned()).chain(cells).collect());
         before = Some((shape.family, shape.size, run));
     }
     table(
-        "A whole datastore to a plan, then one change more (Felix: published, laptop i9-8950HK, not measured here)",
+        "A whole datastore to a plan: processor time and memory (Felix: published, laptop i9-8950HK, not measured here)",
         &[
             "shape",
             "time",
+            "without checking",
             "Felix",
             "Felix/ours",
-            "memory",
-            "Felix",
+            "live heap",
+            "resident",
+            "Felix's live heap",
             "Felix/ours",
             "growth",
-            "+1 endpoint",
-            "+1 policy",
             "policies, sets",
         ],
-        &rows,
+        &whole,
     );
+    let mut header = vec!["shape"];
+    header.extend(shapes::CHANGES);
+    table("One change more, once all that is there: processor time, p50 / p99", &header, &changes);
     Ok(())
+}
+
+fn row_of_whole(shape: &Shape, run: &Run, smaller: Option<(usize, &Run)>) -> Vec<String> {
+    let unchecked = run.seconds - run.checking;
+    let (felix_seconds, felix_live) = shape.felix;
+    let or_nothing =
+        |felix: Option<f64>, print: &dyn Fn(f64) -> String| felix.map_or_else(String::new, print);
+    vec![
+        shape.name.to_owned(),
+        time(run.seconds * 1e9),
+        time(unchecked * 1e9),
+        or_nothing(felix_seconds, &|felix| time(felix * 1e9)),
+        or_nothing(felix_seconds, &|felix| {
+            format!("{}, {}", times(felix / run.seconds), times(felix / unchecked))
+        }),
+        format!("{:.1} MB", run.live),
+        format!("{:.1} MB", run.resident),
+        or_nothing(felix_live, &|felix| format!("{felix:.0} MB")),
+        or_nothing(felix_live, &|felix| times(felix / run.live)),
+        smaller.map_or_else(String::new, |(size, smaller)| {
+            let size = shape.size as f64 / size as f64;
+            format!("{} for {}", times(run.seconds / smaller.seconds), times(size))
+        }),
+        format!("{}, {}", run.policies, run.sets),
+    ]
 }
 
 /// Names the shape that this process is to measure.
@@ -93,53 +110,89 @@ const CHILD: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
 fn in_a_process_of_its_own(shape: &Shape) -> Result<Run, Box<dyn std::error::Error>> {
     let output = Command::new(std::env::current_exe()?).arg("compute").env(CHILD, shape.name).output()?;
     let text = String::from_utf8(output.stdout)?;
-    let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    match numbers[..] {
-        [seconds, mebibytes, endpoint, policy, sets, policies] => {
-            Ok(Run { seconds, mebibytes, endpoint, policy, sets: sets as usize, policies: policies as usize })
-        }
-        _ => Err(format!("{}: {text}{}", shape.name, String::from_utf8_lossy(&output.stderr)).into()),
+    Run::parse(&text)
+        .ok_or_else(|| format!("{}: {text}{}", shape.name, String::from_utf8_lossy(&output.stderr)).into())
+}
+
+impl Run {
+    fn print(&self) -> String {
+        let Run { seconds, checking, live, resident, policies, sets, changes } = self;
+        let changes: Vec<String> = changes.iter().map(|[p50, p99]| format!("{p50} {p99}")).collect();
+        format!("{seconds} {checking} {live} {resident} {policies} {sets} {}", changes.join(" "))
+    }
+
+    fn parse(text: &str) -> Option<Run> {
+        let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [seconds, checking, live, resident, policies, sets, changes @ ..] = &numbers[..] else {
+            return None;
+        };
+        Some(Run {
+            seconds: *seconds,
+            checking: *checking,
+            live: *live,
+            resident: *resident,
+            policies: *policies as usize,
+            sets: *sets as usize,
+            changes: changes.as_chunks().0.to_vec(),
+        })
     }
 }
 
 fn measure(shape: &Shape) -> Run {
     let mut compute = Compute::new(shapes::HOST, Environment::default());
-    let before = resident();
-    let mut seconds = 0.0;
-    let mut updates = 0;
+    let (live, resident) = (heap::live(), self::resident());
+    let (mut seconds, mut checking) = (0.0, 0.0);
+    let mut own = Vec::new();
     // The entries are made in portions and gone before the next: they are not ours to keep.
     (shape.entries)(shape.size, &mut |entries| {
-        let start = crate::measure::now();
-        entries.iter().for_each(|(key, value)| compute.put(key, value));
-        seconds += (crate::measure::now() - start) / 1e9;
+        seconds += timed(|| entries.iter().for_each(|(key, value)| compute.put(key, value)));
+        checking += timed(|| entries.iter().for_each(check));
+        own.extend(entries.iter().filter(|entry| shapes::is_own(entry)).map(|(key, _)| key.clone()));
     });
-    let mut timed = |compute: &mut Compute, entries: &[shapes::Entry]| {
-        let start = crate::measure::now();
-        entries.iter().for_each(|(key, value)| compute.put(key, value));
-        let told: Vec<Update> = compute.flush();
-        let seconds = (crate::measure::now() - start) / 1e9;
-        updates += told.len();
-        seconds
-    };
-    seconds += timed(&mut compute, &[]);
-    let mebibytes = resident() - before;
+    seconds += timed(|| compute.flush());
+    let (live, resident) = (heap::live() - live, self::resident() - resident);
     let totals = compute.totals();
-    let one = |compute: &mut Compute,
-               make: &dyn Fn(usize) -> shapes::Entry,
-               timed: &mut dyn FnMut(&mut Compute, &[shapes::Entry]) -> f64| {
-        let mut all: Vec<f64> = (0..101).map(|n| timed(compute, &[make(n)])).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
-    let endpoint = one(&mut compute, &|n| (shape.endpoint)(n), &mut timed);
-    let policy = one(&mut compute, &|n| (shape.policy)(n), &mut timed);
-    std::hint::black_box(updates);
-    Run { seconds, mebibytes, endpoint, policy, sets: totals.sets, policies: totals.active_policies }
+    let changes = (shape.changes)(shape.size);
+    let changes = changes.iter().map(|change| quantiles(&mut compute, change)).collect();
+    seconds += timed(|| {
+        own.iter().for_each(|key| compute.delete(key));
+        compute.flush()
+    });
+    Run { seconds, checking, live, resident, policies: totals.active_policies, sets: totals.sets, changes }
 }
 
-/// Mebibytes of memory that this process has.
+/// The processor time of one change at a time, each told in full before the next.
+fn quantiles(compute: &mut Compute, change: &dyn Fn(usize) -> Entry) -> [f64; 2] {
+    let mut all = Latencies::default();
+    for n in 0..CHANGES {
+        let (key, value) = change(n);
+        let seconds = timed(|| {
+            compute.put(&key, &value);
+            compute.flush()
+        });
+        all.0.push(Duration::from_secs_f64(seconds));
+    }
+    [0.5, 0.99].map(|quantile| all.quantile(quantile).as_secs_f64() * 1e9)
+}
+
+/// Seconds until there is a result; to throw it away is not counted.
+fn timed<T>(work: impl FnOnce() -> T) -> f64 {
+    let start = now();
+    let result = std::hint::black_box(work());
+    let seconds = (now() - start) / 1e9;
+    drop(result);
+    seconds
+}
+
+fn check((_, value): &Entry) {
+    if let Value::Resource(resource) = value {
+        std::hint::black_box(resource.validate()).ok();
+    }
+}
+
+/// Megabytes of memory that this process has.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 = text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or_default();
-    pages * 4096.0 / (1024.0 * 1024.0)
+    pages * 4096.0 / 1e6
 }

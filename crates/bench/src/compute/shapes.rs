@@ -16,6 +16,7 @@ const PORTION: usize = 1000;
 const NAMESPACES: usize = 100;
 const MARKERS: usize = 29;
 const LOCAL: usize = 200;
+const OWN_TENANTS: usize = 100;
 
 /// Takes the entries of one batch.
 pub type Feed<'a> = dyn FnMut(&[Entry]) + 'a;
@@ -28,9 +29,14 @@ pub struct Shape {
     /// Seconds and megabytes published for Felix.
     pub felix: (Option<f64>, Option<f64>),
     pub entries: fn(usize, &mut Feed<'_>),
-    pub endpoint: fn(usize) -> Entry,
-    pub policy: fn(usize) -> Entry,
+    /// What comes when all that is there, in the order of [`CHANGES`]; each is made many times.
+    pub changes: fn(usize) -> [Change; 4],
 }
+
+pub type Change = Box<dyn Fn(usize) -> Entry>;
+
+/// An endpoint of another node comes, one that is there gets another label, a policy in force gets other rules, a policy comes.
+pub const CHANGES: [&str; 4] = ["new endpoint", "new label", "changed policy", "new policy"];
 
 const fn shape(
     name: &'static str,
@@ -38,7 +44,7 @@ const fn shape(
     size: usize,
     felix: (Option<f64>, Option<f64>),
 ) -> Shape {
-    Shape { name, family, size, felix, entries: by_label, endpoint: new_endpoint, policy: new_policy }
+    Shape { name, family, size, felix, entries: by_label, changes: changes_by_label }
 }
 
 pub const ALL: [Shape; 8] = [
@@ -53,9 +59,21 @@ pub const ALL: [Shape; 8] = [
         entries: by_network_set,
         ..shape("10k endpoints, 10k network sets", "sets", 10_000, (None, None))
     },
-    Shape { entries: tenants, ..shape("1k tenants", "tenants", 1_000, (Some(0.045), None)) },
-    Shape { entries: tenants, ..shape("10k tenants", "tenants", 10_000, (Some(0.388), None)) },
-    Shape { entries: tenants, ..shape("100k tenants", "tenants", 100_000, (Some(6.9), Some(402.0))) },
+    Shape {
+        entries: tenants,
+        changes: changes_of_tenants,
+        ..shape("1k tenants", "tenants", 1_000, (Some(0.045), None))
+    },
+    Shape {
+        entries: tenants,
+        changes: changes_of_tenants,
+        ..shape("10k tenants", "tenants", 10_000, (Some(0.388), None))
+    },
+    Shape {
+        entries: tenants,
+        changes: changes_of_tenants,
+        ..shape("100k tenants", "tenants", 100_000, (Some(6.9), Some(402.0)))
+    },
 ];
 
 /// Remote endpoints with six labels each, 200 local ones, 10,000 policies of five rules: 29 distinct sets.
@@ -77,8 +95,8 @@ fn by_network_set(sets: usize, put: &mut Feed<'_>) {
 
 /// A namespace, a policy and a pod for each tenant; 100 pods are here.
 fn tenants(count: usize, put: &mut Feed<'_>) {
-    let stride = count / 100;
-    portions(count, &isolation, put);
+    let stride = count / OWN_TENANTS;
+    portions(count, &|n| isolation(n, "isolation", 53), put);
     portions(count, &tenant_namespace, put);
     portions(count, &|n| tenant_pod(if n % stride == 0 { HOST } else { "remotehost" }, n), put);
 }
@@ -116,9 +134,14 @@ fn marker(n: usize) -> String {
 }
 
 fn label_policy(n: usize) -> Entry {
+    label_policy_of(n, n)
+}
+
+/// The rules are about the markers from `first` on.
+fn label_policy_of(n: usize, first: usize) -> Entry {
     let spec = GlobalNetworkPolicySpec {
         selector: format!("has({})", marker(n)),
-        ingress: (0..5).map(|rule| allow(selecting(format!("has({})", marker(n + rule))))).collect(),
+        ingress: (0..5).map(|rule| allow(selecting(format!("has({})", marker(first + rule))))).collect(),
         types: vec![PolicyType::Ingress],
         ..GlobalNetworkPolicySpec::default()
     };
@@ -135,11 +158,15 @@ fn namespace(n: usize) -> Entry {
 }
 
 fn labelled(host: &str, n: usize, seed: usize) -> Entry {
+    relabelled(host, n, seed, seed)
+}
+
+fn relabelled(host: &str, n: usize, seed: usize, marked: usize) -> Entry {
     let mut labels: BTreeMap<String, String> = [10, 11, 20, 30, 40]
         .into_iter()
         .map(|choices| (format!("one-in-{choices}"), format!("value-{}", seed % choices)))
         .collect();
-    labels.insert(marker(seed), "true".to_owned());
+    labels.insert(marker(marked), "true".to_owned());
     pod(host, &format!("namespace-{}", n % NAMESPACES), &format!("wep-{n}"), seed, labels)
 }
 
@@ -179,7 +206,8 @@ fn network_set_policy(n: usize) -> Entry {
     entry(GlobalNetworkPolicy::new(meta("", format!("network-set-pol-{n}"), BTreeMap::new()), spec))
 }
 
-fn isolation(n: usize) -> Entry {
+/// Pods of a tenant talk to each other, and to a name server at this port.
+fn isolation(n: usize, name: &str, port: usize) -> Entry {
     let same = || EntityRule {
         namespace_selector: format!("projectcalico.org/name == 'customer-{n}'"),
         ..EntityRule::default()
@@ -189,7 +217,7 @@ fn isolation(n: usize) -> Entry {
         protocol: Some(Protocol::from("UDP")),
         destination: EntityRule {
             nets: vec!["10.96.0.10/32".to_owned()],
-            ports: vec![Port::Number(53)],
+            ports: vec![Port::Number(u16::try_from(port).unwrap_or(53))],
             ..EntityRule::default()
         },
         ..Rule::default()
@@ -201,7 +229,7 @@ fn isolation(n: usize) -> Entry {
         types: vec![PolicyType::Ingress, PolicyType::Egress],
         ..NetworkPolicySpec::default()
     };
-    entry(NetworkPolicy::new(meta(&format!("customer-{n}"), "isolation".to_owned(), BTreeMap::new()), spec))
+    entry(NetworkPolicy::new(meta(&format!("customer-{n}"), name.to_owned(), BTreeMap::new()), spec))
 }
 
 fn tenant_namespace(n: usize) -> Entry {
@@ -216,8 +244,19 @@ fn tenant_namespace(n: usize) -> Entry {
     entry(Profile::new(meta("", format!("kns.customer-{n}"), BTreeMap::new()), spec))
 }
 
-/// Fifteen labels, five of which no other pod has.
+struct Named {
+    namespace: String,
+    pod: String,
+    labels: BTreeMap<String, String>,
+}
+
 fn tenant_pod(host: &str, n: usize) -> Entry {
+    let Named { namespace, pod: name, labels } = tenant_names(n);
+    pod(host, &namespace, &name, n, labels)
+}
+
+/// Fifteen labels, five of which no other pod has.
+fn tenant_names(n: usize) -> Named {
     let one_of = |values: &[&str]| values[n % values.len()].to_owned();
     let labels = [
         ("pod-id", text(n * 5, 20)),
@@ -236,8 +275,11 @@ fn tenant_pod(host: &str, n: usize) -> Entry {
         ("managed-by", "saas-controller".to_owned()),
         ("tenant-id", text(n % 5000, 10)),
     ];
-    let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    pod(host, &format!("customer-{n}"), &format!("app-{:09x}-{:05x}", n * 7 + 3, n * 17 + 5), n, labels)
+    Named {
+        namespace: format!("customer-{n}"),
+        pod: format!("app-{:09x}-{:05x}", n * 7 + 3, n * 17 + 5),
+        labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+    }
 }
 
 /// Digits that look random and are the same every time.
@@ -250,12 +292,36 @@ fn text(seed: usize, length: usize) -> String {
     (0..length).map(|_| digit()).collect()
 }
 
-/// One that comes when all the others are there; it is a member of sets in use.
-fn new_endpoint(n: usize) -> Entry {
-    labelled("remotehost", 10_000_000 + n, 5_000_000 + n)
+/// Endpoints of other nodes are members of sets in use, whatever their marker is.
+fn changes_by_label(_: usize) -> [Change; 4] {
+    [
+        Box::new(|n| labelled("remotehost", 10_000_000 + n, 5_000_000 + n)),
+        Box::new(|n| relabelled("remotehost", n, n, n + 1)),
+        Box::new(|n| label_policy_of(n, n + 1)),
+        Box::new(|n| label_policy(10_000_000 + n)),
+    ]
 }
 
-/// One for the endpoints of a marker that comes when all the others are there.
-fn new_policy(n: usize) -> Entry {
-    label_policy(10_000_000 + n)
+/// Endpoints and policies of the tenants that have pods here.
+fn changes_of_tenants(count: usize) -> [Change; 4] {
+    let stride = count / OWN_TENANTS;
+    let tenant = move |n: usize| n % OWN_TENANTS * stride;
+    [
+        Box::new(move |n| {
+            let Named { namespace, labels, .. } = tenant_names(tenant(n));
+            pod("remotehost", &namespace, &format!("new-{n}"), 5_000_000 + n, labels)
+        }),
+        Box::new(move |n| {
+            let Named { namespace, pod: name, mut labels } = tenant_names(tenant(n) + 1);
+            labels.insert("canary".to_owned(), format!("turn-{n}"));
+            pod("remotehost", &namespace, &name, tenant(n) + 1, labels)
+        }),
+        Box::new(move |n| isolation(tenant(n), "isolation", 54 + n)),
+        Box::new(move |n| isolation(tenant(n), &format!("more-{n}"), 53)),
+    ]
+}
+
+/// Whether an entry is an endpoint of the node that computes.
+pub fn is_own((_, value): &Entry) -> bool {
+    matches!(value, Value::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == HOST)
 }

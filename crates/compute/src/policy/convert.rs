@@ -1,5 +1,6 @@
 //! From rules as people write them to rules as a node enforces them: selectors, named ports and services become sets.
 
+use super::archive::{Archive, RulesId};
 use super::sets::{Contents, Need};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -10,17 +11,50 @@ use tortie_model::selector::rewrite::{Entity, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
 use tortie_plan::{Action, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, SetId, SetKind, Side};
 
-/// Converts rules and collects the sets they need.
+/// Rules as a node enforces them, and the sets they need.
+#[derive(Debug)]
+pub(super) struct Converted {
+    pub ingress: Vec<Rule>,
+    pub egress: Vec<Rule>,
+    pub needs: Box<[Arc<Need>]>,
+}
+
+/// Converts rules of the archive.
+#[derive(Clone, Copy)]
 pub(super) struct Converter<'a> {
-    /// Of the policy; empty for global ones and for profiles.
-    pub namespace: &'a str,
+    pub archive: &'a Archive,
     /// The set of a selector, if there is one already.
     pub known: &'a dyn Fn(&Selector) -> Option<Arc<Need>>,
-    pub needs: Vec<Arc<Need>>,
 }
 
 impl Converter<'_> {
-    pub fn rules(&mut self, rules: &[kinds::Rule]) -> Result<Vec<Rule>, String> {
+    /// The rules of a policy of a namespace, which is empty for global policies and profiles. Where there are none to read,
+    /// everything is denied.
+    pub fn rules(self, id: Option<RulesId>, namespace: &str) -> Result<Converted, String> {
+        let Some(id) = id else { return Ok(Converted::denying()) };
+        let (ingress, egress) = self.archive.read(id)?;
+        let mut conversion = Conversion { namespace, known: self.known, needs: Vec::new() };
+        let (ingress, egress) = (conversion.rules(&ingress)?, conversion.rules(&egress)?);
+        Ok(Converted { ingress, egress, needs: conversion.needs.into() })
+    }
+}
+
+impl Converted {
+    pub fn denying() -> Converted {
+        let deny = || vec![Rule::new(Action::Deny)];
+        Converted { ingress: deny(), egress: deny(), needs: Box::default() }
+    }
+}
+
+/// Converts the rules of one policy or profile, and collects the sets they need.
+struct Conversion<'a> {
+    namespace: &'a str,
+    known: &'a dyn Fn(&Selector) -> Option<Arc<Need>>,
+    needs: Vec<Arc<Need>>,
+}
+
+impl Conversion<'_> {
+    fn rules(&mut self, rules: &[kinds::Rule]) -> Result<Vec<Rule>, String> {
         rules.iter().map(|rule| self.rule(rule)).collect()
     }
 

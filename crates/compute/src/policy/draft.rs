@@ -4,6 +4,7 @@
 //! as one that denies everything in the directions it governs. A staged one that breaks a rule is left out, since it
 //! decides nothing anyway.
 
+use super::archive::{Archive, RulesId};
 use super::kubernetes;
 use tortie_model::kinds::{
     DEFAULT_TIER, GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, Rule,
@@ -43,8 +44,8 @@ pub(super) struct Draft {
     pub id: PolicyId,
     pub head: Head,
     pub selector: Selector,
-    /// None: everything is denied.
-    pub rules: Option<(Vec<Rule>, Vec<Rule>)>,
+    /// Held once; none: everything is denied.
+    pub rules: Option<RulesId>,
 }
 
 /// What became of a resource.
@@ -55,61 +56,62 @@ pub(super) struct Reading {
 }
 
 /// What the kinds of policies have in common.
-struct Common {
+struct Common<'a> {
     kind: PolicyKind,
-    tier: String,
+    tier: &'a str,
     order: Option<Float>,
-    types: Vec<PolicyType>,
-    hints: Vec<PerformanceHint>,
+    types: &'a [PolicyType],
+    hints: &'a [PerformanceHint],
     stage: Stage,
     selector: Result<String, String>,
-    ingress: Vec<Rule>,
-    egress: Vec<Rule>,
+    ingress: &'a [Rule],
+    egress: &'a [Rule],
 }
 
-/// None for resources that are no policies.
-pub(super) fn read(resource: &Resource) -> Option<Reading> {
+/// None for resources that are no policies. The rules go to the archive.
+pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Reading> {
     use PolicyKind as K;
     let meta = resource.metadata();
-    let common = match resource {
-        Resource::NetworkPolicy(policy) => of_namespace(meta, K::NetworkPolicy, policy.spec.clone()),
-        Resource::GlobalNetworkPolicy(policy) => global(K::GlobalNetworkPolicy, policy.spec.clone()),
+    let problem = || resource.validate().err().map(|error| error.to_string());
+    let mut finish = |common: Common<'_>| Some(common.finish(archive, meta, problem()));
+    match resource {
+        Resource::NetworkPolicy(policy) => finish(of_namespace(meta, K::NetworkPolicy, &policy.spec)),
+        Resource::GlobalNetworkPolicy(policy) => finish(global(K::GlobalNetworkPolicy, &policy.spec)),
         Resource::StagedNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            of_namespace(meta, K::StagedNetworkPolicy, policy.spec.clone().into())
+            finish(of_namespace(meta, K::StagedNetworkPolicy, &policy.spec.clone().into()))
         }
         Resource::StagedGlobalNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            global(K::StagedGlobalNetworkPolicy, policy.spec.clone().into())
+            finish(global(K::StagedGlobalNetworkPolicy, &policy.spec.clone().into()))
         }
         Resource::StagedKubernetesNetworkPolicy(policy)
             if policy.spec.staged_action != StagedAction::Delete =>
         {
-            of_kubernetes(meta, &policy.spec)
+            let (ingress, egress) = (kubernetes::ingress(&policy.spec), kubernetes::egress(&policy.spec));
+            finish(of_kubernetes(meta, &policy.spec, &ingress, &egress))
         }
         Resource::StagedNetworkPolicy(_)
         | Resource::StagedGlobalNetworkPolicy(_)
-        | Resource::StagedKubernetesNetworkPolicy(_) => return Some(Reading::default()),
-        _ => return None,
-    };
-    let problem = resource.validate().err().map(|error| error.to_string());
-    Some(common.finish(meta, problem))
-}
-
-fn of_namespace(meta: &ObjectMeta, kind: PolicyKind, spec: NetworkPolicySpec) -> Common {
-    let selector = network_policy_selector(&meta.namespace, &spec.selector, &spec.service_account_selector);
-    Common {
-        kind,
-        tier: spec.tier,
-        order: spec.order,
-        types: types(spec.types, &spec.ingress, &spec.egress),
-        hints: spec.performance_hints,
-        stage: Stage::Normal,
-        selector: selector.map_err(|error| error.to_string()),
-        ingress: spec.ingress,
-        egress: spec.egress,
+        | Resource::StagedKubernetesNetworkPolicy(_) => Some(Reading::default()),
+        _ => None,
     }
 }
 
-fn global(kind: PolicyKind, spec: GlobalNetworkPolicySpec) -> Common {
+fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> Common<'a> {
+    let selector = network_policy_selector(&meta.namespace, &spec.selector, &spec.service_account_selector);
+    Common {
+        kind,
+        tier: &spec.tier,
+        order: spec.order,
+        types: types(&spec.types, &spec.ingress, &spec.egress),
+        hints: &spec.performance_hints,
+        stage: Stage::Normal,
+        selector: selector.map_err(|error| error.to_string()),
+        ingress: &spec.ingress,
+        egress: &spec.egress,
+    }
+}
+
+fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> Common<'_> {
     let selector = global_network_policy_selector(
         &spec.selector,
         &spec.namespace_selector,
@@ -117,10 +119,10 @@ fn global(kind: PolicyKind, spec: GlobalNetworkPolicySpec) -> Common {
     );
     Common {
         kind,
-        tier: spec.tier,
+        tier: &spec.tier,
         order: spec.order,
-        types: types(spec.types, &spec.ingress, &spec.egress),
-        hints: spec.performance_hints,
+        types: types(&spec.types, &spec.ingress, &spec.egress),
+        hints: &spec.performance_hints,
         stage: match (spec.do_not_track, spec.pre_dnat, spec.apply_on_forward) {
             (true, false, _) => Stage::Untracked,
             (false, true, _) => Stage::PreDnat,
@@ -130,38 +132,42 @@ fn global(kind: PolicyKind, spec: GlobalNetworkPolicySpec) -> Common {
             (false, false, false) => Stage::Normal,
         },
         selector: selector.map_err(|error| error.to_string()),
-        ingress: spec.ingress,
-        egress: spec.egress,
+        ingress: &spec.ingress,
+        egress: &spec.egress,
     }
 }
 
-fn of_kubernetes(meta: &ObjectMeta, spec: &StagedKubernetesNetworkPolicySpec) -> Common {
-    let mut types = spec.policy_types.clone();
-    if types.is_empty() {
-        types.push(PolicyType::Ingress);
-        types.extend((!spec.egress.is_empty()).then_some(PolicyType::Egress));
-    }
+fn of_kubernetes<'a>(
+    meta: &ObjectMeta,
+    spec: &'a StagedKubernetesNetworkPolicySpec,
+    ingress: &'a [Rule],
+    egress: &'a [Rule],
+) -> Common<'a> {
     let selector = network_policy_selector(&meta.namespace, &kubernetes::selector(spec), "");
     Common {
         kind: PolicyKind::StagedKubernetesNetworkPolicy,
-        tier: DEFAULT_TIER.to_owned(),
+        tier: DEFAULT_TIER,
         order: Some(Float(kubernetes::ORDER)),
-        types,
-        hints: Vec::new(),
+        types: match (spec.policy_types.is_empty(), spec.egress.is_empty()) {
+            (false, _) => &spec.policy_types,
+            (true, true) => &[PolicyType::Ingress],
+            (true, false) => &[PolicyType::Ingress, PolicyType::Egress],
+        },
+        hints: &[],
         stage: Stage::Normal,
         selector: selector.map_err(|error| error.to_string()),
-        ingress: kubernetes::ingress(spec),
-        egress: kubernetes::egress(spec),
+        ingress,
+        egress,
     }
 }
 
 /// A policy that does not say what it governs governs what it has rules for, ingress if it has none.
-fn types(given: Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) -> Vec<PolicyType> {
-    match (given.is_empty(), ingress, egress) {
-        (false, _, _) => given,
-        (true, _, []) => vec![PolicyType::Ingress],
-        (true, [], _) => vec![PolicyType::Egress],
-        (true, _, _) => vec![PolicyType::Ingress, PolicyType::Egress],
+fn types<'a>(given: &'a [PolicyType], ingress: &[Rule], egress: &[Rule]) -> &'a [PolicyType] {
+    match (given, ingress, egress) {
+        ([], _, []) => &[PolicyType::Ingress],
+        ([], [], _) => &[PolicyType::Egress],
+        ([], _, _) => &[PolicyType::Ingress, PolicyType::Egress],
+        (given, _, _) => given,
     }
 }
 
@@ -171,8 +177,8 @@ impl Head {
     }
 }
 
-impl Common {
-    fn finish(self, meta: &ObjectMeta, mut problem: Option<String>) -> Reading {
+impl Common<'_> {
+    fn finish(self, archive: &mut Archive, meta: &ObjectMeta, mut problem: Option<String>) -> Reading {
         let selector =
             self.selector.and_then(|text| Selector::parse(&text).map_err(|error| error.to_string()));
         let selector = match selector {
@@ -189,9 +195,9 @@ impl Common {
         }
         // A direction that this version does not know could be either.
         let vague = self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
-        let id = identity(self.kind, meta, &self.tier);
+        let id = identity(self.kind, meta, self.tier);
         let head = Head {
-            tier: Some(self.tier).filter(|tier| !matches!(tier.as_str(), "" | DEFAULT_TIER)).map(Into::into),
+            tier: Some(self.tier).filter(|tier| !matches!(*tier, "" | DEFAULT_TIER)).map(Into::into),
             order: self.order.map(|order| order.0),
             ingress: vague || self.types.contains(&PolicyType::Ingress),
             egress: vague || self.types.contains(&PolicyType::Egress),
@@ -199,9 +205,9 @@ impl Common {
             everywhere: self.hints.contains(&PerformanceHint::AssumeNeededOnEveryNode),
         };
         // Rules for a direction that it does not govern are never asked.
-        let governed = |governs: bool, rules: Vec<Rule>| if governs { rules } else { Vec::new() };
-        let rules = (governed(head.ingress, self.ingress), governed(head.egress, self.egress));
-        let rules = problem.is_none().then_some(rules);
+        let ingress = if head.ingress { self.ingress } else { &[] };
+        let egress = if head.egress { self.egress } else { &[] };
+        let rules = problem.is_none().then(|| archive.keep(ingress, egress));
         Reading { draft: Some(Draft { id, head, selector, rules }), problem }
     }
 }

@@ -94,13 +94,14 @@ impl Ids {
         }
     }
 
-    pub fn iter(&self) -> Box<dyn Iterator<Item = u32> + '_> {
-        match self {
-            Ids::None => Box::new(std::iter::empty()),
-            Ids::One(id) => Box::new(std::iter::once(*id)),
-            Ids::Few(list) => Box::new(list.iter().copied()),
-            Ids::Many(set) => Box::new(set.iter().copied()),
-        }
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        let (few, many): (&[u32], Option<&BTreeSet<u32>>) = match self {
+            Ids::None => (&[], None),
+            Ids::One(id) => (std::slice::from_ref(id), None),
+            Ids::Few(list) => (list, None),
+            Ids::Many(set) => (&[], Some(set)),
+        };
+        few.iter().chain(many.into_iter().flatten()).copied()
     }
 }
 

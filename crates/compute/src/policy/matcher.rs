@@ -3,27 +3,33 @@
 //! Neither side is searched as a whole. A selector is filed under one label that it cannot do without, so that a class
 //! finds the few selectors that may match it; classes are filed under their labels, so that a selector finds the few
 //! classes that it may match. Only those are evaluated.
+//!
+//! Labels that no selector needs are not looked at. The first selector that needs a label key makes a shelf for it, which
+//! takes one look at all label sets; from then on the shelf is kept up to date.
 
 use super::ids::Ids;
 use super::pool::Pool;
-use super::words::{ClassId, Holders, Word, Words};
+use super::shelf::Shelf;
+use super::words::{ClassId, Gift, Label, Word, Words};
 use hashbrown::HashMap;
-use tortie_model::selector::{Requirement, Selector};
+use tortie_model::selector::{Requirement, Requirements, Selector};
 
 pub(super) type SelectorId = u32;
+
+/// As many shelves may stand empty in any case.
+const FEW_SHELVES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
     selectors: Pool<Box<Selector>>,
     /// By selector.
     drawers: Vec<Drawer>,
-    by_value: HashMap<(Word, Word), Ids>,
-    by_key: HashMap<Word, Ids>,
+    shelves: HashMap<Word, Shelf>,
+    /// Shelves that no selector needs at the moment. They are kept for a while: selectors come back.
+    unused: usize,
     unfiled: Ids,
     /// How many classes a selector matches.
     counts: HashMap<SelectorId, u32>,
-    /// Label to label sets.
-    holders: Holders,
     /// Label set to classes.
     of_labels: Vec<Ids>,
     of_profile: HashMap<Word, Ids>,
@@ -48,8 +54,9 @@ enum Drawer {
     /// It can match nothing.
     #[default]
     Bin,
-    Values(Word, Box<[Word]>),
     Key(Word),
+    Value(Word, Word),
+    Values(Box<(Word, Vec<Word>)>),
     /// It needs no label.
     Unfiled,
 }
@@ -95,25 +102,22 @@ impl Matcher {
         if self.selectors.holders(id) > 1 {
             return id;
         }
-        let drawer = self.drawer(words, selector);
-        match &drawer {
+        let requirements = selector.requirements();
+        keys(&requirements).for_each(|key| self.need(words, key));
+        let drawer = self.choose(words, &requirements);
+        match drawer {
             Drawer::Bin => {}
-            Drawer::Values(key, values) => {
-                self.evaluations.by_value += 1;
-                values.iter().for_each(|value| {
-                    self.by_value.entry((*key, *value)).or_default().insert(id);
-                });
-            }
-            Drawer::Key(key) => {
-                self.evaluations.by_key += 1;
-                self.by_key.entry(*key).or_default().insert(id);
-            }
+            Drawer::Value(..) | Drawer::Values(_) => self.evaluations.by_value += 1,
+            Drawer::Key(_) => self.evaluations.by_key += 1,
             Drawer::Unfiled => {
                 self.evaluations.among_all += 1;
                 self.unfiled.insert(id);
             }
         }
-        for class in self.candidates(words, &drawer) {
+        drawer.each(|key, value| {
+            self.shelves.get_mut(&key).into_iter().for_each(|shelf| shelf.file(value, id));
+        });
+        for class in self.candidates(&drawer) {
             if self.evaluate(words, selector, class) {
                 self.note(class, id, true);
             }
@@ -123,38 +127,79 @@ impl Matcher {
     }
 
     pub fn release(&mut self, words: &mut Words, id: SelectorId) {
-        if self.selectors.holders(id) == 1 {
-            for class in self.matching(words, id) {
-                self.note(class, id, false);
-            }
-            match std::mem::take(at(&mut self.drawers, id)) {
-                Drawer::Bin => {}
-                Drawer::Values(key, values) => {
-                    for value in values {
-                        take(&mut self.by_value, &(key, value), id);
-                        words.release(value);
-                    }
-                    words.release(key);
-                }
-                Drawer::Key(key) => {
-                    take(&mut self.by_key, &key, id);
-                    words.release(key);
-                }
-                Drawer::Unfiled => {
-                    self.unfiled.remove(id);
-                }
-            }
+        if self.selectors.holders(id) > 1 {
+            self.selectors.release(id);
+            return;
         }
-        self.selectors.release(id);
+        for class in self.matching(id) {
+            self.note(class, id, false);
+        }
+        let drawer = std::mem::take(at(&mut self.drawers, id));
+        if let Drawer::Unfiled = drawer {
+            self.unfiled.remove(id);
+        }
+        drawer.each(|key, value| {
+            self.shelves.get_mut(&key).into_iter().for_each(|shelf| shelf.unfile(value, id));
+            value.into_iter().for_each(|value| words.release(value));
+        });
+        if let Some(selector) = self.selectors.release(id) {
+            keys(&selector.requirements()).for_each(|key| self.need_no_more(words, key));
+            self.sweep(words);
+        }
+    }
+
+    /// A selector needs a label key.
+    fn need(&mut self, words: &mut Words, key: &str) {
+        let key = words.hold(key);
+        if let Some(shelf) = self.shelves.get_mut(&key) {
+            self.unused -= usize::from(shelf.users == 0);
+            shelf.users += 1;
+            words.release(key);
+            return;
+        }
+        let mut shelf = Shelf { users: 1, ..Shelf::default() };
+        let value_in = |labels: &[Label]| labels.iter().find(|label| label.0 == key).map(|label| label.1);
+        let there = self.of_labels.iter().zip(0..).filter(|(classes, _)| !classes.is_empty());
+        for (_, labels) in there {
+            let value = value_in(words.label_set(labels));
+            value.into_iter().for_each(|value| shelf.holders.insert(value, labels));
+        }
+        for profile in self.of_profile.keys().copied() {
+            let value = value_in(words.given_by(profile));
+            value.into_iter().for_each(|value| shelf.givers.insert(value, profile));
+        }
+        self.shelves.insert(key, shelf);
+    }
+
+    fn need_no_more(&mut self, words: &Words, key: &str) {
+        let shelf = words.find(key).and_then(|key| self.shelves.get_mut(&key));
+        if let Some(shelf) = shelf {
+            shelf.users -= 1;
+            self.unused += usize::from(shelf.users == 0);
+        }
+    }
+
+    /// Takes down the shelves that nobody needs once they are the larger part.
+    fn sweep(&mut self, words: &mut Words) {
+        if self.unused <= FEW_SHELVES + self.shelves.len() / 2 {
+            return;
+        }
+        self.shelves.retain(|key, shelf| {
+            if shelf.users == 0 {
+                words.release(*key);
+            }
+            shelf.users > 0
+        });
+        self.unused = 0;
     }
 
     /// The classes that a selector matches.
-    pub fn matching(&self, words: &Words, id: SelectorId) -> Vec<ClassId> {
+    pub fn matching(&self, id: SelectorId) -> Vec<ClassId> {
         let Some(drawer) = self.drawers.get(id as usize) else { return Vec::new() };
         if !self.matches_any(id) {
             return Vec::new();
         }
-        let mut classes = self.candidates(words, drawer);
+        let mut classes = self.candidates(drawer);
         classes.retain(|class| self.matched(*class).contains(id));
         classes
     }
@@ -163,12 +208,18 @@ impl Matcher {
     pub fn enter(&mut self, words: &Words, class: ClassId) {
         let labels = words.parts(class).labels;
         let classes = at(&mut self.of_labels, labels);
-        if classes.is_empty() {
-            self.holders.insert(words.own_labels(class), labels);
-        }
+        let first = classes.is_empty();
         classes.insert(class);
+        if first {
+            self.shelve(words.own_labels(class), |shelf, value| shelf.holders.insert(value, labels));
+        }
         for profile in words.profiles(class) {
-            self.of_profile.entry(*profile).or_default().insert(class);
+            let classes = self.of_profile.entry(*profile).or_default();
+            let first = classes.is_empty();
+            classes.insert(class);
+            if first {
+                self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.insert(value, *profile));
+            }
         }
         for id in self.matching_now(words, class) {
             self.note(class, id, true);
@@ -184,10 +235,33 @@ impl Matcher {
         let labels = words.parts(class).labels;
         let classes = at(&mut self.of_labels, labels);
         if classes.remove(class) && classes.is_empty() {
-            self.holders.remove(words.own_labels(class), labels);
+            self.shelve(words.own_labels(class), |shelf, value| shelf.holders.remove(value, labels));
         }
         for profile in words.profiles(class) {
-            take(&mut self.of_profile, profile, class);
+            let Some(classes) = self.of_profile.get_mut(profile) else { continue };
+            classes.remove(class);
+            if classes.is_empty() {
+                self.of_profile.remove(profile);
+                self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.remove(value, *profile));
+            }
+        }
+    }
+
+    /// A profile gives other labels now. What that means for its heirs is found out by [`Matcher::compare`].
+    pub fn regive(&mut self, words: &Words, gift: &Gift) {
+        let profile = gift.profile;
+        if self.of_profile.contains_key(&profile) {
+            self.shelve(&gift.old, |shelf, value| shelf.givers.remove(value, profile));
+            self.shelve(words.given_by(profile), |shelf, value| shelf.givers.insert(value, profile));
+        }
+    }
+
+    /// Does something with the shelves of those labels that have one.
+    fn shelve(&mut self, labels: &[Label], change: impl Fn(&mut Shelf, Word)) {
+        for (key, value) in labels {
+            if let Some(shelf) = self.shelves.get_mut(key) {
+                change(shelf, *value);
+            }
         }
     }
 
@@ -235,8 +309,7 @@ impl Matcher {
         let given = words.profiles(class).iter().flat_map(|profile| words.given_by(*profile));
         let mut ids: Vec<SelectorId> = self.unfiled.iter().collect();
         for (key, value) in words.own_labels(class).iter().chain(given) {
-            ids.extend(self.by_value.get(&(*key, *value)).into_iter().flat_map(Ids::iter));
-            ids.extend(self.by_key.get(key).into_iter().flat_map(Ids::iter));
+            ids.extend(self.shelves.get(key).into_iter().flat_map(|shelf| shelf.asking(*value)));
         }
         ids.sort_unstable();
         ids.dedup();
@@ -256,24 +329,22 @@ impl Matcher {
         matches
     }
 
-    /// Under which label to file a selector: the one that the fewest classes have and the fewest selectors need.
-    fn drawer(&self, words: &mut Words, selector: &Selector) -> Drawer {
-        let requirements = selector.requirements();
+    /// Under which label to file a selector: the one that the fewest classes have and the fewest selectors need. Its values
+    /// have one holder more; the key is the shelf's.
+    fn choose(&self, words: &mut Words, requirements: &Requirements<'_>) -> Drawer {
         if requirements.impossible {
             return Drawer::Bin;
         }
-        let mut best: Option<((bool, usize), &str, &Requirement<'_>)> = None;
+        let mut best: Option<((bool, usize), Word, &Requirement<'_>)> = None;
         for (key, requirement) in &requirements.labels {
-            let word = words.find(key);
+            let Some(key) = words.find(key) else { continue };
+            let Some(shelf) = self.shelves.get(&key) else { continue };
             let weight = match requirement {
                 Requirement::Absent => continue,
-                Requirement::Present => (true, word.map_or(0, |key| self.weight_of_key(key))),
+                Requirement::Present => (true, shelf.weight()),
                 Requirement::OneOf(values) => {
-                    let of_value = |value: &&str| match (word, words.find(value)) {
-                        (Some(key), Some(value)) => self.weight_of_value(key, value),
-                        _ => 0,
-                    };
-                    (false, values.iter().map(of_value).sum())
+                    let known = values.iter().filter_map(|value| words.find(value));
+                    (false, known.map(|value| shelf.weight_of(value)).sum())
                 }
             };
             if best.is_none_or(|(other, _, _)| weight < other) {
@@ -282,47 +353,49 @@ impl Matcher {
         }
         match best {
             None => Drawer::Unfiled,
-            Some((_, key, Requirement::OneOf(values))) => {
-                let key = words.hold(key);
-                Drawer::Values(key, values.iter().map(|value| words.hold(value)).collect())
-            }
-            Some((_, key, _)) => Drawer::Key(words.hold(key)),
+            Some((_, key, Requirement::OneOf(values))) => match values[..] {
+                [value] => Drawer::Value(key, words.hold(value)),
+                _ => Drawer::Values(Box::new((key, values.iter().map(|value| words.hold(value)).collect()))),
+            },
+            Some((_, key, _)) => Drawer::Key(key),
         }
     }
 
-    fn weight_of_value(&self, key: Word, value: Word) -> usize {
-        let selectors = self.by_value.get(&(key, value)).map_or(0, Ids::len);
-        self.holders.count_of_value(key, value) + selectors
-    }
-
-    fn weight_of_key(&self, key: Word) -> usize {
-        let selectors = self.by_key.get(&key).map_or(0, Ids::len);
-        self.holders.count_of_key(key) + selectors
-    }
-
-    fn candidates(&self, words: &Words, drawer: &Drawer) -> Vec<ClassId> {
+    fn candidates(&self, drawer: &Drawer) -> Vec<ClassId> {
         let mut classes: Vec<ClassId> = Vec::new();
-        let mut add = |label_sets: &mut dyn Iterator<Item = u32>, profiles: &mut dyn Iterator<Item = u32>| {
-            for labels in label_sets {
-                classes.extend(self.of_labels.get(labels as usize).into_iter().flat_map(Ids::iter));
-            }
-            for profile in profiles {
-                classes.extend(self.of_profile.get(&profile).into_iter().flat_map(Ids::iter));
-            }
-        };
-        match drawer {
-            Drawer::Bin => {}
-            Drawer::Values(key, values) => {
-                for value in values {
-                    add(&mut self.holders.of_value(*key, *value), &mut words.givers.of_value(*key, *value));
+        if let Drawer::Unfiled = drawer {
+            classes.extend(self.of_labels.iter().flat_map(Ids::iter));
+        }
+        drawer.each(|key, value| {
+            let Some(Shelf { holders, givers, .. }) = self.shelves.get(&key) else { return };
+            let of_labels = |labels: u32| self.of_labels.get(labels as usize).into_iter().flat_map(Ids::iter);
+            let of_profile = |profile: u32| self.of_profile.get(&profile).into_iter().flat_map(Ids::iter);
+            match value {
+                Some(value) => {
+                    classes.extend(holders.of(value).flat_map(of_labels));
+                    classes.extend(givers.of(value).flat_map(of_profile));
+                }
+                None => {
+                    classes.extend(holders.all().flat_map(of_labels));
+                    classes.extend(givers.all().flat_map(of_profile));
                 }
             }
-            Drawer::Key(key) => add(&mut self.holders.of_key(*key), &mut words.givers.of_key(*key)),
-            Drawer::Unfiled => classes.extend(self.of_labels.iter().flat_map(Ids::iter)),
-        }
+        });
         classes.sort_unstable();
         classes.dedup();
         classes
+    }
+}
+
+impl Drawer {
+    /// Each label that it stands under; without a value if any will do.
+    fn each(&self, mut visit: impl FnMut(Word, Option<Word>)) {
+        match self {
+            Drawer::Bin | Drawer::Unfiled => {}
+            Drawer::Key(key) => visit(*key, None),
+            Drawer::Value(key, value) => visit(*key, Some(*value)),
+            Drawer::Values(label) => label.1.iter().for_each(|value| visit(label.0, Some(*value))),
+        }
     }
 }
 
@@ -335,13 +408,10 @@ impl Evaluations {
     }
 }
 
-fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Ids>, key: &K, id: u32) {
-    if let Some(ids) = map.get_mut(key) {
-        ids.remove(id);
-        if ids.is_empty() {
-            map.remove(key);
-        }
-    }
+/// The label keys that a selector asks for.
+fn keys<'a>(requirements: &Requirements<'a>) -> impl Iterator<Item = &'a str> {
+    let asked = requirements.labels.iter().filter(|(_, requirement)| **requirement != Requirement::Absent);
+    asked.map(|(key, _)| *key)
 }
 
 /// The place of a number in a list that is as long as it must be.

@@ -9,7 +9,7 @@
 //! What comes in is filed at once; what follows from it is worked out in [`Policies::flush`], so that what comes and goes
 //! in between costs nothing further.
 
-mod body;
+mod archive;
 mod convert;
 mod draft;
 mod ids;
@@ -22,11 +22,15 @@ mod pool;
 mod profiles;
 mod roster;
 mod sets;
+mod shelf;
 mod subject;
+mod texts;
 mod words;
 
 use crate::Totals;
 use crate::workloads::Name;
+use archive::Archive;
+use convert::Converter;
 use ipnet::IpNet;
 use items::{ItemId, Items, NamedPort, Parts};
 use locals::{Frame, Local, Locals};
@@ -47,6 +51,8 @@ use words::{ClassId, Word, Words};
 pub(crate) struct Policies {
     host: String,
     words: Words,
+    /// The rules of policies and profiles.
+    archive: Archive,
     items: Items,
     /// All classes, against the selectors of sets in use.
     everyone: Matcher,
@@ -96,9 +102,11 @@ impl Policies {
                 problem
             }
             _ => {
-                let reading = draft::read(resource)?;
+                let reading = draft::read(&mut self.archive, resource)?;
                 let concerned = match reading.draft {
-                    Some(draft) => self.roster.put(&mut self.words, &mut self.here, key, draft),
+                    Some(draft) => {
+                        self.roster.put(&mut self.words, &mut self.here, &mut self.archive, key, draft)
+                    }
                     None => self.roster.remove(&mut self.words, &mut self.here, key),
                 };
                 self.mark(concerned);
@@ -111,11 +119,11 @@ impl Policies {
         let Key::Resource { kind, name, .. } = key else { return };
         match kind {
             Kind::Profile => {
-                self.profiles.remove(name);
+                self.profiles.remove(&mut self.words, &mut self.archive, name);
                 self.give(name, &BTreeMap::new());
             }
             Kind::Tier => {
-                let concerned = self.roster.remove_tier(&self.words, &self.here, name);
+                let concerned = self.roster.remove_tier(&self.here, name);
                 self.mark(concerned);
             }
             Kind::NetworkSet | Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::WorkloadEndpoint => {
@@ -172,12 +180,13 @@ impl Policies {
 
     fn put_profile(&mut self, profile: &Profile) {
         let name = &profile.metadata.name;
-        self.profiles.put(name, &profile.spec.ingress, &profile.spec.egress);
+        let Profile { spec, .. } = profile;
+        self.profiles.put(&mut self.words, &mut self.archive, name, &spec.ingress, &spec.egress);
         self.give(name, &profile.spec.labels_to_apply);
     }
 
     fn put_tier(&mut self, tier: &Tier) {
-        let concerned = self.roster.put_tier(&self.words, &self.here, tier);
+        let concerned = self.roster.put_tier(&self.here, tier);
         self.mark(concerned);
     }
 
@@ -221,7 +230,7 @@ impl Policies {
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let world = World { words: &self.words, items: &self.items, matcher: &self.everyone };
+        let world = World { items: &self.items, matcher: &self.everyone };
         self.sets.touch(&world, class, parts.nets, &ports);
         // The item keeps its number if it had one: the number is taken again at once.
         let local = known.and_then(|known| self.locals.all.remove(&known));
@@ -255,7 +264,7 @@ impl Policies {
 
     fn touch_item(&mut self, item: ItemId) {
         let Some(class) = self.items.get(item).map(|item| item.class) else { return };
-        let world = World { words: &self.words, items: &self.items, matcher: &self.everyone };
+        let world = World { items: &self.items, matcher: &self.everyone };
         self.sets.touch(&world, class, self.items.nets(item), self.items.ports(item));
     }
 
@@ -274,10 +283,13 @@ impl Policies {
     /// A profile gives these labels.
     fn give(&mut self, profile: &str, labels: &BTreeMap<String, String>) {
         let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let Some(profile) = self.words.set_given(profile, labels) else { return };
+        let Some(gift) = self.words.set_given(profile, labels) else { return };
+        let profile = gift.profile;
+        self.everyone.regive(&self.words, &gift);
+        self.here.regive(&self.words, &gift);
         for class in self.everyone.heirs(profile) {
             let difference = self.everyone.compare(&self.words, class);
-            let world = World { words: &self.words, items: &self.items, matcher: &self.everyone };
+            let world = World { items: &self.items, matcher: &self.everyone };
             for selector in difference.gone.iter().chain(&difference.come) {
                 for item in self.items.of_class(class).iter() {
                     let (nets, ports) = (self.items.nets(item), self.items.ports(item));
@@ -294,6 +306,7 @@ impl Policies {
                 self.locals.mark_class(class);
             }
         }
+        self.words.forget(gift);
     }
 
     fn put_local(&mut self, item: ItemId, frame: Frame, wired: Option<bool>) {
@@ -389,8 +402,11 @@ impl Policies {
         let mut needs = Needs::default();
         let (sets, everyone) = (&self.sets, &self.everyone);
         let known = |selector: &_| sets.known(everyone, selector);
-        let forgotten = self.roster.flush(&self.here, &known, &mut policies, &mut gone_policies, &mut needs);
-        self.profiles.flush(&known, &mut profiles, &mut gone_profiles, &mut needs);
+        let converter = Converter { archive: &self.archive, known: &known };
+        let (words, here) = (&self.words, &self.here);
+        let forgotten =
+            self.roster.flush(words, here, converter, &mut policies, &mut gone_policies, &mut needs);
+        self.profiles.flush(words, converter, &mut profiles, &mut gone_profiles, &mut needs);
         for need in &needs.new {
             self.sets.hold(&mut self.words, &mut self.everyone, need);
         }
@@ -400,9 +416,9 @@ impl Policies {
         self.sets.flush(&mut self.words, &self.items, &mut self.everyone, added, &mut gone_sets);
         added.append(&mut policies);
         added.append(&mut profiles);
-        let (roster, here) = (&self.roster, &self.here);
-        self.locals.flush(|class| roster.layers(here, class), |slot| roster.id(slot), added, removed);
-        self.roster.forget(forgotten);
+        let (roster, here, words) = (&self.roster, &self.here, &self.words);
+        self.locals.flush(|class| roster.layers(here, class), |slot| roster.id(words, slot), added, removed);
+        self.roster.forget(&mut self.words, &mut self.archive, forgotten);
         removed.append(&mut gone_profiles);
         removed.append(&mut gone_policies);
         removed.append(&mut gone_sets);
@@ -419,7 +435,7 @@ impl Policies {
     }
 
     pub fn has_profile(&self, name: &str) -> bool {
-        self.profiles.has(name)
+        self.profiles.has(&self.words, name)
     }
 
     pub fn count(&self, totals: &mut Totals) {

@@ -1,12 +1,13 @@
 //! Profiles: which of them local endpoints name, and what stands in the plan for them.
 
-use super::body::{Body, Told, deny};
-use super::convert::Converter;
+use super::archive::{Archive, RulesId};
+use super::convert::{Converted, Converter};
 use super::sets::Need;
+use super::words::{Word, Words};
+use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tortie_model::kinds;
-use tortie_model::selector::Selector;
 use tortie_plan::{Action, Profile, Rule, Update};
 
 /// Allows everything; there whether or not anybody wrote it.
@@ -14,30 +15,54 @@ const DEFAULT_ALLOW: &str = "projectcalico-default-allow";
 
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
-    bodies: BTreeMap<String, Body<Profile>>,
+    rules: HashMap<Word, RulesId>,
     /// How many local endpoints name it.
     users: BTreeMap<String, u32>,
-    told: BTreeMap<String, Told<Profile>>,
+    told: BTreeMap<String, Told>,
     changed: BTreeSet<String>,
 }
 
+/// What the plan has, and the sets it needs.
+type Told = (Arc<Profile>, Box<[Arc<Need>]>);
+
 impl Profiles {
     pub fn len(&self) -> usize {
-        self.bodies.len()
+        self.rules.len()
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        self.bodies.contains_key(name)
+    pub fn has(&self, words: &Words, name: &str) -> bool {
+        words.find(name).is_some_and(|name| self.rules.contains_key(&name))
     }
 
-    pub fn put(&mut self, name: &str, ingress: &[kinds::Rule], egress: &[kinds::Rule]) {
-        let body = Body::new(Some((ingress.to_vec(), egress.to_vec())));
-        self.bodies.insert(name.to_owned(), body);
-        self.changed.insert(name.to_owned());
+    pub fn put(
+        &mut self,
+        words: &mut Words,
+        archive: &mut Archive,
+        name: &str,
+        ingress: &[kinds::Rule],
+        egress: &[kinds::Rule],
+    ) {
+        let rules = archive.keep(ingress, egress);
+        let word = words.hold(name);
+        if let Some(old) = self.rules.insert(word, rules) {
+            archive.release(old);
+            words.release(word);
+        }
+        self.mark(name);
     }
 
-    pub fn remove(&mut self, name: &str) {
-        if self.bodies.remove(name).is_some() {
+    pub fn remove(&mut self, words: &mut Words, archive: &mut Archive, name: &str) {
+        let Some(word) = words.find(name) else { return };
+        if let Some(old) = self.rules.remove(&word) {
+            archive.release(old);
+            words.release(word);
+            self.mark(name);
+        }
+    }
+
+    /// Only those that local endpoints name are looked at again.
+    fn mark(&mut self, name: &str) {
+        if self.users.contains_key(name) {
             self.changed.insert(name.to_owned());
         }
     }
@@ -63,35 +88,29 @@ impl Profiles {
     /// What changed. Sets that are needed now and sets that were needed are told apart from that.
     pub fn flush(
         &mut self,
-        known: &dyn Fn(&Selector) -> Option<Arc<Need>>,
+        words: &Words,
+        converter: Converter<'_>,
         added: &mut Vec<Update>,
         removed: &mut Vec<Update>,
         needs: &mut Needs,
     ) {
         for name in std::mem::take(&mut self.changed) {
-            let body = self.bodies.get_mut(&name);
             if !self.users.contains_key(&name) {
-                body.into_iter().for_each(Body::rest);
                 if let Some((_, old)) = self.told.remove(&name) {
                     needs.old.extend(old);
                     removed.push(Update::Profile(name, None));
                 }
                 continue;
             }
-            let (profile, new) = match body {
-                _ if name == DEFAULT_ALLOW => {
-                    (Arc::new(same(vec![Rule::new(Action::Allow)])), Box::default())
-                }
-                None => (Arc::new(same(deny())), Box::default()),
-                Some(body) => {
-                    let converter = Converter { namespace: "", known, needs: Vec::new() };
-                    body.prepare(converter, |ingress, egress| Profile { ingress, egress });
-                    match body {
-                        Body::Ready(profile, needs) => (profile.clone(), needs.clone()),
-                        _ => (Arc::new(same(deny())), Box::default()),
-                    }
-                }
+            let rules = words.find(&name).and_then(|name| self.rules.get(&name)).copied();
+            let (profile, new) = if name == DEFAULT_ALLOW {
+                (same(vec![Rule::new(Action::Allow)]), Box::default())
+            } else {
+                let converted = converter.rules(rules, "").unwrap_or_else(|_| Converted::denying());
+                let Converted { ingress, egress, needs } = converted;
+                (Profile { ingress, egress }, needs)
             };
+            let profile = Arc::new(profile);
             needs.new.extend(new.iter().cloned());
             let old = self.told.insert(name.clone(), (profile.clone(), new));
             if old.as_ref().is_none_or(|(old, _)| *old != profile) {

@@ -1,7 +1,7 @@
 //! All policies of the cluster, and which of them are in force on this node.
 
-use super::body::{Body, Told};
-use super::convert::Converter;
+use super::archive::{Archive, RulesId};
+use super::convert::{Converted, Converter};
 use super::draft::{Draft, Head, Stage};
 use super::ids::Ids;
 use super::locals::{Layer, Layers};
@@ -9,25 +9,45 @@ use super::matcher::{Matcher, SelectorId};
 use super::order::{Order, Place};
 use super::profiles::Needs;
 use super::sets::Need;
-use super::words::{ClassId, Words};
-use hashbrown::HashMap;
+use super::words::{ClassId, Word, Words};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
 use tortie_model::{Key, Kind};
 use tortie_plan::{Policy, PolicyId, PolicyKind, TierEnd, Update};
 
+/// One policy. There may be a hundred thousand of these, nearly all without effect here.
 #[derive(Debug)]
 struct Record {
-    key: Arc<Key>,
+    key: Name,
     /// Its name, if it is not the one that follows from its key.
     renamed: Option<Box<PolicyId>>,
     head: Head,
     selector: SelectorId,
-    body: Body<Policy>,
-    told: Option<Told<Policy>>,
+    rules: Option<RulesId>,
+    /// What the plan has.
+    told: Option<Arc<Told>>,
+    /// Came or was written anew since it was told.
+    fresh: bool,
     /// Deleted since the last flush; its number is not given to another one before that.
     gone: bool,
+}
+
+/// The key of a policy, in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Name {
+    kind: Kind,
+    namespace: Word,
+    name: Word,
+}
+
+/// What the plan has for a policy, and for others that say the same about the same endpoints.
+#[derive(Debug)]
+struct Told {
+    policy: Arc<Policy>,
+    needs: Box<[Arc<Need>]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +60,8 @@ struct Tier {
 pub(super) struct Roster {
     slots: Vec<Option<Record>>,
     free: Vec<u32>,
-    by_key: HashMap<Arc<Key>, u32>,
+    by_name: HashTable<u32>,
+    hasher: DefaultHashBuilder,
     /// By selector.
     of_selector: Vec<Ids>,
     /// Those in force.
@@ -54,15 +75,50 @@ pub(super) struct Roster {
     pub problems: BTreeMap<Key, String>,
 }
 
-impl Record {
-    fn id(&self) -> PolicyId {
-        let renamed = self.renamed.as_deref().cloned();
-        let usual = || {
-            let nameless =
-                PolicyId { kind: PolicyKind::NetworkPolicy, namespace: String::new(), name: String::new() };
-            usual_id(&self.key).unwrap_or(nameless)
+impl Told {
+    /// Rules that cannot be converted deny everything; then it is said why they cannot.
+    fn new(tier: &str, selector: String, rules: Result<Converted, String>) -> (Arc<Told>, Option<String>) {
+        let (converted, problem) = match rules {
+            Ok(converted) => (converted, None),
+            Err(problem) => (Converted::denying(), Some(problem)),
         };
-        renamed.unwrap_or_else(usual)
+        let Converted { ingress, egress, needs } = converted;
+        let policy = Arc::new(Policy { tier: tier.to_owned(), selector, ingress, egress });
+        (Arc::new(Told { policy, needs }), problem)
+    }
+}
+
+impl Name {
+    fn find(words: &Words, key: &Key) -> Option<Name> {
+        let Key::Resource { kind, namespace, name } = key else { return None };
+        Name::of(words, *kind, namespace, name)
+    }
+
+    fn of(words: &Words, kind: Kind, namespace: &str, name: &str) -> Option<Name> {
+        Some(Name { kind, namespace: words.find(namespace)?, name: words.find(name)? })
+    }
+
+    fn hold(words: &mut Words, key: &Key) -> Option<Name> {
+        let Key::Resource { kind, namespace, name } = key else { return None };
+        Some(Name { kind: *kind, namespace: words.hold(namespace), name: words.hold(name) })
+    }
+
+    fn release(self, words: &mut Words) {
+        words.release(self.namespace);
+        words.release(self.name);
+    }
+
+    fn key(self, words: &Words) -> Key {
+        Key::resource(self.kind, words.text(self.namespace), words.text(self.name))
+    }
+}
+
+impl Record {
+    fn id(&self, words: &Words) -> PolicyId {
+        let nameless =
+            || PolicyId { kind: PolicyKind::NetworkPolicy, namespace: String::new(), name: String::new() };
+        let usual = || usual_id(&self.key.key(words)).unwrap_or_else(nameless);
+        self.renamed.as_deref().cloned().unwrap_or_else(usual)
     }
 }
 
@@ -90,68 +146,111 @@ impl Roster {
         self.tiers.len()
     }
 
+    fn slot(&self, name: Name) -> Option<u32> {
+        let same = |slot: &u32| self.get(*slot).is_some_and(|record| record.key == name);
+        self.by_name.find(self.hasher.hash_one(name), same).copied()
+    }
+
+    /// A record that is gone is not found any more: another one has its name now, or nobody.
+    fn unname(&mut self, slot: u32) {
+        let Some(name) = self.get(slot).map(|record| record.key) else { return };
+        if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(name), |other| *other == slot) {
+            entry.remove();
+        }
+    }
+
     /// Returns the classes whose endpoints are concerned.
-    pub fn put(&mut self, words: &mut Words, here: &mut Matcher, key: &Key, draft: Draft) -> Vec<ClassId> {
-        let Draft { id, head, selector, rules } = draft;
+    pub fn put(
+        &mut self,
+        words: &mut Words,
+        here: &mut Matcher,
+        archive: &mut Archive,
+        key: &Key,
+        draft: Draft,
+    ) -> Vec<ClassId> {
         let mut concerned = self.namesake_changed(words, here, key);
-        let known = self.by_key.get(key).copied();
-        let same = known.and_then(|slot| self.get(slot)).is_some_and(|record| record.id() == id);
+        let known = Name::find(words, key).and_then(|name| self.slot(name));
+        let same = known.and_then(|slot| self.get(slot)).is_some_and(|record| record.id(words) == draft.id);
         if !same {
             concerned.extend(self.remove(words, here, key));
+            known.into_iter().for_each(|slot| self.unname(slot));
         }
-        let selector = here.hold(words, &selector);
-        let body = Body::new(rules);
+        let selector = here.hold(words, &draft.selector);
         self.problems.remove(key);
-        if let Some(slot) = known.filter(|_| same)
-            && let Some(Some(record)) = self.slots.get_mut(slot as usize)
-        {
-            let revived = std::mem::take(&mut record.gone);
-            let moved = revived || record.head != head || record.selector != selector;
-            let old = std::mem::replace(&mut record.selector, selector);
-            record.head = head;
-            record.body = body;
-            self.live += usize::from(revived);
-            self.changed.insert(slot);
-            if moved {
-                concerned.extend(here.matching(words, selector));
+        match known.filter(|_| same) {
+            Some(slot) => concerned.extend(self.rewrite(words, here, archive, slot, selector, draft)),
+            None => {
+                self.add(words, key, selector, draft);
+                concerned.extend(here.matching(selector));
             }
-            if !revived {
-                if moved {
-                    concerned.extend(here.matching(words, old));
-                    self.unlist(old, slot);
-                }
-                here.release(words, old);
-            }
-            self.list(selector, slot);
-            return concerned;
         }
-        let key = Arc::new(key.clone());
-        let renamed = Some(id).filter(|id| usual_id(&key).as_ref() != Some(id)).map(Box::new);
-        let record = Record { key: key.clone(), renamed, head, selector, body, told: None, gone: false };
+        concerned
+    }
+
+    /// A policy that is there, or was until a moment ago, is written anew.
+    fn rewrite(
+        &mut self,
+        words: &mut Words,
+        here: &mut Matcher,
+        archive: &mut Archive,
+        slot: u32,
+        selector: SelectorId,
+        draft: Draft,
+    ) -> Vec<ClassId> {
+        let Some(Some(record)) = self.slots.get_mut(slot as usize) else { return Vec::new() };
+        let revived = std::mem::take(&mut record.gone);
+        let moved = revived || record.head != draft.head || record.selector != selector;
+        let old = std::mem::replace(&mut record.selector, selector);
+        record.head = draft.head;
+        record.fresh = true;
+        let old_rules = std::mem::replace(&mut record.rules, draft.rules);
+        old_rules.into_iter().for_each(|rules| archive.release(rules));
+        self.live += usize::from(revived);
+        self.changed.insert(slot);
+        let mut concerned = if moved { here.matching(selector) } else { Vec::new() };
+        if !revived {
+            if moved {
+                concerned.extend(here.matching(old));
+                self.unlist(old, slot);
+            }
+            here.release(words, old);
+        }
+        self.list(selector, slot);
+        concerned
+    }
+
+    fn add(&mut self, words: &mut Words, key: &Key, selector: SelectorId, draft: Draft) {
+        let Some(name) = Name::hold(words, key) else { return };
+        let Draft { id, head, rules, .. } = draft;
+        let renamed = Some(id).filter(|id| usual_id(key).as_ref() != Some(id)).map(Box::new);
+        let record =
+            Record { key: name, renamed, head, selector, rules, told: None, fresh: true, gone: false };
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         match self.slots.get_mut(slot as usize) {
             Some(free) => *free = Some(record),
             None => self.slots.push(Some(record)),
         }
         self.live += 1;
-        self.by_key.insert(key, slot);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.by_name.insert_unique(hasher.hash_one(name), slot, |slot| {
+            slots.get(*slot as usize).and_then(Option::as_ref).map_or(0, |record| hasher.hash_one(record.key))
+        });
         self.list(selector, slot);
         self.changed.insert(slot);
-        concerned.extend(here.matching(words, selector));
-        concerned
     }
 
     /// Returns the classes whose endpoints are concerned.
     pub fn remove(&mut self, words: &mut Words, here: &mut Matcher, key: &Key) -> Vec<ClassId> {
         self.problems.remove(key);
-        let Some(slot) = self.by_key.get(key).copied() else { return Vec::new() };
+        let slot = Name::find(words, key).and_then(|name| self.slot(name));
+        let Some(slot) = slot else { return Vec::new() };
         let Some(Some(record)) = self.slots.get_mut(slot as usize) else { return Vec::new() };
         if std::mem::replace(&mut record.gone, true) {
             return Vec::new();
         }
         self.live -= 1;
         let selector = record.selector;
-        let mut concerned = here.matching(words, selector);
+        let mut concerned = here.matching(selector);
         self.unlist(selector, slot);
         self.changed.insert(slot);
         here.release(words, selector);
@@ -162,18 +261,19 @@ impl Roster {
     /// An old store may hold a policy under `default.NAME` beside one under `NAME`; then only the latter counts.
     fn namesake_changed(&mut self, words: &Words, here: &Matcher, key: &Key) -> Vec<ClassId> {
         let Key::Resource { kind, namespace, name } = key else { return Vec::new() };
-        let old = Key::resource(*kind, namespace, &format!("default.{name}"));
-        let Some(slot) = self.by_key.get(&old).copied() else { return Vec::new() };
+        let old = Name::of(words, *kind, namespace, &format!("default.{name}"));
+        let Some(slot) = old.and_then(|old| self.slot(old)) else { return Vec::new() };
         self.changed.insert(slot);
         let selector = self.get(slot).filter(|record| !record.gone).map(|record| record.selector);
-        selector.map(|selector| here.matching(words, selector)).unwrap_or_default()
+        selector.map(|selector| here.matching(selector)).unwrap_or_default()
     }
 
-    fn is_shadowed(&self, record: &Record) -> bool {
-        let Key::Resource { kind, namespace, name } = &*record.key else { return false };
-        let Some(name) = name.strip_prefix("default.") else { return false };
-        let slot = self.by_key.get(&Key::resource(*kind, namespace, name)).copied();
-        record.id().name == name && slot.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
+    fn is_shadowed(&self, words: &Words, record: &Record) -> bool {
+        let Name { kind, namespace, name } = record.key;
+        let Some(name) = words.text(name).strip_prefix("default.") else { return false };
+        let other = Name::of(words, kind, words.text(namespace), name).and_then(|other| self.slot(other));
+        record.id(words).name == name
+            && other.and_then(|slot| self.get(slot)).is_some_and(|other| !other.gone)
     }
 
     fn list(&mut self, selector: SelectorId, slot: u32) {
@@ -190,7 +290,7 @@ impl Roster {
     }
 
     /// Returns the classes whose endpoints are concerned.
-    pub fn put_tier(&mut self, words: &Words, here: &Matcher, tier: &kinds::Tier) -> Vec<ClassId> {
+    pub fn put_tier(&mut self, here: &Matcher, tier: &kinds::Tier) -> Vec<ClassId> {
         let end = match tier.spec.default_action {
             TierAction::Pass => TierEnd::Pass,
             TierAction::Deny | TierAction::Unknown(_) => TierEnd::Deny,
@@ -199,22 +299,22 @@ impl Roster {
         let new = Tier { order, end };
         let name = &tier.metadata.name;
         let old = self.tiers.insert(name.clone(), new);
-        if old == Some(new) { Vec::new() } else { self.tier_changed(words, here, name) }
+        if old == Some(new) { Vec::new() } else { self.tier_changed(here, name) }
     }
 
-    pub fn remove_tier(&mut self, words: &Words, here: &Matcher, name: &str) -> Vec<ClassId> {
+    pub fn remove_tier(&mut self, here: &Matcher, name: &str) -> Vec<ClassId> {
         if self.tiers.remove(name).is_none() {
             return Vec::new();
         }
-        self.tier_changed(words, here, name)
+        self.tier_changed(here, name)
     }
 
-    fn tier_changed(&mut self, words: &Words, here: &Matcher, name: &str) -> Vec<ClassId> {
+    fn tier_changed(&mut self, here: &Matcher, name: &str) -> Vec<ClassId> {
         let slots: Vec<u32> = self.of_tier.get(name).map(|ids| ids.iter().collect()).unwrap_or_default();
         self.changed.extend(slots.iter().copied());
         let live = slots.into_iter().filter_map(|slot| self.get(slot)).filter(|record| !record.gone);
         let selectors: BTreeSet<SelectorId> = live.map(|record| record.selector).collect();
-        selectors.into_iter().flat_map(|selector| here.matching(words, selector)).collect()
+        selectors.into_iter().flat_map(|selector| here.matching(selector)).collect()
     }
 
     /// Built-in tiers are there even if nobody wrote them.
@@ -238,69 +338,73 @@ impl Roster {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    pub fn id(&self, slot: u32) -> Option<PolicyId> {
-        self.get(slot).map(Record::id)
+    pub fn id(&self, words: &Words, slot: u32) -> Option<PolicyId> {
+        self.get(slot).map(|record| record.id(words))
     }
 
     /// What changed. Numbers of policies that are gone stay theirs until [`Roster::forget`].
     pub fn flush(
         &mut self,
+        words: &Words,
         here: &Matcher,
-        known: &dyn Fn(&tortie_model::selector::Selector) -> Option<Arc<Need>>,
+        converter: Converter<'_>,
         added: &mut Vec<Update>,
         removed: &mut Vec<Update>,
         needs: &mut Needs,
     ) -> Vec<u32> {
         let mut gone = Vec::new();
         let (mut come, mut go) = (Vec::new(), Vec::new());
+        let mut equals = HashMap::new();
         for slot in std::mem::take(&mut self.changed) {
             let Some(record) = self.get(slot) else { continue };
-            let wanted = !record.gone && (record.head.everywhere || here.matches_any(record.selector));
-            let place = (wanted && !self.is_shadowed(record)).then(|| self.place(record));
-            let Some(Some(record)) = self.slots.get_mut(slot as usize) else { continue };
             if record.gone {
                 gone.push(slot);
             }
+            let wanted = !record.gone && (record.head.everywhere || here.matches_any(record.selector));
+            if !wanted && record.told.is_none() {
+                continue;
+            }
+            let place = (wanted && !self.is_shadowed(words, record)).then(|| self.place(words, record));
+            let Some(Some(record)) = self.slots.get_mut(slot as usize) else { continue };
             let Some(place) = place else {
-                record.body.rest();
                 self.order.remove(slot);
-                if let Some((old, old_needs)) = record.told.take() {
+                record.fresh = true;
+                if let Some(old) = record.told.take() {
                     self.active -= 1;
-                    go.push(record.id());
-                    needs.old.extend(old_needs);
-                    take(&mut self.of_tier, &old.tier, slot);
+                    go.push(record.id(words));
+                    needs.old.extend(old.needs.iter().cloned());
+                    take(&mut self.of_tier, &old.policy.tier, slot);
                 }
                 continue;
             };
-            let id = record.id();
-            let converter = Converter { namespace: &id.namespace, known, needs: Vec::new() };
-            let (tier, selector) = (record.head.tier().to_owned(), record.selector);
-            let problem = record.body.prepare(converter, |ingress, egress| Policy {
-                tier,
-                selector: here.selector(selector).map(ToString::to_string).unwrap_or_default(),
-                ingress,
-                egress,
+            self.order.insert(slot, place);
+            if !std::mem::take(&mut record.fresh) {
+                continue;
+            }
+            let id = record.id(words);
+            let same = (record.rules, record.selector, record.head.tier().to_owned(), id.namespace.clone());
+            let (told, problem) = equals.entry(same).or_insert_with(|| {
+                let selector = here.selector(record.selector).map(ToString::to_string).unwrap_or_default();
+                Told::new(record.head.tier(), selector, converter.rules(record.rules, &id.namespace))
             });
             if let Some(problem) = problem {
-                self.problems.insert((*record.key).clone(), problem);
+                self.problems.insert(record.key.key(words), problem.clone());
             }
-            let Body::Ready(policy, new_needs) = &record.body else { continue };
-            needs.new.extend(new_needs.iter().cloned());
-            let old = record.told.replace((policy.clone(), new_needs.clone()));
-            if let Some((old, _)) = &old
-                && old.tier != policy.tier
-            {
-                take(&mut self.of_tier, &old.tier, slot);
+            let old = record.told.replace(told.clone());
+            needs.new.extend(told.needs.iter().cloned());
+            let policy = told.policy.clone();
+            match &old {
+                Some(old) if old.policy.tier != policy.tier => {
+                    take(&mut self.of_tier, &old.policy.tier, slot)
+                }
+                Some(_) => {}
+                None => self.active += 1,
             }
-            if old.is_none() {
-                self.active += 1;
+            self.of_tier.entry_ref(policy.tier.as_str()).or_default().insert(slot);
+            if old.as_ref().is_none_or(|old| old.policy != policy) {
+                come.push((id, policy));
             }
-            self.of_tier.entry(policy.tier.clone()).or_default().insert(slot);
-            if old.as_ref().is_none_or(|(old, _)| old != policy) {
-                come.push((id, policy.clone()));
-            }
-            needs.old.extend(old.into_iter().flat_map(|(_, needs)| needs));
-            self.order.insert(slot, place);
+            needs.old.extend(old.iter().flat_map(|old| old.needs.iter().cloned()));
         }
         come.sort_by(|(a, _), (b, _)| a.cmp(b));
         // One that went and came back under another number is there.
@@ -311,19 +415,19 @@ impl Roster {
         gone
     }
 
-    pub fn forget(&mut self, slots: Vec<u32>) {
+    pub fn forget(&mut self, words: &mut Words, archive: &mut Archive, slots: Vec<u32>) {
         for slot in slots {
+            self.unname(slot);
             let Some(record) = self.slots.get_mut(slot as usize).and_then(Option::take) else { continue };
-            if self.by_key.get(&record.key) == Some(&slot) {
-                self.by_key.remove(&record.key);
-            }
+            record.key.release(words);
+            record.rules.into_iter().for_each(|rules| archive.release(rules));
             self.free.push(slot);
         }
     }
 
-    fn place(&self, record: &Record) -> Place {
+    fn place(&self, words: &Words, record: &Record) -> Place {
         let tier = record.head.tier();
-        Place::new(tier, self.tier(tier).map(|tier| tier.order), record.head.order, &record.id())
+        Place::new(tier, self.tier(tier).map(|tier| tier.order), record.head.order, &record.id(words))
     }
 
     /// What applies to the endpoints of a class.

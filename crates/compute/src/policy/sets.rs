@@ -61,7 +61,6 @@ pub(super) struct Sets {
 
 /// Everything that has labels and addresses, and who matches whom.
 pub(super) struct World<'a> {
-    pub words: &'a Words,
     pub items: &'a Items,
     pub matcher: &'a Matcher,
 }
@@ -234,7 +233,7 @@ impl Sets {
         }
         comes.sort();
         goes.sort();
-        let world = World { words, items, matcher };
+        let world = World { items, matcher };
         let mut members = Vec::new();
         for (id, slot) in comes {
             let Some(Some(set)) = self.slots.get(slot as usize) else { continue };
@@ -292,7 +291,7 @@ impl Sets {
 fn all_members(world: &World<'_>, source: &Source) -> Vec<Member> {
     let mut all: Vec<Member> = Vec::new();
     let Some(selector) = source.selector() else { return all };
-    for class in world.matcher.matching(world.words, selector) {
+    for class in world.matcher.matching(selector) {
         for item in world.items.of_class(class).iter() {
             source.members(world.items.nets(item), world.items.ports(item), |member| all.push(member));
         }

@@ -33,7 +33,7 @@ impl<'a> Subject<'a> {
         set(&mut labels, ORCHESTRATOR, &spec.orchestrator);
         set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
-        let nets = addresses(endpoint).into_iter().map(IpNet::from).collect();
+        let nets = addresses(endpoint).map(IpNet::from).collect();
         Subject { labels, node: &spec.node, ..Subject::new(&spec.profiles, nets, ports) }
     }
 

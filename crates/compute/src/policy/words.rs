@@ -3,8 +3,8 @@
 //! An endpoint has labels of its own and takes those of its profiles that it has not itself. Endpoints with the same
 //! labels and the same profiles are of one class: selectors are matched against classes, not endpoints.
 
-use super::ids::Ids;
 use super::pool::Pool;
+use super::texts::Texts;
 use hashbrown::HashMap;
 use tortie_model::selector::Labels;
 
@@ -21,98 +21,30 @@ pub(super) struct Class {
     pub profiles: u32,
 }
 
-/// Who has a label, by key and value.
-#[derive(Debug, Default)]
-pub(super) struct Holders(HashMap<Word, Values>);
-
-/// Many values have one holder: names, addresses, serial numbers. These are kept apart since they need less room.
-#[derive(Debug, Default)]
-struct Values {
-    one: HashMap<Word, u32>,
-    more: HashMap<Word, Ids>,
+/// What a profile gave until now; its name and these labels stay until they are forgotten.
+#[derive(Debug)]
+pub(super) struct Gift {
+    pub profile: Word,
+    pub old: Box<[Label]>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    texts: Pool<Box<str>>,
+    texts: Texts,
     label_sets: Pool<Box<[Label]>>,
     profile_lists: Pool<Box<[Word]>>,
     classes: Pool<Class>,
     inherited: HashMap<Word, Box<[Label]>>,
-    /// Which profiles give a label.
-    pub givers: Holders,
-}
-
-impl Values {
-    fn insert(&mut self, value: Word, holder: u32) {
-        if let Some(holders) = self.more.get_mut(&value) {
-            holders.insert(holder);
-        } else if let Some(first) = self.one.insert(value, holder)
-            && first != holder
-        {
-            self.one.remove(&value);
-            self.more.insert(value, [first, holder].into_iter().collect());
-        }
-    }
-
-    fn remove(&mut self, value: Word, holder: u32) {
-        if let Some(holders) = self.more.get_mut(&value) {
-            holders.remove(holder);
-            if let Ids::One(last) = *holders {
-                self.more.remove(&value);
-                self.one.insert(value, last);
-            }
-        } else if self.one.get(&value) == Some(&holder) {
-            self.one.remove(&value);
-        }
-    }
-
-    fn holders(&self, value: Word) -> impl Iterator<Item = u32> {
-        let more = self.more.get(&value).into_iter().flat_map(Ids::iter);
-        self.one.get(&value).copied().into_iter().chain(more)
-    }
-}
-
-impl Holders {
-    pub fn insert(&mut self, labels: &[Label], holder: u32) {
-        for (key, value) in labels {
-            self.0.entry(*key).or_default().insert(*value, holder);
-        }
-    }
-
-    pub fn remove(&mut self, labels: &[Label], holder: u32) {
-        for (key, value) in labels {
-            let Some(values) = self.0.get_mut(key) else { continue };
-            values.remove(*value, holder);
-            if values.one.is_empty() && values.more.is_empty() {
-                self.0.remove(key);
-            }
-        }
-    }
-
-    pub fn of_value(&self, key: Word, value: Word) -> impl Iterator<Item = u32> {
-        self.0.get(&key).into_iter().flat_map(move |values| values.holders(value))
-    }
-
-    pub fn of_key(&self, key: Word) -> impl Iterator<Item = u32> {
-        let values = self.0.get(&key).into_iter();
-        values.flat_map(|values| values.one.values().copied().chain(values.more.values().flat_map(Ids::iter)))
-    }
-
-    pub fn count_of_value(&self, key: Word, value: Word) -> usize {
-        let Some(values) = self.0.get(&key) else { return 0 };
-        values.more.get(&value).map_or_else(|| usize::from(values.one.contains_key(&value)), Ids::len)
-    }
-
-    pub fn count_of_key(&self, key: Word) -> usize {
-        let Some(values) = self.0.get(&key) else { return 0 };
-        values.one.len() + values.more.values().map(Ids::len).sum::<usize>()
-    }
 }
 
 impl Words {
     pub fn hold(&mut self, text: &str) -> Word {
-        self.texts.hold(text, || text.into())
+        self.texts.hold(text)
+    }
+
+    /// A word that somebody is about to hold.
+    fn intern(&mut self, text: &str) -> Word {
+        self.texts.intern(text)
     }
 
     pub fn release(&mut self, word: Word) {
@@ -120,7 +52,7 @@ impl Words {
     }
 
     pub fn text(&self, word: Word) -> &str {
-        self.texts.get(word).map_or("", AsRef::as_ref)
+        self.texts.get(word)
     }
 
     pub fn find(&self, text: &str) -> Option<Word> {
@@ -133,16 +65,17 @@ impl Words {
         labels: impl Iterator<Item = (&'a str, &'a str)>,
         profiles: impl Iterator<Item = &'a str>,
     ) -> ClassId {
-        let mut own: Vec<Label> = labels.map(|(key, value)| (self.hold(key), self.hold(value))).collect();
+        // Nearly always there are others with the same labels, which hold the words already.
+        let mut own: Vec<Label> = labels.map(|(key, value)| (self.intern(key), self.intern(value))).collect();
         own.sort_unstable();
-        let profiles: Vec<Word> = profiles.map(|name| self.hold(name)).collect();
         let label_set = self.label_sets.hold(&own[..], || own[..].into());
-        if self.label_sets.holders(label_set) > 1 {
-            self.release_labels(&own);
+        if self.label_sets.holders(label_set) == 1 {
+            own.iter().flat_map(|(key, value)| [*key, *value]).for_each(|word| self.texts.hold_again(word));
         }
+        let profiles: Vec<Word> = profiles.map(|name| self.intern(name)).collect();
         let profile_list = self.profile_lists.hold(&profiles[..], || profiles[..].into());
-        if self.profile_lists.holders(profile_list) > 1 {
-            profiles.iter().for_each(|word| self.release(*word));
+        if self.profile_lists.holders(profile_list) == 1 {
+            profiles.iter().for_each(|word| self.texts.hold_again(*word));
         }
         let class = Class { labels: label_set, profiles: profile_list };
         let id = self.classes.hold(&class, || class);
@@ -180,8 +113,12 @@ impl Words {
         self.classes.get(class).copied().unwrap_or(Class { labels: u32::MAX, profiles: u32::MAX })
     }
 
+    pub fn label_set(&self, labels: u32) -> &[Label] {
+        self.label_sets.get(labels).map_or(&[], AsRef::as_ref)
+    }
+
     pub fn own_labels(&self, class: ClassId) -> &[Label] {
-        self.label_sets.get(self.parts(class).labels).map_or(&[], AsRef::as_ref)
+        self.label_set(self.parts(class).labels)
     }
 
     pub fn profiles(&self, class: ClassId) -> &[Word] {
@@ -192,38 +129,37 @@ impl Words {
         self.inherited.get(&profile).map_or(&[], AsRef::as_ref)
     }
 
-    /// A profile gives these labels from now on; returns its name, or none if nothing changes.
+    /// A profile gives these labels from now on; returns what changed, or none if nothing does.
     pub fn set_given<'a>(
         &mut self,
         profile: &str,
         labels: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Option<Word> {
-        let name = self.hold(profile);
+    ) -> Option<Gift> {
+        let profile = self.hold(profile);
         let new: Box<[Label]> = labels.map(|(key, value)| (self.hold(key), self.hold(value))).collect();
-        let old = self.inherited.get(&name).cloned().unwrap_or_default();
+        let old = self.inherited.get(&profile).cloned().unwrap_or_default();
         if old == new {
             self.release_labels(&new);
-            self.release(name);
+            self.release(profile);
             return None;
         }
-        self.givers.remove(&old, name);
-        self.givers.insert(&new, name);
-        self.release_labels(&old);
-        // The name is held by the labels it gives; nobody looks for a profile that gives none.
-        match (old.is_empty(), new.is_empty()) {
-            (true, _) => {}
-            (false, false) => self.release(name),
-            (false, true) => {
-                self.release(name);
-                self.release(name);
-            }
+        // The labels that it gives hold its name; nobody looks for a profile that gives none.
+        if old.is_empty() {
+            self.texts.hold_again(profile);
         }
         if new.is_empty() {
-            self.inherited.remove(&name);
+            self.inherited.remove(&profile);
+            self.release(profile);
         } else {
-            self.inherited.insert(name, new);
+            self.inherited.insert(profile, new);
         }
-        Some(name)
+        Some(Gift { profile, old })
+    }
+
+    /// Nobody asks any more what a profile gave before.
+    pub fn forget(&mut self, gift: Gift) {
+        self.release_labels(&gift.old);
+        self.release(gift.profile);
     }
 
     /// The labels of a class as selectors see them.
@@ -240,8 +176,9 @@ pub(super) struct View<'a> {
 
 impl Labels for View<'_> {
     fn get(&self, key: &str) -> Option<&str> {
+        let key = self.words.find(key)?;
         let given = self.profiles.iter().flat_map(|profile| self.words.given_by(*profile));
         let mut all = self.own.iter().chain(given);
-        all.find(|(word, _)| self.words.text(*word) == key).map(|(_, value)| self.words.text(*value))
+        all.find(|(word, _)| *word == key).map(|(_, value)| self.words.text(*value))
     }
 }

@@ -70,7 +70,9 @@ pub(super) fn check_optional_name(at: &Checker<'_>, name: &str) {
 /// One of a few words in any case, or nothing.
 pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
     let known = text.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(text));
-    at.ensure(known, text, format!("must be one of {}", words.join(", ")));
+    if !known {
+        at.fail(text, format_args!("must be one of {}", words.join(", ")));
+    }
 }
 
 /// A BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.

@@ -186,11 +186,15 @@ impl Spec for WorkloadEndpointSpec {
 impl WorkloadEndpoint {
     /// The name is not free: it follows from the spec.
     fn check_name(&self, at: &Checker<'_>) {
-        match self.spec.name_parts().name() {
+        let parts = self.spec.name_parts();
+        if parts.make(&self.metadata.name) {
+            return;
+        }
+        match parts.name() {
             Ok(name) => at.field("metadata").field("name").ensure(
                 self.metadata.name == name,
                 &self.metadata.name,
-                format!("must be {name}, which follows from the spec"),
+                format_args!("must be {name}, which follows from the spec"),
             ),
             Err(parts) => {
                 for part in parts {

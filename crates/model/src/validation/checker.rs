@@ -8,39 +8,61 @@ use std::{cell::RefCell, fmt};
 /// `at.field("spec").field("nets").index(3)` is the place `Spec.Nets[3]`.
 #[derive(Clone, Debug)]
 pub struct Checker<'a> {
-    errors: &'a RefCell<Vec<FieldError>>,
+    findings: &'a RefCell<Findings>,
     path: String,
 }
 
+/// Nearly everything that is checked is right. So places are not written down at first, which costs more than all the
+/// checks; only if something is wrong it is all checked again to say what and where.
+#[derive(Debug)]
+enum Findings {
+    Quick { wrong: bool },
+    Full(Vec<FieldError>),
+}
+
 impl Checker<'_> {
-    /// Runs `check` at the top of an object and collects all that it reports.
-    pub fn run(check: impl FnOnce(&Checker<'_>)) -> Result<(), ValidationError> {
-        let errors = RefCell::new(Vec::new());
-        check(&Checker { errors: &errors, path: String::new() });
-        let errors = errors.into_inner();
-        if errors.is_empty() { Ok(()) } else { Err(ValidationError { errors }) }
+    /// Runs `check` at the top of an object and collects all that it reports. It must report the same each time it is asked.
+    pub fn run(check: impl Fn(&Checker<'_>)) -> Result<(), ValidationError> {
+        let findings = RefCell::new(Findings::Quick { wrong: false });
+        let top = Checker { findings: &findings, path: String::new() };
+        check(&top);
+        if matches!(*findings.borrow(), Findings::Quick { wrong: false }) {
+            return Ok(());
+        }
+        findings.replace(Findings::Full(Vec::new()));
+        check(&top);
+        match findings.into_inner() {
+            Findings::Full(errors) if !errors.is_empty() => Err(ValidationError { errors }),
+            _ => Ok(()),
+        }
     }
 }
 
 impl<'a> Checker<'a> {
-    fn child(&self, path: String) -> Checker<'a> {
-        Checker { errors: self.errors, path }
+    fn child(&self, path: impl FnOnce(&str) -> String) -> Checker<'a> {
+        let path = match *self.findings.borrow() {
+            Findings::Quick { .. } => String::new(),
+            Findings::Full(_) => path(&self.path),
+        };
+        Checker { findings: self.findings, path }
     }
 
     /// The place of a field, given its JSON key.
     pub fn field(&self, key: &str) -> Checker<'a> {
-        let name = field_name(key);
-        self.child(if self.path.is_empty() { name } else { format!("{}.{name}", self.path) })
+        self.child(|path| match path {
+            "" => field_name(key),
+            path => format!("{path}.{}", field_name(key)),
+        })
     }
 
     /// The place of an element of a list.
     pub fn index(&self, index: usize) -> Checker<'a> {
-        self.child(format!("{}[{index}]", self.path))
+        self.child(|path| format!("{path}[{index}]"))
     }
 
     /// The place of a value in a map.
     pub fn key(&self, key: &str) -> Checker<'a> {
-        self.child(format!("{}[{key}]", self.path))
+        self.child(|path| format!("{path}[{key}]"))
     }
 
     /// Each element of a list with its place.
@@ -48,21 +70,20 @@ impl<'a> Checker<'a> {
         items.iter().enumerate().map(|(i, item)| (self.index(i), item))
     }
 
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Notes that what stands here is wrong.
-    pub fn fail(&self, value: impl fmt::Display, reason: impl Into<String>) {
-        self.errors.borrow_mut().push(FieldError {
-            name: self.path.clone(),
-            value: value.to_string(),
-            reason: reason.into(),
-        });
+    pub fn fail(&self, value: impl fmt::Display, reason: impl fmt::Display) {
+        match &mut *self.findings.borrow_mut() {
+            Findings::Quick { wrong } => *wrong = true,
+            Findings::Full(errors) => errors.push(FieldError {
+                name: self.path.clone(),
+                value: value.to_string(),
+                reason: reason.to_string(),
+            }),
+        }
     }
 
     /// `fail` unless `ok`.
-    pub fn ensure(&self, ok: bool, value: impl fmt::Display, reason: impl Into<String>) {
+    pub fn ensure(&self, ok: bool, value: impl fmt::Display, reason: impl fmt::Display) {
         if !ok {
             self.fail(value, reason);
         }

@@ -48,7 +48,9 @@ impl Checker<'_> {
 
     /// One of the names of an enumeration.
     pub fn required_one_of<E: StringEnum>(&self, value: &E) {
-        self.ensure(value.is_known(), value.as_str(), format!("must be one of {}", E::NAMES.join(", ")));
+        if !value.is_known() {
+            self.fail(value.as_str(), format_args!("must be one of {}", E::NAMES.join(", ")));
+        }
     }
 
     /// A selector expression of bounded length in which `global()` has no meaning. Empty means not written.
@@ -77,19 +79,26 @@ impl Checker<'_> {
     }
 
     pub fn max_chars(&self, text: &str, limit: usize) {
-        self.ensure(text.chars().count() <= limit, text, format!("must be at most {limit} characters long"));
+        self.ensure(
+            text.len() <= limit || text.chars().count() <= limit,
+            text,
+            format_args!("must be at most {limit} characters long"),
+        );
     }
 
     pub fn max_items<T>(&self, items: &[T], limit: usize) {
         self.ensure(
             items.len() <= limit,
             format_args!("{} items", items.len()),
-            format!("must have at most {limit} items"),
+            format_args!("must have at most {limit} items"),
         );
     }
 
     /// Reports every element that occurred before.
     pub fn unique<T: Eq + Hash + fmt::Display>(&self, items: &[T]) {
+        if items.len() < 2 {
+            return;
+        }
         let mut seen = HashSet::new();
         for (at, item) in self.each(items) {
             at.ensure(seen.insert(item), item, "duplicate value");
@@ -97,7 +106,11 @@ impl Checker<'_> {
     }
 
     pub fn within<T: PartialOrd + fmt::Display + Copy>(&self, value: T, Interval(first, last): Interval<T>) {
-        self.ensure(first <= value && value <= last, value, format!("must be between {first} and {last}"));
+        self.ensure(
+            first <= value && value <= last,
+            value,
+            format_args!("must be between {first} and {last}"),
+        );
     }
 
     /// A CIDR with a mask and no host bits set.
@@ -136,7 +149,7 @@ impl Checker<'_> {
 
     pub fn ip_of(&self, text: &str, family: Family) -> Option<IpAddr> {
         let address = text.parse().ok().filter(|address| Family::of(*address) == family);
-        self.ensure(address.is_some(), text, format!("must be an {family} address"));
+        self.ensure(address.is_some(), text, format_args!("must be an {family} address"));
         address
     }
 

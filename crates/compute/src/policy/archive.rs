@@ -1,0 +1,131 @@
+//! The rules of policies and profiles as short text, each text kept once.
+//!
+//! Most policies of a cluster concern no endpoint of this node: their rules are read again when they do. As they come, they
+//! would take ten times the memory.
+
+use super::pool::Pool;
+use tortie_model::kinds::Rule;
+
+/// Names the rules of a policy or profile, both directions.
+pub(super) type RulesId = u32;
+
+#[derive(Debug, Default)]
+pub(super) struct Archive {
+    texts: Pool<Box<[u8]>>,
+    /// Room to write in.
+    draft: Vec<u8>,
+}
+
+/// What is in nearly every rule. Each is written as one byte that JSON never has, its place in the list; longer ones come
+/// before those that they contain.
+const PHRASES: [&str; 16] = [
+    r#"{"action":"Allow","source":{},"destination":{"#,
+    r#"{"action":"Allow","source":{"#,
+    r#"},"destination":{}}"#,
+    r#"},"destination":{"#,
+    r#""namespaceSelector":"#,
+    r#""projectcalico.org/name == '"#,
+    r#"projectcalico.org/"#,
+    r#""selector":"#,
+    r#""protocol":"#,
+    r#","source":{},"destination":{"#,
+    r#","source":{"#,
+    r#""notSelector":"#,
+    r#""nets":[""#,
+    r#""ports":["#,
+    r#"{"action":"#,
+    r#"],["#,
+];
+
+impl Archive {
+    /// Files rules; they have one holder more.
+    pub fn keep(&mut self, ingress: &[Rule], egress: &[Rule]) -> RulesId {
+        self.draft.clear();
+        // Writing to memory does not fail, and what a rule holds has a form in JSON.
+        serde_json::to_writer(&mut self.draft, &(ingress, egress)).unwrap_or_default();
+        shorten(&mut self.draft);
+        let text = &self.draft[..];
+        self.texts.hold(text, || text.into())
+    }
+
+    pub fn release(&mut self, id: RulesId) {
+        self.texts.release(id);
+    }
+
+    /// Ingress and egress.
+    pub fn read(&self, id: RulesId) -> Result<(Vec<Rule>, Vec<Rule>), String> {
+        let text = self.texts.get(id).map(|text| lengthen(text)).unwrap_or_default();
+        serde_json::from_slice(&text).map_err(|error| error.to_string())
+    }
+}
+
+/// In place: it only gets shorter.
+fn shorten(text: &mut Vec<u8>) {
+    let (mut from, mut to) = (0, 0);
+    while let Some(first) = text.get(from).copied() {
+        let found = match first {
+            b'{' | b'}' | b'"' | b',' | b']' | b'p' => {
+                PHRASES.iter().position(|phrase| text[from..].starts_with(phrase.as_bytes()))
+            }
+            _ => None,
+        };
+        let (byte, length) = found.map_or((first, 1), |place| (place as u8, PHRASES[place].len()));
+        text[to] = byte;
+        from += length;
+        to += 1;
+    }
+    text.truncate(to);
+}
+
+fn lengthen(text: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(text.len() * 4);
+    for byte in text {
+        match PHRASES.get(usize::from(*byte)) {
+            Some(phrase) => whole.extend_from_slice(phrase.as_bytes()),
+            None => whole.push(*byte),
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tortie_model::kinds::{Action, EntityRule};
+
+    fn rule(action: Action, selector: &str, namespaces: &str) -> Rule {
+        let source = EntityRule {
+            selector: selector.to_owned(),
+            namespace_selector: namespaces.to_owned(),
+            ..EntityRule::default()
+        };
+        Rule { action, source, ..Rule::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn rules_read_back(
+            texts in prop::collection::vec((".{0,20}", "(projectcalico.org/|\"nets\":\\[\"|\\\\|[\u{0}-\u{20}]){0,6}"), 0..6)
+        ) {
+            let rules: Vec<Rule> = texts.iter().map(|(one, other)| rule(Action::Allow, one, other)).collect();
+            let others: Vec<Rule> = texts.iter().map(|(one, other)| rule(Action::Pass, other, one)).collect();
+            let mut archive = Archive::default();
+            let id = archive.keep(&rules, &others);
+            prop_assert_eq!(archive.read(id), Ok((rules, others)));
+        }
+    }
+
+    #[test]
+    fn the_same_rules_are_kept_once_and_short() {
+        let mut archive = Archive::default();
+        let rules = [rule(Action::Allow, "", "projectcalico.org/name == 'customer-12345'")];
+        let one = archive.keep(&rules, &[]);
+        assert_eq!(archive.keep(&rules, &[]), one);
+        assert_eq!(archive.texts.holders(one), 2);
+        assert!(archive.texts.get(one).is_some_and(|text| text.len() < 40));
+        archive.release(one);
+        archive.release(one);
+        assert_eq!(archive.texts.len(), 0);
+    }
+}
