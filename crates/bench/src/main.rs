@@ -1,4 +1,5 @@
-//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named.
+//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. A name stands for all
+//! suites that begin with it: `policy` for `policy-updates` and the others.
 
 mod bgp;
 mod cni;
@@ -9,6 +10,7 @@ mod memory;
 mod model;
 mod namespace;
 mod node;
+mod policy;
 mod process;
 mod routes;
 mod store;
@@ -28,7 +30,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 8] = [
+const SUITES: [Suite; 11] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -37,17 +39,26 @@ const SUITES: [Suite; 8] = [
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },
     Suite { name: "bgp", run: bgp::run },
+    Suite { name: "policy-updates", run: policy::updates },
+    Suite { name: "policy-start", run: policy::start },
+    Suite { name: "policy-packets", run: policy::packets },
 ];
+
+impl Suite {
+    fn is_meant(&self, wanted: &str) -> bool {
+        self.name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+}
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = wanted.iter().find(|name| SUITES.iter().all(|suite| suite.name != name.as_str())) {
+    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.is_meant(name))) {
         let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
         eprintln!("tortie-bench: no suite {unknown}; there are: {}", names.join(", "));
         return ExitCode::FAILURE;
     }
     for suite in
-        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
+        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is_meant(name)))
     {
         if let Err(error) = (suite.run)() {
             eprintln!("tortie-bench {}: {error}", suite.name);

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub routes: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
+    /// Taking in what the store says, until the changes of the plan are known.
+    pub compute_time: Histogram,
     pub apply_time: Histogram,
     pub bad_objects: Counter,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
@@ -83,6 +85,7 @@ impl Metrics {
             routes: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
+            compute_time: Histogram::new(exponential_buckets(0.00001, 4.0, 12)),
             apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
             bad_objects: Counter::default(),
             cni_requests: Family::default(),
@@ -128,6 +131,11 @@ impl Metrics {
         );
         r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
         r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
+        r.register(
+            "felix_calc_graph_update_time_seconds",
+            "Time to work out what datastore updates change",
+            metrics.compute_time.clone(),
+        );
         r.register(
             "felix_int_dataplane_failures",
             "Updates the kernel did not take and that are tried again",
