@@ -1,5 +1,5 @@
-//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. `bgp` stands for all
-//! suites whose names begin with `bgp-`.
+//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. A name stands for all
+//! suites that begin with it: `bgp` for `bgp-receive` and the others.
 
 mod bgp;
 mod cni;
@@ -11,6 +11,7 @@ mod memory;
 mod model;
 mod namespace;
 mod node;
+mod policy;
 mod process;
 mod routes;
 mod store;
@@ -30,13 +31,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-impl Suite {
-    fn is(&self, wanted: &str) -> bool {
-        self.name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    }
-}
-
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 15] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -49,16 +44,27 @@ const SUITES: [Suite; 12] = [
     Suite { name: "bgp-reflect", run: || bgp::run(bgp::reflect) },
     Suite { name: "bgp-flap", run: || bgp::run(bgp::flap) },
     Suite { name: "bgp-mesh", run: || bgp::run(bgp::mesh) },
+    Suite { name: "policy-updates", run: policy::updates },
+    Suite { name: "policy-start", run: policy::start },
+    Suite { name: "policy-packets", run: policy::packets },
 ];
+
+impl Suite {
+    fn is_meant(&self, wanted: &str) -> bool {
+        self.name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+}
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.is(name))) {
+    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.is_meant(name))) {
         let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
         eprintln!("tortie-bench: no suite {unknown}; there are: {}", names.join(", "));
         return ExitCode::FAILURE;
     }
-    for suite in SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is(name))) {
+    for suite in
+        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is_meant(name)))
+    {
         if let Err(error) = (suite.run)() {
             eprintln!("tortie-bench {}: {error}", suite.name);
             return ExitCode::FAILURE;

@@ -12,6 +12,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tortie_store::Config;
 
+/// The node's name in the store.
+pub const NAME: &str = "bench";
 pub const POOL: &str = "10.64.0.0/12";
 
 pub struct Node {
@@ -20,6 +22,7 @@ pub struct Node {
     pub store: Process,
     pub host: Arc<Namespaces>,
     pub dir: TempDir,
+    backend: Option<String>,
 }
 
 impl Node {
@@ -38,18 +41,22 @@ impl Node {
         let mut store = Process::command(&tortie);
         store.args(["datastore", "--listen", &socket, "--data-dir"]).arg(dir.path().join("store"));
         let store = ready(&mut store)?;
-        let mut daemon = Process::command("ip");
-        daemon.args(["netns", "exec", host.name(0)]).arg(&tortie).arg("node");
-        daemon.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
-        daemon
-            .env("NODENAME", "bench")
-            .env("ETCD_ENDPOINTS", &socket)
-            .env("CALICO_IPV4POOL_CIDR", POOL)
-            .env("CALICO_IPV4POOL_IPIP", "Never")
-            .envs(backend.map(|backend| ("CALICO_NETWORKING_BACKEND", backend)))
-            .env("IP6", "none");
-        let daemon = ready(&mut daemon)?;
-        Ok(Node { daemon, store, host, dir })
+        let backend = backend.map(str::to_owned);
+        let daemon = daemon(&host, &dir, backend.as_deref())?;
+        Ok(Node { daemon, store, host, dir, backend })
+    }
+
+    /// Kills the daemon; workloads keep their network.
+    pub fn stop_daemon(&mut self) -> Result<()> {
+        self.daemon.0.kill()?;
+        self.daemon.0.wait()?;
+        Ok(())
+    }
+
+    /// Returns when it is ready again.
+    pub fn start_daemon(&mut self) -> Result<()> {
+        self.daemon = daemon(&self.host, &self.dir, self.backend.as_deref())?;
+        Ok(())
     }
 
     pub fn plugin(&self) -> PathBuf {
@@ -74,6 +81,21 @@ impl Node {
     pub fn processor_time(&self) -> Result<Duration> {
         Ok(self.daemon.processor_time()? + self.store.processor_time()?)
     }
+}
+
+fn daemon(host: &Namespaces, dir: &TempDir, backend: Option<&str>) -> Result<Process> {
+    let mut daemon = Process::command("ip");
+    daemon.args(["netns", "exec", host.name(0)]).arg(tortie()?).arg("node");
+    daemon.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
+    daemon
+        .env("NODENAME", NAME)
+        .env("ETCD_ENDPOINTS", format!("unix://{}", dir.path().join("store.sock").display()))
+        .env("CALICO_IPV4POOL_CIDR", POOL)
+        .env("CALICO_IPV4POOL_IPIP", "Never")
+        .envs(backend.map(|backend| ("CALICO_NETWORKING_BACKEND", backend)))
+        .env("FELIX_PROMETHEUSMETRICSENABLED", "true")
+        .env("IP6", "none");
+    ready(&mut daemon)
 }
 
 /// Starts a process and waits for its first line, which says that it serves.

@@ -22,10 +22,11 @@ pub fn tortie() -> io::Result<PathBuf> {
 /// Killed when dropped.
 pub struct Process(pub Child);
 
-/// In KiB: resident pages, and those of them that belong to nobody else and to no file.
+/// In KiB: resident pages, the most there have been of them, and those that belong to nobody else and to no file.
 #[derive(Clone, Copy)]
 pub struct Memory {
     pub resident: u64,
+    pub peak: u64,
     pub own: u64,
 }
 
@@ -56,7 +57,7 @@ impl Process {
             let line = status.lines().find(|line| line.starts_with(name));
             line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
         };
-        Ok(Memory { resident: field("VmRSS:"), own: field("RssAnon:") })
+        Ok(Memory { resident: field("VmRSS:"), peak: field("VmHWM:"), own: field("RssAnon:") })
     }
 }
 

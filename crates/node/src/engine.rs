@@ -77,6 +77,8 @@ pub struct Engine {
     /// Ranges of which the snapshot is not complete yet.
     missing: HashSet<usize>,
     waiting: Vec<Waiting>,
+    /// Spent on news since the plan was last looked at.
+    computing: Duration,
     /// Where the node speaks BGP.
     bgp: Option<bgp::Link>,
     /// BGP has been told the plan as a whole; from now on, changes do.
@@ -113,6 +115,7 @@ impl Engine {
             retired: BTreeMap::new(),
             missing: (0..ranges).collect(),
             waiting: Vec::new(),
+            computing: Duration::ZERO,
             bgp,
             bgp_knows: false,
         };
@@ -157,7 +160,9 @@ impl Engine {
                 let old = self.retired.get(&entry.key).is_some_and(|known| entry.revision <= *known);
                 if !old {
                     self.retired.remove(&entry.key);
+                    let begun = Instant::now();
                     self.compute.put(&entry.key, &entry.value);
+                    self.computing += begun.elapsed();
                 }
             }
             Event::Delete { key, .. } => {
@@ -165,7 +170,9 @@ impl Engine {
                 if self.held.contains(&key) {
                     tracing::warn!(%key, "the store lost an endpoint whose container lives; it keeps its network");
                 } else {
+                    let begun = Instant::now();
                     self.compute.delete(&key);
+                    self.computing += begun.elapsed();
                 }
             }
             Event::InSync(_) => {
@@ -223,10 +230,11 @@ impl Engine {
     async fn converge(&mut self) {
         let begun = Instant::now();
         let updates = self.compute.flush();
-        if !updates.is_empty() {
-            let flow = &self.state.metrics.flow;
-            flow.plan_time.observe(begun.elapsed().as_secs_f64());
-            flow.plan_updates.inc_by(u64::try_from(updates.len()).unwrap_or_default());
+        let flow = &self.state.metrics.flow;
+        flow.plan_updates.inc_by(u64::try_from(updates.len()).unwrap_or_default());
+        let computing = std::mem::take(&mut self.computing);
+        if !computing.is_zero() {
+            flow.plan_time.observe((computing + begun.elapsed()).as_secs_f64());
         }
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
         self.state.note(&updates);

@@ -73,6 +73,7 @@ impl TableMetrics {
 #[derive(Debug)]
 pub struct FlowMetrics {
     pub plan_updates: Counter,
+    /// Taking in what the store says, until the changes of the plan are known.
     pub plan_time: Histogram,
     pub batch: Histogram,
     pub first_sync: Gauge<f64, AtomicU64>,

@@ -37,6 +37,9 @@ pub(crate) struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     wanted: Table,
+    /// How many rules and maps that is.
+    rules: usize,
+    maps: usize,
     seen: Seen,
     /// Chains and sets that may differ.
     chains: BTreeSet<String>,
@@ -60,12 +63,15 @@ impl Draft {
         if self.wanted.chains.get(&name) != Some(&chain) {
             self.refused.remove(&name);
             self.chains.insert(name.clone());
-            self.wanted.chains.insert(name, chain);
+            self.rules += chain.rules.len();
+            let old = self.wanted.chains.insert(name, chain);
+            self.rules -= old.map_or(0, |old| old.rules.len());
         }
     }
 
     pub fn drop_chain(&mut self, name: &str) {
-        if self.wanted.chains.remove(name).is_some() {
+        if let Some(old) = self.wanted.chains.remove(name) {
+            self.rules -= old.rules.len();
             self.refused.remove(name);
             self.chains.insert(name.to_owned());
         }
@@ -73,13 +79,19 @@ impl Draft {
 
     /// A set that is there keeps its elements.
     pub fn put_set(&mut self, name: String, kind: SetType) {
-        let set = self.wanted.sets.entry(name.clone()).or_insert(Set { kind, elements: BTreeSet::new() });
-        set.kind = kind;
-        self.sets.insert(name);
+        let mut elements = BTreeSet::new();
+        if let Some(old) = self.wanted.sets.get_mut(&name) {
+            elements = std::mem::take(&mut old.elements);
+            self.maps -= usize::from(old.kind == SetType::Chains);
+        }
+        self.maps += usize::from(kind == SetType::Chains);
+        self.sets.insert(name.clone());
+        self.wanted.sets.insert(name, Set { kind, elements });
     }
 
     pub fn drop_set(&mut self, name: &str) {
         let Some(set) = self.wanted.sets.remove(name) else { return };
+        self.maps -= usize::from(set.kind == SetType::Chains);
         let touched = self.elements.entry(name.to_owned()).or_default();
         set.elements.into_iter().for_each(|element| {
             touched.entry(element).or_insert(true);
@@ -155,14 +167,12 @@ impl Draft {
 
     /// How many chains and rules there shall be.
     pub fn chain_counts(&self) -> (usize, usize) {
-        let chains = &self.wanted.chains;
-        (chains.len(), chains.values().map(|chain| chain.rules.len()).sum())
+        (self.wanted.chains.len(), self.rules)
     }
 
     /// How many sets and maps there shall be.
     pub fn set_counts(&self) -> (usize, usize) {
-        let maps = self.wanted.sets.values().filter(|set| set.kind == SetType::Chains).count();
-        (self.wanted.sets.len() - maps, maps)
+        (self.wanted.sets.len() - self.maps, self.maps)
     }
 
     /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.

@@ -1,0 +1,158 @@
+//! The contents of the store: endpoints of other nodes with labels, a few pods here, policies that select them.
+
+use crate::cni;
+use crate::namespace::{Namespaces, Result, check};
+use crate::node::{NAME, Node};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use tortie_model::kinds::{
+    Action, EntityRule, GlobalNetworkPolicy, GlobalNetworkPolicySpec, PolicyType, Rule, WorkloadEndpoint,
+    WorkloadEndpointSpec,
+};
+use tortie_model::scalar::{Port, Protocol};
+use tortie_model::{Key, KeyRange, Kind, ObjectMeta, Resource, Value};
+use tortie_store::{Change, Client};
+
+pub type Entry = (Key, Value);
+
+/// Pods on the node; policies are spread over them.
+pub const PODS: usize = 100;
+/// Distinct groups of endpoints that policies let in.
+pub const ROLES: usize = 29;
+const AT_ONCE: usize = 100;
+
+/// The groups are numbered from 1; 0 is the group of all endpoints.
+pub fn group_of_policy(policy: usize) -> usize {
+    if policy == 0 { 0 } else { 1 + policy % ROLES }
+}
+
+pub fn group_of_endpoint(endpoint: usize) -> usize {
+    1 + endpoint % ROLES
+}
+
+pub fn port_of_policy(policy: usize) -> u16 {
+    8000 + u16::try_from(policy % 1000).unwrap_or_default()
+}
+
+/// Of the endpoints of other nodes.
+pub fn address(endpoint: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 96, 0, 1).to_bits() + u32::try_from(endpoint).unwrap_or_default())
+}
+
+pub fn policy_name(policy: usize) -> String {
+    format!("p{policy:05}")
+}
+
+/// Lets one group of endpoints reach a port of one of the pods here.
+pub fn policy(number: usize, port: u16) -> Entry {
+    let group = match group_of_policy(number) {
+        0 => "has(client)".to_owned(),
+        group => format!("role == 'r{group}'"),
+    };
+    policy_for(number, &format!("app == 'a{}'", number % PODS), &group, port)
+}
+
+pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> Entry {
+    let rule = Rule {
+        action: Action::Allow,
+        protocol: Some(Protocol::from("TCP")),
+        source: EntityRule { selector: sources.to_owned(), ..EntityRule::default() },
+        destination: EntityRule { ports: vec![Port::Number(port)], ..EntityRule::default() },
+        ..Rule::default()
+    };
+    let spec = GlobalNetworkPolicySpec {
+        order: Some((number as f64).into()),
+        selector: selector.to_owned(),
+        ingress: vec![rule],
+        types: vec![PolicyType::Ingress],
+        ..GlobalNetworkPolicySpec::default()
+    };
+    let meta = ObjectMeta { name: policy_name(number), ..ObjectMeta::default() };
+    entry(GlobalNetworkPolicy::new(meta, spec))
+}
+
+/// An endpoint of another node; without a role it is in the group of all endpoints only.
+pub fn endpoint(number: usize, role: Option<usize>) -> Entry {
+    let node = format!("far{}", number / 100);
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "k8s".to_owned(),
+        node: node.clone(),
+        pod: format!("pod{number}"),
+        endpoint: "eth0".to_owned(),
+        ip_networks: vec![format!("{}/32", address(number))],
+        interface_name: format!("cali{number:x}"),
+        ..WorkloadEndpointSpec::default()
+    };
+    let role = role.map(|role| ("role".to_owned(), format!("r{role}")));
+    let labels = BTreeMap::from_iter(role.into_iter().chain([("client".to_owned(), String::new())]));
+    let (namespace, name) = ("bench".to_owned(), format!("{node}-k8s-pod{number}-eth0"));
+    entry(WorkloadEndpoint::new(ObjectMeta { namespace, name, labels, ..ObjectMeta::default() }, spec))
+}
+
+fn entry(resource: impl Into<Resource>) -> Entry {
+    let resource = resource.into();
+    let meta = resource.metadata();
+    (Key::resource(resource.kind(), &meta.namespace, &meta.name), Value::Resource(resource))
+}
+
+pub async fn add_endpoints(client: &Client, numbers: Range<usize>) -> Result<()> {
+    add(client, numbers.map(|number| endpoint(number, Some(group_of_endpoint(number))))).await
+}
+
+pub async fn add_policies(client: &Client, numbers: Range<usize>) -> Result<()> {
+    add(client, numbers.map(|number| policy(number, port_of_policy(number)))).await
+}
+
+pub async fn add(client: &Client, entries: impl Iterator<Item = Entry>) -> Result<()> {
+    let changes: Vec<Change> = entries.map(|(key, value)| Change::Create { key, value }).collect();
+    for batch in changes.chunks(AT_ONCE) {
+        check()?;
+        client.transact(batch).await?;
+    }
+    Ok(())
+}
+
+/// Leaves the policies below this number.
+pub async fn remove_policies(client: &Client, from: usize) -> Result<()> {
+    let there = client.list(&KeyRange::all(Kind::GlobalNetworkPolicy)).await?.entries;
+    let surplus = |key: &Key| matches!(key, Key::Resource { name, .. } if *name >= policy_name(from));
+    let gone = there.into_iter().filter(|entry| surplus(&entry.key));
+    let changes: Vec<Change> =
+        gone.map(|entry| Change::Delete { key: entry.key, revision: entry.revision }).collect();
+    for batch in changes.chunks(AT_ONCE) {
+        check()?;
+        client.transact(batch).await?;
+    }
+    Ok(())
+}
+
+/// A pod of this node.
+#[derive(Clone, Debug)]
+pub struct Local {
+    pub interface: String,
+    pub address: Ipv4Addr,
+}
+
+/// Attaches pods through the plugin and labels them: the first is `app=a0`, the next `app=a1`.
+pub async fn attach(node: &Node, client: &Client, pods: &Namespaces) -> Result<Vec<Local>> {
+    // One at a time: the order in which they come is the order of their addresses.
+    cni::ours(node).call_all("ADD", &pods.paths(), 1)?;
+    let mut locals = Vec::new();
+    for entry in client.list(&KeyRange::all(Kind::WorkloadEndpoint)).await?.entries {
+        let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = entry.value else { continue };
+        let address = endpoint.spec.ip_networks.first().and_then(|net| net.split('/').next()?.parse().ok());
+        if let Some(address) = address.filter(|_| endpoint.spec.node == NAME) {
+            locals.push((address, entry.key, endpoint));
+        }
+    }
+    locals.sort_by_key(|(address, ..)| *address);
+    let mut pods = Vec::new();
+    for (number, (address, key, mut endpoint)) in locals.into_iter().enumerate() {
+        let interface = endpoint.spec.interface_name.clone();
+        endpoint.metadata.labels.insert("app".to_owned(), format!("a{number}"));
+        client.apply(&key, &Value::Resource(Resource::WorkloadEndpoint(endpoint)), None).await?;
+        pods.push(Local { interface, address });
+    }
+    Ok(pods)
+}

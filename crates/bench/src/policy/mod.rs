@@ -1,0 +1,36 @@
+//! Policy on a node: how long a change takes to the kernel, how long a start, and what packets pay.
+
+mod cluster;
+mod monitor;
+mod packets;
+mod peers;
+mod start;
+mod traffic;
+mod updates;
+
+use crate::namespace::{Result, enter};
+use crate::{Outcome, plain};
+use std::path::Path;
+
+pub fn updates() -> Outcome {
+    updates::measure().map_err(plain)
+}
+
+pub fn start() -> Outcome {
+    start::measure().map_err(plain)
+}
+
+pub fn packets() -> Outcome {
+    packets::measure().map_err(plain)
+}
+
+/// Runs something in a namespace, on a thread of its own.
+fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            enter(netns)?;
+            work()
+        });
+        running.join().unwrap_or_else(|_| Err("a thread died".into()))
+    })
+}

@@ -1,0 +1,79 @@
+//! What the kernel itself says of changes to our table.
+
+use super::inside;
+use crate::namespace::Result;
+use rustix::fd::OwnedFd;
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The group of nf_tables' announcements, as a bit.
+const TABLES: u32 = 1 << 6;
+const SUBSYSTEM: u8 = 10;
+const HEADER: usize = 20;
+const BUFFER: usize = 64 << 20;
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What was done, by the kernel's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    Rule = 6,
+    ElementAdded = 12,
+    ElementRemoved = 14,
+}
+
+/// Hears what happens to the tables of a namespace. The kernel announces a transaction when it is in force.
+pub struct Monitor(OwnedFd);
+
+impl Monitor {
+    pub fn open(netns: &Path) -> Result<Monitor> {
+        inside(netns, || {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
+            set_socket_recv_buffer_size_force(&socket, BUFFER)?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(LIMIT))?;
+            bind(&socket, &SocketAddrNetlink::new(0, TABLES))?;
+            Ok(Monitor(socket))
+        })
+    }
+
+    /// Forgets what was announced so far.
+    pub fn skip(&self) -> Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        while recv(&self.0, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
+        Ok(())
+    }
+
+    /// When the kernel announced a change of this kind that contains these bytes.
+    pub fn wait(&self, done: Done, containing: &[u8]) -> Result<Instant> {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let received = recv(&self.0, buffer.as_mut_slice(), RecvFlags::empty());
+            let now = Instant::now();
+            let (_, length) = received.map_err(|error| format!("no {done:?} in the kernel: {error}"))?;
+            let data = buffer.get(..length).unwrap_or_default();
+            if messages(data).any(|(kind, body)| {
+                kind == done as u8 && body.windows(containing.len()).any(|w| w == containing)
+            }) {
+                return Ok(now);
+            }
+        }
+    }
+}
+
+fn messages(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        loop {
+            let length = data.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)?;
+            let length = usize::try_from(length).ok().filter(|length| *length >= 16)?;
+            let message = data.get(..length)?;
+            data = data.get(length.next_multiple_of(4)..).unwrap_or_default();
+            let [kind, subsystem] = [message[4], message[5]];
+            if subsystem == SUBSYSTEM {
+                return Some((kind, message.get(HEADER..).unwrap_or_default()));
+            }
+        }
+    })
+}

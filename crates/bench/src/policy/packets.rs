@@ -1,0 +1,175 @@
+//! What packets between two pods of one node pay for policies, beside the same rules in iptables and no rules at all.
+
+use super::cluster::{self, Local, ROLES, address, group_of_endpoint, policy_for};
+use super::inside;
+use super::peers::{IPTABLES, LEGACY, dump, rule, run, table as chains};
+use super::traffic::{self, PORT, Rates};
+use crate::measure::{table, times};
+use crate::namespace::{Namespaces, Result, check, ip};
+use crate::node::Node;
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tortie_store::Client;
+
+const POLICIES: [usize; 4] = [0, 100, 1_000, 10_000];
+const ENDPOINTS: usize = 1_000;
+/// Each measurement is taken this many times, the candidates in turn; the best counts.
+const ROUNDS: usize = 3;
+/// The policy that allows the traffic comes after all the others.
+const LAST: usize = 99_999;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Two pods and the way between them.
+struct Pair {
+    pods: Namespaces,
+    locals: Vec<Local>,
+}
+
+impl Pair {
+    fn rates(&self) -> Result<Rates> {
+        let [client, server] = [0, 1].map(|place| -> PathBuf { self.pods.path(place) });
+        let target = self.locals.get(1).ok_or("no second pod")?.address;
+        traffic::between(&client, &server, target)
+    }
+}
+
+pub fn measure() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let node = Node::start()?;
+    let client = runtime.block_on(Client::connect(&node.store_config()))?;
+    let pods = Namespaces::new(2)?;
+    let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
+    runtime.block_on(cluster::add_endpoints(&client, 0..ENDPOINTS))?;
+    let ours = Pair { pods, locals };
+    let (bare, _bare_host) = wired()?;
+    let (mut rows, mut before) = (Vec::new(), 0);
+    for policies in POLICIES {
+        // One of them allows the traffic, none of the others does.
+        let others = policies.saturating_sub(1);
+        let entries = (before..others).map(filler);
+        runtime.block_on(cluster::add(&client, entries))?;
+        if before == 0 && policies > 0 {
+            let last = policy_for(LAST, SELECTOR, "app == 'a0'", PORT);
+            runtime.block_on(cluster::add(&client, [last].into_iter()))?;
+        }
+        before = others;
+        settle(&node, policies)?;
+        let (iptables, _iptables_host) = with_iptables(IPTABLES, others, policies > 0)?;
+        let (legacy, _legacy_host) = with_iptables(LEGACY, others, policies > 0)?;
+        let mut best = [Rates::default(); 4];
+        for _ in 0..ROUNDS {
+            check()?;
+            for (best, pair) in best.iter_mut().zip([&bare, &ours, &iptables, &legacy]) {
+                let rates = pair.rates()?;
+                best.bytes = best.bytes.max(rates.bytes);
+                best.requests = best.requests.max(rates.requests);
+                best.connections = best.connections.max(rates.connections);
+            }
+        }
+        let mut row = |what: &str, rate: fn(&Rates) -> f64, shown: fn(f64) -> String| {
+            let rates = best.each_ref().map(rate);
+            let mut row = vec![format!("{policies} policies: {what}")];
+            row.extend(rates.map(shown));
+            row.extend([times(rates[1] / rates[0]), times(rates[1] / rates[2]), times(rates[1] / rates[3])]);
+            rows.push(row);
+        };
+        row("throughput", |rates| rates.bytes, |bytes| format!("{:.2} Gbit/s", bytes * 8e-9));
+        row("requests and answers", |rates| rates.requests, |rate| format!("{rate:.0}/s"));
+        row("new connections", |rates| rates.connections, |rate| format!("{rate:.0}/s"));
+    }
+    let header = [
+        "",
+        "no firewall",
+        "ours",
+        "iptables-nft",
+        "iptables-legacy",
+        "ours/none",
+        "ours/iptables-nft",
+        "ours/legacy",
+    ];
+    table("Policy: between two pods of a node, all policies select both", &header, &rows);
+    Ok(())
+}
+
+const SELECTOR: &str = "app in {'a0', 'a1'}";
+
+/// A policy that lets others in.
+fn filler(number: usize) -> cluster::Entry {
+    let role = format!("role == 'r{}'", 1 + number % ROLES);
+    policy_for(number, SELECTOR, &role, cluster::port_of_policy(number))
+}
+
+/// Returns when all policies are in the kernel.
+fn settle(node: &Node, policies: usize) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    while dump(&node.host.path(0))?.matches("chain in-gnp/").count() != policies {
+        check()?;
+        if Instant::now() > deadline {
+            return Err(format!("the node does not get {policies} policies").into());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// A host with two pods, wired as ours are, and no rules.
+fn wired() -> Result<(Pair, Namespaces)> {
+    let (host, pods) = (Namespaces::host()?, Namespaces::new(2)?);
+    let locals: Vec<Local> = (0..2u8)
+        .map(|n| Local { interface: format!("cali{n}"), address: Ipv4Addr::new(10, 65, 0, 1 + n) })
+        .collect();
+    for (place, Local { interface, address }) in locals.iter().enumerate() {
+        let of_host = [
+            format!("link add {interface} type veth peer name eth0 netns {}", pods.name(place)),
+            format!("link set {interface} up"),
+            format!("route add {address}/32 dev {interface}"),
+        ];
+        ip(Some(host.name(0)), of_host)?;
+        let of_pod = [
+            "link set lo up".to_owned(),
+            "link set eth0 up".to_owned(),
+            format!("addr add {address}/32 dev eth0"),
+            "route add 169.254.1.1 dev eth0".to_owned(),
+            "route add default via 169.254.1.1".to_owned(),
+        ];
+        ip(Some(pods.name(place)), of_pod)?;
+    }
+    inside(&host.path(0), || {
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        for Local { interface, .. } in &locals {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/proxy_arp"), "1")?;
+        }
+        Ok(())
+    })?;
+    Ok((Pair { pods, locals }, host))
+}
+
+/// The same with the same rules in iptables.
+fn with_iptables(restore: &[&str], others: usize, guarded: bool) -> Result<(Pair, Namespaces)> {
+    let (pair, host) = wired()?;
+    let from = pair.locals.first().ok_or("no first pod")?.address;
+    let mut sets = format!("create pair hash:ip\nadd pair {from}\n");
+    for group in 0..=ROLES {
+        writeln!(sets, "create g{group} hash:ip")?;
+    }
+    for endpoint in 0..ENDPOINTS {
+        writeln!(sets, "add g{} {}", group_of_endpoint(endpoint), address(endpoint))?;
+    }
+    let mut policies: Vec<(usize, String)> = (0..others)
+        .map(|number| {
+            let set = format!("g{}", 1 + number % ROLES);
+            (number, rule(number, &set, cluster::port_of_policy(number)))
+        })
+        .collect();
+    if guarded {
+        policies.push((LAST, rule(LAST, "pair", PORT)));
+    }
+    let text = chains(&pair.locals, &policies, |_, _| true);
+    inside(&host.path(0), || {
+        run(&["ipset", "restore"], &sets)?;
+        run(restore, &text)
+    })?;
+    Ok((pair, host))
+}

@@ -1,0 +1,83 @@
+//! From the start of the daemon to a kernel that enforces everything, beside loading the same table with the kernel's
+//! own tools.
+
+use super::cluster::{self, PODS};
+use super::inside;
+use super::peers::{IPTABLES, Iptables, LEGACY, Load, Nft, dump, run};
+use crate::measure::{growth, table, time, times};
+use crate::namespace::{Namespaces, Result, check};
+use crate::node::Node;
+use std::time::{Duration, Instant};
+use tortie_store::Client;
+
+const ENDPOINTS: [usize; 3] = [1_000, 10_000, 100_000];
+const POLICIES: usize = 1_000;
+/// Each measurement is taken this many times; the best counts, as others disturb only upwards.
+const ROUNDS: usize = 2;
+
+pub fn measure() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut node = Node::start()?;
+    let client = runtime.block_on(Client::connect(&node.store_config()))?;
+    let pods = Namespaces::new(PODS)?;
+    let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
+    runtime.block_on(cluster::add_policies(&client, 0..POLICIES))?;
+    let (mut rows, mut first) = (Vec::new(), None);
+    for (endpoints, before) in ENDPOINTS.into_iter().zip([0].into_iter().chain(ENDPOINTS)) {
+        runtime.block_on(cluster::add_endpoints(&client, before..endpoints))?;
+        let load = Load { locals: &locals, endpoints, policies: POLICIES };
+        let (mut best, mut peak) = ([Duration::MAX; 4], 0);
+        for _ in 0..ROUNDS {
+            check()?;
+            let ours = start(&mut node)?;
+            peak = peak.max(node.daemon.memory()?.peak);
+            let nft = Nft::load(dump(&node.host.path(0))?)?;
+            match nft.members(0)? {
+                found if found == endpoints => {}
+                found => return Err(format!("{found} addresses in the kernel instead of {endpoints}").into()),
+            }
+            let iptables = Iptables::load(IPTABLES, load)?.took;
+            let legacy = Iptables::load(LEGACY, load)?.took;
+            for (best, took) in best.iter_mut().zip([ours, nft.took, iptables, legacy]) {
+                *best = took.min(*best);
+            }
+        }
+        let [ours, theirs @ ..] = best.map(|took| took.as_secs_f64());
+        let first = *first.get_or_insert(ours);
+        let mut row = vec![
+            format!("{endpoints} endpoints, {POLICIES} policies, {PODS} pods"),
+            time(ours * 1e9),
+            growth(ours, first),
+            format!("{:.1} MiB", peak as f64 / 1024.0),
+        ];
+        row.extend(theirs.into_iter().flat_map(|took| [time(took * 1e9), times(took / ours)]));
+        rows.push(row);
+    }
+    let header = [
+        "",
+        "ours",
+        "growth",
+        "peak memory",
+        "nft -f",
+        "nft/ours",
+        "iptables-nft + ipset",
+        "theirs/ours",
+        "iptables-legacy + ipset",
+        "theirs/ours",
+    ];
+    table(
+        "Policy: from the start of the daemon to everything in force; of the tools, loading it",
+        &header,
+        &rows,
+    );
+    Ok(())
+}
+
+/// The kernel has the pods' links and routes, but no table.
+fn start(node: &mut Node) -> Result<Duration> {
+    node.stop_daemon()?;
+    inside(&node.host.path(0), || run(&["nft", "-f", "-"], "delete table inet tortie\n"))?;
+    let start = Instant::now();
+    node.start_daemon()?;
+    Ok(start.elapsed())
+}

@@ -1,0 +1,129 @@
+//! Traffic over TCP between two namespaces: as much as possible, back and forth, and ever new connections.
+
+use super::inside;
+use crate::namespace::{Result, check};
+use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub const PORT: u16 = 5001;
+const SPAN: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
+const CHUNK: usize = 128 << 10;
+
+/// What the server does with a connection: its first byte.
+const SINK: u8 = b's';
+const ECHO: u8 = b'e';
+
+/// All for each second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    pub bytes: f64,
+    pub requests: f64,
+    pub connections: f64,
+}
+
+/// From one namespace to an address in another.
+pub fn between(client: &Path, server: &Path, address: Ipv4Addr) -> Result<Rates> {
+    let target = SocketAddr::from((address, PORT));
+    let listener = inside(server, || {
+        let listener = TcpListener::bind(target)?;
+        set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;
+        Ok(listener)
+    })?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A listener stays in the namespace in which it was opened.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((stream, _)) = listener.accept() {
+                    // A connection that ends early is one of those that are only opened.
+                    let _ = serve(stream);
+                }
+            }
+        });
+        let rates = inside(client, || {
+            Ok(Rates {
+                bytes: bytes(target)?,
+                requests: requests(target)?,
+                connections: connections(target)?,
+            })
+        });
+        over.store(true, Ordering::Relaxed);
+        rates
+    })
+}
+
+fn serve(mut stream: TcpStream) -> io::Result<()> {
+    let mut kind = [0];
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    stream.read_exact(&mut kind)?;
+    match kind {
+        [SINK] => {
+            let (mut buffer, mut total) = (vec![0; CHUNK], 0u64);
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => break,
+                    length => total += length as u64,
+                }
+            }
+            stream.write_all(&total.to_be_bytes())
+        }
+        _ => loop {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            stream.write_all(&byte)?;
+        },
+    }
+}
+
+fn connect(target: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&target, PATIENCE)
+        .map_err(|error| format!("no connection to {target}: {error}"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn bytes(target: SocketAddr) -> Result<f64> {
+    let (mut stream, buffer) = (connect(target)?, vec![0; CHUNK]);
+    stream.write_all(&[SINK])?;
+    let start = Instant::now();
+    while start.elapsed() < SPAN {
+        stream.write_all(&buffer)?;
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut total = [0; 8];
+    stream.read_exact(&mut total)?;
+    Ok(u64::from_be_bytes(total) as f64 / start.elapsed().as_secs_f64())
+}
+
+fn requests(target: SocketAddr) -> Result<f64> {
+    let mut stream = connect(target)?;
+    stream.write_all(&[ECHO])?;
+    let (start, mut count, mut byte) = (Instant::now(), 0.0, [0]);
+    while start.elapsed() < SPAN {
+        stream.write_all(&byte)?;
+        stream.read_exact(&mut byte)?;
+        count += 1.0;
+    }
+    Ok(count / start.elapsed().as_secs_f64())
+}
+
+fn connections(target: SocketAddr) -> Result<f64> {
+    check()?;
+    let (start, mut count) = (Instant::now(), 0.0);
+    while start.elapsed() < SPAN {
+        let stream = connect(target)?;
+        // Reset rather than closed: nothing lingers that would use the ports up.
+        set_socket_linger(&stream, Some(Duration::ZERO))?;
+        count += 1.0;
+    }
+    Ok(count / start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,301 @@
+//! From the write to the store to the kernel's announcement that it is in force, beside the kernel's own tools with the
+//! same table and the same change.
+
+use super::cluster::{self, Entry, PODS, address, group_of_endpoint};
+use super::inside;
+use super::monitor::{Done, Monitor};
+use super::peers::{IPTABLES, Iptables, LEGACY, Load, Nft, dump, run};
+use crate::measure::{Latencies, growth, table, time, times};
+use crate::namespace::{Namespaces, Result, check};
+use crate::node::Node;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tortie_model::Key;
+use tortie_store::Client;
+
+/// Endpoints in the cluster and policies on the node.
+const SIZES: [(usize, usize); 5] =
+    [(1_000, 1_000), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000), (100_000, 10)];
+const SAMPLES: usize = 300;
+/// Peers that are slow are measured less often.
+const SAMPLES_OF_PEERS: usize = 100;
+const TIME_OF_PEERS: Duration = Duration::from_secs(2);
+const FEWEST: usize = 7;
+/// Changes come one at a time.
+const PAUSE: Duration = Duration::from_millis(2);
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The endpoint whose label changes, and a policy that lets its group in.
+const LABELLED: usize = 7;
+/// The policy whose rule changes.
+const CHANGED: usize = 5;
+/// The policy that lets all endpoints in.
+const CROWD: usize = 0;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// An endpoint leaves a group or comes back.
+    Label,
+    /// The port of a rule.
+    Port,
+    /// One more endpoint in the group of all.
+    Member,
+}
+
+impl Change {
+    const ALL: [(Change, &str); 3] = [
+        (Change::Label, "label of an endpoint"),
+        (Change::Port, "port of a rule"),
+        (Change::Member, "new endpoint in the largest set"),
+    ];
+
+    /// What is written the n-th time, and what the kernel says to it.
+    fn write(self, n: usize, endpoints: usize) -> (Entry, Done, Vec<u8>) {
+        match self {
+            Change::Label => {
+                let present = n % 2 == 1;
+                let role = present.then(|| group_of_endpoint(LABELLED));
+                let done = if present { Done::ElementAdded } else { Done::ElementRemoved };
+                (cluster::endpoint(LABELLED, role), done, address(LABELLED).octets().to_vec())
+            }
+            Change::Port => {
+                let port = port(n);
+                // An attribute of six bytes that holds a value, the port.
+                let [size, kind] = [6u16, 1].map(u16::to_ne_bytes);
+                let bytes = [size, kind, port.to_be_bytes()].concat();
+                (cluster::policy(CHANGED, port), Done::Rule, bytes)
+            }
+            Change::Member => {
+                let number = endpoints + n;
+                (cluster::endpoint(number, None), Done::ElementAdded, address(number).octets().to_vec())
+            }
+        }
+    }
+}
+
+fn port(n: usize) -> u16 {
+    if n.is_multiple_of(2) { 9001 } else { 9002 }
+}
+
+/// What changes took of ours: the whole way, the store's part, and the daemon's own figures.
+#[derive(Default)]
+struct Ours {
+    whole: Latencies,
+    store: Latencies,
+    compute: f64,
+    kernel: f64,
+}
+
+pub fn measure() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let node = Node::start()?;
+    let client = runtime.block_on(Client::connect(&node.store_config()))?;
+    let pods = Namespaces::new(PODS)?;
+    let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
+    let bench = Bench { runtime, client, monitor: Monitor::open(&node.host.path(0))?, node };
+    let (mut rows, mut parts) = (Vec::new(), Vec::new());
+    let mut first = [0.0; Change::ALL.len()];
+    let mut before = (0, 0);
+    for (endpoints, policies) in SIZES {
+        bench.grow(before, (endpoints, policies))?;
+        before = (endpoints, policies);
+        let load = Load { locals: &locals, endpoints, policies };
+        let nft = Nft::load(dump(&bench.node.host.path(0))?)?;
+        let iptables = Iptables::load(IPTABLES, load)?;
+        let legacy = Iptables::load(LEGACY, load)?;
+        for ((change, what), first) in Change::ALL.into_iter().zip(&mut first) {
+            let mut ours = bench.ours(change, endpoints)?;
+            let theirs = [
+                of_peer(&nft.host.path(0), |n| match change {
+                    Change::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
+                    Change::Port => nft.port(CHANGED, port(n)),
+                    Change::Member => nft.element(CROWD, endpoints + n, true),
+                })?,
+                of_iptables(&iptables, change, endpoints)?,
+                if change == Change::Port {
+                    of_iptables(&legacy, change, endpoints)?
+                } else {
+                    Latencies::default()
+                },
+            ];
+            let label = format!("{what}; {policies} policies, {endpoints} endpoints");
+            let [p50, p99] = [0.50, 0.99].map(|quantile| ours.whole.quantile(quantile).as_secs_f64());
+            let mut row = vec![label.clone(), time(p50 * 1e9), time(p99 * 1e9), growth(p50, *first)];
+            for mut theirs in theirs {
+                if theirs.0.is_empty() {
+                    row.extend([String::new(), String::new()]);
+                    continue;
+                }
+                let [t50, t99] = [0.50, 0.99].map(|quantile| theirs.quantile(quantile).as_secs_f64());
+                row.extend([format!("{} / {}", time(t50 * 1e9), time(t99 * 1e9)), times(t50 / p50)]);
+            }
+            rows.push(row);
+            if *first == 0.0 {
+                *first = p50;
+            }
+            let (whole, store) = (mean(&ours.whole), mean(&ours.store));
+            let rest = whole - store - ours.compute - ours.kernel;
+            parts.push(
+                [&[label][..], &[whole, store, rest, ours.compute, ours.kernel].map(|s| time(s * 1e9))]
+                    .concat(),
+            );
+        }
+    }
+    let header = [
+        "",
+        "ours p50",
+        "p99",
+        "growth",
+        "nft -f p50 / p99",
+        "nft/ours",
+        "iptables-nft + ipset",
+        "theirs/ours",
+        "iptables-legacy",
+        "theirs/ours",
+    ];
+    table(
+        "Policy: from the write to the kernel; of the tools, from their start to their end",
+        &header,
+        &rows,
+    );
+    let header = ["", "whole", "store: to its answer", "watch and the rest", "compute", "kernel"];
+    table("Policy: where the time of a change goes (means)", &header, &parts);
+    Ok(())
+}
+
+struct Bench {
+    runtime: Runtime,
+    client: Client,
+    monitor: Monitor,
+    node: Node,
+}
+
+impl Bench {
+    /// Makes the cluster as large as said, and returns when the node knows it.
+    fn grow(&self, before: (usize, usize), to: (usize, usize)) -> Result<()> {
+        self.runtime.block_on(async {
+            cluster::add_endpoints(&self.client, before.0..to.0).await?;
+            match before.1 < to.1 {
+                true => cluster::add_policies(&self.client, before.1..to.1).await,
+                false => cluster::remove_policies(&self.client, to.1).await,
+            }
+        })?;
+        let deadline = Instant::now() + LIMIT;
+        let netns = self.node.host.path(0);
+        let known = || -> Result<bool> {
+            let metrics = metrics(&netns)?;
+            let endpoints = (to.0 + PODS) as f64;
+            Ok(value(&metrics, "felix_cluster_num_workload_endpoints") == endpoints
+                && value(&metrics, "felix_cluster_num_policies") == to.1 as f64)
+        };
+        while !known()? {
+            check()?;
+            if Instant::now() > deadline {
+                return Err(format!("the node does not hear of {to:?} endpoints and policies").into());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn ours(&self, change: Change, endpoints: usize) -> Result<Ours> {
+        // The first change waits until all that came before is in the kernel.
+        self.monitor.skip()?;
+        for n in 0..2 {
+            self.one(change, n, endpoints)?;
+        }
+        let netns = self.node.host.path(0);
+        let (mut ours, before) = (Ours::default(), metrics(&netns)?);
+        for n in 0..SAMPLES {
+            check()?;
+            std::thread::sleep(PAUSE);
+            let (whole, store) = self.one(change, n, endpoints)?;
+            ours.whole.0.push(whole);
+            ours.store.0.push(store);
+        }
+        let after = metrics(&netns)?;
+        let mean_of = |name: &str| {
+            let grown = |part: &str| {
+                value(&after, &format!("{name}_{part}")) - value(&before, &format!("{name}_{part}"))
+            };
+            grown("sum") / grown("count")
+        };
+        ours.compute = mean_of("felix_calc_graph_update_time_seconds");
+        ours.kernel = mean_of("felix_int_dataplane_apply_time_seconds");
+        Ok(ours)
+    }
+
+    /// Until the kernel has it, and until the store has answered.
+    fn one(&self, change: Change, n: usize, endpoints: usize) -> Result<(Duration, Duration)> {
+        let ((key, value), done, bytes) = change.write(n, endpoints);
+        let (client, written) = (self.client.clone(), key.clone());
+        let write = self.runtime.spawn(async move {
+            let sent = Instant::now();
+            let outcome = client.apply(&written, &value, None).await;
+            (sent, sent.elapsed(), outcome)
+        });
+        let enforced = self.monitor.wait(done, &bytes)?;
+        let (sent, store, outcome) = self.runtime.block_on(write)?;
+        outcome?;
+        if change == Change::Member {
+            self.remove(&key, &bytes)?;
+        }
+        Ok((enforced.saturating_duration_since(sent), store))
+    }
+
+    fn remove(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+        self.runtime.block_on(self.client.delete(key, None))?;
+        self.monitor.wait(Done::ElementRemoved, bytes)?;
+        Ok(())
+    }
+}
+
+fn of_iptables(peer: &Iptables, change: Change, endpoints: usize) -> Result<Latencies> {
+    of_peer(&peer.host.path(0), |n| {
+        Ok(match change {
+            Change::Label => peer.element(LABELLED, LABELLED, n % 2 == 1),
+            Change::Port => peer.port(CHANGED, port(n)),
+            Change::Member => peer.element(CROWD, endpoints + n, true),
+        })
+    })
+}
+
+fn of_peer(
+    netns: &Path,
+    command: impl Fn(usize) -> Result<(&'static [&'static str], String)> + Sync,
+) -> Result<Latencies> {
+    inside(netns, || {
+        let (mut took, start) = (Latencies::default(), Instant::now());
+        for n in 0..SAMPLES_OF_PEERS {
+            if n >= FEWEST && start.elapsed() > TIME_OF_PEERS {
+                break;
+            }
+            let (command, input) = command(n)?;
+            took.0.push(run(command, &input)?);
+        }
+        Ok(took)
+    })
+}
+
+fn mean(latencies: &Latencies) -> f64 {
+    latencies.0.iter().sum::<Duration>().as_secs_f64() / latencies.0.len() as f64
+}
+
+/// What the daemon says of itself.
+fn metrics(netns: &Path) -> Result<String> {
+    inside(netns, || {
+        let mut stream = TcpStream::connect("127.0.0.1:9091")?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    })
+}
+
+fn value(metrics: &str, name: &str) -> f64 {
+    let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+    metrics.lines().find_map(of).unwrap_or_default()
+}
