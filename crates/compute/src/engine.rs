@@ -192,6 +192,10 @@ impl Compute {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
+        let bgp = self.speaking.as_mut().and_then(Speaking::flush);
+        if let (Some(speaking), Some(bgp)) = (&self.speaking, &bgp) {
+            self.routes.set_gateways(speaking.gateways(bgp));
+        }
         let workloads = &self.workloads;
         self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
         // A guard is there before its workload and goes after it.
@@ -201,7 +205,7 @@ impl Compute {
         guards.append(&mut added);
         guards.append(&mut gone);
         guards.extend(self.service_ranges.flush());
-        guards.extend(self.speaking.as_mut().and_then(Speaking::flush).map(Update::Bgp));
+        guards.extend(bgp.map(Update::Bgp));
         guards
     }
 

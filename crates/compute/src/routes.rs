@@ -59,6 +59,8 @@ struct Owned {
 enum Source {
     Block(IpNet),
     Workload(Name),
+    /// A BGP peer that is reached through a gateway alone.
+    Peer(IpNet),
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +72,8 @@ pub(crate) struct Routes {
     blocks: BTreeMap<IpNet, Owned>,
     /// Workloads of other nodes, as long as they have routes of their own.
     remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
+    /// Of BGP peers.
+    gateways: BTreeMap<IpNet, IpAddr>,
     /// What must be looked at again when a node changes.
     of_node: BTreeMap<String, BTreeSet<Source>>,
     changed: BTreeSet<Source>,
@@ -94,6 +98,14 @@ impl Routes {
             self.policy = policy;
             self.all_changed();
         }
+    }
+
+    /// These peers, and no others, are reached through a gateway.
+    pub fn set_gateways(&mut self, gateways: BTreeMap<IpNet, IpAddr>) {
+        let old = std::mem::replace(&mut self.gateways, gateways);
+        let nets = old.keys().chain(self.gateways.keys());
+        let differ = nets.filter(|net| old.get(net) != self.gateways.get(net));
+        self.changed.extend(differ.copied().map(Source::Peer));
     }
 
     pub fn put_pool(&mut self, pool: &IPPool) -> Result<(), String> {
@@ -276,6 +288,9 @@ impl Routes {
                         wanted.insert(net, route);
                     }
                 }
+            }
+            Source::Peer(net) => {
+                wanted.extend(self.gateways.get(net).map(|gateway| (*net, Route::Via(*gateway))));
             }
             Source::Block(_) | Source::Workload(_) => {}
         }

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 use std::net::IpAddr;
-use tortie_compute::{Compute, Environment};
+use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Plan, Route};
 
@@ -165,6 +165,38 @@ fn routes_can_be_left_to_others_or_follow_workloads() {
     let (plan, _) = plan_of(&entries, true);
     assert_eq!(route(&plan, "10.0.0.64/32"), via("172.16.0.2"));
     assert_eq!(plan.routes.len(), 1);
+}
+
+#[test]
+fn a_peer_behind_a_gateway_has_a_route() {
+    let peer = |gateway: &str| {
+        resource(
+            Kind::BGPPeer,
+            "",
+            "far",
+            json!({"peerIP": "192.0.2.9", "asNumber": 65000, "reachableBy": gateway}),
+        )
+    };
+    for by_bird in [false, true] {
+        let mut compute = Compute::new("n1", Environment::default());
+        compute.speak_bgp(BgpEnvironment { by_bird, ..BgpEnvironment::default() });
+        let mut plan = Plan::default();
+        let mut learn = |compute: &mut Compute| {
+            compute.flush().into_iter().for_each(|update| plan.apply(update));
+            route(&plan, "192.0.2.9/32")
+        };
+        // BIRD writes it itself.
+        let ours = |address: &str| via(address).filter(|_| !by_bird);
+        for (key, value) in [node("n1", "10.0.0.1/24"), peer("10.0.0.254")] {
+            compute.put(&key, &value);
+        }
+        assert_eq!(learn(&mut compute), ours("10.0.0.254"));
+        let (key, value) = peer("10.0.0.253");
+        compute.put(&key, &value);
+        assert_eq!(learn(&mut compute), ours("10.0.0.253"));
+        compute.delete(&key);
+        assert_eq!(learn(&mut compute), None);
+    }
 }
 
 #[test]

@@ -114,7 +114,8 @@ async fn start(
     let mut compute = Compute::new(name, environment);
     let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
     if backend.speaks() {
-        compute.speak_bgp(BgpEnvironment { router_id: variables.get("CALICO_ROUTER_ID").to_owned() });
+        let router_id = variables.get("CALICO_ROUTER_ID").to_owned();
+        compute.speak_bgp(BgpEnvironment { router_id, by_bird: backend == bgp::Choice::Bird });
     }
     let bgp = bgp::start(backend, args, &host, &state);
     let ranges = engine::ranges(name, backend.speaks());

@@ -27,6 +27,15 @@ pub struct Bgp {
     pub ignored_interfaces: Vec<String>,
 }
 
+impl Bgp {
+    /// The peers that are reached through a gateway alone, and which.
+    pub fn gateways(&self) -> BTreeMap<IpNet, IpAddr> {
+        let behind = |session: &Session| Some((IpNet::from(session.peer), session.reachable_by?));
+        let behind = self.sessions.values().filter_map(behind);
+        behind.filter(|(net, gateway)| net.addr().is_ipv4() == gateway.is_ipv4()).collect()
+    }
+}
+
 /// One session. It carries the family of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {

@@ -77,10 +77,8 @@ fn originated(bgp: &Bgp, family: Family, number: u8) -> String {
     for block in blocks.filter(|block| Family::of(block.addr()) == family) {
         text += &format!("  route {block} blackhole;\n");
     }
-    for session in bgp.sessions.values().filter(|session| Family::of(session.peer) == family) {
-        if let Some(gateway) = session.reachable_by.filter(|gateway| Family::of(*gateway) == family) {
-            text += &format!("  route {} via {gateway};\n", ipnet::IpNet::from(session.peer));
-        }
+    for (peer, gateway) in bgp.gateways().iter().filter(|(peer, _)| Family::of(peer.addr()) == family) {
+        text += &format!("  route {peer} via {gateway};\n");
     }
     text + "}\n"
 }

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use nodes::NodeFacts;
 use settings::Settings;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::ipam::AffinityState;
 use tortie_model::key::AffinityType;
@@ -25,6 +26,8 @@ use tortie_plan::bgp::{Bgp, Filter};
 pub struct BgpEnvironment {
     /// `CALICO_ROUTER_ID`: an address, or `hash` for one made of the node's name.
     pub router_id: String,
+    /// BIRD speaks, which writes the routes to peers behind a gateway itself.
+    pub by_bird: bool,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +110,11 @@ impl Speaking {
             }
             _ => None,
         }
+    }
+
+    /// Where the node itself writes the routes to peers behind a gateway.
+    pub fn gateways(&self, bgp: &Bgp) -> BTreeMap<IpNet, IpAddr> {
+        if self.environment.by_bird { BTreeMap::new() } else { bgp.gateways() }
     }
 
     /// What changed since the last time.

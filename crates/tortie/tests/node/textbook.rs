@@ -43,7 +43,7 @@ spec: {selector: all(), types: [Ingress, Egress], ingress: [{action: Allow}], eg
 ";
 
 /// The other host on the wire of ours, and the workload behind it.
-fn neighbour(world: &World) -> (Namespace, Namespace) {
+pub fn neighbour(world: &World) -> (Namespace, Namespace) {
     let (host, workload) = (Namespace::new("bird"), Namespace::new("work"));
     world.host.ip(&["link", "set", "wire0", "netns", &host.0]);
     world.host.ip(&["addr", "add", "fd30::1/64", "dev", "eth0", "nodad"]);
