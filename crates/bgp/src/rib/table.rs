@@ -76,6 +76,8 @@ pub struct Table<P> {
     pub advertise: Journal,
     /// Changes of the paths traffic takes: what the kernel must hear.
     pub install: Journal,
+    /// Somebody is told of all paths, not of the best alone.
+    every_path: bool,
     /// Next hops that cannot be reached: no path with one of them is used.
     unreachable: HashSet<IpAddr>,
 }
@@ -108,6 +110,7 @@ impl<P> Default for Table<P> {
             occupied: 0,
             advertise: Journal::default(),
             install: Journal::default(),
+            every_path: false,
             unreachable: HashSet::new(),
         }
     }
@@ -260,12 +263,24 @@ impl<P: Prefix> Table<P> {
         }
         // The last path of a destination goes: also if it was never used, its number is freed through the journals.
         let emptied = filled && destination.paths.is_empty();
-        if !same_best || emptied {
+        if !same_best || emptied || self.every_path {
             destination.advertised = self.advertise.record(id);
         }
         if !same_all || emptied {
             destination.installed = self.install.record(id);
         }
+    }
+
+    /// Where a peer's reader begins, and how many numbers it has to walk through before. `several`: it tells all
+    /// paths, so every change concerns it. The others then hear some news twice.
+    pub fn begin_telling(&mut self, several: bool) -> (Position, u32) {
+        self.every_path |= several;
+        (self.advertise.end(), self.numbers())
+    }
+
+    /// Nobody tells more than the best any more.
+    pub fn only_best(&mut self) {
+        self.every_path = false;
     }
 
     pub fn is_reachable(&self, path: &Path) -> bool {
