@@ -98,11 +98,11 @@ impl Outlet {
 
     fn next<P: Prefix>(&mut self, table: &Table<P>, out: &mut Vec<u32>) {
         let Some((from, end)) = self.walk else {
-            return table.read_advertise(&mut self.position, BATCH, out);
+            return table.read_advertise(&mut self.position, BATCH, self.more.is_some(), out);
         };
         let mut at = from;
         while at < end && out.len() < BATCH {
-            if !table.will_be_read(at, self.position) {
+            if !table.will_be_read(at, self.position, self.more.is_some()) {
                 out.push(at);
             }
             at += 1;

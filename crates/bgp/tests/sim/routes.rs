@@ -490,6 +490,8 @@ fn several_paths_are_told_to_those_who_take_them() {
     both.iter().for_each(|prefix| network.originate_with(2, prefix, longer.clone()));
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003, 65009]], &[&[65001, 65002]]);
+    // That was no news for who is told the best.
+    assert_eq!(network.status(0, "peer5").updates_out, 2);
     // The best goes, the other moves up.
     both.iter().for_each(|prefix| network.nodes[1].core.withdraw(net(prefix)));
     network.settle();
