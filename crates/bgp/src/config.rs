@@ -133,7 +133,7 @@ pub struct PeerConfig {
     pub import: Arc<Filter>,
     pub export: Arc<Filter>,
     pub families: Vec<Family>,
-    /// Take several paths for one prefix (RFC 7911) if the peer offers them.
+    /// Tell and take several paths for one prefix (RFC 7911), as far as the peer does.
     pub add_path: bool,
     /// More prefixes than this in one family end the session.
     pub max_prefixes: Option<u32>,

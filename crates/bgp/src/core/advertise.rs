@@ -1,7 +1,7 @@
 //! What each peer is told. A session keeps a position in the journal of changes and one bit for each destination,
 //! and messages are made only when its connection can take them: a slow peer costs nothing and delays nobody.
 
-use super::encode::{self, Cache, Profile, Provenance};
+use super::encode::{self, Cache, Nlri, Profile, Provenance};
 use super::peer::Peer;
 use super::{Conn, Core, Direction, Holds, Rib, Shared};
 use crate::bitmap::Bitmap;
@@ -10,7 +10,7 @@ use crate::filter::{Asked, Outcome, PeerKind, Source};
 use crate::rib::attrs::Interner;
 use crate::rib::decide::Origin;
 use crate::rib::journal::Position;
-use crate::rib::table::{Destination, LOCAL, Path, Table};
+use crate::rib::table::{LOCAL, Path, Table};
 use bytes::Bytes;
 use rustbgpd_wire::{
     COMMUNITY_NO_ADVERTISE, COMMUNITY_NO_EXPORT, COMMUNITY_NO_EXPORT_SUBCONFED, Ipv4Prefix, Ipv6Prefix,
@@ -24,6 +24,8 @@ use std::sync::Arc;
 const CHUNK: usize = 128 * 1024;
 /// How many destinations are looked at to find those that can share messages.
 const BATCH: usize = 4096;
+/// How many paths to one destination a peer is told that takes several.
+const MOST_PATHS: usize = 256;
 
 /// What has been told to a peer of one family.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Outlet {
     walk: Option<(u32, u32)>,
     sent: Bitmap,
     pub count: u32,
+    /// The peer takes several paths: how many of a destination it has been told beyond the first.
+    more: Option<HashMap<u32, u16>>,
     /// The peer is to be told when it knows all for the first time.
     end_of_rib: bool,
     /// The walk is a refresh whose beginning and end are marked (RFC 7313).
@@ -41,12 +45,13 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub fn new(position: Position, numbers: u32, end_of_rib: bool) -> Outlet {
+    pub fn new(position: Position, numbers: u32, end_of_rib: bool, several: bool) -> Outlet {
         Outlet {
             position,
             walk: Some((0, numbers)),
             sent: Bitmap::default(),
             count: 0,
+            more: several.then(HashMap::new),
             end_of_rib,
             begin_refresh: false,
             end_refresh: false,
@@ -67,13 +72,37 @@ impl Outlet {
         self.position
     }
 
+    /// Whether the peer is told of several paths.
+    pub fn is_several(&self) -> bool {
+        self.more.is_some()
+    }
+
+    /// Notes that the peer now knows so many paths to a destination; returns how many it knew.
+    fn note(&mut self, id: u32, paths: u16) -> u16 {
+        let knew = match paths > 0 {
+            true => !self.sent.insert(id),
+            false => self.sent.remove(id),
+        };
+        match (knew, paths > 0) {
+            (false, true) => self.count += 1,
+            (true, false) => self.count -= 1,
+            _ => {}
+        }
+        let further = match (&mut self.more, paths.saturating_sub(1)) {
+            (None, _) => None,
+            (Some(more), 0) => more.remove(&id),
+            (Some(more), further) => more.insert(id, further),
+        };
+        u16::from(knew) + further.unwrap_or(0)
+    }
+
     fn next<P: Prefix>(&mut self, table: &Table<P>, out: &mut Vec<u32>) {
         let Some((from, end)) = self.walk else {
-            return table.read_advertise(&mut self.position, BATCH, out);
+            return table.read_advertise(&mut self.position, BATCH, self.more.is_some(), out);
         };
         let mut at = from;
         while at < end && out.len() < BATCH {
-            if !table.will_be_read(at, self.position) {
+            if !table.will_be_read(at, self.position, self.more.is_some()) {
                 out.push(at);
             }
             at += 1;
@@ -85,7 +114,7 @@ impl Outlet {
 /// Routes that look the same to the peer.
 struct Group<P> {
     encoded: Option<Arc<encode::Encoded>>,
-    prefixes: Vec<P>,
+    prefixes: Vec<Nlri<P>>,
     ids: Vec<u32>,
 }
 
@@ -228,6 +257,17 @@ impl Core {
             slowest(Family::V4, self.rib.v4.advertise.end()),
             slowest(Family::V6, self.rib.v6.advertise.end()),
         );
+        let several = |family: Family| {
+            let mut outlets =
+                self.peers.iter().flatten().filter_map(|peer| peer.outlets.get(family).as_ref());
+            outlets.any(Outlet::is_several)
+        };
+        if !several(Family::V4) {
+            self.rib.v4.only_best();
+        }
+        if !several(Family::V6) {
+            self.rib.v6.only_best();
+        }
         self.rib.v4.forget(v4, self.installed.v4);
         self.rib.v6.forget(v6, self.installed.v6);
         self.encodings.clear();
@@ -245,48 +285,49 @@ impl Bench<'_> {
         let mut groups: Vec<Group<P>> = Vec::new();
         let mut known: HashMap<(usize, Provenance), usize> = HashMap::new();
         let mut latest: Option<((usize, Provenance), usize)> = None;
-        let mut gone: Vec<P> = Vec::new();
+        let mut gone: Vec<Nlri<P>> = Vec::new();
+        let several = outlet.is_several();
         for id in ids {
             let Some(destination) = table.get(*id) else { continue };
-            let Some((attrs, provenance)) = self.shown(destination) else {
-                if outlet.sent.remove(*id) {
-                    outlet.count -= 1;
-                    gone.push(destination.prefix);
+            let prefix = destination.prefix;
+            let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
+            let mut told = 0u16;
+            // A path's number is its rank: which path has it changes, and the peer is told all of them anew.
+            let number = |rank: u16| if several { u32::from(rank) } else { 0 };
+            for path in usable.take(if several { MOST_PATHS } else { 1 }) {
+                let Some((attrs, provenance)) = self.shown(prefix, path) else { continue };
+                let key = (Arc::as_ptr(&attrs) as usize, provenance);
+                let at = match latest {
+                    Some((same, at)) if same == key => at,
+                    _ => *known.entry(key).or_insert_with(|| {
+                        let encoded = self.cache.get(self.profile_number, &self.profile, &attrs, provenance);
+                        groups.push(Group { encoded, prefixes: Vec::new(), ids: Vec::new() });
+                        groups.len() - 1
+                    }),
+                };
+                latest = Some((key, at));
+                if let Some(group) = groups.get_mut(at).filter(|group| group.encoded.is_some()) {
+                    told += 1;
+                    group.prefixes.push(Nlri { prefix, path: number(told) });
+                    group.ids.push(*id);
                 }
-                continue;
-            };
-            let key = (Arc::as_ptr(&attrs) as usize, provenance);
-            let at = match latest {
-                Some((same, at)) if same == key => at,
-                _ => *known.entry(key).or_insert_with(|| {
-                    let encoded = self.cache.get(self.profile_number, &self.profile, &attrs, provenance);
-                    groups.push(Group { encoded, prefixes: Vec::new(), ids: Vec::new() });
-                    groups.len() - 1
-                }),
-            };
-            latest = Some((key, at));
-            if let Some(group) = groups.get_mut(at) {
-                group.prefixes.push(destination.prefix);
-                group.ids.push(*id);
             }
+            let knew = outlet.note(*id, told);
+            gone.extend((told + 1..=knew).map(|rank| Nlri { prefix, path: number(rank) }));
         }
         let mut messages = 0;
         let mut announcements = Vec::new();
         for group in groups {
-            let sent = match &group.encoded {
-                Some(encoded) => encode::announce(&mut announcements, &group.prefixes, encoded, self.limit),
-                None => 0,
-            };
+            let Some(encoded) = &group.encoded else { continue };
+            let sent = encode::announce(&mut announcements, &group.prefixes, encoded, self.limit);
             messages += sent;
-            for (id, prefix) in group.ids.iter().zip(group.prefixes) {
-                match sent > 0 {
-                    true => outlet.count += u32::from(outlet.sent.insert(*id)),
-                    // It cannot be told any more, so what was told before must go.
-                    false if outlet.sent.remove(*id) => {
-                        outlet.count -= 1;
-                        gone.push(prefix);
-                    }
-                    false => {}
+            if sent == 0 {
+                // It cannot be told, so what was told before in its place must go.
+                gone.extend(&group.prefixes);
+                if !several {
+                    group.ids.iter().for_each(|id| {
+                        outlet.note(*id, 0);
+                    });
                 }
             }
         }
@@ -295,9 +336,8 @@ impl Bench<'_> {
         messages
     }
 
-    /// The route to a destination as the peer may see it; none if it may not.
-    fn shown<P: Prefix>(&mut self, destination: &Destination<P>) -> Option<(Shared, Provenance)> {
-        let path = destination.best()?;
+    /// A path to a destination as the peer may see it; none if it may not.
+    fn shown<P: Prefix>(&mut self, prefix: P, path: &Path) -> Option<(Shared, Provenance)> {
         let provenance = self.provenance(path)?;
         let stopped = path.attrs.communities.iter().any(|community| match *community {
             COMMUNITY_NO_ADVERTISE => true,
@@ -309,7 +349,7 @@ impl Bench<'_> {
         }
         let filter = &self.target.config.export;
         let asked = Asked {
-            prefix: destination.prefix.net(),
+            prefix: prefix.net(),
             source: if path.peer == LOCAL { Source::Local } else { Source::Peers },
             peer: if self.target.external() { PeerKind::External } else { PeerKind::Internal },
         };

@@ -33,6 +33,27 @@ pub(super) enum Provenance {
     },
 }
 
+/// A prefix as it stands in a message. The number tells several paths to it apart (RFC 7911); 0: there is only one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nlri<P> {
+    pub prefix: P,
+    pub path: u32,
+}
+
+impl<P: Prefix> Nlri<P> {
+    /// The most octets it can take.
+    fn room(&self) -> usize {
+        17 + if self.path == 0 { 0 } else { 4 }
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        if self.path != 0 {
+            out.extend(self.path.to_be_bytes());
+        }
+        self.prefix.encode(out);
+    }
+}
+
 /// Attributes ready to be sent.
 #[derive(Debug)]
 pub(super) struct Encoded {
@@ -128,7 +149,12 @@ const MP_UNREACH: u8 = 15;
 const MP_FLAGS: u8 = 0x90;
 
 /// Appends as few UPDATEs as announce the prefixes. Returns their number; none if the attributes leave no room.
-pub(super) fn announce<P: Prefix>(out: &mut Vec<u8>, prefixes: &[P], encoded: &Encoded, limit: u16) -> usize {
+pub(super) fn announce<P: Prefix>(
+    out: &mut Vec<u8>,
+    prefixes: &[Nlri<P>],
+    encoded: &Encoded,
+    limit: u16,
+) -> usize {
     let fixed = HEADER + 4 + encoded.attributes.len() + reach_head(P::FAMILY, encoded).len();
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
         Family::V4 => {
@@ -146,7 +172,7 @@ pub(super) fn announce<P: Prefix>(out: &mut Vec<u8>, prefixes: &[P], encoded: &E
 }
 
 /// Appends as few UPDATEs as withdraw the prefixes.
-pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[P], limit: u16) -> usize {
+pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[Nlri<P>], limit: u16) -> usize {
     let fixed = HEADER + 4 + MP_HEADER + 3;
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
         Family::V4 => message(out, nlri, &[], &[]),
@@ -182,18 +208,18 @@ fn unreach_head(nlri: usize) -> [u8; 7] {
 
 fn pack<P: Prefix>(
     out: &mut Vec<u8>,
-    prefixes: &[P],
+    prefixes: &[Nlri<P>],
     room: usize,
     mut write: impl FnMut(&mut Vec<u8>, &[u8]),
 ) -> usize {
-    // The longest prefix takes 17 octets; attributes that leave less room cannot be sent.
-    if room < 17 {
+    // Attributes that leave no room for a prefix cannot be sent.
+    if prefixes.first().is_none_or(|first| room < first.room()) {
         return 0;
     }
     let mut messages = 0;
     let mut nlri = Vec::with_capacity(room.min(4096));
     for prefix in prefixes {
-        if nlri.len() + 17 > room {
+        if nlri.len() + prefix.room() > room {
             write(out, &nlri);
             messages += 1;
             nlri.clear();

@@ -13,6 +13,7 @@ pub(super) fn fsm_config(config: &Config, peer: &PeerConfig) -> FsmConfig {
     fsm.graceful_restart = peer.restart_time.is_some();
     fsm.gr_restart_time = peer.restart_time.unwrap_or_default();
     fsm.add_path_receive = peer.add_path;
+    fsm.add_path_send = peer.add_path;
     // Otherwise a peer that speaks only IPv4 would be given IPv4 that nobody configured.
     fsm.disable_ipv4_unicast = !peer.families.contains(&Family::V4);
     fsm

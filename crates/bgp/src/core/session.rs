@@ -11,7 +11,7 @@ use rustbgpd_wire::notification::{
     NotificationCode, cease_subcode, description, encode_shutdown_communication,
     extract_shutdown_communication,
 };
-use rustbgpd_wire::{Message, NotificationMessage, encode_message_with_limit};
+use rustbgpd_wire::{AddPathMode, Message, NotificationMessage, encode_message_with_limit};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -283,11 +283,13 @@ impl Core {
         self.returned(now, number, &negotiated);
         let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
         for family in peer.families() {
+            let several = tells_several_paths(&negotiated, family);
             let (end, numbers) = match family {
-                Family::V4 => (self.rib.v4.advertise.end(), self.rib.v4.numbers()),
-                Family::V6 => (self.rib.v6.advertise.end(), self.rib.v6.numbers()),
+                Family::V4 => self.rib.v4.begin_telling(several),
+                Family::V6 => self.rib.v6.begin_telling(several),
             };
-            *peer.outlets.get_mut(family) = Some(Outlet::new(end, numbers, knows_restart(&negotiated)));
+            let outlet = Outlet::new(end, numbers, knows_restart(&negotiated), several);
+            *peer.outlets.get_mut(family) = Some(outlet);
         }
         self.check_restart(now);
     }
@@ -335,6 +337,12 @@ fn named(timer: TimerType, direction: Direction) -> Timer {
 fn is_collision(notification: &NotificationMessage) -> bool {
     notification.code == NotificationCode::Cease
         && notification.subcode == cease_subcode::CONNECTION_COLLISION_RESOLUTION
+}
+
+/// Whether the peer takes several paths to one prefix from us.
+fn tells_several_paths(negotiated: &NegotiatedSession, family: Family) -> bool {
+    let mode = negotiated.add_path_families.get(&family.wire());
+    matches!(mode, Some(AddPathMode::Send | AddPathMode::Both))
 }
 
 /// Whether the peer wants to hear when it knows all.

@@ -46,6 +46,8 @@ pub struct Destination<P> {
     paths: SmallVec<[Path; 1]>,
     /// How many of the first paths traffic may be shared among.
     equal: u16,
+    /// The change noted at `advertised` left the best path as it was, and those before it have been read.
+    best_stands: bool,
     advertised: Position,
     installed: Position,
 }
@@ -76,6 +78,8 @@ pub struct Table<P> {
     pub advertise: Journal,
     /// Changes of the paths traffic takes: what the kernel must hear.
     pub install: Journal,
+    /// Somebody is told of all paths, not of the best alone.
+    every_path: bool,
     /// Next hops that cannot be reached: no path with one of them is used.
     unreachable: HashSet<IpAddr>,
 }
@@ -108,6 +112,7 @@ impl<P> Default for Table<P> {
             occupied: 0,
             advertise: Journal::default(),
             install: Journal::default(),
+            every_path: false,
             unreachable: HashSet::new(),
         }
     }
@@ -181,6 +186,7 @@ impl<P: Prefix> Table<P> {
                 prefix,
                 paths: SmallVec::new(),
                 equal: 0,
+                best_stands: false,
                 advertised: 0,
                 installed: 0,
             }),
@@ -270,12 +276,26 @@ impl<P: Prefix> Table<P> {
         }
         // The last path of a destination goes: also if it was never used, its number is freed through the journals.
         let emptied = filled && destination.paths.is_empty();
-        if !same_best || emptied {
+        if !same_best || emptied || self.every_path {
+            let unread = !destination.best_stands && self.advertise.holds(destination.advertised);
+            destination.best_stands = same_best && !unread;
             destination.advertised = self.advertise.record(id);
         }
         if !same_all || emptied {
             destination.installed = self.install.record(id);
         }
+    }
+
+    /// Where a peer's reader begins, and how many numbers it has to walk through before. `several`: it tells all
+    /// paths, so every change concerns it.
+    pub fn begin_telling(&mut self, several: bool) -> (Position, u32) {
+        self.every_path |= several;
+        (self.advertise.end(), self.numbers())
+    }
+
+    /// Nobody tells more than the best any more.
+    pub fn only_best(&mut self) {
+        self.every_path = false;
     }
 
     pub fn is_reachable(&self, path: &Path) -> bool {
@@ -306,9 +326,12 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Numbers of changed destinations for a peer's reader.
-    pub fn read_advertise(&self, from: &mut Position, limit: usize, out: &mut Vec<u32>) {
+    /// Numbers of changed destinations for a peer's reader of all paths, or of the best ones.
+    pub fn read_advertise(&self, from: &mut Position, limit: usize, several: bool, out: &mut Vec<u32>) {
         self.advertise.read(from, limit, |id| self.get(id).map_or(0, |d| d.advertised), out);
+        if self.every_path && !several {
+            out.retain(|id| !self.get(*id).is_some_and(|destination| destination.best_stands));
+        }
     }
 
     /// Numbers of changed destinations for the kernel's reader.
@@ -317,8 +340,8 @@ impl<P: Prefix> Table<P> {
     }
 
     /// Whether a reader at `from` will meet this destination in the journal anyway.
-    pub fn will_be_read(&self, id: u32, from: Position) -> bool {
-        self.get(id).is_some_and(|d| d.advertised >= from)
+    pub fn will_be_read(&self, id: u32, from: Position, several: bool) -> bool {
+        self.get(id).is_some_and(|d| d.advertised >= from && (several || !d.best_stands))
     }
 
     /// Forgets what all readers have read, and frees the numbers of destinations that are gone for all of them.

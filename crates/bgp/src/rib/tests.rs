@@ -153,14 +153,18 @@ struct Reader {
     position: Position,
     walk: Option<(u32, u32)>,
     sent: Bitmap,
-    heard: BTreeMap<Ipv4Prefix, Attrs>,
+    several: bool,
+    /// The best, or all that can be used.
+    heard: BTreeMap<Ipv4Prefix, Vec<Attrs>>,
 }
 
 impl Reader {
-    fn new(table: &Table<Ipv4Prefix>) -> Reader {
+    fn new(table: &mut Table<Ipv4Prefix>, several: bool) -> Reader {
+        let (position, numbers) = table.begin_telling(several);
         Reader {
-            position: table.advertise.end(),
-            walk: Some((0, table.numbers())),
+            position,
+            walk: Some((0, numbers)),
+            several,
             sent: Bitmap::default(),
             heard: BTreeMap::new(),
         }
@@ -169,19 +173,22 @@ impl Reader {
     fn read(&mut self, table: &Table<Ipv4Prefix>, limit: usize) {
         let mut ids = Vec::new();
         match self.walk {
-            None => table.read_advertise(&mut self.position, limit, &mut ids),
+            None => table.read_advertise(&mut self.position, limit, self.several, &mut ids),
             Some((from, end)) => {
                 let to = end.min(from + limit as u32);
-                ids.extend((from..to).filter(|id| !table.will_be_read(*id, self.position)));
+                ids.extend((from..to).filter(|id| !table.will_be_read(*id, self.position, self.several)));
                 self.walk = (to < end).then_some((to, end));
             }
         }
         for id in ids {
             let destination = table.get(id).unwrap();
+            let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
+            let usable = usable.take(if self.several { usize::MAX } else { 1 });
+            let told: Vec<Attrs> = usable.map(|path| (*path.attrs).clone()).collect();
             match destination.best() {
-                Some(path) => {
+                Some(_) => {
                     self.sent.insert(id);
-                    self.heard.insert(destination.prefix, (*path.attrs).clone());
+                    self.heard.insert(destination.prefix, told);
                 }
                 None if self.sent.remove(id) => {
                     assert!(self.heard.remove(&destination.prefix).is_some(), "withdrew what was never told");
@@ -202,7 +209,8 @@ proptest! {
         let mut said = Said::new();
         let mut unreachable = HashSet::new();
         let mut epochs = [0u8; PEERS as usize];
-        let mut readers: Vec<Reader> = (0..3).map(|_| Reader::new(&table)).collect();
+        // The last is told all paths.
+        let mut readers: Vec<Reader> = (0..3).map(|number| Reader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
         let mut installed: Position = 1;
         let install = |table: &Table<Ipv4Prefix>, installed: &mut Position, limit, kernel: &mut BTreeMap<_, _>| {
@@ -254,7 +262,7 @@ proptest! {
                     unreachable = next_hops.into_iter().map(hop).collect();
                     table.set_unreachable(unreachable.clone(), origin);
                 }
-                Step::Restart { reader } => readers[reader] = Reader::new(&table),
+                Step::Restart { reader } => readers[reader] = Reader::new(&mut table, reader == 2),
                 Step::Refresh { reader } => readers[reader].walk = Some((0, table.numbers())),
                 Step::Forget => {
                     let slowest = readers.iter().map(|reader| reader.position).min().unwrap();
@@ -276,15 +284,33 @@ proptest! {
             }
         }
         // Whoever reads to the end knows the truth, however it got there.
-        let truth: BTreeMap<Ipv4Prefix, Attrs> = said
+        let best: BTreeMap<Ipv4Prefix, Vec<Attrs>> = said
             .iter()
-            .filter_map(|(prefix, paths)| Some((*prefix, paths[&decide(paths, &unreachable).0?].0.clone())))
+            .filter_map(|(prefix, paths)| Some((*prefix, vec![paths[&decide(paths, &unreachable).0?].0.clone()])))
+            .collect();
+        let all: BTreeMap<Ipv4Prefix, Vec<Attrs>> = said
+            .iter()
+            .map(|(prefix, paths)| {
+                let lost = |attrs: &Attrs| attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
+                let usable = paths.values().map(|(attrs, _)| attrs).filter(|attrs| !lost(attrs));
+                (*prefix, usable.cloned().collect::<Vec<_>>())
+            })
+            .filter(|(_, usable)| !usable.is_empty())
             .collect();
         for reader in &mut readers {
             while reader.walk.is_some() || reader.position < table.advertise.end() {
                 reader.read(&table, 7);
             }
-            prop_assert_eq!(&reader.heard, &truth);
+            let truth = if reader.several { &all } else { &best };
+            let sorted = |known: &BTreeMap<Ipv4Prefix, Vec<Attrs>>| -> BTreeMap<Ipv4Prefix, Vec<String>> {
+                let texts = |paths: &Vec<Attrs>| {
+                    let mut texts: Vec<String> = paths.iter().map(|attrs| format!("{attrs:?}")).collect();
+                    texts.sort();
+                    texts
+                };
+                known.iter().map(|(prefix, paths)| (*prefix, texts(paths))).collect()
+            };
+            prop_assert_eq!(sorted(&reader.heard), sorted(truth));
         }
         install(&table, &mut installed, usize::MAX, &mut kernel);
         let used: BTreeMap<_, _> = said

@@ -73,59 +73,90 @@ fn mesh() -> Net {
     network
 }
 
+/// The nodes know each other only through a reflector that passes on all paths it knows.
+fn star() -> Net {
+    let mut network = Net::default();
+    let hub = NODES + 1;
+    let session = |other| PeerConfig { families: Family::ALL.to_vec(), add_path: true, ..peer(other, 64512) };
+    for own in 1..=NODES {
+        let mut config = config(64512, own);
+        config.peers.insert(format!("peer{hub}"), session(hub));
+        network.add(config);
+    }
+    let mut config = config(64512, hub);
+    for other in 1..=NODES {
+        let client = PeerConfig { reflect: Some(v4(hub)), ..session(other) };
+        config.peers.insert(format!("peer{other}"), client);
+    }
+    network.add(config);
+    network.run(20);
+    network
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn in_the_end_all_agree(steps in proptest::collection::vec(step(), 0..60)) {
-        let mut network = mesh();
-        let mut announced: BTreeMap<u8, BTreeMap<u8, u32>> = BTreeMap::new();
-        let mut slow = Vec::new();
-        for step in steps {
-            match step {
-                Step::Announce { node, prefix, med } => {
-                    announced.entry(prefix).or_default().insert(node, med);
-                    let attrs = Attrs { med: Some(med), ..Attrs::local() };
-                    network.originate_with(node.into(), &text(prefix), attrs);
-                }
-                Step::Withdraw { node, prefix } => {
-                    announced.entry(prefix).or_default().remove(&node);
-                    network.nodes[usize::from(node)].core.withdraw(net(&text(prefix)));
-                }
-                Step::Drop { node } => network.drop_connections(node.into()),
-                Step::Slow { from, to } => slow.extend(network.try_slow(from.into(), to.into())),
-                Step::Release => slow.drain(..).for_each(|end| network.release(end)),
-                Step::Refresh { node, other } => {
-                    let now = network.now;
-                    let name = format!("peer{}", other + 1);
-                    network.nodes[usize::from(node)].core.request_refresh(now, &name);
-                }
-                Step::Settle => network.settle(),
-                Step::Wait { seconds } => network.run(seconds),
+        agree(mesh(), steps)?;
+    }
+
+    #[test]
+    fn through_a_reflector_that_tells_all_paths_too(steps in proptest::collection::vec(step(), 0..60)) {
+        agree(star(), steps)?;
+    }
+}
+
+fn agree(mut network: Net, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut announced: BTreeMap<u8, BTreeMap<u8, u32>> = BTreeMap::new();
+    let mut slow = Vec::new();
+    for step in steps {
+        match step {
+            Step::Announce { node, prefix, med } => {
+                announced.entry(prefix).or_default().insert(node, med);
+                let attrs = Attrs { med: Some(med), ..Attrs::local() };
+                network.originate_with(node.into(), &text(prefix), attrs);
             }
-        }
-        slow.into_iter().for_each(|end| network.release(end));
-        network.run(120);
-        prop_assert!(network.all_up());
-        for node in 0..NODES {
-            for prefix in 0..6 {
-                let who = announced.get(&prefix).cloned().unwrap_or_default();
-                let expected: Option<BTreeSet<IpAddr>> = if who.is_empty() {
-                    None
-                } else if who.contains_key(&node) {
-                    Some(BTreeSet::new())
-                } else {
-                    let lowest = who.values().min().unwrap();
-                    let nearest = who.iter().filter(|(_, med)| *med == lowest);
-                    let address = |node: &u8| match prefix % 2 {
-                        0 => ip(&format!("10.0.0.{}", node + 1)),
-                        _ => ip(&format!("fd00::{}", node + 1)),
-                    };
-                    Some(nearest.map(|(node, _)| address(node)).collect())
-                };
-                let got = network.routes_to(node.into(), &text(prefix)).map(|hops| hops.into_iter().collect());
-                prop_assert_eq!(got, expected, "node {} and {}", node, text(prefix));
+            Step::Withdraw { node, prefix } => {
+                announced.entry(prefix).or_default().remove(&node);
+                network.nodes[usize::from(node)].core.withdraw(net(&text(prefix)));
             }
+            Step::Drop { node } => network.drop_connections(node.into()),
+            Step::Slow { from, to } => slow.extend(network.try_slow(from.into(), to.into())),
+            Step::Release => slow.drain(..).for_each(|end| network.release(end)),
+            Step::Refresh { node, other } => {
+                let now = network.now;
+                // In the star a node has but one peer.
+                let name = if network.nodes.len() > usize::from(NODES) { NODES } else { other } + 1;
+                let name = format!("peer{name}");
+                network.nodes[usize::from(node)].core.request_refresh(now, &name);
+            }
+            Step::Settle => network.settle(),
+            Step::Wait { seconds } => network.run(seconds),
         }
     }
+    slow.into_iter().for_each(|end| network.release(end));
+    network.run(120);
+    prop_assert!(network.all_up());
+    for node in 0..NODES {
+        for prefix in 0..6 {
+            let who = announced.get(&prefix).cloned().unwrap_or_default();
+            let expected: Option<BTreeSet<IpAddr>> = if who.is_empty() {
+                None
+            } else if who.contains_key(&node) {
+                Some(BTreeSet::new())
+            } else {
+                let lowest = who.values().min().unwrap();
+                let nearest = who.iter().filter(|(_, med)| *med == lowest);
+                let address = |node: &u8| match prefix % 2 {
+                    0 => ip(&format!("10.0.0.{}", node + 1)),
+                    _ => ip(&format!("fd00::{}", node + 1)),
+                };
+                Some(nearest.map(|(node, _)| address(node)).collect())
+            };
+            let got = network.routes_to(node.into(), &text(prefix)).map(|hops| hops.into_iter().collect());
+            prop_assert_eq!(got, expected, "node {} and {}", node, text(prefix));
+        }
+    }
+    Ok(())
 }

@@ -458,3 +458,46 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
     at_first(&network, 2);
     at_second(&network, true);
 }
+
+#[test]
+fn several_paths_are_told_to_those_who_take_them() {
+    // Node 0 is asked by 1 and 2 to pass on the same prefix; 3 takes all paths, 4 only the best.
+    let edges = [(0, 1), (0, 2), (0, 3), (0, 4)];
+    let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {
+        session.add_path = [own, other].contains(&3);
+    });
+    let paths = |network: &Net, node: usize, family: Family| -> Vec<Vec<u32>> {
+        let routes = network.nodes[node].core.routes(family);
+        let mut paths: Vec<Vec<u32>> = routes.iter().map(|route| route.attrs.as_path.to_vec()).collect();
+        paths.sort();
+        paths
+    };
+    let know = |network: &Net, all: &[&[u32]], best: &[&[u32]]| {
+        for family in Family::ALL {
+            assert_eq!(paths(network, 3, family), all, "{family:?}");
+            assert_eq!(paths(network, 4, family), best, "{family:?}");
+        }
+    };
+    let both = ["192.0.2.0/24", "2001:db8::/48"];
+    both.iter().for_each(|prefix| network.originate(1, prefix));
+    network.run(20);
+    know(&network, &[&[65001, 65002]], &[&[65001, 65002]]);
+    both.iter().for_each(|prefix| network.originate(2, prefix));
+    network.settle();
+    know(&network, &[&[65001, 65002], &[65001, 65003]], &[&[65001, 65002]]);
+    // The second best changes.
+    let longer = Attrs { as_path: vec![65009].into(), ..Attrs::local() };
+    both.iter().for_each(|prefix| network.originate_with(2, prefix, longer.clone()));
+    network.settle();
+    know(&network, &[&[65001, 65002], &[65001, 65003, 65009]], &[&[65001, 65002]]);
+    // That was no news for who is told the best.
+    assert_eq!(network.status(0, "peer5").updates_out, 2);
+    // The best goes, the other moves up.
+    both.iter().for_each(|prefix| network.nodes[1].core.withdraw(net(prefix)));
+    network.settle();
+    know(&network, &[&[65001, 65003, 65009]], &[&[65001, 65003, 65009]]);
+    both.iter().for_each(|prefix| network.nodes[2].core.withdraw(net(prefix)));
+    network.settle();
+    know(&network, &[], &[]);
+    assert_eq!(network.status(0, "peer4").prefixes_out, tortie_bgp::PerFamily { v4: 0, v6: 0 });
+}

@@ -8,5 +8,6 @@ mod next_hops;
 mod place;
 mod router;
 mod seeing;
+mod several;
 mod uptime;
 mod world;

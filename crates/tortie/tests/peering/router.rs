@@ -22,6 +22,8 @@ pub struct Config {
     pub number: u8,
     pub asn: u32,
     pub password: Option<String>,
+    /// It takes and tells several paths to one prefix.
+    pub add_paths: bool,
     /// Prefixes it announces, with what BIRD shall do to their attributes.
     pub announces: Vec<(String, String)>,
 }
@@ -71,11 +73,17 @@ impl Router {
         if v6 { format!("fd88::{:x}", self.config.number) } else { format!("10.88.0.{}", self.config.number) }
     }
 
-    /// Since when the session with the node is up, to the millisecond; None if it is not.
-    pub fn up_since(&self, v6: bool) -> Option<String> {
+    /// Since when the session with the node is up, in milliseconds of the day; None if it is not. BIRD works the time
+    /// out anew for each answer, so it may differ by a few.
+    pub fn up_since(&self, v6: bool) -> Option<u64> {
         let listed = self.birdc(&format!("show protocols {}", name(v6)));
         let line = listed.lines().find(|line| line.starts_with(name(v6)))?;
-        line.contains("Established").then(|| line.to_owned())
+        if !line.contains("Established") {
+            return None;
+        }
+        let time = line.split_whitespace().find(|word| word.matches(':').count() == 2)?;
+        let parts: Vec<f64> = time.split(':').filter_map(|part| part.parse().ok()).collect();
+        Some((((parts[0] * 60.0 + parts[1]) * 60.0 + parts[2]) * 1000.0) as u64)
     }
 
     /// What the node has told: each prefix with its attributes as BIRD prints them.
@@ -105,7 +113,8 @@ fn name(v6: bool) -> &'static str {
 
 impl Config {
     fn text(&self) -> String {
-        let Config { number, asn, password, announces } = self;
+        let Config { number, asn, password, add_paths, announces } = self;
+        let paths = if *add_paths { "add paths on;" } else { "" };
         let mut text = format!(
             "router id 10.88.0.{number};\ntimeformat protocol iso long ms;\nprotocol device {{}}\nprotocol direct {{ ipv4; ipv6; }}\n"
         );
@@ -124,7 +133,7 @@ impl Config {
                 protocol bgp {name} {{
                   local as {asn}; neighbor {node} as {NODE_AS}; {password} graceful restart on;
                   connect delay time 1; connect retry time 1; error wait time 1, 2;
-                  {channel} {{ import all; export filter {{ if source != RTS_STATIC then reject;{changes} accept; }}; }};
+                  {channel} {{ {paths} import all; export filter {{ if source != RTS_STATIC then reject;{changes} accept; }}; }};
                 }}\n"
             );
         }

@@ -1,0 +1,66 @@
+//! A router that takes several paths to a prefix is told all of them, one that does not the best.
+
+use crate::place::eventually;
+use crate::router::{Config, Router};
+use crate::world::World;
+use serde_json::json;
+
+const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
+
+/// The AS paths of all that a router has been told, one family after the other.
+fn paths(router: &Router) -> [Vec<String>; 2] {
+    [false, true].map(|v6| {
+        let heard = router.heard(v6);
+        let lines = heard.iter().flat_map(|(_, attributes)| attributes.lines());
+        let mut paths: Vec<String> =
+            lines.filter_map(|line| line.strip_prefix("BGP.as_path: ")).map(str::to_owned).collect();
+        paths.sort();
+        paths
+    })
+}
+
+#[test]
+fn all_paths_are_told_to_who_takes_them() {
+    let world = World::new();
+    let everything = json!([{"action": "Accept"}]);
+    world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));
+    let sources: Vec<Router> = [(2, 65001), (3, 65002)]
+        .into_iter()
+        .map(|(number, asn)| {
+            let announces = NETS.map(|net| (net.to_owned(), String::new())).into();
+            let router = world.router(Config { number, asn, announces, ..Config::default() });
+            world.peer(&format!("source{number}"), &router, asn, &json!({}));
+            router
+        })
+        .collect();
+    let listen = |number: u8, asn: u32, add_paths: bool| {
+        let router = world.router(Config { number, asn, add_paths, ..Config::default() });
+        world.peer(&format!("listener{number}"), &router, asn, &json!({"filters": ["everything"]}));
+        router
+    };
+    let (all, best) = (listen(4, 65003, true), listen(5, 65004, false));
+    sources.iter().chain([&all, &best]).for_each(|router| world.wait_until_up(router));
+
+    let expect = |what: &str, told: &[&str], single: usize| {
+        let wanted: Vec<String> = told.iter().map(|path| (*path).to_owned()).collect();
+        let so = || {
+            paths(&all) == [wanted.clone(), wanted.clone()]
+                && paths(&best)
+                    .iter()
+                    .all(|paths| paths.len() == single && paths.iter().all(|p| wanted.contains(p)))
+        };
+        eventually(what, so, || format!("{:?} {:?}\n{}", paths(&all), paths(&best), world.picture()));
+    };
+    expect("both paths are told", &["64512 65001", "64512 65002"], 1);
+    sources[0].birdc("disable own_node4");
+    sources[0].birdc("disable own_node6");
+    expect("one is left", &["64512 65002"], 1);
+    sources[0].birdc("enable own_node4");
+    sources[0].birdc("enable own_node6");
+    expect("both are told again", &["64512 65001", "64512 65002"], 1);
+    sources.iter().for_each(|router| {
+        router.birdc("disable own_node4");
+        router.birdc("disable own_node6");
+    });
+    expect("none is left", &[], 0);
+}
