@@ -61,7 +61,7 @@ pub struct ApplyOutcome {
 }
 
 enum Change {
-    Replace(Plan),
+    Replace(Box<Plan>),
     Updates(Vec<Update>),
 }
 
@@ -128,7 +128,7 @@ impl Dataplane {
 
     /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
     pub async fn replace(&self, plan: Plan) -> Result<()> {
-        let outcome = self.send(Change::Replace(plan)).await?;
+        let outcome = self.send(Change::Replace(Box::new(plan))).await?;
         for failure in outcome.failures {
             tracing::warn!(
                 object = failure.object,
@@ -246,7 +246,7 @@ impl Engine {
             Change::Replace(plan) => {
                 self.enforcer.replace(&plan);
                 self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));
-                self.core.replace(plan);
+                self.core.replace(*plan);
                 self.stale.links = true;
             }
             Change::Updates(updates) => {
