@@ -15,12 +15,16 @@ const LABEL_RULE: &str =
 
 /// Whether `text` is lower-case letters, digits and inner dashes.
 pub fn is_label(text: &str) -> bool {
+    is_label_part(text.as_bytes())
+}
+
+fn is_label_part(text: &[u8]) -> bool {
     is_enclosed(text, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == b'-')
 }
 
 /// A non-empty text of `core` characters, with `inner` ones allowed except at both ends.
-fn is_enclosed(text: &str, core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
-    match text.as_bytes() {
+fn is_enclosed(text: &[u8], core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
+    match text {
         [] => false,
         [only] => core(*only),
         [first, middle @ .., last] => {
@@ -35,7 +39,8 @@ pub fn check_dotted(name: &str) -> Result<(), String> {
         return Err("must not be empty".to_owned());
     }
     check_length(name, MAX_NAME)?;
-    if name.split('.').all(is_label) { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
+    let fits = name.as_bytes().split(|byte| *byte == b'.').all(is_label_part);
+    if fits { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
 }
 
 /// The rule for a name without dots.
@@ -80,7 +85,8 @@ fn check_policy_name(name: &str) -> Result<(), String> {
 
 /// Kubernetes' qualified name: an optional DNS prefix and a slash, then up to 63 characters.
 pub fn check_qualified(key: &str) -> Result<(), String> {
-    let name = match key.split_once('/') {
+    let slash = key.bytes().position(|byte| byte == b'/');
+    let name = match slash.map(|slash| (&key[..slash], &key[slash + 1..])) {
         Some((prefix, name)) => {
             check_dotted(prefix).map_err(|reason| format!("prefix part {reason}"))?;
             name
@@ -111,7 +117,7 @@ pub fn check_label_value(value: &str) -> Result<(), String> {
 }
 
 fn is_label_text(text: &str) -> bool {
-    is_enclosed(text, |c| c.is_ascii_alphanumeric(), |c| matches!(c, b'-' | b'_' | b'.'))
+    is_enclosed(text.as_bytes(), |c| c.is_ascii_alphanumeric(), |c| matches!(c, b'-' | b'_' | b'.'))
 }
 
 /// The key of an annotation: a qualified name, but in any case.
@@ -182,23 +188,19 @@ impl<'a> WorkloadEndpointParts<'a> {
 
     /// Whether this is the name that the parts make; quicker than to make it.
     pub fn make(&self, name: &str) -> bool {
-        let mut rest = name;
+        let mut rest = name.bytes();
         for (nth, (_, value)) in self.segments().into_iter().enumerate() {
-            if value.is_empty() || value.starts_with('-') || value.ends_with('-') {
+            let fits = !value.is_empty() && !value.starts_with('-') && !value.ends_with('-');
+            if !fits || (nth > 0 && rest.next() != Some(b'-')) {
                 return false;
             }
-            let separator = if nth == 0 { "" } else { "-" };
-            let Some(mut after) = rest.strip_prefix(separator) else { return false };
-            for (nth, piece) in value.split('-').enumerate() {
-                let dash = if nth == 0 { "" } else { "--" };
-                let Some(found) = after.strip_prefix(dash).and_then(|after| after.strip_prefix(piece)) else {
+            for byte in value.bytes() {
+                if rest.next() != Some(byte) || (byte == b'-' && rest.next() != Some(b'-')) {
                     return false;
-                };
-                after = found;
+                }
             }
-            rest = after;
         }
-        rest.is_empty()
+        rest.next().is_none()
     }
 
     /// What the names of all endpoints with the known leading parts begin with. Names of other endpoints may

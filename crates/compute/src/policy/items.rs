@@ -1,11 +1,13 @@
 //! Whatever has labels and addresses: workload endpoints, host endpoints, network sets, of the whole cluster.
 
 use super::ids::Ids;
+use super::index::Index;
+use super::list::{List, Numbers};
 use super::pool::Pool;
-use super::words::{ClassId, Word};
-use hashbrown::{DefaultHashBuilder, HashTable};
+use super::texts::{Room, Span};
+use super::words::{ClassId, Word, Words};
 use ipnet::IpNet;
-use std::hash::BuildHasher;
+use tortie_model::{Key, Kind};
 
 pub(super) type ItemId = u32;
 
@@ -17,9 +19,26 @@ pub(super) struct NamedPort {
     pub port: u16,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ItemKind {
+    Workload,
+    Host,
+    NetworkSet,
+    GlobalNetworkSet,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ItemName<'a> {
+    pub kind: ItemKind,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
 #[derive(Debug)]
 pub(super) struct Item {
-    name: Box<str>,
+    kind: ItemKind,
+    pub namespace: Word,
+    name: Span,
     pub class: ClassId,
     nets: Nets,
     ports: u32,
@@ -30,6 +49,7 @@ pub(super) struct Item {
 /// What an item is made of. Nets and ports are sorted and each is there once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
+    pub namespace: Word,
     pub class: ClassId,
     pub node: Word,
     pub nets: &'a [IpNet],
@@ -43,23 +63,16 @@ enum Nets {
     Many(Box<[IpNet]>),
 }
 
-/// A net of an item.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    item: ItemId,
-    nth: u32,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Items {
-    slots: Vec<Option<Item>>,
-    free: Vec<ItemId>,
-    by_name: HashTable<ItemId>,
-    by_net: HashTable<Place>,
+    slots: List<Option<Item>>,
+    numbers: Numbers,
+    by_name: Index,
+    names: Room,
+    by_net: Index,
     /// By class; empty for classes without items.
-    of_class: Vec<Ids>,
+    of_class: List<Ids>,
     ports: Pool<Box<[NamedPort]>>,
-    hasher: DefaultHashBuilder,
 }
 
 impl Nets {
@@ -71,14 +84,38 @@ impl Nets {
     }
 }
 
+impl<'a> ItemName<'a> {
+    pub fn of(key: &'a Key) -> ItemName<'a> {
+        let Key::Resource { kind, namespace, name } = key else {
+            return ItemName { kind: ItemKind::GlobalNetworkSet, namespace: "", name: "" };
+        };
+        let kind = match kind {
+            Kind::WorkloadEndpoint => ItemKind::Workload,
+            Kind::HostEndpoint => ItemKind::Host,
+            Kind::NetworkSet => ItemKind::NetworkSet,
+            _ => ItemKind::GlobalNetworkSet,
+        };
+        ItemName { kind, namespace, name }
+    }
+}
+
 impl Items {
-    pub fn find(&self, name: &str) -> Option<ItemId> {
-        let same = |id: &ItemId| self.get(*id).is_some_and(|item| *item.name == *name);
-        self.by_name.find(self.hasher.hash_one(name), same).copied()
+    pub fn find(&self, words: &Words, name: ItemName<'_>) -> Option<ItemId> {
+        let namespace = words.find(name.namespace)?;
+        let is_it = |id| {
+            let Some(item) = self.get(id) else { return false };
+            let same = item.kind == name.kind && item.namespace == namespace;
+            same && self.names.get(item.name) == name.name.as_bytes()
+        };
+        self.by_name.find(self.hash(name.kind, namespace, name.name.as_bytes()), is_it)
+    }
+
+    fn hash(&self, kind: ItemKind, namespace: Word, name: &[u8]) -> u32 {
+        self.by_name.hash(&(kind, namespace, name))
     }
 
     pub fn get(&self, id: ItemId) -> Option<&Item> {
-        self.slots.get(id as usize)?.as_ref()
+        self.slots.get(id)?.as_ref()
     }
 
     pub fn nets(&self, id: ItemId) -> &[IpNet] {
@@ -91,16 +128,14 @@ impl Items {
 
     pub fn of_class(&self, class: ClassId) -> &Ids {
         static NOTHING: Ids = Ids::None;
-        self.of_class.get(class as usize).unwrap_or(&NOTHING)
+        self.of_class.get(class).unwrap_or(&NOTHING)
     }
 
     /// Everything that has exactly this net.
     pub fn having(&self, net: IpNet) -> impl Iterator<Item = (ItemId, &Item)> {
-        let hash = self.hasher.hash_one(net);
-        self.by_net.iter_hash(hash).filter_map(move |place| {
-            let item = self.get(place.item)?;
-            (item.nets.as_slice().get(place.nth as usize) == Some(&net)).then_some((place.item, item))
-        })
+        let candidates = self.by_net.candidates(self.by_net.hash(&net));
+        let found = candidates.filter_map(|id| Some((id, self.get(id)?)));
+        found.filter(move |(_, item)| item.nets.as_slice().binary_search(&net).is_ok())
     }
 
     pub fn is(&self, id: ItemId, parts: &Parts<'_>) -> bool {
@@ -109,10 +144,13 @@ impl Items {
             && self.ports(id) == parts.ports
     }
 
-    pub fn insert(&mut self, name: &str, parts: Parts<'_>) -> ItemId {
-        let Parts { class, node, nets, ports } = parts;
+    pub fn insert(&mut self, kind: ItemKind, name: &str, parts: Parts<'_>) -> ItemId {
+        let Parts { namespace, class, node, nets, ports } = parts;
+        let name = name.as_bytes();
         let item = Item {
-            name: name.into(),
+            kind,
+            namespace,
+            name: self.names.put(name),
             class,
             nets: match nets {
                 [net] => Nets::One(*net),
@@ -121,49 +159,26 @@ impl Items {
             ports: self.ports.hold(ports, || ports.into()),
             node,
         };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = Some(item);
-                id
-            }
-            None => {
-                self.slots.push(Some(item));
-                (self.slots.len() - 1) as ItemId
-            }
-        };
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        let item_of = |id: ItemId| slots.get(id as usize).and_then(Option::as_ref);
-        self.by_name.insert_unique(hasher.hash_one(name), id, |id| {
-            item_of(*id).map_or(0, |item| hasher.hash_one(&*item.name))
-        });
-        for (nth, net) in nets.iter().enumerate() {
-            self.by_net.insert_unique(hasher.hash_one(net), Place { item: id, nth: nth as u32 }, |place| {
-                let nets = item_of(place.item).map_or(&[][..], |item| item.nets.as_slice());
-                nets.get(place.nth as usize).map_or(0, |net| hasher.hash_one(net))
-            });
+        let id = self.numbers.take();
+        *self.slots.at(id) = Some(item);
+        self.by_name.insert(self.hash(kind, namespace, name), id);
+        for net in nets {
+            self.by_net.insert(self.by_net.hash(net), id);
         }
-        if self.of_class.len() <= class as usize {
-            self.of_class.resize(class as usize + 1, Ids::None);
-        }
-        self.of_class[class as usize].insert(id);
+        self.of_class.at(class).insert(id);
         id
     }
 
     /// The item and the ports that it held.
     pub fn remove(&mut self, id: ItemId) -> Option<(Item, Box<[NamedPort]>)> {
-        let item = self.slots.get_mut(id as usize)?.take()?;
-        if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(&*item.name), |other| *other == id) {
-            entry.remove();
-        }
+        let item = self.slots.get_mut(id)?.take()?;
+        self.by_name.remove(self.hash(item.kind, item.namespace, self.names.get(item.name)), id);
+        self.names.take_back(item.name);
         for net in item.nets.as_slice() {
-            if let Ok(entry) = self.by_net.find_entry(self.hasher.hash_one(net), |place| place.item == id) {
-                entry.remove();
-            }
+            self.by_net.remove(self.by_net.hash(net), id);
         }
-        if let Some(ids) = self.of_class.get_mut(item.class as usize) {
-            ids.remove(id);
-        }
-        self.free.push(id);
+        self.of_class.at(item.class).remove(id);
+        self.numbers.give_back(id);
         let ports = self.ports.get(item.ports).cloned().unwrap_or_default();
         self.ports.release(item.ports);
         Some((item, ports))
@@ -173,7 +188,12 @@ impl Items {
         self.by_name.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Item, &[IpNet])> {
-        self.slots.iter().flatten().map(|item| (&*item.name, item, item.nets.as_slice()))
+    /// Every workload endpoint of the cluster, with its name and its addresses.
+    pub fn workloads(&self) -> impl Iterator<Item = (&str, &Item, &[IpNet])> {
+        let workloads = self.slots.iter().flatten().filter(|item| item.kind == ItemKind::Workload);
+        workloads.map(|item| {
+            let name = std::str::from_utf8(self.names.get(item.name)).unwrap_or_default();
+            (name, item, item.nets.as_slice())
+        })
     }
 }

@@ -8,9 +8,11 @@
 //! takes one look at all label sets; from then on the shelf is kept up to date.
 
 use super::ids::Ids;
+use super::labels::Label;
+use super::list::List;
 use super::pool::Pool;
-use super::shelf::Shelf;
-use super::words::{ClassId, Gift, Label, Word, Words};
+use super::shelf::{Holders, Shelf};
+use super::words::{ClassId, Gift, Word, Words};
 use hashbrown::HashMap;
 use tortie_model::selector::{Requirement, Requirements, Selector};
 
@@ -23,7 +25,7 @@ const FEW_SHELVES: usize = 8;
 pub(super) struct Matcher {
     selectors: Pool<Box<Selector>>,
     /// By selector.
-    drawers: Vec<Drawer>,
+    drawers: List<Drawer>,
     shelves: HashMap<Word, Shelf>,
     /// Shelves that no selector needs at the moment. They are kept for a while: selectors come back.
     unused: usize,
@@ -31,8 +33,9 @@ pub(super) struct Matcher {
     /// How many classes a selector matches.
     counts: HashMap<SelectorId, u32>,
     /// Label set to classes.
-    of_labels: Vec<Ids>,
-    of_profile: HashMap<Word, Ids>,
+    of_labels: List<Ids>,
+    /// Profile to classes.
+    of_profile: Holders,
     matched: HashMap<ClassId, Ids>,
     pub evaluations: Evaluations,
 }
@@ -103,6 +106,7 @@ impl Matcher {
             return id;
         }
         let requirements = selector.requirements();
+        self.make_shelves(words, keys(&requirements));
         keys(&requirements).for_each(|key| self.need(words, key));
         let drawer = self.choose(words, &requirements);
         match drawer {
@@ -122,7 +126,7 @@ impl Matcher {
                 self.note(class, id, true);
             }
         }
-        *at(&mut self.drawers, id) = drawer;
+        *self.drawers.at(id) = drawer;
         id
     }
 
@@ -134,7 +138,7 @@ impl Matcher {
         for class in self.matching(id) {
             self.note(class, id, false);
         }
-        let drawer = std::mem::take(at(&mut self.drawers, id));
+        let drawer = std::mem::take(self.drawers.at(id));
         if let Drawer::Unfiled = drawer {
             self.unfiled.remove(id);
         }
@@ -148,32 +152,47 @@ impl Matcher {
         }
     }
 
-    /// A selector needs a label key.
-    fn need(&mut self, words: &mut Words, key: &str) {
-        let key = words.hold(key);
-        if let Some(shelf) = self.shelves.get_mut(&key) {
-            self.unused -= usize::from(shelf.users == 0);
-            shelf.users += 1;
-            words.release(key);
+    /// Selectors are about to come: all the shelves that they need take one look at the label sets together.
+    pub fn prepare<'a>(&mut self, words: &mut Words, selectors: impl Iterator<Item = &'a Selector>) {
+        let keys = selectors.flat_map(|selector| keys(&selector.requirements()).collect::<Vec<_>>());
+        self.make_shelves(words, keys);
+    }
+
+    fn make_shelves<'a>(&mut self, words: &mut Words, keys: impl Iterator<Item = &'a str>) {
+        let mut new: HashMap<Word, Shelf> = HashMap::new();
+        for key in keys {
+            let known = |word| self.shelves.contains_key(&word) || new.contains_key(&word);
+            if !words.find(key).is_some_and(known) {
+                new.insert(words.hold(key), Shelf::default());
+            }
+        }
+        if new.is_empty() {
             return;
         }
-        let mut shelf = Shelf { users: 1, ..Shelf::default() };
-        let value_in = |labels: &[Label]| labels.iter().find(|label| label.0 == key).map(|label| label.1);
         let there = self.of_labels.iter().zip(0..).filter(|(classes, _)| !classes.is_empty());
         for (_, labels) in there {
-            let value = value_in(words.label_set(labels));
-            value.into_iter().for_each(|value| shelf.holders.insert(value, labels));
+            for (key, value) in words.label_set(labels) {
+                new.get_mut(&key).into_iter().for_each(|shelf| shelf.holders.insert(value, labels));
+            }
         }
-        for profile in self.of_profile.keys().copied() {
-            let value = value_in(words.given_by(profile));
-            value.into_iter().for_each(|value| shelf.givers.insert(value, profile));
+        for profile in self.of_profile.words() {
+            for (key, value) in words.given_by(profile) {
+                new.get_mut(&key).into_iter().for_each(|shelf| shelf.givers.insert(value, profile));
+            }
         }
-        self.shelves.insert(key, shelf);
+        self.unused += new.len();
+        self.shelves.extend(new);
+    }
+
+    fn need(&mut self, words: &Words, key: &str) {
+        if let Some(shelf) = words.find(key).and_then(|key| self.shelves.get_mut(&key)) {
+            self.unused -= usize::from(shelf.users == 0);
+            shelf.users += 1;
+        }
     }
 
     fn need_no_more(&mut self, words: &Words, key: &str) {
-        let shelf = words.find(key).and_then(|key| self.shelves.get_mut(&key));
-        if let Some(shelf) = shelf {
+        if let Some(shelf) = words.find(key).and_then(|key| self.shelves.get_mut(&key)) {
             shelf.users -= 1;
             self.unused += usize::from(shelf.users == 0);
         }
@@ -195,7 +214,7 @@ impl Matcher {
 
     /// The classes that a selector matches.
     pub fn matching(&self, id: SelectorId) -> Vec<ClassId> {
-        let Some(drawer) = self.drawers.get(id as usize) else { return Vec::new() };
+        let Some(drawer) = self.drawers.get(id) else { return Vec::new() };
         if !self.matches_any(id) {
             return Vec::new();
         }
@@ -206,18 +225,16 @@ impl Matcher {
 
     /// A class that has not been here comes.
     pub fn enter(&mut self, words: &Words, class: ClassId) {
-        let labels = words.parts(class).labels;
-        let classes = at(&mut self.of_labels, labels);
+        let labels = words.labels_of(class);
+        let classes = self.of_labels.at(labels);
         let first = classes.is_empty();
         classes.insert(class);
         if first {
-            self.shelve(words.own_labels(class), |shelf, value| shelf.holders.insert(value, labels));
+            self.shelve(words.label_set(labels), |shelf, value| shelf.holders.insert(value, labels));
         }
         for profile in words.profiles(class) {
-            let classes = self.of_profile.entry(*profile).or_default();
-            let first = classes.is_empty();
-            classes.insert(class);
-            if first {
+            self.of_profile.insert(*profile, class);
+            if self.of_profile.count(*profile) == 1 {
                 self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.insert(value, *profile));
             }
         }
@@ -232,16 +249,14 @@ impl Matcher {
         for id in matched.iter() {
             self.note(class, id, false);
         }
-        let labels = words.parts(class).labels;
-        let classes = at(&mut self.of_labels, labels);
+        let labels = words.labels_of(class);
+        let classes = self.of_labels.at(labels);
         if classes.remove(class) && classes.is_empty() {
-            self.shelve(words.own_labels(class), |shelf, value| shelf.holders.remove(value, labels));
+            self.shelve(words.label_set(labels), |shelf, value| shelf.holders.remove(value, labels));
         }
         for profile in words.profiles(class) {
-            let Some(classes) = self.of_profile.get_mut(profile) else { continue };
-            classes.remove(class);
-            if classes.is_empty() {
-                self.of_profile.remove(profile);
+            self.of_profile.remove(*profile, class);
+            if self.of_profile.count(*profile) == 0 {
                 self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.remove(value, *profile));
             }
         }
@@ -250,24 +265,25 @@ impl Matcher {
     /// A profile gives other labels now. What that means for its heirs is found out by [`Matcher::compare`].
     pub fn regive(&mut self, words: &Words, gift: &Gift) {
         let profile = gift.profile;
-        if self.of_profile.contains_key(&profile) {
-            self.shelve(&gift.old, |shelf, value| shelf.givers.remove(value, profile));
+        if self.of_profile.count(profile) > 0 {
+            let old = gift.old.into_iter().flat_map(|labels| words.label_set(labels));
+            self.shelve(old, |shelf, value| shelf.givers.remove(value, profile));
             self.shelve(words.given_by(profile), |shelf, value| shelf.givers.insert(value, profile));
         }
     }
 
     /// Does something with the shelves of those labels that have one.
-    fn shelve(&mut self, labels: &[Label], change: impl Fn(&mut Shelf, Word)) {
+    fn shelve(&mut self, labels: impl Iterator<Item = Label>, change: impl Fn(&mut Shelf, Word)) {
         for (key, value) in labels {
-            if let Some(shelf) = self.shelves.get_mut(key) {
-                change(shelf, *value);
+            if let Some(shelf) = self.shelves.get_mut(&key) {
+                change(shelf, value);
             }
         }
     }
 
     /// The classes that take labels from a profile.
     pub fn heirs(&self, profile: Word) -> Vec<ClassId> {
-        self.of_profile.get(&profile).map(|classes| classes.iter().collect()).unwrap_or_default()
+        self.of_profile.of(profile).collect()
     }
 
     /// How the selectors of a class change now that it inherits other labels; to be told to [`Matcher::settle`].
@@ -306,10 +322,9 @@ impl Matcher {
     }
 
     fn matching_now(&mut self, words: &Words, class: ClassId) -> Vec<SelectorId> {
-        let given = words.profiles(class).iter().flat_map(|profile| words.given_by(*profile));
         let mut ids: Vec<SelectorId> = self.unfiled.iter().collect();
-        for (key, value) in words.own_labels(class).iter().chain(given) {
-            ids.extend(self.shelves.get(key).into_iter().flat_map(|shelf| shelf.asking(*value)));
+        for (key, value) in words.all_labels(class) {
+            ids.extend(self.shelves.get(&key).into_iter().flat_map(|shelf| shelf.asking(value)));
         }
         ids.sort_unstable();
         ids.dedup();
@@ -368,8 +383,8 @@ impl Matcher {
         }
         drawer.each(|key, value| {
             let Some(Shelf { holders, givers, .. }) = self.shelves.get(&key) else { return };
-            let of_labels = |labels: u32| self.of_labels.get(labels as usize).into_iter().flat_map(Ids::iter);
-            let of_profile = |profile: u32| self.of_profile.get(&profile).into_iter().flat_map(Ids::iter);
+            let of_labels = |labels: u32| self.of_labels.get(labels).into_iter().flat_map(Ids::iter);
+            let of_profile = |profile: u32| self.of_profile.of(profile);
             match value {
                 Some(value) => {
                     classes.extend(holders.of(value).flat_map(of_labels));
@@ -412,12 +427,4 @@ impl Evaluations {
 fn keys<'a>(requirements: &Requirements<'a>) -> impl Iterator<Item = &'a str> {
     let asked = requirements.labels.iter().filter(|(_, requirement)| **requirement != Requirement::Absent);
     asked.map(|(key, _)| *key)
-}
-
-/// The place of a number in a list that is as long as it must be.
-fn at<T: Clone + Default>(list: &mut Vec<T>, number: u32) -> &mut T {
-    if list.len() <= number as usize {
-        list.resize(number as usize + 1, T::default());
-    }
-    &mut list[number as usize]
 }

@@ -13,8 +13,11 @@ mod archive;
 mod convert;
 mod draft;
 mod ids;
+mod index;
 mod items;
 mod kubernetes;
+mod labels;
+mod list;
 mod locals;
 mod matcher;
 mod order;
@@ -32,7 +35,7 @@ use crate::workloads::Name;
 use archive::Archive;
 use convert::Converter;
 use ipnet::IpNet;
-use items::{ItemId, Items, NamedPort, Parts};
+use items::{Item, ItemId, ItemKind, ItemName, Items, NamedPort, Parts};
 use locals::{Frame, Local, Locals};
 pub use matcher::Evaluations;
 use matcher::Matcher;
@@ -41,7 +44,7 @@ use roster::Roster;
 use sets::{Sets, World};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use subject::{HOST, Subject, WORKLOAD, item_name};
+use subject::Subject;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource};
 use tortie_plan::{Guard, Update, Workload, WorkloadId};
@@ -127,7 +130,7 @@ impl Policies {
                 self.mark(concerned);
             }
             Kind::NetworkSet | Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::WorkloadEndpoint => {
-                self.remove_item(&item_name(key));
+                self.remove_item(ItemName::of(key));
             }
             _ => {
                 let concerned = self.roster.remove(&mut self.words, &mut self.here, key);
@@ -138,7 +141,7 @@ impl Policies {
 
     /// Any endpoint of the cluster, as others see it.
     pub fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
-        self.put_item(&item_name(key), Subject::of_workload(endpoint));
+        self.put_item(ItemName::of(key), Subject::of_workload(endpoint));
     }
 
     /// How an endpoint of this node looks apart from what is computed. It has been told by `put_endpoint` before.
@@ -149,7 +152,7 @@ impl Policies {
         workload: &Workload,
         endpoint: &WorkloadEndpoint,
     ) {
-        let Some(item) = self.items.find(&item_name(key)) else { return };
+        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
         let sources = endpoint.spec.allow_spoofed_source_prefixes.iter();
         let guard = Guard {
             interface: workload.interface.clone(),
@@ -164,14 +167,14 @@ impl Policies {
 
     /// An endpoint is not one of this node's, or is no good.
     pub fn remove_workload(&mut self, key: &Key) {
-        if let Some(item) = self.items.find(&item_name(key)) {
+        if let Some(item) = self.items.find(&self.words, ItemName::of(key)) {
             self.remove_local(item);
         }
     }
 
     /// Whether an endpoint of this node has the interface it asks for.
     pub fn set_wired(&mut self, key: &Key, wired: bool) {
-        let Some(item) = self.items.find(&item_name(key)) else { return };
+        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
         if let Some(local) = self.locals.all.get_mut(&item) {
             local.wired = wired;
             self.settle(item);
@@ -192,14 +195,14 @@ impl Policies {
 
     fn put_checked(&mut self, key: &Key, problem: Option<String>, subject: Subject) -> Option<String> {
         match problem {
-            None => self.put_item(&item_name(key), subject),
-            Some(_) => self.remove_item(&item_name(key)),
+            None => self.put_item(ItemName::of(key), subject),
+            Some(_) => self.remove_item(ItemName::of(key)),
         }
         problem
     }
 
     fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint, good: bool) {
-        let Some(item) = self.items.find(&item_name(key)) else { return };
+        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
         if !good || endpoint.spec.node != self.host {
             self.remove_local(item);
             return;
@@ -213,15 +216,16 @@ impl Policies {
         self.put_local(item, Frame::Host(endpoint.metadata.name.clone(), frame), Some(true));
     }
 
-    fn put_item(&mut self, name: &str, subject: Subject) {
+    fn put_item(&mut self, name: ItemName<'_>, subject: Subject) {
+        let known = self.items.find(&self.words, name);
+        let namespace = self.words.hold(name.namespace);
         let class = subject.class(&mut self.words);
         let ports: Vec<NamedPort> = subject.ports(&mut self.words);
         let node = subject.node(&mut self.words);
-        let parts = Parts { class, node, nets: subject.nets(), ports: &ports };
-        let known = self.items.find(name);
+        let parts = Parts { namespace, class, node, nets: subject.nets(), ports: &ports };
         if known.is_some_and(|known| self.items.is(known, &parts)) {
             self.words.release_class(class);
-            self.release_words(node, &ports);
+            self.release_words([namespace, node], &ports);
             return;
         }
         if self.words.holders(class) == 1 {
@@ -235,31 +239,34 @@ impl Policies {
         // The item keeps its number if it had one: the number is taken again at once.
         let local = known.and_then(|known| self.locals.all.remove(&known));
         let old = known.and_then(|known| self.items.remove(known));
-        let item = self.items.insert(name, parts);
+        let item = self.items.insert(name.kind, name.name, parts);
         if known.is_none() {
-            self.workloads += usize::from(name.starts_with(WORKLOAD));
-            self.host_endpoints += usize::from(name.starts_with(HOST));
+            self.workloads += usize::from(name.kind == ItemKind::Workload);
+            self.host_endpoints += usize::from(name.kind == ItemKind::Host);
         }
         if let Some(local) = local {
             self.locals.all.insert(item, local);
             self.settle(item);
         }
         if let Some((old, ports)) = old {
-            self.drop_class(old.class);
-            self.release_words(old.node, &ports);
+            self.forget_item(&old, &ports);
         }
     }
 
-    fn remove_item(&mut self, name: &str) {
-        let Some(item) = self.items.find(name) else { return };
+    fn remove_item(&mut self, name: ItemName<'_>) {
+        let Some(item) = self.items.find(&self.words, name) else { return };
         self.remove_local(item);
         self.touch_item(item);
-        self.workloads -= usize::from(name.starts_with(WORKLOAD));
-        self.host_endpoints -= usize::from(name.starts_with(HOST));
+        self.workloads -= usize::from(name.kind == ItemKind::Workload);
+        self.host_endpoints -= usize::from(name.kind == ItemKind::Host);
         if let Some((old, ports)) = self.items.remove(item) {
-            self.drop_class(old.class);
-            self.release_words(old.node, &ports);
+            self.forget_item(&old, &ports);
         }
+    }
+
+    fn forget_item(&mut self, old: &Item, ports: &[NamedPort]) {
+        self.drop_class(old.class);
+        self.release_words([old.namespace, old.node], ports);
     }
 
     fn touch_item(&mut self, item: ItemId) {
@@ -275,8 +282,8 @@ impl Policies {
         self.words.release_class(class);
     }
 
-    fn release_words(&mut self, node: Word, ports: &[NamedPort]) {
-        self.words.release(node);
+    fn release_words(&mut self, names: [Word; 2], ports: &[NamedPort]) {
+        names.into_iter().for_each(|word| self.words.release(word));
         ports.iter().for_each(|port| self.words.release(port.name));
     }
 
@@ -407,9 +414,7 @@ impl Policies {
         let forgotten =
             self.roster.flush(words, here, converter, &mut policies, &mut gone_policies, &mut needs);
         self.profiles.flush(words, converter, &mut profiles, &mut gone_profiles, &mut needs);
-        for need in &needs.new {
-            self.sets.hold(&mut self.words, &mut self.everyone, need);
-        }
+        self.sets.hold_all(&mut self.words, &mut self.everyone, &needs.new);
         for need in &needs.old {
             self.sets.release(&need.id);
         }
@@ -426,9 +431,8 @@ impl Policies {
 
     /// Endpoints of other nodes: name, node, addresses.
     pub fn remote_workloads(&self) -> impl Iterator<Item = (Name, &str, Vec<IpAddr>)> {
-        self.items.iter().filter_map(|(name, item, nets)| {
-            let (namespace, name) = name.strip_prefix(WORKLOAD)?.split_once('/')?;
-            let node = self.words.text(item.node);
+        self.items.workloads().filter_map(|(name, item, nets)| {
+            let (namespace, node) = (self.words.text(item.namespace), self.words.text(item.node));
             let addresses = nets.iter().map(IpNet::addr).collect();
             (node != self.host).then(|| ((namespace.to_owned(), name.to_owned()), node, addresses))
         })

@@ -1,15 +1,15 @@
 //! Values kept once, however many hold them: each has a four-byte name and a count of its holders.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use super::index::Index;
+use super::list::{List, Numbers};
 use std::borrow::Borrow;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 #[derive(Debug)]
 pub(super) struct Pool<T> {
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
-    table: HashTable<u32>,
-    hasher: DefaultHashBuilder,
+    slots: List<Slot<T>>,
+    numbers: Numbers,
+    index: Index,
 }
 
 #[derive(Debug)]
@@ -18,9 +18,15 @@ struct Slot<T> {
     holders: u32,
 }
 
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot { value: None, holders: 0 }
+    }
+}
+
 impl<T> Default for Pool<T> {
     fn default() -> Self {
-        Pool { slots: Vec::new(), free: Vec::new(), table: HashTable::new(), hasher: Default::default() }
+        Pool { slots: List::default(), numbers: Numbers::default(), index: Index::default() }
     }
 }
 
@@ -31,41 +37,27 @@ impl<T: Eq + Hash> Pool<T> {
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
     {
-        let hash = self.hasher.hash_one(value);
-        let same = |id: &u32| self.slots[*id as usize].value.as_ref().is_some_and(|v| v.borrow() == value);
-        if let Some(id) = self.table.find(hash, same).copied() {
-            self.slots[id as usize].holders += 1;
+        let hash = self.index.hash(value);
+        if let Some(id) = self.index.find(hash, |id| self.is(id, value)) {
+            self.slots.at(id).holders += 1;
             return id;
         }
-        let slot = Slot { value: Some(own()), holders: 1 };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = slot;
-                id
-            }
-            None => {
-                self.slots.push(slot);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        let rehash = |id: &u32| slots[*id as usize].value.as_ref().map_or(0, |value| hasher.hash_one(value));
-        self.table.insert_unique(hash, id, rehash);
+        let id = self.numbers.take();
+        *self.slots.at(id) = Slot { value: Some(own()), holders: 1 };
+        self.index.insert(hash, id);
         id
     }
 
     /// One holder less; returns the value if that was the last.
     pub fn release(&mut self, id: u32) -> Option<T> {
-        let slot = &mut self.slots[id as usize];
+        let slot = self.slots.at(id);
         slot.holders -= 1;
         if slot.holders > 0 {
             return None;
         }
         let value = slot.value.take()?;
-        if let Ok(entry) = self.table.find_entry(self.hasher.hash_one(&value), |other| *other == id) {
-            entry.remove();
-        }
-        self.free.push(id);
+        self.index.remove(self.index.hash(&value), id);
+        self.numbers.give_back(id);
         Some(value)
     }
 
@@ -74,19 +66,26 @@ impl<T: Eq + Hash> Pool<T> {
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
     {
-        let same = |id: &u32| self.slots[*id as usize].value.as_ref().is_some_and(|v| v.borrow() == value);
-        self.table.find(self.hasher.hash_one(value), same).copied()
+        self.index.find(self.index.hash(value), |id| self.is(id, value))
+    }
+
+    fn is<Q>(&self, id: u32, value: &Q) -> bool
+    where
+        T: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.get(id).is_some_and(|known| known.borrow() == value)
     }
 
     pub fn get(&self, id: u32) -> Option<&T> {
-        self.slots.get(id as usize)?.value.as_ref()
+        self.slots.get(id)?.value.as_ref()
     }
 
     pub fn holders(&self, id: u32) -> u32 {
-        self.slots.get(id as usize).map_or(0, |slot| slot.holders)
+        self.slots.get(id).map_or(0, |slot| slot.holders)
     }
 
     pub fn len(&self) -> usize {
-        self.table.len()
+        self.index.len()
     }
 }

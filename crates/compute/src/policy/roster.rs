@@ -4,15 +4,16 @@ use super::archive::{Archive, RulesId};
 use super::convert::{Converted, Converter};
 use super::draft::{Draft, Head, Stage};
 use super::ids::Ids;
+use super::index::Index;
+use super::list::{List, Numbers};
 use super::locals::{Layer, Layers};
 use super::matcher::{Matcher, SelectorId};
 use super::order::{Order, Place};
 use super::profiles::Needs;
 use super::sets::Need;
 use super::words::{ClassId, Word, Words};
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
 use tortie_model::{Key, Kind};
@@ -58,12 +59,11 @@ struct Tier {
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    slots: Vec<Option<Record>>,
-    free: Vec<u32>,
-    by_name: HashTable<u32>,
-    hasher: DefaultHashBuilder,
+    slots: List<Option<Record>>,
+    numbers: Numbers,
+    by_name: Index,
     /// By selector.
-    of_selector: Vec<Ids>,
+    of_selector: List<Ids>,
     /// Those in force.
     of_tier: HashMap<String, Ids>,
     tiers: BTreeMap<String, Tier>,
@@ -115,25 +115,31 @@ impl Name {
 
 impl Record {
     fn id(&self, words: &Words) -> PolicyId {
-        let nameless =
-            || PolicyId { kind: PolicyKind::NetworkPolicy, namespace: String::new(), name: String::new() };
-        let usual = || usual_id(&self.key.key(words)).unwrap_or_else(nameless);
-        self.renamed.as_deref().cloned().unwrap_or_else(usual)
+        let Name { kind, namespace, name } = self.key;
+        self.renamed.as_deref().cloned().unwrap_or_else(|| PolicyId {
+            kind: usual_kind(kind).unwrap_or(PolicyKind::NetworkPolicy),
+            namespace: words.text(namespace).to_owned(),
+            name: words.text(name).to_owned(),
+        })
     }
 }
 
-/// The name of a policy that follows from its key; none if the key is not one of a policy.
-fn usual_id(key: &Key) -> Option<PolicyId> {
-    let Key::Resource { kind, namespace, name } = key else { return None };
-    let kind = match kind {
+/// What a policy of a kind of resource is, unless its name says otherwise; none if the kind is not one of policies.
+fn usual_kind(kind: Kind) -> Option<PolicyKind> {
+    Some(match kind {
         Kind::NetworkPolicy => PolicyKind::NetworkPolicy,
         Kind::GlobalNetworkPolicy => PolicyKind::GlobalNetworkPolicy,
         Kind::StagedNetworkPolicy => PolicyKind::StagedNetworkPolicy,
         Kind::StagedGlobalNetworkPolicy => PolicyKind::StagedGlobalNetworkPolicy,
         Kind::StagedKubernetesNetworkPolicy => PolicyKind::StagedKubernetesNetworkPolicy,
         _ => return None,
-    };
-    Some(PolicyId { kind, namespace: namespace.clone(), name: name.clone() })
+    })
+}
+
+/// Whether the name of a policy is the one that follows from its key.
+fn is_usual(key: &Key, id: &PolicyId) -> bool {
+    let Key::Resource { kind, namespace, name } = key else { return false };
+    usual_kind(*kind) == Some(id.kind) && id.namespace == *namespace && id.name == *name
 }
 
 impl Roster {
@@ -147,16 +153,14 @@ impl Roster {
     }
 
     fn slot(&self, name: Name) -> Option<u32> {
-        let same = |slot: &u32| self.get(*slot).is_some_and(|record| record.key == name);
-        self.by_name.find(self.hasher.hash_one(name), same).copied()
+        let is_it = |slot| self.get(slot).is_some_and(|record| record.key == name);
+        self.by_name.find(self.by_name.hash(&name), is_it)
     }
 
     /// A record that is gone is not found any more: another one has its name now, or nobody.
     fn unname(&mut self, slot: u32) {
         let Some(name) = self.get(slot).map(|record| record.key) else { return };
-        if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(name), |other| *other == slot) {
-            entry.remove();
-        }
+        self.by_name.remove(self.by_name.hash(&name), slot);
     }
 
     /// Returns the classes whose endpoints are concerned.
@@ -197,7 +201,7 @@ impl Roster {
         selector: SelectorId,
         draft: Draft,
     ) -> Vec<ClassId> {
-        let Some(Some(record)) = self.slots.get_mut(slot as usize) else { return Vec::new() };
+        let Some(Some(record)) = self.slots.get_mut(slot) else { return Vec::new() };
         let revived = std::mem::take(&mut record.gone);
         let moved = revived || record.head != draft.head || record.selector != selector;
         let old = std::mem::replace(&mut record.selector, selector);
@@ -222,19 +226,13 @@ impl Roster {
     fn add(&mut self, words: &mut Words, key: &Key, selector: SelectorId, draft: Draft) {
         let Some(name) = Name::hold(words, key) else { return };
         let Draft { id, head, rules, .. } = draft;
-        let renamed = Some(id).filter(|id| usual_id(key).as_ref() != Some(id)).map(Box::new);
+        let renamed = Some(id).filter(|id| !is_usual(key, id)).map(Box::new);
         let record =
             Record { key: name, renamed, head, selector, rules, told: None, fresh: true, gone: false };
-        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
-        match self.slots.get_mut(slot as usize) {
-            Some(free) => *free = Some(record),
-            None => self.slots.push(Some(record)),
-        }
+        let slot = self.numbers.take();
+        *self.slots.at(slot) = Some(record);
         self.live += 1;
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        self.by_name.insert_unique(hasher.hash_one(name), slot, |slot| {
-            slots.get(*slot as usize).and_then(Option::as_ref).map_or(0, |record| hasher.hash_one(record.key))
-        });
+        self.by_name.insert(self.by_name.hash(&name), slot);
         self.list(selector, slot);
         self.changed.insert(slot);
     }
@@ -244,7 +242,7 @@ impl Roster {
         self.problems.remove(key);
         let slot = Name::find(words, key).and_then(|name| self.slot(name));
         let Some(slot) = slot else { return Vec::new() };
-        let Some(Some(record)) = self.slots.get_mut(slot as usize) else { return Vec::new() };
+        let Some(Some(record)) = self.slots.get_mut(slot) else { return Vec::new() };
         if std::mem::replace(&mut record.gone, true) {
             return Vec::new();
         }
@@ -277,16 +275,11 @@ impl Roster {
     }
 
     fn list(&mut self, selector: SelectorId, slot: u32) {
-        if self.of_selector.len() <= selector as usize {
-            self.of_selector.resize(selector as usize + 1, Ids::None);
-        }
-        self.of_selector[selector as usize].insert(slot);
+        self.of_selector.at(selector).insert(slot);
     }
 
     fn unlist(&mut self, selector: SelectorId, slot: u32) {
-        if let Some(slots) = self.of_selector.get_mut(selector as usize) {
-            slots.remove(slot);
-        }
+        self.of_selector.at(selector).remove(slot);
     }
 
     /// Returns the classes whose endpoints are concerned.
@@ -329,13 +322,13 @@ impl Roster {
 
     /// A selector began or ceased to match anything here.
     pub fn selector_changed(&mut self, selector: SelectorId) {
-        if let Some(slots) = self.of_selector.get(selector as usize) {
+        if let Some(slots) = self.of_selector.get(selector) {
             self.changed.extend(slots.iter());
         }
     }
 
     fn get(&self, slot: u32) -> Option<&Record> {
-        self.slots.get(slot as usize)?.as_ref()
+        self.slots.get(slot)?.as_ref()
     }
 
     pub fn id(&self, words: &Words, slot: u32) -> Option<PolicyId> {
@@ -365,7 +358,7 @@ impl Roster {
                 continue;
             }
             let place = (wanted && !self.is_shadowed(words, record)).then(|| self.place(words, record));
-            let Some(Some(record)) = self.slots.get_mut(slot as usize) else { continue };
+            let Some(Some(record)) = self.slots.get_mut(slot) else { continue };
             let Some(place) = place else {
                 self.order.remove(slot);
                 record.fresh = true;
@@ -418,10 +411,10 @@ impl Roster {
     pub fn forget(&mut self, words: &mut Words, archive: &mut Archive, slots: Vec<u32>) {
         for slot in slots {
             self.unname(slot);
-            let Some(record) = self.slots.get_mut(slot as usize).and_then(Option::take) else { continue };
+            let Some(record) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
             record.key.release(words);
             record.rules.into_iter().for_each(|rules| archive.release(rules));
-            self.free.push(slot);
+            self.numbers.give_back(slot);
         }
     }
 
@@ -434,7 +427,7 @@ impl Roster {
     pub fn layers(&self, here: &Matcher, class: ClassId) -> Layers {
         let mut slots: Vec<(u64, u32)> = Vec::new();
         for selector in here.matched(class).iter() {
-            let policies = self.of_selector.get(selector as usize).into_iter().flat_map(Ids::iter);
+            let policies = self.of_selector.get(selector).into_iter().flat_map(Ids::iter);
             let active = policies.filter(|slot| self.get(*slot).is_some_and(|record| record.told.is_some()));
             slots.extend(active.map(|slot| (self.order.number(slot), slot)));
         }

@@ -30,6 +30,15 @@ pub(super) enum Contents {
     Service(SetKind),
 }
 
+impl Contents {
+    fn selector(&self) -> Option<&Selector> {
+        match self {
+            Contents::Nets(selector) | Contents::Ports { selector, .. } => Some(selector),
+            Contents::Service(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Set {
     need: Arc<Need>,
@@ -137,7 +146,15 @@ impl Sets {
         sets.find(|set| matches!(set.source, Source::Nets(_))).map(|set| set.need.clone())
     }
 
-    pub fn hold(&mut self, words: &mut Words, matcher: &mut Matcher, need: &Arc<Need>) {
+    pub fn hold_all(&mut self, words: &mut Words, matcher: &mut Matcher, needs: &[Arc<Need>]) {
+        let unknown = needs.iter().filter(|need| !self.by_id.contains_key(&need.id));
+        let selectors: HashMap<&SetId, &Selector> =
+            unknown.filter_map(|need| Some((&need.id, need.of.selector()?))).collect();
+        matcher.prepare(words, selectors.into_values());
+        needs.iter().for_each(|need| self.hold(words, matcher, need));
+    }
+
+    fn hold(&mut self, words: &mut Words, matcher: &mut Matcher, need: &Arc<Need>) {
         if let Some(slot) = self.by_id.get(&need.id) {
             if let Some(Some(set)) = self.slots.get_mut(*slot as usize) {
                 set.uses += 1;

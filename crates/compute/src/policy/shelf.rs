@@ -13,14 +13,14 @@ pub(super) struct Shelf {
     /// The selectors that are filed here, whatever the value is.
     pub any: Ids,
     /// The selectors that are filed under a value.
-    pub by_value: HashMap<Word, Ids>,
+    pub by_value: Holders,
     /// The label sets that have the key.
     pub holders: Holders,
     /// The profiles that give it.
     pub givers: Holders,
 }
 
-/// By value. Many values have one holder: names, addresses, serial numbers. These are kept apart since they need less room.
+/// Who has a word. Many have one holder: names, addresses, serial numbers. These are kept apart since they need less room.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     one: HashMap<Word, u32>,
@@ -31,7 +31,7 @@ pub(super) struct Holders {
 impl Shelf {
     /// How much is found under the values.
     pub fn weight_of(&self, value: Word) -> usize {
-        self.holders.count(value) + self.by_value.get(&value).map_or(0, Ids::len)
+        self.holders.count(value) + self.by_value.count(value)
     }
 
     /// How much is found under the key.
@@ -41,27 +41,25 @@ impl Shelf {
 
     pub fn file(&mut self, value: Option<Word>, selector: u32) {
         match value {
-            Some(value) => self.by_value.entry(value).or_default().insert(selector),
-            None => self.any.insert(selector),
-        };
+            Some(value) => self.by_value.insert(value, selector),
+            None => {
+                self.any.insert(selector);
+            }
+        }
     }
 
     pub fn unfile(&mut self, value: Option<Word>, selector: u32) {
-        let Some(value) = value else {
-            self.any.remove(selector);
-            return;
-        };
-        if let Some(selectors) = self.by_value.get_mut(&value) {
-            selectors.remove(selector);
-            if selectors.is_empty() {
-                self.by_value.remove(&value);
+        match value {
+            Some(value) => self.by_value.remove(value, selector),
+            None => {
+                self.any.remove(selector);
             }
         }
     }
 
     /// The selectors that may match what has the key with this value.
     pub fn asking(&self, value: Word) -> impl Iterator<Item = u32> {
-        self.any.iter().chain(self.by_value.get(&value).into_iter().flat_map(Ids::iter))
+        self.any.iter().chain(self.by_value.of(value))
     }
 }
 
@@ -104,7 +102,12 @@ impl Holders {
         self.one.values().copied().chain(self.more.values().flat_map(Ids::iter))
     }
 
-    fn count(&self, value: Word) -> usize {
+    /// The words that somebody has.
+    pub fn words(&self) -> impl Iterator<Item = Word> {
+        self.one.keys().chain(self.more.keys()).copied()
+    }
+
+    pub fn count(&self, value: Word) -> usize {
         self.more.get(&value).map_or_else(|| usize::from(self.one.contains_key(&value)), Ids::len)
     }
 }
@@ -134,6 +137,8 @@ mod tests {
                     prop_assert_eq!(ours.count(value), of_value.count());
                 }
                 prop_assert_eq!(ours.all().count(), theirs.len());
+                let words: BTreeSet<u32> = theirs.iter().map(|(value, _)| *value).collect();
+                prop_assert_eq!(ours.words().collect::<BTreeSet<_>>(), words);
             }
         }
     }

@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tortie_model::kinds::{GlobalNetworkSet, HostEndpoint, NetworkSet, WorkloadEndpoint};
 use tortie_model::scalar::Protocol;
-use tortie_model::{Key, Kind};
 
 const NAMESPACE: &str = "projectcalico.org/namespace";
 const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
@@ -116,23 +115,3 @@ fn set<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a s
         labels.push((key, value));
     }
 }
-
-/// Different for things of different kinds.
-pub(super) fn item_name(key: &Key) -> String {
-    let Key::Resource { kind, namespace, name } = key else { return String::new() };
-    let kind = match kind {
-        Kind::WorkloadEndpoint => WORKLOAD,
-        Kind::HostEndpoint => HOST,
-        Kind::NetworkSet => 'n',
-        _ => 'g',
-    };
-    let mut text = String::with_capacity(namespace.len() + name.len() + 2);
-    text.push(kind);
-    text.push_str(namespace);
-    text.push('/');
-    text.push_str(name);
-    text
-}
-
-pub(super) const WORKLOAD: char = 'w';
-pub(super) const HOST: char = 'h';

@@ -1,6 +1,7 @@
 //! Texts kept once, however many hold them, close together: there are millions of short ones, for each of which an
 //! allocation of its own would cost as much as the text.
 
+use super::list::{List, Numbers};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::BuildHasher;
 
@@ -9,28 +10,30 @@ const CHUNK: usize = 1 << 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    slots: List<Slot>,
+    numbers: Numbers,
+    /// Without the hashes, unlike an index: there are too many of these.
     table: HashTable<u32>,
     hasher: DefaultHashBuilder,
     room: Room,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     span: Span,
     holders: u32,
 }
 
 /// Where a text lies: the upper half of `at` is the chunk, the lower the place in it.
-#[derive(Clone, Copy, Debug)]
-struct Span {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
     at: u32,
     len: u32,
 }
 
+/// Room for short texts.
 #[derive(Debug, Default)]
-struct Room {
+pub(super) struct Room {
     chunks: Vec<Vec<u8>>,
     /// The chunk that is being filled.
     open: usize,
@@ -39,13 +42,13 @@ struct Room {
 }
 
 impl Room {
-    fn get(&self, span: Span) -> &[u8] {
+    pub fn get(&self, span: Span) -> &[u8] {
         let (chunk, start) = (span.at as usize / CHUNK, span.at as usize % CHUNK);
         let whole = self.chunks.get(chunk).and_then(|chunk| chunk.get(start..start + span.len as usize));
         whole.unwrap_or_default()
     }
 
-    fn put(&mut self, text: &[u8]) -> Span {
+    pub fn put(&mut self, text: &[u8]) -> Span {
         let len = text.len() as u32;
         if let Some(at) = self.spare.get_mut(&len).and_then(Vec::pop) {
             let (chunk, start) = (at as usize / CHUNK, at as usize % CHUNK);
@@ -66,7 +69,7 @@ impl Room {
         Span { at, len }
     }
 
-    fn take_back(&mut self, span: Span) {
+    pub fn take_back(&mut self, span: Span) {
         match span.len as usize {
             0 => {}
             1..=CHUNK => self.spare.entry(span.len).or_default().push(span.at),
@@ -85,36 +88,26 @@ impl Texts {
 
     /// One holder more of a text that has a name.
     pub fn hold_again(&mut self, id: u32) {
-        self.slots[id as usize].holders += 1;
+        self.slots.at(id).holders += 1;
     }
 
     /// The name of a text, which somebody is about to hold.
     pub fn intern(&mut self, text: &str) -> u32 {
-        let text = text.as_bytes();
-        let hash = self.hasher.hash_one(text);
-        let (slots, room) = (&self.slots, &self.room);
-        if let Some(id) = self.table.find(hash, |id| room.get(slots[*id as usize].span) == text) {
+        let hash = self.hasher.hash_one(text.as_bytes());
+        if let Some(id) = self.table.find(hash, |id| self.bytes(*id) == text.as_bytes()) {
             return *id;
         }
-        let slot = Slot { span: self.room.put(text), holders: 0 };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = slot;
-                id
-            }
-            None => {
-                self.slots.push(slot);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        let (slots, room, hasher) = (&self.slots, &self.room, &self.hasher);
-        self.table.insert_unique(hash, id, |id| hasher.hash_one(room.get(slots[*id as usize].span)));
+        let id = self.numbers.take();
+        *self.slots.at(id) = Slot { span: self.room.put(text.as_bytes()), holders: 0 };
+        let Texts { slots, room, hasher, table, .. } = self;
+        let rehash = |id: &u32| hasher.hash_one(slots.get(*id).map_or(&[][..], |slot| room.get(slot.span)));
+        table.insert_unique(hash, id, rehash);
         id
     }
 
     /// One holder less; after the last one the name may become another text's.
     pub fn release(&mut self, id: u32) {
-        let slot = &mut self.slots[id as usize];
+        let slot = self.slots.at(id);
         slot.holders -= 1;
         if slot.holders > 0 {
             return;
@@ -125,19 +118,21 @@ impl Texts {
             entry.remove();
         }
         self.room.take_back(span);
-        self.free.push(id);
+        self.numbers.give_back(id);
     }
 
     pub fn find(&self, text: &str) -> Option<u32> {
-        let text = text.as_bytes();
-        let same = |id: &u32| self.room.get(self.slots[*id as usize].span) == text;
-        self.table.find(self.hasher.hash_one(text), same).copied()
+        let hash = self.hasher.hash_one(text.as_bytes());
+        self.table.find(hash, |id| self.bytes(*id) == text.as_bytes()).copied()
     }
 
     pub fn get(&self, id: u32) -> &str {
-        let bytes = self.slots.get(id as usize).map(|slot| self.room.get(slot.span)).unwrap_or_default();
         // What was put in was text.
-        std::str::from_utf8(bytes).unwrap_or_default()
+        std::str::from_utf8(self.bytes(id)).unwrap_or_default()
+    }
+
+    fn bytes(&self, id: u32) -> &[u8] {
+        self.slots.get(id).map(|slot| self.room.get(slot.span)).unwrap_or_default()
     }
 }
 

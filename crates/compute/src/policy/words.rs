@@ -3,6 +3,7 @@
 //! An endpoint has labels of its own and takes those of its profiles that it has not itself. Endpoints with the same
 //! labels and the same profiles are of one class: selectors are matched against classes, not endpoints.
 
+use super::labels::{Label, LabelSets, LabelsId};
 use super::pool::Pool;
 use super::texts::Texts;
 use hashbrown::HashMap;
@@ -12,39 +13,41 @@ use tortie_model::selector::Labels;
 pub(super) type Word = u32;
 pub(super) type ClassId = u32;
 
-pub(super) type Label = (Word, Word);
-
-/// Which labels and which profiles, as names in the pools.
+/// Which labels and which profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Class {
-    pub labels: u32,
-    pub profiles: u32,
+struct Class {
+    labels: LabelsId,
+    profiles: ProfileNames,
+}
+
+/// Nearly all endpoints have one profile or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ProfileNames {
+    None,
+    One(Word),
+    List(u32),
 }
 
 /// What a profile gave until now; its name and these labels stay until they are forgotten.
 #[derive(Debug)]
 pub(super) struct Gift {
     pub profile: Word,
-    pub old: Box<[Label]>,
+    pub old: Option<LabelsId>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Words {
     texts: Texts,
-    label_sets: Pool<Box<[Label]>>,
+    label_sets: LabelSets,
     profile_lists: Pool<Box<[Word]>>,
     classes: Pool<Class>,
-    inherited: HashMap<Word, Box<[Label]>>,
+    /// The labels that a profile gives.
+    inherited: HashMap<Word, LabelsId>,
 }
 
 impl Words {
     pub fn hold(&mut self, text: &str) -> Word {
         self.texts.hold(text)
-    }
-
-    /// A word that somebody is about to hold.
-    fn intern(&mut self, text: &str) -> Word {
-        self.texts.intern(text)
     }
 
     pub fn release(&mut self, word: Word) {
@@ -65,42 +68,44 @@ impl Words {
         labels: impl Iterator<Item = (&'a str, &'a str)>,
         profiles: impl Iterator<Item = &'a str>,
     ) -> ClassId {
-        // Nearly always there are others with the same labels, which hold the words already.
-        let mut own: Vec<Label> = labels.map(|(key, value)| (self.intern(key), self.intern(value))).collect();
-        own.sort_unstable();
-        let label_set = self.label_sets.hold(&own[..], || own[..].into());
-        if self.label_sets.holders(label_set) == 1 {
-            own.iter().flat_map(|(key, value)| [*key, *value]).for_each(|word| self.texts.hold_again(word));
-        }
-        let profiles: Vec<Word> = profiles.map(|name| self.intern(name)).collect();
-        let profile_list = self.profile_lists.hold(&profiles[..], || profiles[..].into());
-        if self.profile_lists.holders(profile_list) == 1 {
-            profiles.iter().for_each(|word| self.texts.hold_again(*word));
-        }
-        let class = Class { labels: label_set, profiles: profile_list };
+        let labels = self.labels(labels);
+        let names: Vec<Word> = profiles.map(|name| self.texts.intern(name)).collect();
+        let profiles = match names[..] {
+            [] => ProfileNames::None,
+            [name] => ProfileNames::One(name),
+            _ => ProfileNames::List(self.profile_lists.hold(&names[..], || names[..].into())),
+        };
+        let class = Class { labels, profiles };
         let id = self.classes.hold(&class, || class);
-        if self.classes.holders(id) > 1 {
+        if self.classes.holders(id) == 1 {
+            names.iter().for_each(|name| self.texts.hold_again(*name));
+        } else {
             // The class holds its parts once, not each of its endpoints.
-            self.label_sets.release(label_set);
-            self.profile_lists.release(profile_list);
+            self.label_sets.release(&mut self.texts, labels);
+            if let ProfileNames::List(list) = profiles {
+                self.profile_lists.release(list);
+            }
         }
         id
     }
 
-    pub fn release_class(&mut self, id: ClassId) {
-        let Some(class) = self.classes.release(id) else { return };
-        if let Some(labels) = self.label_sets.release(class.labels) {
-            self.release_labels(&labels);
-        }
-        if let Some(profiles) = self.profile_lists.release(class.profiles) {
-            profiles.iter().for_each(|word| self.release(*word));
-        }
+    /// The set of these labels, with one holder more.
+    fn labels<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> LabelsId {
+        let word = |(key, value)| (self.texts.intern(key), self.texts.intern(value));
+        let mut labels: Vec<Label> = labels.map(word).collect();
+        labels.sort_unstable();
+        self.label_sets.hold(&mut self.texts, &labels)
     }
 
-    fn release_labels(&mut self, labels: &[Label]) {
-        for (key, value) in labels {
-            self.release(*key);
-            self.release(*value);
+    pub fn release_class(&mut self, id: ClassId) {
+        if self.holders(id) == 1 {
+            let names = self.profiles(id).to_vec();
+            names.into_iter().for_each(|name| self.texts.release(name));
+        }
+        let Some(class) = self.classes.release(id) else { return };
+        self.label_sets.release(&mut self.texts, class.labels);
+        if let ProfileNames::List(list) = class.profiles {
+            self.profile_lists.release(list);
         }
     }
 
@@ -109,24 +114,31 @@ impl Words {
         self.classes.holders(class)
     }
 
-    pub fn parts(&self, class: ClassId) -> Class {
-        self.classes.get(class).copied().unwrap_or(Class { labels: u32::MAX, profiles: u32::MAX })
+    /// The set of labels that a class has itself.
+    pub fn labels_of(&self, class: ClassId) -> LabelsId {
+        self.classes.get(class).map_or(u32::MAX, |class| class.labels)
     }
 
-    pub fn label_set(&self, labels: u32) -> &[Label] {
-        self.label_sets.get(labels).map_or(&[], AsRef::as_ref)
-    }
-
-    pub fn own_labels(&self, class: ClassId) -> &[Label] {
-        self.label_set(self.parts(class).labels)
+    pub fn label_set(&self, labels: LabelsId) -> impl Iterator<Item = Label> {
+        self.label_sets.get(labels)
     }
 
     pub fn profiles(&self, class: ClassId) -> &[Word] {
-        self.profile_lists.get(self.parts(class).profiles).map_or(&[], AsRef::as_ref)
+        match self.classes.get(class).map(|class| &class.profiles) {
+            Some(ProfileNames::One(name)) => std::slice::from_ref(name),
+            Some(ProfileNames::List(list)) => self.profile_lists.get(*list).map_or(&[], AsRef::as_ref),
+            Some(ProfileNames::None) | None => &[],
+        }
     }
 
-    pub fn given_by(&self, profile: Word) -> &[Label] {
-        self.inherited.get(&profile).map_or(&[], AsRef::as_ref)
+    pub fn given_by(&self, profile: Word) -> impl Iterator<Item = Label> {
+        self.inherited.get(&profile).into_iter().flat_map(|labels| self.label_sets.get(*labels))
+    }
+
+    /// All labels of a class; of two with the same key the first counts.
+    pub fn all_labels(&self, class: ClassId) -> impl Iterator<Item = Label> {
+        let given = self.profiles(class).iter().flat_map(|profile| self.given_by(*profile));
+        self.label_set(self.labels_of(class)).chain(given)
     }
 
     /// A profile gives these labels from now on; returns what changed, or none if nothing does.
@@ -136,49 +148,50 @@ impl Words {
         labels: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Option<Gift> {
         let profile = self.hold(profile);
-        let new: Box<[Label]> = labels.map(|(key, value)| (self.hold(key), self.hold(value))).collect();
-        let old = self.inherited.get(&profile).cloned().unwrap_or_default();
+        let mut labels = labels.peekable();
+        let new = labels.peek().is_some().then(|| self.labels(labels));
+        let old = self.inherited.get(&profile).copied();
         if old == new {
-            self.release_labels(&new);
+            new.into_iter().for_each(|labels| self.label_sets.release(&mut self.texts, labels));
             self.release(profile);
             return None;
         }
         // The labels that it gives hold its name; nobody looks for a profile that gives none.
-        if old.is_empty() {
-            self.texts.hold_again(profile);
-        }
-        if new.is_empty() {
-            self.inherited.remove(&profile);
-            self.release(profile);
-        } else {
-            self.inherited.insert(profile, new);
+        match new {
+            Some(labels) => {
+                if self.inherited.insert(profile, labels).is_none() {
+                    self.texts.hold_again(profile);
+                }
+            }
+            None => {
+                self.inherited.remove(&profile);
+                self.release(profile);
+            }
         }
         Some(Gift { profile, old })
     }
 
     /// Nobody asks any more what a profile gave before.
     pub fn forget(&mut self, gift: Gift) {
-        self.release_labels(&gift.old);
+        gift.old.into_iter().for_each(|labels| self.label_sets.release(&mut self.texts, labels));
         self.release(gift.profile);
     }
 
     /// The labels of a class as selectors see them.
     pub fn view(&self, class: ClassId) -> View<'_> {
-        View { words: self, own: self.own_labels(class), profiles: self.profiles(class) }
+        View { words: self, class }
     }
 }
 
 pub(super) struct View<'a> {
     words: &'a Words,
-    own: &'a [Label],
-    profiles: &'a [Word],
+    class: ClassId,
 }
 
 impl Labels for View<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         let key = self.words.find(key)?;
-        let given = self.profiles.iter().flat_map(|profile| self.words.given_by(*profile));
-        let mut all = self.own.iter().chain(given);
-        all.find(|(word, _)| *word == key).map(|(_, value)| self.words.text(*value))
+        let mut all = self.words.all_labels(self.class);
+        all.find(|(word, _)| *word == key).map(|(_, value)| self.words.text(value))
     }
 }
