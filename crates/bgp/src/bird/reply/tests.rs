@@ -124,3 +124,18 @@ fn nonsense_is_an_error() {
     let daemon = daemon(&lines(STATUS)).unwrap();
     assert!(status(1, &daemon, &lines("1002-Mesh_1 BGP")).is_err());
 }
+
+proptest::proptest! {
+    /// Whatever an answer says, reading it ends with a result or an error.
+    #[test]
+    fn any_answer_is_survived(texts in proptest::collection::vec("(1002|1006|1007|1011|1012)[- ].{0,60}|.{0,60}", 0..40)) {
+        let mut lines: Vec<Line> = Vec::new();
+        for text in &texts {
+            let before = lines.last().map_or(0, |line| line.code);
+            lines.extend(Line::parse(text, before).ok().map(|(line, _)| line));
+        }
+        let _ = routes(&lines);
+        let _ = super::daemon(&lines);
+        let _ = status(1, &super::daemon(&self::lines(STATUS)).unwrap(), &lines);
+    }
+}
