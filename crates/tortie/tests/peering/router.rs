@@ -69,6 +69,15 @@ impl Router {
         assert!(said.contains("Reconfigured") || said.contains("in progress"), "{said}");
     }
 
+    /// Ceases to announce what it announces, or begins again.
+    pub fn announce(&self, on: bool) {
+        let (word, done) = if on { ("enable", "enabled") } else { ("disable", "disabled") };
+        for protocol in ["own_node4", "own_node6"] {
+            let said = self.birdc(&format!("{word} {protocol}"));
+            assert!(said.contains(done), "{said}");
+        }
+    }
+
     pub fn address(&self, v6: bool) -> String {
         if v6 { format!("fd88::{:x}", self.config.number) } else { format!("10.88.0.{}", self.config.number) }
     }

@@ -49,18 +49,18 @@ fn all_paths_are_told_to_who_takes_them() {
                     .iter()
                     .all(|paths| paths.len() == single && paths.iter().all(|p| wanted.contains(p)))
         };
-        eventually(what, so, || format!("{:?} {:?}\n{}", paths(&all), paths(&best), world.picture()));
+        let picture = || {
+            let routers = sources.iter().map(|router| router.birdc("show protocols all"));
+            let (all, best) = (paths(&all), paths(&best));
+            format!("{all:?} {best:?}\n{}\n{}", world.picture(), routers.collect::<String>())
+        };
+        eventually(what, so, picture);
     };
     expect("both paths are told", &["64512 65001", "64512 65002"], 1);
-    sources[0].birdc("disable own_node4");
-    sources[0].birdc("disable own_node6");
+    sources[0].announce(false);
     expect("one is left", &["64512 65002"], 1);
-    sources[0].birdc("enable own_node4");
-    sources[0].birdc("enable own_node6");
+    sources[0].announce(true);
     expect("both are told again", &["64512 65001", "64512 65002"], 1);
-    sources.iter().for_each(|router| {
-        router.birdc("disable own_node4");
-        router.birdc("disable own_node6");
-    });
+    sources.iter().for_each(|router| router.announce(false));
     expect("none is left", &[], 0);
 }

@@ -32,8 +32,9 @@ impl World {
             symlink(TORTIE, dir.path().join("bin").join(name)).unwrap();
         }
         let host = Namespace::new("node");
-        // A bridge for an interface: the routers are plugged into it.
-        host.ip("link add eth0 type bridge");
+        // A bridge for an interface: the routers are plugged into it. One without an address of its own takes another with
+        // each new port, and who knows the old one then talks to nobody.
+        host.ip("link add eth0 address 02:88:00:00:00:01 type bridge");
         host.run("sysctl", &["-qw", "net.ipv6.conf.eth0.accept_dad=0"]);
         host.ip("addr add 10.88.0.1/24 dev eth0");
         host.ip("addr add fd88::1/64 dev eth0 nodad");
