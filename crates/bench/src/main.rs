@@ -57,9 +57,7 @@ fn main() -> ExitCode {
         eprintln!("tortie-bench: no suite {unknown}; there are: {}", names.join(", "));
         return ExitCode::FAILURE;
     }
-    for suite in
-        SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is(name)))
-    {
+    for suite in SUITES.iter().filter(|suite| wanted.is_empty() || wanted.iter().any(|name| suite.is(name))) {
         if let Err(error) = (suite.run)() {
             eprintln!("tortie-bench {}: {error}", suite.name);
             return ExitCode::FAILURE;

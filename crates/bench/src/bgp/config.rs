@@ -43,7 +43,8 @@ pub fn bird(setup: &Setup) -> String {
     let mut config = format!("router id {SPEAKER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
     if setup.own {
         let [first, second] = OWN;
-        config += &format!("protocol static {{ ipv4; route {first} blackhole; route {second} blackhole; }}\n");
+        config +=
+            &format!("protocol static {{ ipv4; route {first} blackhole; route {second} blackhole; }}\n");
     }
     if setup.kernel {
         config += "protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n";
@@ -64,8 +65,7 @@ pub fn bird(setup: &Setup) -> String {
 }
 
 pub fn frr(setup: &Setup) -> String {
-    let mut config =
-        format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n no bgp network import-check\n");
+    let mut config = format!("router bgp {ASN}\n bgp router-id {SPEAKER}\n no bgp network import-check\n");
     let mut family = " address-family ipv4 unicast\n".to_owned();
     if setup.own {
         family += &OWN.map(|block| format!("  network {block}\n")).concat();

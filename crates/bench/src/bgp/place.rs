@@ -44,7 +44,8 @@ impl Place {
         // What a thread starts, threads and processes, is where the thread is.
         let measurement = std::thread::spawn(move || {
             namespace::enter(&place.0.path(1))?;
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             runtime.block_on(work(place))
         });
         measurement.join().map_err(|_| "the measurement ended badly")?

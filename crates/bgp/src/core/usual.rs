@@ -110,10 +110,8 @@ fn path(value: &[u8]) -> Option<Box<[u32]>> {
 
 fn next_hop(value: &[u8]) -> Option<Ipv4Addr> {
     let address = Ipv4Addr::from_bits(number(value)?);
-    let unusable = address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || address.is_broadcast();
+    let unusable =
+        address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast();
     (!unusable).then_some(address)
 }
 
@@ -163,7 +161,11 @@ mod tests {
     }
 
     /// What the codec and RFC 7606 make of the same; none if there is anything to complain about.
-    fn by_the_codec(attributes: &[u8], nlri: &[u8], external: bool) -> Option<(Attrs, Vec<(Ipv4Prefix, u32)>)> {
+    fn by_the_codec(
+        attributes: &[u8],
+        nlri: &[u8],
+        external: bool,
+    ) -> Option<(Attrs, Vec<(Ipv4Prefix, u32)>)> {
         let update = UpdateMessage {
             withdrawn_routes: Bytes::new(),
             path_attributes: Bytes::copy_from_slice(attributes),
