@@ -72,6 +72,9 @@ pub trait Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + 's
     const FAMILY: Family;
     fn net(self) -> IpNet;
     fn from_net(net: IpNet) -> Option<Self>;
+    fn length(self) -> u8;
+    /// The bits that matter, as a number.
+    fn bits(self) -> u128;
     /// Appends the prefix as it stands in a message: its length and the octets that matter.
     fn encode(self, out: &mut Vec<u8>);
 }
@@ -89,6 +92,14 @@ impl Prefix for Ipv4Prefix {
             IpNet::V4(net) => Some(Ipv4Prefix::new(net.addr(), net.prefix_len())),
             IpNet::V6(_) => None,
         }
+    }
+
+    fn length(self) -> u8 {
+        self.len
+    }
+
+    fn bits(self) -> u128 {
+        self.addr.to_bits().checked_shr(32 - u32::from(self.len)).unwrap_or(0).into()
     }
 
     fn encode(self, out: &mut Vec<u8>) {
@@ -109,6 +120,14 @@ impl Prefix for Ipv6Prefix {
             IpNet::V6(net) => Some(Ipv6Prefix::new(net.addr(), net.prefix_len())),
             IpNet::V4(_) => None,
         }
+    }
+
+    fn length(self) -> u8 {
+        self.len
+    }
+
+    fn bits(self) -> u128 {
+        self.addr.to_bits().checked_shr(128 - u32::from(self.len)).unwrap_or(0)
     }
 
     fn encode(self, out: &mut Vec<u8>) {

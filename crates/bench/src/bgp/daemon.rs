@@ -22,7 +22,9 @@ use tortie_store::Client;
 const LOOK: Duration = Duration::from_millis(200);
 /// A process that uses less than this between looks is at rest.
 const REST: Duration = Duration::from_millis(4);
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// FRR does nothing for about a second before it tells a new peer anything.
+const GATHERING: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -37,6 +39,7 @@ impl Kind {
 }
 
 pub struct Daemon {
+    kind: Kind,
     processes: Vec<Process>,
     _dir: TempDir,
 }
@@ -50,32 +53,46 @@ impl Daemon {
     /// Also says when it began.
     pub async fn start_timed(kind: Kind, setup: &Setup, place: &Place) -> Result<(Daemon, Start)> {
         let dir = TempDir::new()?;
-        let commands = match kind {
+        let mut processes = Vec::new();
+        let command = match kind {
             Kind::Tortie => {
                 let mut command = on(place, &std::env::current_exe()?);
                 let (name, value) = ours::variable(setup);
                 command.arg("bgp").env(name, value);
-                vec![command]
+                command
             }
             Kind::Bird => {
                 let file = write(dir.path(), "bird.conf", &config::bird(setup))?;
                 let mut command = on(place, Path::new("bird"));
                 command.args(["-f", "-c", &file, "-s", &path(dir.path(), "control")]);
-                vec![command]
+                command
             }
-            Kind::Frr => frr(setup, place, dir.path())?,
+            Kind::Frr => {
+                let socket = path(dir.path(), "zserv.api");
+                if setup.kernel {
+                    let mut zebra = frr(place, dir.path(), "zebra", "")?;
+                    zebra.args(["-z", &socket]);
+                    // It insists on being somebody else.
+                    Command::new("chown").arg("frr").arg(dir.path()).status()?;
+                    processes.push(spawn(zebra)?);
+                    there(Path::new(&socket)).await?;
+                }
+                let mut bgpd = frr(place, dir.path(), "bgpd", &config::frr(setup))?;
+                match setup.kernel {
+                    true => bgpd.args(["-S", "-z", &socket]),
+                    false => bgpd.args(["-S", "-Z"]),
+                };
+                bgpd
+            }
             Kind::Gobgp => {
                 let file = write(dir.path(), "gobgp.conf", &config::gobgp(setup))?;
                 let mut command = on(place, Path::new("gobgpd"));
                 command.args(["-f", &file, "--pprof-disable", "-l", "error"]);
-                vec![command]
+                command
             }
         };
-        let mut daemon = Daemon { processes: Vec::new(), _dir: dir };
-        for mut command in commands {
-            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-            daemon.processes.push(Process(child.map_err(|error| format!("{command:?}: {error}"))?));
-        }
+        processes.push(spawn(command)?);
+        let daemon = Daemon { kind, processes, _dir: dir };
         let start = Start::now(&daemon)?;
         if kind == Kind::Gobgp && setup.own {
             announce_with_gobgp(place).await?;
@@ -96,7 +113,7 @@ impl Daemon {
             .apply(&Key::resource(ResourceKind::BGPPeer, "", "feeder"), &Value::Resource(resource), None)
             .await?;
         let Node { daemon, store, dir, .. } = node;
-        Ok(Daemon { processes: vec![daemon, store], _dir: dir })
+        Ok(Daemon { kind: Kind::Tortie, processes: vec![daemon, store], _dir: dir })
     }
 
     /// Processor time so far.
@@ -117,6 +134,9 @@ impl Daemon {
 
     /// Waits until it has nothing more to do.
     pub async fn rest(&self) -> io::Result<()> {
+        if self.kind == Kind::Frr {
+            tokio::time::sleep(GATHERING).await;
+        }
         let deadline = Instant::now() + PATIENCE;
         let mut before = self.processor_time()?;
         while Instant::now() < deadline {
@@ -158,22 +178,28 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path(dir, name))
 }
 
-/// With zebra only where routes go into the kernel.
-fn frr(setup: &Setup, place: &Place, dir: &Path) -> io::Result<Vec<Command>> {
-    let mut commands = Vec::new();
-    let mut add = |program: &str, file: &str, more: &[&str]| {
-        let mut command = on(place, &Path::new("/usr/lib/frr").join(program));
-        command.args(["-S", "-f", file, "-i", &path(dir, &format!("{program}.pid"))]);
-        command.args(["--vty_socket", &path(dir, ""), "-P", "0"]).args(more);
-        commands.push(command);
-    };
-    let socket = path(dir, "zserv.api");
-    if setup.kernel {
-        add("zebra", &write(dir, "zebra.conf", "")?, &["-z", &socket]);
+fn frr(place: &Place, dir: &Path, program: &str, config: &str) -> io::Result<Command> {
+    let mut command = on(place, &Path::new("/usr/lib/frr").join(program));
+    let (file, pid) = (write(dir, &format!("{program}.conf"), config)?, path(dir, &format!("{program}.pid")));
+    command.args(["-f", &file, "-i", &pid, "--vty_socket", &path(dir, ""), "-P", "0"]);
+    Ok(command)
+}
+
+fn spawn(mut command: Command) -> Result<Process> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    Ok(Process(child.map_err(|error| format!("{command:?}: {error}"))?))
+}
+
+/// Waits for a socket that somebody is about to make.
+async fn there(socket: &Path) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !socket.exists() {
+        if Instant::now() > deadline {
+            return Err(format!("nobody listens on {}", socket.display()).into());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let more: &[&str] = if setup.kernel { &["-z", &socket] } else { &["-Z"] };
-    add("bgpd", &write(dir, "bgpd.conf", &config::frr(setup))?, more);
-    Ok(commands)
+    Ok(())
 }
 
 /// It takes its own routes only by its control port.

@@ -4,11 +4,11 @@ use super::config::{Neighbour, Role, Setup};
 use super::daemon::{Daemon, Kind};
 use super::feed::Routes;
 use super::place::{Place, peer};
-use super::report::{Effort, ROUNDS, Report, Start, in_turn};
+use super::report::{Effort, LIMIT, ROUNDS, Report, Start, in_turn};
 use super::session::{LONG_HOLD, Peer};
 use crate::namespace::{self, Result, check};
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
@@ -42,10 +42,12 @@ async fn install(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Resul
     };
     let feeder = Peer::connect(feeder.address, LONG_HOLD).await?;
     daemon.rest().await?;
+    let (place, go) = (place.clone(), Arc::new(Barrier::new(2)));
+    let gone = go.clone();
+    let watch = std::thread::spawn(move || full(&place, routes, &gone));
+    go.wait();
     let start = Start::now(&daemon)?;
-    let (place, deadline) = (place.clone(), start.deadline());
-    let watch = std::thread::spawn(move || full(&place, routes, deadline));
-    let sent = tokio::time::timeout_at(deadline.into(), feeder.send(feed)).await;
+    let sent = tokio::time::timeout_at(start.deadline().into(), feeder.send(feed)).await;
     let end = watch.join().map_err(|_| "the watch ended badly")??;
     match (sent, end) {
         (Ok(sent), Some(end)) => {
@@ -56,17 +58,18 @@ async fn install(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Resul
     }
 }
 
-/// When the main table of the speaker's host had so many routes more. Looking takes the kernel a while with many
-/// routes, so it is done for no more than a tenth of the time.
-fn full(place: &Place, routes: usize, deadline: Instant) -> Result<Option<Instant>> {
-    namespace::enter(&place.0.path(0))?;
-    let mut before = None;
+/// When the main table of the speaker's host has so many routes more than at the start. Looking takes the kernel a while
+/// with many routes, so it is done for no more than a tenth of the time.
+fn full(place: &Place, routes: usize, start: &Barrier) -> Result<Option<Instant>> {
+    let before = namespace::enter(&place.0.path(0)).and_then(|()| main_table());
+    start.wait();
+    let (enough, deadline) = (before? + routes, Instant::now() + LIMIT);
     loop {
         check()?;
         let asked = Instant::now();
         let there = main_table()?;
         let now = Instant::now();
-        if there >= routes + *before.get_or_insert(there) {
+        if there >= enough {
             return Ok(Some(now));
         }
         if now > deadline {

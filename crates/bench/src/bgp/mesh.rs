@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 const NODES: [usize; 3] = [5, 50, 500];
 const BLOCKS: usize = 2;
 /// Every session has a keepalive in each direction in a third of this.
-const HOLD: u16 = 30;
+const HOLD: u16 = 15;
 const IDLE: Duration = Duration::from_secs(HOLD as u64 / 3);
 
 struct Taken {

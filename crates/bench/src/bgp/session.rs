@@ -17,6 +17,8 @@ const HEADER: usize = 19;
 /// How long a speaker may take to listen, or to be ready for a session again.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(50);
+/// How long an answer may take. A speaker that is called by many at once loses some calls.
+const ANSWER: Duration = Duration::from_secs(2);
 /// Nothing but updates keeps a session up that is busy for long.
 pub const LONG_HOLD: u16 = 240;
 
@@ -46,6 +48,11 @@ impl Peer {
 
     pub async fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
         self.write.lock().await.write_all(bytes).await
+    }
+
+    /// How many routes have been announced so far, and withdrawn.
+    pub fn heard(&self) -> (usize, usize) {
+        (self.heard.announced.load(Ordering::Relaxed), self.heard.withdrawn.load(Ordering::Relaxed))
     }
 
     /// Waits until so many routes have been announced. Says whether that happened in time.
@@ -127,7 +134,7 @@ fn prefixes(mut nlri: &[u8]) -> usize {
 async fn establish(source: Ipv4Addr, hold: u16) -> Result<TcpStream> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let attempt = tokio::time::timeout(PATIENCE, attempt(source, hold)).await;
+        let attempt = tokio::time::timeout(ANSWER, attempt(source, hold)).await;
         match attempt.unwrap_or_else(|_| Err("the speaker does not answer".into())) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > deadline => return Err(format!("{source}: {error}").into()),

@@ -15,6 +15,9 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// The part of a hash that says where the index begins to look.
+const PLACE: u32 = (1 << 25) - 1;
+
 /// The number of the peer that stands for this speaker's own routes.
 pub const LOCAL: u16 = 0;
 
@@ -102,6 +105,15 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
+/// Eight prefixes that differ only in their last three bits share the lower end, which says where the index begins to
+/// look: prefixes come in order as a rule, and memory that was just used is near. The upper end tells them apart.
+fn hash<P: Prefix>(hasher: &DefaultHashBuilder, prefix: P) -> u32 {
+    let bits = prefix.bits();
+    let hash = hasher.hash_one((bits >> 3, prefix.length()));
+    let place = (bits & 7) as u32;
+    (hash as u32 & PLACE) | ((hash >> 32) as u32).wrapping_add(place) << PLACE.count_ones()
+}
+
 impl<P> Default for Table<P> {
     fn default() -> Self {
         Table {
@@ -157,18 +169,14 @@ impl<P: Prefix> Table<P> {
     }
 
     fn lookup(&self, prefix: P) -> Option<u32> {
-        let hash = self.hash(prefix);
+        let hash = hash(&self.hasher, prefix);
         let is = |slot: &Slot| slot.hash == hash && self.get(slot.id).is_some_and(|d| d.prefix == prefix);
         self.index.find(spread(hash), is).map(|slot| slot.id)
     }
 
-    fn hash(&self, prefix: P) -> u32 {
-        self.hasher.hash_one(prefix) as u32
-    }
-
     /// The number of a prefix, given now if it has none.
     fn number(&mut self, prefix: P) -> u32 {
-        let hash = self.hash(prefix);
+        let hash = hash(&self.hasher, prefix);
         let destinations = &mut self.destinations;
         let is = |slot: &Slot| {
             slot.hash == hash && destinations.get(slot.id as usize).is_some_and(|d| d.prefix == prefix)
@@ -375,7 +383,7 @@ impl<P: Prefix> Table<P> {
         if unread || !destination.paths.is_empty() {
             return;
         }
-        let hash = self.hasher.hash_one(destination.prefix) as u32;
+        let hash = hash(&self.hasher, destination.prefix);
         // A number is released once: the second time the index no longer has it.
         if let Ok(entry) = self.index.find_entry(spread(hash), |known| known.id == id) {
             entry.remove();
