@@ -3,9 +3,11 @@
 use crate::flood::{Flood, counted, flows};
 use crate::namespace::{id, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, tier, two_pods, udp};
+use crate::table;
 use crate::world::updates;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tortie_dataplane::{Dataplane, Reports};
 use tortie_plan::{Action, Member, Plan, Policy, Rule, Set, SetId, SetKind, TierEnd};
 
 const FLIPS: usize = 1000;
@@ -86,4 +88,31 @@ async fn while_no_daemon_runs_policy_stays() {
     assert!(counted(&node).open_out > 0);
     let counted = flood.ends(&node).await;
     assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stopped_does_not_undo_what_the_next_does() {
+    let (node, _one, _two) = two_pods().await;
+    let (simple, devious) = alike();
+    let mut expected = Vec::new();
+    for plan in [&simple, &devious] {
+        let (dataplane, _reports) = start(&node).await;
+        dataplane.replace(plan.clone()).await.unwrap();
+        expected.push((plan.clone(), table::contents(&node)));
+        dataplane.stop().await;
+    }
+    let mut running: Option<(Dataplane, Reports)> = None;
+    for (plan, contents) in expected.iter().cycle().take(40) {
+        // It is busy while it is told to stop.
+        node.nft("delete table inet tortie");
+        if let Some((dataplane, _)) = running.take() {
+            dataplane.stop().await;
+        }
+        let (dataplane, reports) = start(&node).await;
+        dataplane.replace(plan.clone()).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(&table::contents(&node), contents);
+        }
+        running = Some((dataplane, reports));
+    }
 }
