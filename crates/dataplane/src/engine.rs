@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tortie_plan::{Plan, Settings, Update, WorkloadId};
 
@@ -76,6 +77,7 @@ struct Command {
 pub struct Dataplane {
     commands: mpsc::Sender<Command>,
     mtu: watch::Receiver<MtuChoice>,
+    engine: JoinHandle<()>,
 }
 
 impl Dataplane {
@@ -125,8 +127,17 @@ impl Dataplane {
                 due: None,
             },
         };
-        tokio::spawn(engine.run(inbox));
-        Ok((Dataplane { commands, mtu: mtu_receiver }, Reports { receiver }))
+        let engine = tokio::spawn(engine.run(inbox));
+        Ok((Dataplane { commands, mtu: mtu_receiver, engine }, Reports { receiver }))
+    }
+
+    /// Returns when it has stopped. Whoever starts another waits for that: one that is still at work would take what the
+    /// other writes for the deed of a stranger, and undo it.
+    pub async fn stop(self) {
+        let Dataplane { commands, engine, .. } = self;
+        drop(commands);
+        // It has ended, one way or the other.
+        let _ = engine.await;
     }
 
     /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
@@ -205,6 +216,10 @@ impl Engine {
         let mut tick = every(TICK);
         let mut resync = Box::pin(tokio::time::sleep(jittered(RESYNC)));
         loop {
+            // Nobody wants anything any more; whatever else there is to do is another's.
+            if inbox.is_closed() && inbox.is_empty() {
+                return;
+            }
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {

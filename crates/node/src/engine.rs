@@ -318,7 +318,9 @@ impl Engine {
 
     /// A new dataplane takes over what the kernel has: nothing is taken away in between.
     async fn start_dataplane(&mut self, settings: Settings) -> Result<Vec<String>, String> {
-        self.dataplane = None;
+        if let Some((old, _)) = self.dataplane.take() {
+            old.stop().await;
+        }
         let begun = Instant::now();
         let started = Dataplane::start(self.host.clone(), settings.clone()).await;
         let (dataplane, reports) = match started {

@@ -194,7 +194,7 @@ async fn without_the_setting_established_flows_live_on() {
     }
 
     // What changed while nobody watched counts when somebody does.
-    drop(dataplane);
+    dataplane.stop().await;
     let (dataplane, _reports) = start(&node, true).await;
     let mut plan = permissive();
     plan.apply(narrow());

@@ -3,12 +3,14 @@
 use crate::flood::{Flood, counted, flows};
 use crate::namespace::{id, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, tier, two_pods, udp};
+use crate::table;
 use crate::world::updates;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tortie_plan::{Action, Member, Plan, Policy, Rule, Set, SetId, SetKind, TierEnd};
 
 const FLIPS: usize = 1000;
+const RESTARTS: usize = 40;
 
 /// Two plans that let the same packets through in different ways.
 fn alike() -> (Plan, Plan) {
@@ -86,4 +88,23 @@ async fn while_no_daemon_runs_policy_stays() {
     assert!(counted(&node).open_out > 0);
     let counted = flood.ends(&node).await;
     assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stopped_does_not_undo_what_the_next_does() {
+    let (node, _one, _two) = two_pods().await;
+    let (simple, devious) = alike();
+    let (mut dataplane, mut reports) = start(&node).await;
+    let rounds = std::env::var("TORTIE_RESTARTS").map_or(RESTARTS, |rounds| rounds.parse().unwrap());
+    for (plan, name) in [(&devious, "devious"), (&simple, "simple")].into_iter().cycle().take(rounds) {
+        dataplane.stop().await;
+        (dataplane, reports) = start(&node).await;
+        dataplane.replace(plan.clone()).await.unwrap();
+        for _ in 0..3 {
+            let listing = table::listing(&node);
+            let of_next = listing.contains(&format!("chain in-gnp/{name} "));
+            assert!(of_next, "the plan before is in force again:\n{listing}");
+        }
+    }
+    drop(reports);
 }

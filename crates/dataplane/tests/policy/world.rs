@@ -127,7 +127,11 @@ impl World {
 
     /// A new daemon with other settings. The table stays.
     pub async fn restart(&mut self, settings: Settings) {
-        let first = self.dataplane.take().is_none();
+        let old = self.dataplane.take();
+        let first = old.is_none();
+        if let Some((dataplane, _)) = old {
+            dataplane.stop().await;
+        }
         self.settings = settings.clone();
         let started = Dataplane::start(self.node.open(), settings).await.unwrap();
         let plan = Plan { workloads: workloads(), ..self.plan.clone() };
