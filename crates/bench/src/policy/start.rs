@@ -26,11 +26,12 @@ pub fn measure() -> Result<()> {
     for (endpoints, before) in ENDPOINTS.into_iter().zip([0].into_iter().chain(ENDPOINTS)) {
         runtime.block_on(cluster::add_endpoints(&client, before..endpoints))?;
         let load = Load { locals: &locals, endpoints, policies: POLICIES };
-        let (mut best, mut peak) = ([Duration::MAX; 4], 0);
+        let (mut best, mut processor, mut peak) = ([Duration::MAX; 4], Duration::MAX, 0);
         for _ in 0..ROUNDS {
             check()?;
             let ours = start(&mut node)?;
             peak = peak.max(node.daemon.memory()?.peak);
+            processor = processor.min(node.daemon.processor_time()?);
             let nft = Nft::load(dump(&node.host.path(0))?)?;
             match nft.members(0)? {
                 found if found == endpoints => {}
@@ -48,6 +49,7 @@ pub fn measure() -> Result<()> {
             format!("{endpoints} endpoints, {POLICIES} policies, {PODS} pods"),
             time(ours * 1e9),
             growth(ours, first),
+            time(processor.as_secs_f64() * 1e9),
             format!("{:.1} MiB", peak as f64 / 1024.0),
         ];
         row.extend(theirs.into_iter().flat_map(|took| [time(took * 1e9), times(took / ours)]));
@@ -57,6 +59,7 @@ pub fn measure() -> Result<()> {
         "",
         "ours",
         "growth",
+        "ours, processor",
         "peak memory",
         "nft -f",
         "nft/ours",

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const PORT: u16 = 5001;
-const SPAN: Duration = Duration::from_millis(500);
+const SPAN: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 const CHUNK: usize = 128 << 10;

@@ -80,13 +80,22 @@ fn port(n: usize) -> u16 {
     if n.is_multiple_of(2) { 9001 } else { 9002 }
 }
 
-/// What changes took of ours: the whole way, the store's part, and the daemon's own figures.
+/// What changes took of ours: the whole way, until the store answered, from there on, and the daemon's own figures.
 #[derive(Default)]
 struct Ours {
     whole: Latencies,
     store: Latencies,
+    after: Latencies,
     compute: f64,
     kernel: f64,
+}
+
+/// One kind of change in a cluster of one size.
+struct Case {
+    what: String,
+    ours: Ours,
+    /// nft, iptables on nf_tables with ipset, and the old iptables where chains change.
+    theirs: [Latencies; 3],
 }
 
 pub fn measure() -> Result<()> {
@@ -96,74 +105,77 @@ pub fn measure() -> Result<()> {
     let pods = Namespaces::new(PODS)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
     let bench = Bench { runtime, client, monitor: Monitor::open(&node.host.path(0))?, node };
-    let (mut rows, mut parts) = (Vec::new(), Vec::new());
-    let mut first = [0.0; Change::ALL.len()];
-    let mut before = (0, 0);
+    let (mut cases, mut before) = (Vec::new(), (0, 0));
     for (endpoints, policies) in SIZES {
         bench.grow(before, (endpoints, policies))?;
         before = (endpoints, policies);
-        let load = Load { locals: &locals, endpoints, policies };
-        let nft = Nft::load(dump(&bench.node.host.path(0))?)?;
-        let iptables = Iptables::load(IPTABLES, load)?;
-        let legacy = Iptables::load(LEGACY, load)?;
-        for ((change, what), first) in Change::ALL.into_iter().zip(&mut first) {
-            let mut ours = bench.ours(change, endpoints)?;
-            let theirs = [
-                of_peer(&nft.host.path(0), |n| match change {
-                    Change::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
-                    Change::Port => nft.port(CHANGED, port(n)),
-                    Change::Member => nft.element(CROWD, endpoints + n, true),
-                })?,
-                of_iptables(&iptables, change, endpoints)?,
-                if change == Change::Port {
-                    of_iptables(&legacy, change, endpoints)?
-                } else {
-                    Latencies::default()
-                },
-            ];
-            let label = format!("{what}; {policies} policies, {endpoints} endpoints");
-            let [p50, p99] = [0.50, 0.99].map(|quantile| ours.whole.quantile(quantile).as_secs_f64());
-            let mut row = vec![label.clone(), time(p50 * 1e9), time(p99 * 1e9), growth(p50, *first)];
-            for mut theirs in theirs {
-                if theirs.0.is_empty() {
-                    row.extend([String::new(), String::new()]);
-                    continue;
-                }
-                let [t50, t99] = [0.50, 0.99].map(|quantile| theirs.quantile(quantile).as_secs_f64());
-                row.extend([format!("{} / {}", time(t50 * 1e9), time(t99 * 1e9)), times(t50 / p50)]);
-            }
-            rows.push(row);
-            if *first == 0.0 {
-                *first = p50;
-            }
-            let (whole, store) = (mean(&ours.whole), mean(&ours.store));
-            let rest = whole - store - ours.compute - ours.kernel;
-            parts.push(
-                [&[label][..], &[whole, store, rest, ours.compute, ours.kernel].map(|s| time(s * 1e9))]
-                    .concat(),
-            );
+        cases.extend(bench.cases(Load { locals: &locals, endpoints, policies })?);
+    }
+    compare(&mut cases);
+    explain(&mut cases);
+    Ok(())
+}
+
+fn compare(cases: &mut [Case]) {
+    let (mut rows, mut firsts) = (Vec::new(), Vec::new());
+    for (place, Case { what, ours, theirs }) in cases.iter_mut().enumerate() {
+        let [p50, p99] = quantiles(&mut ours.whole);
+        // The first of its kind.
+        let first = firsts.get(place % Change::ALL.len()).copied().unwrap_or_default();
+        firsts.push(p50);
+        let mut row = vec![what.clone(), time(p50 * 1e9), time(p99 * 1e9), growth(p50, first)];
+        for theirs in theirs {
+            let took = quantiles(theirs);
+            let shown = [both(took), times(took[0] / p50)];
+            row.extend(if theirs.0.is_empty() { Default::default() } else { shown });
         }
+        rows.push(row);
     }
     let header = [
         "",
         "ours p50",
-        "p99",
+        "ours p99",
         "growth",
-        "nft -f p50 / p99",
+        "nft -f",
         "nft/ours",
-        "iptables-nft + ipset",
+        "iptables-nft, ipset",
         "theirs/ours",
         "iptables-legacy",
         "theirs/ours",
     ];
-    table(
-        "Policy: from the write to the kernel; of the tools, from their start to their end",
-        &header,
-        &rows,
-    );
-    let header = ["", "whole", "store: to its answer", "watch and the rest", "compute", "kernel"];
-    table("Policy: where the time of a change goes (means)", &header, &parts);
-    Ok(())
+    let title =
+        "Policy: from the write to the kernel; of the tools, from their start to their end (p50 / p99)";
+    table(title, &header, &rows);
+}
+
+fn explain(cases: &mut [Case]) {
+    let mut rows = Vec::new();
+    for Case { what, ours, theirs: [nft, iptables, _] } in cases {
+        let after = quantiles(&mut ours.after);
+        let mut row = vec![what.clone(), both(quantiles(&mut ours.store)), both(after)];
+        row.extend([ours.compute, ours.kernel].map(|mean| time(mean * 1e9)));
+        row.extend([nft, iptables].map(|theirs| times(quantiles(theirs)[0] / after[0])));
+        rows.push(row);
+    }
+    let header = [
+        "",
+        "until the store answers",
+        "from there to the kernel",
+        "compute (mean)",
+        "dataplane (mean)",
+        "nft/without store",
+        "iptables/without store",
+    ];
+    table("Policy: where the time of a change goes (p50 / p99)", &header, &rows);
+}
+
+/// Seconds, half of all and 99 of a hundred.
+fn quantiles(latencies: &mut Latencies) -> [f64; 2] {
+    [0.50, 0.99].map(|quantile| latencies.quantile(quantile).as_secs_f64())
+}
+
+fn both(seconds: [f64; 2]) -> String {
+    seconds.map(|seconds| time(seconds * 1e9)).join(" / ")
 }
 
 struct Bench {
@@ -201,6 +213,28 @@ impl Bench {
         Ok(())
     }
 
+    /// Every kind of change, ours and theirs.
+    fn cases(&self, load: Load<'_>) -> Result<Vec<Case>> {
+        let Load { endpoints, policies, .. } = load;
+        let nft = Nft::load(dump(&self.node.host.path(0))?)?;
+        let (iptables, legacy) = (Iptables::load(IPTABLES, load)?, Iptables::load(LEGACY, load)?);
+        let case = |(change, what): (Change, &str)| {
+            let what = format!("{what}; {policies} policies, {endpoints} endpoints");
+            let ours = self.ours(change, endpoints)?;
+            let of_nft = of_peer(&nft.host.path(0), |n| match change {
+                Change::Label => nft.element(LABELLED, LABELLED, n % 2 == 1),
+                Change::Port => nft.port(CHANGED, port(n)),
+                Change::Member => nft.element(CROWD, endpoints + n, true),
+            })?;
+            let of_legacy = match change {
+                Change::Port => of_iptables(&legacy, change, endpoints)?,
+                Change::Label | Change::Member => Latencies::default(),
+            };
+            Ok(Case { what, ours, theirs: [of_nft, of_iptables(&iptables, change, endpoints)?, of_legacy] })
+        };
+        Change::ALL.into_iter().map(case).collect()
+    }
+
     fn ours(&self, change: Change, endpoints: usize) -> Result<Ours> {
         // The first change waits until all that came before is in the kernel.
         self.monitor.skip()?;
@@ -215,6 +249,7 @@ impl Bench {
             let (whole, store) = self.one(change, n, endpoints)?;
             ours.whole.0.push(whole);
             ours.store.0.push(store);
+            ours.after.0.push(whole.saturating_sub(store));
         }
         let after = metrics(&netns)?;
         let mean_of = |name: &str| {
@@ -278,10 +313,6 @@ fn of_peer(
         }
         Ok(took)
     })
-}
-
-fn mean(latencies: &Latencies) -> f64 {
-    latencies.0.iter().sum::<Duration>().as_secs_f64() / latencies.0.len() as f64
 }
 
 /// What the daemon says of itself.

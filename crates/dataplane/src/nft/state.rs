@@ -24,6 +24,8 @@ pub(crate) struct State {
     guards: BTreeMap<WorkloadId, Guard>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
+    /// The guards that list a policy.
+    users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
     /// Interfaces that do not lead to workloads, and their addresses.
@@ -63,6 +65,7 @@ impl State {
             guards: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
+            users: BTreeMap::new(),
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
             assignment: Assignment::default(),
@@ -156,7 +159,7 @@ impl State {
             })
         };
         if shape(before.as_ref()) != shape(policy) {
-            let users = self.guards.values().filter(|guard| policies(&guard.tiers).any(|named| named == id));
+            let users = self.users.get(id).into_iter().flatten().filter_map(|user| self.guards.get(user));
             self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
             let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
             self.stale.fixed |= of_hosts.any(|named| named == id);
@@ -170,6 +173,7 @@ impl State {
             self.stale.interfaces.insert(new.interface.clone());
         }
         let old = put(&mut self.guards, id, guard.cloned());
+        self.list(id, old.as_ref(), guard);
         if let Some(old) = old {
             if guard.is_none_or(|new| new.interface != old.interface)
                 && let Some(ids) = self.claims.get_mut(&old.interface)
@@ -180,6 +184,25 @@ impl State {
                 }
             }
             self.stale.interfaces.insert(old.interface);
+        }
+    }
+
+    /// Keeps `users` true when a guard changes.
+    fn list(&mut self, id: &WorkloadId, old: Option<&Guard>, new: Option<&Guard>) {
+        let named = |guard: Option<&'_ Guard>| -> BTreeSet<PolicyId> {
+            guard.into_iter().flat_map(|guard| policies(&guard.tiers)).cloned().collect()
+        };
+        let (old, new) = (named(old), named(new));
+        for policy in new.difference(&old) {
+            self.users.entry(policy.clone()).or_default().insert(id.clone());
+        }
+        for policy in old.difference(&new) {
+            if let Some(users) = self.users.get_mut(policy) {
+                users.remove(id);
+                if users.is_empty() {
+                    self.users.remove(policy);
+                }
+            }
         }
     }
 
