@@ -12,7 +12,7 @@ pub const ROUNDS: usize = 3;
 /// What takes longer is taken once.
 const LONG: Duration = Duration::from_secs(5);
 /// What takes longer is not waited for.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(25);
 
 /// One figure of each speaker.
 pub type Cells = Vec<Cell>;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(ProptestConfig::with_cases(1024))]
         #[test]
         fn what_is_decoded_here_is_what_the_codec_makes_of_it(
             others in proptest::collection::vec(attribute(), 0..3),
