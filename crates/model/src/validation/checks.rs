@@ -234,7 +234,7 @@ fn is_port_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn passes(check: impl FnOnce(&Checker<'_>)) -> bool {
+    fn passes(check: impl Fn(&Checker<'_>)) -> bool {
         Checker::run(check).is_ok()
     }
 
