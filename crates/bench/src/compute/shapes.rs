@@ -53,10 +53,12 @@ pub const ALL: [Shape; 8] = [
     shape("250k endpoints, 10k label policies", "labels", 250_000, (Some(3.39), Some(374.0))),
     Shape {
         entries: by_network_set,
+        changes: changes_by_network_set,
         ..shape("10k endpoints, 1k network sets", "sets", 1_000, (Some(0.5), Some(81.0)))
     },
     Shape {
         entries: by_network_set,
+        changes: changes_by_network_set,
         ..shape("10k endpoints, 10k network sets", "sets", 10_000, (None, None))
     },
     Shape {
@@ -197,9 +199,13 @@ fn network_set(n: usize) -> Entry {
 }
 
 fn network_set_policy(n: usize) -> Entry {
+    network_set_policy_of(n, n)
+}
+
+fn network_set_policy_of(n: usize, set: usize) -> Entry {
     let spec = GlobalNetworkPolicySpec {
         selector: "all()".to_owned(),
-        ingress: vec![allow(selecting(format!("network-set-name == 'network-set-{n}'")))],
+        ingress: vec![allow(selecting(format!("network-set-name == 'network-set-{set}'")))],
         types: vec![PolicyType::Ingress],
         ..GlobalNetworkPolicySpec::default()
     };
@@ -299,6 +305,18 @@ fn changes_by_label(_: usize) -> [Change; 4] {
         Box::new(|n| relabelled("remotehost", n, n, n + 1)),
         Box::new(|n| label_policy_of(n, n + 1)),
         Box::new(|n| label_policy(10_000_000 + n)),
+    ]
+}
+
+/// Policies are about all endpoints, each with a set of its own.
+fn changes_by_network_set(sets: usize) -> [Change; 4] {
+    let [new_endpoint, new_label, ..] = changes_by_label(sets);
+    let changed_policy = Box::new(move |n| network_set_policy_of(n % sets, (n + 1) % sets));
+    [
+        new_endpoint,
+        new_label,
+        changed_policy,
+        Box::new(move |n| network_set_policy_of(10_000_000 + n, n % sets)),
     ]
 }
 

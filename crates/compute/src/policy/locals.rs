@@ -25,6 +25,22 @@ pub(super) struct Layers {
     pub pre_dnat: Vec<Layer>,
 }
 
+/// The same with the names of the policies.
+#[derive(Debug)]
+struct Tiers {
+    normal: Vec<Tier>,
+    forward: Vec<Tier>,
+    untracked: Vec<Tier>,
+    pre_dnat: Vec<Tier>,
+}
+
+/// What applies to all endpoints that the same selectors match.
+struct Answer<'a> {
+    matched: &'a Ids,
+    layers: Layers,
+    tiers: Option<Tiers>,
+}
+
 /// An endpoint without the tiers, which are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
@@ -62,25 +78,24 @@ impl Frame {
     }
 
     /// Host endpoints have more than one list of policies, workloads only the first.
-    pub fn fit(&self, layers: Layers) -> Layers {
+    fn fit(&self, layers: &Layers) -> Layers {
         match self {
-            Frame::Workload(..) => Layers { normal: layers.normal, ..Layers::default() },
-            Frame::Host(..) => layers,
+            Frame::Workload(..) => Layers { normal: layers.normal.clone(), ..Layers::default() },
+            Frame::Host(..) => layers.clone(),
         }
     }
 
-    pub fn update(&self, layers: &Layers, name: &impl Fn(u32) -> Option<PolicyId>) -> Update {
-        let tiers = |layers: &[Layer]| layers.iter().map(|layer| layer.tier(name)).collect();
+    fn update(&self, tiers: &Tiers) -> Update {
         match self {
             Frame::Workload(id, guard) => {
-                Update::Guard(id.clone(), Some(Guard { tiers: tiers(&layers.normal), ..guard.clone() }))
+                Update::Guard(id.clone(), Some(Guard { tiers: tiers.normal.clone(), ..guard.clone() }))
             }
             Frame::Host(id, endpoint) => {
                 let endpoint = HostEndpoint {
-                    tiers: tiers(&layers.normal),
-                    forward: tiers(&layers.forward),
-                    untracked: tiers(&layers.untracked),
-                    pre_dnat: tiers(&layers.pre_dnat),
+                    tiers: tiers.normal.clone(),
+                    forward: tiers.forward.clone(),
+                    untracked: tiers.untracked.clone(),
+                    pre_dnat: tiers.pre_dnat.clone(),
                     ..endpoint.clone()
                 };
                 Update::HostEndpoint(id.clone(), Some(endpoint))
@@ -92,6 +107,18 @@ impl Frame {
         match self {
             Frame::Workload(id, _) => EndpointId::Workload(id.clone()),
             Frame::Host(name, _) => EndpointId::Host(name.clone()),
+        }
+    }
+}
+
+impl Tiers {
+    fn of(layers: &Layers, name: &impl Fn(u32) -> Option<PolicyId>) -> Tiers {
+        let tiers = |layers: &[Layer]| layers.iter().map(|layer| layer.tier(name)).collect();
+        Tiers {
+            normal: tiers(&layers.normal),
+            forward: tiers(&layers.forward),
+            untracked: tiers(&layers.untracked),
+            pre_dnat: tiers(&layers.pre_dnat),
         }
     }
 }
@@ -120,14 +147,17 @@ impl Locals {
         self.stale.extend(items.filter_map(|item| self.all.get(&item)).map(|local| local.frame.id()));
     }
 
-    /// What changed, given what applies to the endpoints of a class.
-    pub fn flush(
+    /// What changed, given the selectors that match a class, what applies to its endpoints, and how policies are called.
+    pub fn flush<'a>(
         &mut self,
+        matched: impl Fn(ClassId) -> &'a Ids,
         layers: impl Fn(ClassId) -> Layers,
         name: impl Fn(u32) -> Option<PolicyId>,
         added: &mut Vec<Update>,
         removed: &mut Vec<Update>,
     ) {
+        // A change of one policy concerns endpoints that mostly have the same policies.
+        let mut last: Option<Answer<'a>> = None;
         for id in std::mem::take(&mut self.stale) {
             let local = self.by_id.get(&id).and_then(|item| self.all.get(item));
             let Some((local, class)) = local.and_then(|local| Some((local, local.class?))) else {
@@ -139,11 +169,16 @@ impl Locals {
                 }
                 continue;
             };
-            let layers = local.frame.fit(layers(class));
-            let known = self.told.get(&id);
-            if known.is_none_or(|(frame, told)| *frame != local.frame || *told != layers) {
-                added.push(local.frame.update(&layers, &name));
-                self.told.insert(id, (local.frame.clone(), layers));
+            let matched = matched(class);
+            let known = last.take().filter(|answer| answer.matched == matched);
+            let answer =
+                last.insert(known.unwrap_or_else(|| Answer { matched, layers: layers(class), tiers: None }));
+            let fitting = local.frame.fit(&answer.layers);
+            let told = self.told.get(&id);
+            if told.is_none_or(|(frame, layers)| *frame != local.frame || *layers != fitting) {
+                let tiers = answer.tiers.get_or_insert_with(|| Tiers::of(&answer.layers, &name));
+                added.push(local.frame.update(tiers));
+                self.told.insert(id, (local.frame.clone(), fitting));
             }
         }
     }

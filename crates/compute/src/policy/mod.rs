@@ -422,7 +422,8 @@ impl Policies {
         added.append(&mut policies);
         added.append(&mut profiles);
         let (roster, here, words) = (&self.roster, &self.here, &self.words);
-        self.locals.flush(|class| roster.layers(here, class), |slot| roster.id(words, slot), added, removed);
+        let (matched, layers) = (|class| here.matched(class), |class| roster.layers(here, class));
+        self.locals.flush(matched, layers, |slot| roster.id(words, slot), added, removed);
         self.roster.forget(&mut self.words, &mut self.archive, forgotten);
         removed.append(&mut gone_profiles);
         removed.append(&mut gone_policies);

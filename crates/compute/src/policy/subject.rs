@@ -27,7 +27,8 @@ impl<'a> Subject<'a> {
         let (meta, spec) = (&endpoint.metadata, &endpoint.spec);
         // These come from profiles alone: an endpoint cannot claim to be in another namespace.
         let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
-        let mut labels: Vec<(&str, &str)> = pairs(&meta.labels).filter(own).collect();
+        let mut labels = Vec::with_capacity(meta.labels.len() + 3);
+        labels.extend(pairs(&meta.labels).filter(own));
         set(&mut labels, NAMESPACE, &meta.namespace);
         set(&mut labels, ORCHESTRATOR, &spec.orchestrator);
         set(&mut labels, SERVICE_ACCOUNT, &spec.service_account_name);
