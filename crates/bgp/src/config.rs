@@ -55,42 +55,7 @@ impl Config {
         if self.multipath == 0 {
             return refuse("multipath", "0".into(), "must be at least 1");
         }
-        for (name, peer) in &self.peers {
-            let field = |field: &str| format!("peers.{name}.{field}");
-            if peer.address.is_unspecified() || peer.address.is_multicast() {
-                return refuse(&field("address"), peer.address.to_string(), "is not an address of a peer");
-            }
-            if peer.remote_as == 0 {
-                return refuse(&field("remote_as"), "0".into(), "is not an AS number");
-            }
-            if peer.local_as == Some(0) {
-                return refuse(&field("local_as"), "0".into(), "is not an AS number");
-            }
-            if peer.port == 0 {
-                return refuse(&field("port"), "0".into(), "is not a port");
-            }
-            if peer.source.is_some_and(|source| source.is_ipv4() != peer.address.is_ipv4()) {
-                let value = peer.source.map(|source| source.to_string()).unwrap_or_default();
-                return refuse(&field("source"), value, "is of another family than the peer's address");
-            }
-            if (1..3).contains(&peer.hold_time) {
-                return refuse(&field("hold_time"), peer.hold_time.to_string(), "must be 0 or at least 3");
-            }
-            if peer.restart_time.is_some_and(|time| time > 4095) {
-                let value = peer.restart_time.unwrap_or_default().to_string();
-                return refuse(&field("restart_time"), value, "is over 4095 seconds");
-            }
-            if peer.ttl_security == Some(0) {
-                return refuse(&field("ttl_security"), "0".into(), "must be at least one hop");
-            }
-            if peer.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
-                return refuse(&field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
-            }
-            if peer.families.is_empty() {
-                return refuse(&field("families"), "none".into(), "must name at least one");
-            }
-        }
-        Ok(())
+        self.peers.iter().try_for_each(|(name, peer)| peer.check(name))
     }
 
     /// The AS number we show to a peer.
@@ -165,6 +130,45 @@ impl PeerConfig {
             add_path: false,
             max_prefixes: None,
         }
+    }
+
+    /// Refuses what this session could not work with.
+    pub fn check(&self, name: &str) -> Result<(), ConfigError> {
+        let refuse = |field: String, value: String, why: &'static str| Err(ConfigError { field, value, why });
+        let field = |field: &str| format!("peers.{name}.{field}");
+        if self.address.is_unspecified() || self.address.is_multicast() {
+            return refuse(field("address"), self.address.to_string(), "is not an address of a peer");
+        }
+        if self.remote_as == 0 {
+            return refuse(field("remote_as"), "0".into(), "is not an AS number");
+        }
+        if self.local_as == Some(0) {
+            return refuse(field("local_as"), "0".into(), "is not an AS number");
+        }
+        if self.port == 0 {
+            return refuse(field("port"), "0".into(), "is not a port");
+        }
+        if self.source.is_some_and(|source| source.is_ipv4() != self.address.is_ipv4()) {
+            let value = self.source.map(|source| source.to_string()).unwrap_or_default();
+            return refuse(field("source"), value, "is of another family than the peer's address");
+        }
+        if (1..3).contains(&self.hold_time) {
+            return refuse(field("hold_time"), self.hold_time.to_string(), "must be 0 or at least 3");
+        }
+        if self.restart_time.is_some_and(|time| time > 4095) {
+            let value = self.restart_time.unwrap_or_default().to_string();
+            return refuse(field("restart_time"), value, "is over 4095 seconds");
+        }
+        if self.ttl_security == Some(0) {
+            return refuse(field("ttl_security"), "0".into(), "must be at least one hop");
+        }
+        if self.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
+            return refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
+        }
+        if self.families.is_empty() {
+            return refuse(field("families"), "none".into(), "must name at least one");
+        }
+        Ok(())
     }
 }
 

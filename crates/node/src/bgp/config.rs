@@ -14,8 +14,17 @@ use tortie_plan::bgp::{
 /// A route that beats the same one learnt in another way.
 const PREFERRED: u16 = 200;
 
+/// The longest time a speaker can ask its peers to wait for it.
+const LONGEST_RESTART: u16 = 4095;
+
+pub struct Wanted {
+    pub config: Config,
+    /// Sessions that cannot be, and why. All others are in the configuration.
+    pub left_out: Vec<String>,
+}
+
 /// `password` finds what a secret holds. Nothing if the node has no router ID.
-pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Config> {
+pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Wanted> {
     let mut config = Config::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
@@ -24,14 +33,15 @@ pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) ->
         ],
         addresses => addresses.iter().map(|address| SocketAddr::from((*address, bgp.listen_port))).collect(),
     };
-    config.peers = bgp
-        .sessions
-        .iter()
-        .map(|(name, session)| {
-            (name.clone(), peer(bgp, session, session.password.as_ref().and_then(&password)))
-        })
-        .collect();
-    Some(config)
+    let mut left_out = Vec::new();
+    for (name, session) in &bgp.sessions {
+        let peer = peer(bgp, session, session.password.as_ref().and_then(&password));
+        match peer.check(name) {
+            Ok(()) => _ = config.peers.insert(name.clone(), peer),
+            Err(error) => left_out.push(format!("session {name} is left out: {error}")),
+        }
+    }
+    Some(Wanted { config, left_out })
 }
 
 fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
@@ -45,7 +55,7 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
         source: session.source,
         password,
         keepalive: session.keepalive,
-        restart_time: session.restart_time.or(usual.restart_time),
+        restart_time: session.restart_time.map(|time| time.min(LONGEST_RESTART)).or(usual.restart_time),
         ttl_security: session.ttl_security,
         next_hop: match session.next_hop {
             NextHop::Auto => NextHopMode::Auto,

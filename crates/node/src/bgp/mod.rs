@@ -20,6 +20,7 @@ use crate::queries::Speech;
 use crate::state::State;
 use backend::BirdPlaces;
 use bird::Bird;
+use config::Wanted;
 use ipnet::IpNet;
 use next_hops::NextHops;
 use secrets::Secrets;
@@ -86,6 +87,8 @@ struct Speaking {
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
     best: BTreeMap<IpNet, Learnt>,
     learnt: mpsc::Sender<News>,
+    /// What was said of the state of things.
+    told: Option<String>,
 }
 
 impl Speaking {
@@ -104,6 +107,7 @@ impl Speaking {
             running: None,
             best: BTreeMap::new(),
             learnt,
+            told: None,
         };
         speaking.state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
         tokio::spawn(speaking.run(plans));
@@ -171,14 +175,14 @@ impl Speaking {
     async fn follow(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.due {
-            let trouble = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
+            let configured = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
                 None => {
-                    Some("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
+                    Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
                 }
-                Some(config) => self.configure(config).await.err(),
+                Some(Wanted { config, left_out }) => self.configure(config).await.map(|()| left_out),
             };
-            self.due = trouble.is_some();
-            self.state.set_trouble("bgp", trouble);
+            self.due = configured.is_err();
+            self.tell(configured);
         }
         let Some((speaker, _, _)) = &self.running else { return };
         for (net, attrs) in self.telling.changes(&bgp) {
@@ -192,6 +196,24 @@ impl Speaking {
         if self.telling.install_changed(&bgp) {
             self.tell_again(&bgp).await;
         }
+    }
+
+    /// Says what is wrong, once, and that it is over. Sessions that are left out do not keep the others from working.
+    fn tell(&mut self, configured: Result<Vec<String>, String>) {
+        let (trouble, left_out) = match configured {
+            Ok(left_out) => (None, Some(left_out.join("; ")).filter(|left_out| !left_out.is_empty())),
+            Err(trouble) => (Some(trouble), None),
+        };
+        let now = trouble.as_ref().or(left_out.as_ref());
+        if self.told.as_ref() != now {
+            match now {
+                Some(trouble) => tracing::warn!(trouble, "BGP is not all that it should be"),
+                None => tracing::info!("BGP is as it should be"),
+            }
+            self.told = now.cloned();
+        }
+        self.state.set_warning("bgp", left_out);
+        self.state.set_trouble("bgp", trouble);
     }
 
     async fn configure(&mut self, config: Config) -> Result<(), String> {

@@ -168,6 +168,24 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         "the router has the new password too",
     );
 
+    // A password that TCP cannot carry: that session is left out until it has another.
+    scene.leaves_alone(
+        &others,
+        |_| std::fs::write(secrets.join("locked"), "x".repeat(81)).unwrap(),
+        |scene| {
+            [false, true]
+                .iter()
+                .all(|v6| scene.world.session(&scene.routers["locked"].address(*v6)).is_null())
+        },
+        "a password is too long",
+    );
+    scene.leaves_alone(
+        &others,
+        |_| std::fs::write(secrets.join("locked"), "second").unwrap(),
+        |scene| [false, true].iter().all(|v6| scene.uptime("locked", *v6).state == "Established"),
+        "the password is short again",
+    );
+
     // A peer comes and goes.
     scene.leaves_alone(
         &all,
