@@ -153,7 +153,10 @@ fn wired() -> Result<(Pair, Namespaces)> {
 /// The same with one rule, which lets everything pass: what any firewall that knows connections costs.
 fn tracked() -> Result<(Pair, Namespaces)> {
     let (pair, host) = wired()?;
-    let table = "table inet tracked { chain forward { type filter hook forward priority 0; ct state established accept\n} }";
+    let table = "add table inet tracked
+add chain inet tracked forward { type filter hook forward priority 0; }
+add rule inet tracked forward ct state established accept
+";
     inside(&host.path(0), || run(&["nft", "-f", "-"], table))?;
     Ok((pair, host))
 }
