@@ -5,8 +5,9 @@ use crate::error::{Error, Failure, Result};
 use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
-use crate::nft::{self, Enforcer, TableStats};
-use crate::reconcile::{Core, Operation, WorkloadState};
+use crate::nft::{self, Enforcer};
+use crate::reconcile::{Core, Operation};
+use crate::reports::{Outbox, Reports};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
@@ -16,46 +17,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tortie_plan::{Plan, Settings, Update, WorkloadId};
+use tortie_plan::{Plan, Settings, Update};
 
 /// Between two looks at what the kernel does not announce.
 const TICK: Duration = Duration::from_secs(1);
 /// Between two complete looks, give or take a tenth.
 const RESYNC: Duration = Duration::from_secs(90);
-/// Between two rounds of reports: telling looks at every workload.
-const TELL: Duration = Duration::from_millis(50);
 /// Events taken in before the kernel is made to converge.
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
-const REPORTS: usize = 1024;
-
-/// What the dataplane has to tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
-    Workload {
-        id: WorkloadId,
-        state: WorkloadState,
-    },
-    Mtu(MtuChoice),
-    RouteCount(usize),
-    /// Next hops of planned routes to which the kernel has no way, all of them.
-    Unreachable(BTreeSet<IpAddr>),
-    Table(TableStats),
-    /// Chains and sets that the kernel does not take, and why. What they guard is closed.
-    Refused(BTreeMap<String, String>),
-}
-
-/// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
-pub struct Reports {
-    receiver: mpsc::Receiver<Report>,
-}
-
-impl Reports {
-    /// The next report; `None` when the dataplane has stopped.
-    pub async fn next(&mut self) -> Option<Report> {
-        self.receiver.recv().await
-    }
-}
 
 /// How an update went: what is not listed is in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,9 +56,9 @@ impl Dataplane {
     pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
         let pattern = Regex::new(&settings.mtu_interface_pattern)
             .map_err(|error| Error::Invalid { field: "mtuIfacePattern", reason: error.to_string() })?;
-        // Subscribed before the first look, so that nothing between the two is missed.
-        let events = Events::open(&host).await?;
         let kernel = Kernel::open(&host)?;
+        // Subscribed before the first look, so that nothing between the two is missed.
+        let events = Events::open(&host, &kernel).await?;
         let switches = forwarding_switches(&settings);
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
@@ -98,8 +68,8 @@ impl Dataplane {
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
-        let (reports, receiver) = mpsc::channel(REPORTS);
         let (mtu, mtu_receiver) = watch::channel(core.mtu());
+        let (outbox, reports) = Outbox::new(mtu);
         let engine = Engine {
             host,
             kernel,
@@ -114,21 +84,10 @@ impl Dataplane {
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
             forgetting: Forgetting::default(),
-            outbox: Outbox {
-                reports,
-                told: BTreeMap::new(),
-                told_mtu: None,
-                told_routes: None,
-                told_unreachable: None,
-                told_table: None,
-                told_refused: None,
-                mtu,
-                told_at: None,
-                due: None,
-            },
+            outbox,
         };
         let engine = tokio::spawn(engine.run(inbox));
-        Ok((Dataplane { commands, mtu: mtu_receiver, engine }, Reports { receiver }))
+        Ok((Dataplane { commands, mtu: mtu_receiver, engine }, reports))
     }
 
     /// Returns when it has stopped. Whoever starts another waits for that: one that is still at work would take what the
@@ -502,75 +461,6 @@ fn outcomes(
         .into_iter()
         .enumerate()
         .map(move |(position, operation)| (operation, failures.remove(&position)))
-}
-
-/// What has been told, so that only changes are.
-struct Outbox {
-    reports: mpsc::Sender<Report>,
-    told: BTreeMap<WorkloadId, WorkloadState>,
-    told_mtu: Option<MtuChoice>,
-    told_routes: Option<usize>,
-    told_unreachable: Option<BTreeSet<IpAddr>>,
-    told_table: Option<TableStats>,
-    told_refused: Option<BTreeMap<String, String>>,
-    mtu: watch::Sender<MtuChoice>,
-    told_at: Option<Instant>,
-    /// When to tell what happened since.
-    due: Option<Instant>,
-}
-
-impl Outbox {
-    /// Now, unless it was only just done.
-    fn tell_soon(&mut self, core: &Core, enforcer: &Enforcer) {
-        match self.told_at.map(|told| told + TELL) {
-            Some(due) if due > Instant::now() => self.due = Some(due),
-            _ => self.tell(core, enforcer),
-        }
-    }
-
-    fn tell(&mut self, core: &Core, enforcer: &Enforcer) {
-        (self.told_at, self.due) = (Some(Instant::now()), None);
-        let mtu = core.mtu();
-        if self.told_mtu.as_ref() != Some(&mtu) {
-            tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
-            self.mtu.send_replace(mtu.clone());
-            if self.reports.try_send(Report::Mtu(mtu.clone())).is_ok() {
-                self.told_mtu = Some(mtu);
-            }
-        }
-        let count = core.route_count();
-        if self.told_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
-            self.told_routes = Some(count);
-        }
-        let unreachable = core.unreachable();
-        if self.told_unreachable.as_ref() != Some(&unreachable)
-            && self.reports.try_send(Report::Unreachable(unreachable.clone())).is_ok()
-        {
-            self.told_unreachable = Some(unreachable);
-        }
-        let table = enforcer.stats();
-        if self.told_table != Some(table) && self.reports.try_send(Report::Table(table)).is_ok() {
-            self.told_table = Some(table);
-        }
-        let refused = enforcer.refused();
-        if self.told_refused.as_ref() != Some(refused)
-            && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
-        {
-            self.told_refused = Some(refused.clone());
-        }
-        let mut present = BTreeMap::new();
-        for (id, state) in core.states() {
-            let told = self.told.remove(id);
-            // When the channel is full the old state stays noted, and the change is told at a later turn.
-            let news = told.as_ref() != Some(&state);
-            let report = || Report::Workload { id: id.clone(), state: state.clone() };
-            let noted = if news && self.reports.try_send(report()).is_err() { told } else { Some(state) };
-            if let Some(state) = noted {
-                present.insert(id.clone(), state);
-            }
-        }
-        self.told = present;
-    }
 }
 
 async fn until(time: Option<Instant>) {

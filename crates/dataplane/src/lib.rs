@@ -5,6 +5,7 @@
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
 mod cut;
+mod echo;
 mod engine;
 mod error;
 mod kernel;
@@ -13,13 +14,15 @@ mod netns;
 mod nft;
 pub mod pod;
 mod reconcile;
+mod reports;
 mod sysctl;
 mod ways;
 
 pub use crate::reconcile::WorkloadState;
-pub use engine::{ApplyOutcome, Dataplane, Report, Reports};
+pub use engine::{ApplyOutcome, Dataplane};
 pub use error::{Error, Failure, Result};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
 pub use nft::{RuleCounter, TableStats, When, counters, remove_table};
+pub use reports::{Report, Reports};
 pub use ways::{Way, Ways};

@@ -9,6 +9,7 @@ pub(crate) use decode::mac;
 pub(crate) use flows::{Forgetting, cut};
 pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
+use crate::echo::others_than;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 use futures::StreamExt;
@@ -21,7 +22,7 @@ use std::net::IpAddr;
 /// Messages per batch: their acknowledgements must fit the receive buffer.
 const BATCH: usize = 1000;
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Room for the events that our own bulk changes cause while nobody reads them.
+/// Room for the events that others cause while nobody reads them.
 const EVENT_BUFFER: usize = 32 << 20;
 
 /// A connection for requests.
@@ -219,9 +220,13 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub async fn open(netns: &Netns) -> Result<Events> {
+    /// What is done through `own` is no event.
+    pub async fn open(netns: &Netns, own: &Kernel) -> Result<Events> {
         let connection = netns.rtnetlink()?;
-        let subscribed = connection.socket().set_rcvbuf(EVENT_BUFFER).and_then(|()| {
+        let echo = others_than(own.connection.socket().pid());
+        let prepared = connection.socket().set_rcvbuf(EVENT_BUFFER);
+        let prepared = prepared.and_then(|()| connection.socket().attach_filter(&echo));
+        let subscribed = prepared.and_then(|()| {
             connection.subscribe(&[
                 RtnetlinkGroup::Link,
                 RtnetlinkGroup::Ipv4Addr,

@@ -6,6 +6,7 @@ use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
 use super::table::{Element, Hook, Point, SetType};
+use crate::echo::others_than;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -279,28 +280,6 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
 /// What others do to the table.
 pub(crate) struct Events {
     socket: NetlinkSocket,
-}
-
-/// A filter for the socket: what this port did is no news, and much of it must not fill the buffer. All messages that
-/// come at once are of one transaction.
-fn others_than(port: u32) -> Vec<u8> {
-    // Operation, how far to jump if so and if not, operand.
-    const LOAD: u16 = 0x20;
-    const IS: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const PORT_AT: u32 = 12;
-    let program = [
-        (LOAD, 0, 0, PORT_AT),
-        // Loaded as if it were in network order.
-        (IS, 0, 1, port.to_be()),
-        (RETURN, 0, 0, 0),
-        (RETURN, 0, 0, u32::MAX),
-    ];
-    let bytes = |(code, so, not, operand): (u16, u8, u8, u32)| {
-        let (code, operand) = (code.to_ne_bytes(), operand.to_ne_bytes());
-        [code[0], code[1], so, not, operand[0], operand[1], operand[2], operand[3]]
-    };
-    program.into_iter().flat_map(bytes).collect()
 }
 
 impl Events {
