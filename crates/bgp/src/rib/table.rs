@@ -210,6 +210,7 @@ impl<P: Prefix> Table<P> {
         if destination.paths.is_empty() && usable {
             destination.paths.push(path);
             destination.equal = 1;
+            destination.best_stands = false;
             destination.advertised = self.advertise.record(id);
             destination.installed = self.install.record(id);
             self.occupied += 1;
