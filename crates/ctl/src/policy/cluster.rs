@@ -24,7 +24,7 @@ pub struct Enforced {
 impl Cluster {
     pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
         let mut cluster = Cluster::default();
-        let others = [Kind::Node, Kind::FelixConfiguration, Kind::WorkloadEndpoint];
+        let others = [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
         for kind in others.into_iter().chain(POLICY_KINDS) {
             for resource in store.list(kind, None).await?.items {
                 cluster.put(resource);
