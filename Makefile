@@ -39,7 +39,7 @@ fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60)
 
 soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories, longer contention and crashes
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do \
-	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-store --test differential -- --nocapture || exit 1; done
+	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-datastore --test differential -- --nocapture || exit 1; done
 	TORTIE_SEED=random TORTIE_PLANS=2500 $(CARGO) test --locked -p tortie-dataplane --test policy differential -- --nocapture
 	TORTIE_RESTARTS=1000 $(CARGO) test --locked -p tortie-dataplane --test policy flips::one_that_stopped
 	TORTIE_CRASH_ROUNDS=500 $(CARGO) test --locked -p tortie --test crash

@@ -2,9 +2,9 @@
 
 use prost::Message;
 use std::path::Path;
-use tortie_store::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use tortie_store::proto::etcdserverpb::request_op::Request;
-use tortie_store::proto::etcdserverpb::{
+use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest,
     RangeRequest, RequestOp, TxnRequest,
 };

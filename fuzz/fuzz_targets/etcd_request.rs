@@ -8,13 +8,13 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::collections::BTreeMap;
-use tortie_store::embedded::check;
-use tortie_store::embedded::core::{Answer, Core, Write};
-use tortie_store::proto::etcdserverpb::{
+use tortie_datastore::check;
+use tortie_datastore::core::{Answer, Core, Write};
+use tortie_etcd_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     TxnRequest,
 };
-use tortie_store::proto::mvccpb::KeyValue;
+use tortie_etcd_proto::mvccpb::KeyValue;
 
 const MAX_REQUESTS: usize = 64;
 /// Set in the kind: this write waits for the next one and shares its commit.

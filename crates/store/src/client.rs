@@ -3,18 +3,18 @@
 use crate::config::EndpointSource;
 use crate::discovery;
 use crate::etcd::{Cluster, Committed, Limits};
-use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use crate::proto::etcdserverpb::request_op::Request;
-use crate::proto::etcdserverpb::response_op::Response;
-use crate::proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
-};
-use crate::proto::mvccpb::KeyValue;
 use crate::watch::Watch;
 use crate::{Config, Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::response_op::Response;
+use tortie_etcd_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
+};
+use tortie_etcd_proto::mvccpb::KeyValue;
 use tortie_model::{Key, KeyRange, Resource, Value};
 
 /// etcd's modification revision.

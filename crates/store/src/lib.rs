@@ -1,15 +1,12 @@
-//! The store: one typed, versioned client over the backends, and the embedded server.
+//! The store: one typed, versioned client over the backends.
 //!
-//! `client` moves keys and values; `resources` adds what projectcalico.org/v3 promises about each kind on top of
-//! it; `embedded` is the server for a single machine. This is the only crate that knows etcd.
+//! `client` moves keys and values; `resources` adds what projectcalico.org/v3 promises about each kind on top of it.
 
 pub mod client;
 pub mod config;
 mod discovery;
-pub mod embedded;
 pub mod error;
 mod etcd;
-pub mod proto;
 pub mod resources;
 mod watch;
 

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server};
 use tortie_store::Config;
-use tortie_store::embedded::{self, AutoCompaction, Listen, Options, Server};
 
 /// Run the embedded store, which speaks the etcd v3 protocol, for this machine.
 #[derive(Args, Debug)]

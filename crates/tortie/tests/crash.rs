@@ -15,12 +15,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
-use tortie_store::proto::etcdserverpb::kv_client::KvClient;
-use tortie_store::proto::etcdserverpb::request_op::Request;
-use tortie_store::proto::etcdserverpb::watch_client::WatchClient;
-use tortie_store::proto::etcdserverpb::watch_request::RequestUnion;
-use tortie_store::proto::etcdserverpb::*;
-use tortie_store::proto::mvccpb::{Event, KeyValue};
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_etcd_proto::etcdserverpb::*;
+use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 
 const WRITERS: usize = 8;
 

@@ -218,7 +218,7 @@ fn a_snapshot_can_be_restored() {
     etcdctl.run(&["put", "/k/0", "later"]);
     etcdctl.run(&["get", "/k/", "--prefix", "-w", "json", "--rev", "51"]);
 
-    tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap();
+    tortie_datastore::restore(&file, &dir.path().join("restored")).unwrap();
     let path = file.to_str().unwrap();
     drop(Datastore::start(&dir.path().join("by-option"), &["--restore", path]));
     // A snapshot put in place by hand works too.
@@ -235,7 +235,7 @@ fn a_snapshot_can_be_restored() {
         // Watchers must notice that later revisions are not the ones they have seen.
         assert_eq!(identity(&restored) == identity(&etcdctl), name == "by-hand");
     }
-    let refused = tortie_store::embedded::restore(&file, &dir.path().join("restored")).unwrap_err();
+    let refused = tortie_datastore::restore(&file, &dir.path().join("restored")).unwrap_err();
     assert!(refused.to_string().contains("is not empty"), "{refused}");
     let output = Command::new(env!("CARGO_BIN_EXE_tortie"))
         .args(["datastore", "--listen", "http://127.0.0.1:0", "--restore", path, "--data-dir"])
@@ -249,7 +249,7 @@ fn a_snapshot_can_be_restored() {
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
     std::fs::write(&file, damaged).unwrap();
-    let refused = tortie_store::embedded::restore(&file, &dir.path().join("new")).unwrap_err();
+    let refused = tortie_datastore::restore(&file, &dir.path().join("new")).unwrap_err();
     assert!(refused.to_string().contains("checksum does not match"), "{refused}");
 }
 

@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tortie_store::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use tortie_store::proto::etcdserverpb::kv_client::KvClient;
-use tortie_store::proto::etcdserverpb::request_op::Request;
-use tortie_store::proto::etcdserverpb::watch_client::WatchClient;
-use tortie_store::proto::etcdserverpb::watch_request::RequestUnion;
-use tortie_store::proto::etcdserverpb::{
+use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_etcd_proto::etcdserverpb::{
     Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 

@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tempfile::TempDir;
+use tortie_datastore::{Options, Server};
 use tortie_ipam::pool::Pool;
 use tortie_ipam::{Allocator, Holder, Ledger, Owner, Request, audit, facts};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_store::embedded::{Options, Server};
 use tortie_store::{Client, Config};
 use tortie_testkit::Etcd;
 

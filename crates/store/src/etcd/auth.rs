@@ -1,11 +1,11 @@
 //! User and password: a token per connection, renewed when the server no longer takes it.
 
 use crate::config::Credentials;
-use crate::proto::etcdserverpb::AuthenticateRequest;
-use crate::proto::etcdserverpb::auth_client::AuthClient;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
+use tortie_etcd_proto::etcdserverpb::AuthenticateRequest;
+use tortie_etcd_proto::etcdserverpb::auth_client::AuthClient;
 
 #[derive(Debug)]
 pub struct Auth {

@@ -1,18 +1,18 @@
 //! The key-value calls: ranges in pages, transactions, leases.
 
 use super::{Cluster, Retry};
-use crate::proto::etcdserverpb::kv_client::KvClient;
-use crate::proto::etcdserverpb::lease_client::LeaseClient;
-use crate::proto::etcdserverpb::{
-    Compare, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
-    ResponseOp, TxnRequest,
-};
-use crate::proto::mvccpb::KeyValue;
 use crate::{Error, Result};
 use bytes::Bytes;
 use prost::Message;
 use std::time::Duration;
 use tonic::transport::Channel;
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::lease_client::LeaseClient;
+use tortie_etcd_proto::etcdserverpb::{
+    Compare, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
+    ResponseOp, TxnRequest,
+};
+use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// A page of the largest values etcd takes stays well below this.
 const MESSAGE_LIMIT: usize = 1 << 30;

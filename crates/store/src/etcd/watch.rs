@@ -4,15 +4,17 @@ use super::Cluster;
 use super::failure::Failure;
 use super::kv::prefix_end;
 use super::member::{Line, Member};
-use crate::proto::etcdserverpb::watch_client::WatchClient;
-use crate::proto::etcdserverpb::watch_request::RequestUnion;
-use crate::proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse};
 use crate::{Error, Result};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Streaming};
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_etcd_proto::etcdserverpb::{
+    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
 
 const MESSAGE_LIMIT: usize = 1 << 30;
 

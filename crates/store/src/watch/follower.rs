@@ -4,10 +4,10 @@
 //! with. When history is lost (compaction, a store put back to an older state) that is enough to find out from a
 //! new list what has changed, deletions included, without telling anything twice.
 
-use crate::proto::etcdserverpb::{ResponseHeader, WatchResponse};
-use crate::proto::mvccpb::event::EventType;
-use crate::proto::mvccpb::{Event, KeyValue};
 use std::collections::BTreeMap;
+use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
+use tortie_etcd_proto::mvccpb::event::EventType;
+use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 use tortie_model::{Key, KeyRange};
 
 /// The watch id of answers to progress requests. etcd before 3.4.25 sends these past events still queued, so they

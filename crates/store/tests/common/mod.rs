@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::{Channel, Endpoint};
+use tortie_datastore::{Listen, Options, Server};
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_model::{API_VERSION, Kind, Resource};
-use tortie_store::embedded::{Listen, Options, Server};
-use tortie_store::proto::etcdserverpb::kv_client::KvClient;
-use tortie_store::proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_store::{Client, Config, Event, Limits, Resources, Watch};
 use tortie_testkit::Etcd;
 

@@ -1,0 +1,345 @@
+//! A group of writes in the making: applied in order to one database transaction, visible to nobody else until it
+//! is committed.
+
+use super::change::{Change, Commit};
+use super::fault::Fault;
+use super::index::{Index, Place};
+use super::range;
+use super::record::{Entry, Moment, Version, decode_history, encode_history};
+use super::refusal::Refusal;
+use super::span::Span;
+use super::view::{HISTORY, LEASE_KEYS, View};
+use bytes::Bytes;
+use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tortie_etcd_proto::etcdserverpb::{
+    DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    ResponseHeader,
+};
+use tortie_etcd_proto::mvccpb::KeyValue;
+
+/// Lease id to the time to live it was granted, in seconds.
+pub const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
+
+/// Numbers that change with almost every write, kept together in one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    pub revision: i64,
+    /// Revisions below this one can no longer be read.
+    pub compacted: i64,
+    /// Superseded versions up to this revision are gone from the tables.
+    pub scrubbed: i64,
+    /// Bytes of keys and values in the tables.
+    pub in_use: i64,
+    pub no_space: bool,
+}
+
+/// What became of leases; told to the lessor once it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseChange {
+    Granted { id: i64, ttl: i64 },
+    Revoked { id: i64 },
+}
+
+type History<'t> = Table<'t, (u64, u32), &'static [u8]>;
+type Leases<'t> = Table<'t, i64, i64>;
+type LeaseKeys<'t> = Table<'t, (i64, &'static [u8]), ()>;
+
+pub struct Batch<'t> {
+    transaction: &'t WriteTransaction,
+    index: Index,
+    history: History<'t>,
+    /// Opened when first needed: most groups have nothing to do with leases.
+    leases: Option<Leases<'t>>,
+    lease_keys: Option<LeaseKeys<'t>>,
+    pub state: State,
+    /// Changes of the request being applied.
+    open: Vec<Arc<Change>>,
+    commits: Vec<Commit>,
+    lease_changes: Vec<LeaseChange>,
+    scratch: Vec<u8>,
+}
+
+/// What a group came to, once its transaction is committed.
+pub struct Finished {
+    pub state: State,
+    pub index: Index,
+    pub commits: Vec<Commit>,
+    pub lease_changes: Vec<LeaseChange>,
+}
+
+/// The newest version of a key, copied out of its page.
+struct Newest {
+    at: Moment,
+    live: Option<KeyValue>,
+}
+
+impl<'t> Batch<'t> {
+    pub fn new(transaction: &'t WriteTransaction, state: State, index: Index) -> Result<Batch<'t>, Fault> {
+        Ok(Batch {
+            transaction,
+            index,
+            history: transaction.open_table(HISTORY)?,
+            leases: None,
+            lease_keys: None,
+            state,
+            open: Vec::new(),
+            commits: Vec::new(),
+            lease_changes: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Closes the tables; what is left to do is to commit.
+    pub fn finish(self) -> Finished {
+        let Batch { state, index, commits, lease_changes, .. } = self;
+        Finished { state, index, commits, lease_changes }
+    }
+
+    /// The revision the request being applied sees: its own, once it has changed something.
+    pub fn revision(&self) -> i64 {
+        self.state.revision + i64::from(!self.open.is_empty())
+    }
+
+    /// Ends a request; what it changed, if anything, becomes one revision.
+    pub fn seal(&mut self) -> i64 {
+        if !self.open.is_empty() {
+            self.state.revision += 1;
+            let changes = std::mem::take(&mut self.open);
+            self.commits.push(Commit { revision: self.state.revision, changes });
+        }
+        self.state.revision
+    }
+
+    pub fn header(&self) -> Option<ResponseHeader> {
+        Some(ResponseHeader { revision: self.revision(), ..Default::default() })
+    }
+
+    pub fn view(&self) -> View<'_, History<'t>> {
+        View {
+            index: &self.index,
+            history: &self.history,
+            revision: self.revision(),
+            compacted: self.state.compacted,
+        }
+    }
+
+    pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
+        range::range(&self.view(), request)
+    }
+
+    /// Whether the lease a put names, if any, is there.
+    pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, Fault> {
+        Ok(request.lease == 0 || self.leases()?.get(request.lease)?.is_some())
+    }
+
+    /// Whether what a put leaves as it is, if anything, is there.
+    pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
+        let keeps = request.ignore_value || request.ignore_lease;
+        Ok(!keeps || self.index.get(&request.key).is_some_and(|place| !place.deleted))
+    }
+
+    pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {
+        let Newest { at: previous, live } = self.newest(&request.key)?;
+        let old_lease = live.as_ref().map_or(0, |kv| kv.lease);
+        let at = self.next_moment();
+        let kv = KeyValue {
+            key: request.key.clone(),
+            create_revision: live.as_ref().map_or(at.main, |kv| kv.create_revision),
+            mod_revision: at.main,
+            version: live.as_ref().map_or(0, |kv| kv.version) + 1,
+            value: match &live {
+                Some(old) if request.ignore_value => old.value.clone(),
+                _ => request.value.clone(),
+            },
+            lease: if request.ignore_lease { old_lease } else { request.lease },
+        };
+        if old_lease != kv.lease {
+            if old_lease != 0 {
+                self.lease_keys()?.remove((old_lease, kv.key.as_ref()))?;
+            }
+            if kv.lease != 0 {
+                self.lease_keys()?.insert((kv.lease, kv.key.as_ref()), ())?;
+            }
+        }
+        let version = Version {
+            at,
+            deleted: false,
+            created: kv.create_revision,
+            version: kv.version,
+            lease: kv.lease,
+            value: &kv.value,
+        };
+        self.write(&Entry { key: &kv.key, previous, version })?;
+        let answer = if request.prev_kv { live.clone() } else { None };
+        let before = self.before(live);
+        self.open.push(Arc::new(Change::put(kv, before)));
+        Ok(PutResponse { header: self.header(), prev_kv: answer })
+    }
+
+    pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, Fault> {
+        let mut doomed = Vec::new();
+        let span = Span::new(&request.key, &request.range_end);
+        self.view().visit(&span, self.revision(), |key, version| {
+            doomed.push((version.at, version.key_value(Bytes::copy_from_slice(key))));
+            ControlFlow::Continue(())
+        })?;
+        let deleted = doomed.len() as i64;
+        let prev_kvs =
+            if request.prev_kv { doomed.iter().map(|(_, kv)| kv.clone()).collect() } else { Vec::new() };
+        for (previous, kv) in doomed {
+            self.bury(previous, kv)?;
+        }
+        Ok(DeleteRangeResponse { header: self.header(), deleted, prev_kvs })
+    }
+
+    /// `None` when there is such a lease already.
+    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Option<()>, Fault> {
+        if self.leases()?.get(id)?.is_some() {
+            return Ok(None);
+        }
+        self.leases()?.insert(id, ttl)?;
+        self.lease_changes.push(LeaseChange::Granted { id, ttl });
+        Ok(Some(()))
+    }
+
+    /// Deletes the lease and its keys, in order of key; `None` when there is no such lease.
+    pub fn revoke(&mut self, id: i64) -> Result<Option<()>, Fault> {
+        if self.leases()?.remove(id)?.is_none() {
+            return Ok(None);
+        }
+        let keys = lease_keys(self.lease_keys()?, id)?;
+        for key in keys {
+            if let Newest { at, live: Some(kv) } = self.newest(&key)? {
+                self.bury(at, kv)?;
+            }
+        }
+        self.lease_changes.push(LeaseChange::Revoked { id });
+        Ok(Some(()))
+    }
+
+    /// Removes some of the versions that compaction made unreachable; true when none is left.
+    pub fn scrub(&mut self, budget: usize) -> Result<bool, Fault> {
+        let State { scrubbed, compacted, .. } = self.state;
+        if scrubbed >= compacted {
+            return Ok(true);
+        }
+        let from = Moment { main: scrubbed + 1, sub: 0 }.key();
+        let until = Moment { main: compacted, sub: u32::MAX }.key();
+        let mut superseded = Vec::new();
+        let mut tombstones = Vec::new();
+        let (mut seen, mut last) = (0, scrubbed);
+        for row in self.history.range(from..=until)? {
+            let (key, bytes) = row?;
+            let at = Moment::from_key(key.value());
+            if seen >= budget && at.main != last {
+                break;
+            }
+            (seen, last) = (seen + 1, at.main);
+            let entry = decode_history(at, bytes.value())?;
+            if entry.previous != Moment::default() {
+                superseded.push(entry.previous);
+            }
+            if entry.version.deleted {
+                tombstones.push((at, entry.key.to_vec()));
+            }
+        }
+        let done = seen < budget;
+        self.state.scrubbed = if done { compacted } else { last };
+        for at in superseded {
+            self.forget(at)?;
+        }
+        for (at, key) in tombstones {
+            self.forget(at)?;
+            if self.index.get(&key).is_some_and(|newest| newest.at == at) {
+                self.index.remove(&key);
+            }
+        }
+        Ok(self.state.scrubbed >= compacted)
+    }
+
+    fn forget(&mut self, at: Moment) -> Result<(), Fault> {
+        if let Some(row) = self.history.remove(at.key())? {
+            self.state.in_use -= row.value().len() as i64;
+        }
+        Ok(())
+    }
+
+    fn next_moment(&self) -> Moment {
+        Moment { main: self.state.revision + 1, sub: u32::try_from(self.open.len()).unwrap_or(u32::MAX) }
+    }
+
+    fn newest(&self, key: &[u8]) -> Result<Newest, Fault> {
+        let Some(Place { at, deleted }) = self.index.get(key) else {
+            return Ok(Newest { at: Moment::default(), live: None });
+        };
+        if deleted {
+            return Ok(Newest { at, live: None });
+        }
+        let guard = self.history.get(at.key())?.ok_or(Fault::Record)?;
+        let version = decode_history(at, guard.value())?.version;
+        Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
+    }
+
+    fn bury(&mut self, previous: Moment, kv: KeyValue) -> Result<(), Fault> {
+        let at = self.next_moment();
+        let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
+        self.write(&Entry { key: &kv.key, previous, version })?;
+        if kv.lease != 0 {
+            self.lease_keys()?.remove((kv.lease, kv.key.as_ref()))?;
+        }
+        let key = kv.key.clone();
+        let before = self.before(Some(kv));
+        self.open.push(Arc::new(Change::delete(key, at.main, before)));
+        Ok(())
+    }
+
+    /// What watchers are told stood there before: the state before the whole transaction, not before this change.
+    fn before(&self, newest: Option<KeyValue>) -> Option<KeyValue> {
+        let newest = newest?;
+        if newest.mod_revision <= self.state.revision {
+            return Some(newest);
+        }
+        self.open.iter().find(|change| change.kv.key == newest.key)?.previous.clone()
+    }
+
+    fn write(&mut self, entry: &Entry) -> Result<(), Fault> {
+        encode_history(entry, &mut self.scratch);
+        self.state.in_use += self.scratch.len() as i64;
+        self.history.insert(entry.version.at.key(), self.scratch.as_slice())?;
+        self.index.set(entry.key, Place { at: entry.version.at, deleted: entry.version.deleted });
+        Ok(())
+    }
+
+    fn leases(&mut self) -> Result<&mut Leases<'t>, Fault> {
+        match &mut self.leases {
+            Some(table) => Ok(table),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASES)?)),
+        }
+    }
+
+    fn lease_keys(&mut self) -> Result<&mut LeaseKeys<'t>, Fault> {
+        match &mut self.lease_keys {
+            Some(table) => Ok(table),
+            unopened => Ok(unopened.insert(self.transaction.open_table(LEASE_KEYS)?)),
+        }
+    }
+}
+
+/// The keys attached to a lease, in order.
+pub fn lease_keys(
+    table: &impl ReadableTable<(i64, &'static [u8]), ()>,
+    id: i64,
+) -> Result<Vec<Vec<u8>>, Fault> {
+    let mut keys = Vec::new();
+    for row in table.range((id, &[][..])..)? {
+        let (key, _) = row?;
+        let (lease, key) = key.value();
+        if lease != id {
+            break;
+        }
+        keys.push(key.to_vec());
+    }
+    Ok(keys)
+}

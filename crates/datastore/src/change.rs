@@ -1,0 +1,49 @@
+//! What a write did, as watchers see it.
+
+use bytes::Bytes;
+use prost::Message;
+use std::sync::{Arc, OnceLock};
+use tortie_etcd_proto::mvccpb::event::EventType;
+use tortie_etcd_proto::mvccpb::{Event, KeyValue};
+
+/// All changes of one revision, in order; a watcher sees them together or not at all.
+#[derive(Debug)]
+pub struct Commit {
+    pub revision: i64,
+    pub changes: Vec<Arc<Change>>,
+}
+
+/// One put or delete. Its wire form is made once, by the first watcher that needs it, and shared by the others.
+#[derive(Debug)]
+pub struct Change {
+    pub kv: KeyValue,
+    pub deleted: bool,
+    pub previous: Option<KeyValue>,
+    bare: OnceLock<Bytes>,
+    with_previous: OnceLock<Bytes>,
+}
+
+impl Change {
+    pub fn put(kv: KeyValue, previous: Option<KeyValue>) -> Change {
+        Change { kv, deleted: false, previous, bare: OnceLock::new(), with_previous: OnceLock::new() }
+    }
+
+    pub fn delete(key: Bytes, revision: i64, previous: Option<KeyValue>) -> Change {
+        let kv = KeyValue { key, mod_revision: revision, ..Default::default() };
+        Change { deleted: true, ..Change::put(kv, previous) }
+    }
+
+    /// The encoded `mvccpb.Event`.
+    pub fn event(&self, with_previous: bool) -> &Bytes {
+        let cell = if with_previous { &self.with_previous } else { &self.bare };
+        cell.get_or_init(|| {
+            let kind = if self.deleted { EventType::Delete } else { EventType::Put };
+            let event = Event {
+                r#type: kind.into(),
+                kv: Some(self.kv.clone()),
+                prev_kv: if with_previous { self.previous.clone() } else { None },
+            };
+            Bytes::from(event.encode_to_vec())
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! What is wrong with a request before any state is looked at.
+
+use super::refusal::Refusal;
+use super::span::Span;
+use bytes::Bytes;
+use std::collections::HashSet;
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+
+/// etcd's default limits.
+pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
+const MAX_TXN_OPS: usize = 128;
+
+pub fn size(encoded_len: usize) -> Result<(), Refusal> {
+    if encoded_len > MAX_REQUEST_BYTES { Err(Refusal::TOO_LARGE) } else { Ok(()) }
+}
+
+pub fn range(request: &RangeRequest) -> Result<(), Refusal> {
+    key(&request.key)
+}
+
+pub fn delete(request: &DeleteRangeRequest) -> Result<(), Refusal> {
+    key(&request.key)
+}
+
+pub fn put(request: &PutRequest) -> Result<(), Refusal> {
+    key(&request.key)?;
+    if request.ignore_value && !request.value.is_empty() {
+        return Err(Refusal::VALUE_PROVIDED);
+    }
+    if request.ignore_lease && request.lease != 0 {
+        return Err(Refusal::LEASE_PROVIDED);
+    }
+    Ok(())
+}
+
+pub fn txn(request: &TxnRequest) -> Result<(), Refusal> {
+    shape(request, MAX_TXN_OPS)?;
+    Writes::of(&request.success)?;
+    Writes::of(&request.failure)?;
+    Ok(())
+}
+
+/// Whether a transaction can change nothing whichever way its comparisons go.
+pub fn is_read_only(request: &TxnRequest) -> bool {
+    request.success.iter().chain(&request.failure).all(|op| match &op.request {
+        Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) => false,
+        Some(Request::RequestTxn(inner)) => is_read_only(inner),
+        Some(Request::RequestRange(_)) | None => true,
+    })
+}
+
+/// Whether a transaction may add data, which a full store refuses.
+pub fn puts(request: &TxnRequest) -> bool {
+    request.success.iter().chain(&request.failure).any(|op| match &op.request {
+        Some(Request::RequestPut(_)) => true,
+        Some(Request::RequestTxn(inner)) => puts(inner),
+        _ => false,
+    })
+}
+
+fn key(key: &Bytes) -> Result<(), Refusal> {
+    if key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
+}
+
+/// Nested transactions share one allowance of operations, level by level.
+fn shape(request: &TxnRequest, allowance: usize) -> Result<(), Refusal> {
+    let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
+    let left = allowance.checked_sub(ops).ok_or(Refusal::TOO_MANY_OPS)?;
+    for compare in &request.compare {
+        key(&compare.key)?;
+    }
+    for op in request.success.iter().chain(&request.failure) {
+        match &op.request {
+            Some(Request::RequestRange(inner)) => range(inner)?,
+            Some(Request::RequestPut(inner)) => put(inner)?,
+            Some(Request::RequestDeleteRange(inner)) => delete(inner)?,
+            Some(Request::RequestTxn(inner)) => shape(inner, left)?,
+            None => return Err(Refusal::KEY_NOT_FOUND),
+        }
+    }
+    Ok(())
+}
+
+/// The keys one branch writes. Two writes of one key in a branch have no meaning, except where they can never both
+/// happen.
+#[derive(Default)]
+struct Writes {
+    puts: HashSet<Bytes>,
+    deletes: Vec<Span>,
+}
+
+impl Writes {
+    fn of(ops: &[RequestOp]) -> Result<Writes, Refusal> {
+        let mut writes = Writes::default();
+        for op in ops {
+            if let Some(Request::RequestDeleteRange(delete)) = &op.request {
+                let span = Span::new(&delete.key, &delete.range_end);
+                // etcd takes the end of an open range for the smallest key, so it finds no overlap there.
+                if !matches!(span, Span::From(_)) {
+                    writes.deletes.push(span);
+                }
+            }
+        }
+        for op in ops {
+            if let Some(Request::RequestTxn(inner)) = &op.request {
+                writes.join(Writes::of(&inner.success)?, Writes::of(&inner.failure)?)?;
+            }
+        }
+        for op in ops {
+            if let Some(Request::RequestPut(put)) = &op.request {
+                writes.put(&put.key)?;
+            }
+        }
+        Ok(writes)
+    }
+
+    fn put(&mut self, key: &Bytes) -> Result<(), Refusal> {
+        if self.deletes.iter().any(|span| span.contains(key)) || !self.puts.insert(key.clone()) {
+            return Err(Refusal::DUPLICATE_KEY);
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, then: Writes, otherwise: Writes) -> Result<(), Refusal> {
+        for key in &then.puts {
+            self.put(key)?;
+        }
+        for key in &otherwise.puts {
+            if !then.puts.contains(key) {
+                self.put(key)?;
+            }
+        }
+        self.deletes.extend(then.deletes);
+        self.deletes.extend(otherwise.deletes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(request: Request) -> RequestOp {
+        RequestOp { request: Some(request) }
+    }
+
+    fn put_op(key: &'static str) -> RequestOp {
+        op(Request::RequestPut(PutRequest { key: Bytes::from(key), ..Default::default() }))
+    }
+
+    fn delete_op(key: &'static str, end: &'static str) -> RequestOp {
+        op(Request::RequestDeleteRange(DeleteRangeRequest {
+            key: Bytes::from(key),
+            range_end: Bytes::from(end),
+            prev_kv: false,
+        }))
+    }
+
+    fn nested(success: Vec<RequestOp>, failure: Vec<RequestOp>) -> RequestOp {
+        op(Request::RequestTxn(TxnRequest { compare: vec![], success, failure }))
+    }
+
+    fn verdict(success: Vec<RequestOp>) -> Result<(), Refusal> {
+        txn(&TxnRequest { compare: vec![], success, failure: vec![] })
+    }
+
+    #[test]
+    fn one_key_is_written_once_per_branch() {
+        assert_eq!(verdict(vec![put_op("a"), put_op("b")]), Ok(()));
+        assert_eq!(verdict(vec![put_op("a"), put_op("a")]), Err(Refusal::DUPLICATE_KEY));
+        assert_eq!(verdict(vec![put_op("b"), delete_op("a", "c")]), Err(Refusal::DUPLICATE_KEY));
+        assert_eq!(verdict(vec![delete_op("a", "c"), delete_op("b", "")]), Ok(()));
+        assert_eq!(verdict(vec![nested(vec![put_op("a")], vec![put_op("a")])]), Ok(()));
+        assert_eq!(
+            verdict(vec![nested(vec![put_op("a")], vec![]), put_op("a")]),
+            Err(Refusal::DUPLICATE_KEY)
+        );
+    }
+
+    #[test]
+    fn operations_are_counted_along_the_nesting() {
+        assert_eq!(verdict((0..128).map(|_| delete_op("a", "")).collect()), Ok(()));
+        assert_eq!(verdict((0..129).map(|_| delete_op("a", "")).collect()), Err(Refusal::TOO_MANY_OPS));
+        let inner = nested((0..127).map(|_| delete_op("a", "")).collect(), vec![]);
+        assert_eq!(verdict(vec![inner]), Ok(()));
+        let inner = nested((0..128).map(|_| delete_op("a", "")).collect(), vec![]);
+        assert_eq!(verdict(vec![inner]), Err(Refusal::TOO_MANY_OPS));
+    }
+
+    #[test]
+    fn empty_operations_and_keys_are_refused() {
+        assert_eq!(verdict(vec![RequestOp { request: None }]), Err(Refusal::KEY_NOT_FOUND));
+        assert_eq!(verdict(vec![put_op("")]), Err(Refusal::EMPTY_KEY));
+        let ignore = PutRequest {
+            key: Bytes::from("a"),
+            value: Bytes::from("b"),
+            ignore_value: true,
+            ..Default::default()
+        };
+        assert_eq!(put(&ignore), Err(Refusal::VALUE_PROVIDED));
+    }
+}

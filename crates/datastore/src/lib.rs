@@ -1,0 +1,34 @@
+//! The embedded store (`tortie datastore`): a server of the etcd v3 protocol over redb, for one machine.
+//!
+//! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
+//! durable commits; `watch` tells watchers; `service` speaks gRPC; `server` ties them together.
+
+mod authority;
+mod batch;
+mod change;
+pub mod check;
+pub mod core;
+mod directory;
+mod fault;
+mod file;
+mod index;
+mod lessor;
+mod options;
+mod range;
+mod reader;
+mod record;
+mod refusal;
+mod server;
+mod service;
+mod snapshot;
+mod span;
+mod txn;
+mod view;
+mod watch;
+mod writer;
+
+pub use directory::{OpenError, restore};
+pub use fault::Fault;
+pub use options::{AutoCompaction, Listen, ListenError, Options};
+pub use refusal::Refusal;
+pub use server::{ServeError, Server};

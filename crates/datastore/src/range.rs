@@ -1,0 +1,135 @@
+//! Range requests: select, filter, sort, cut.
+
+use super::fault::Fault;
+use super::record::Version;
+use super::refusal::Refusal;
+use super::span::Span;
+use super::view::{HistoryTable, View};
+use bytes::{Bytes, BytesMut};
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use tortie_etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
+use tortie_etcd_proto::mvccpb::KeyValue;
+
+/// The answer, with a header that carries only the revision.
+pub fn range<H: HistoryTable>(
+    view: &View<H>,
+    request: &RangeRequest,
+) -> Result<Result<RangeResponse, Refusal>, Fault> {
+    let revision = match view.resolve(request.revision) {
+        Ok(revision) => revision,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let order = order(request);
+    let limit = usize::try_from(request.limit).unwrap_or(0);
+    // Without sorting or filtering the first `limit` keys are the answer; the rest are only counted.
+    let keep = match limit {
+        0 => usize::MAX,
+        _ if order.is_some() || filters(request) => usize::MAX,
+        limit => limit,
+    };
+
+    let span = Span::new(&request.key, &request.range_end);
+    let mut answer = Selection::default();
+    view.visit(&span, revision, |key, version| {
+        answer.count += 1;
+        let room = answer.kvs.len() < keep;
+        if room && !request.count_only && passes(request, version) {
+            // A sort by value needs the values even when they are not wanted in the answer.
+            let with_value = !request.keys_only || request.sort_target() == SortTarget::Value;
+            answer.push(key, version, with_value);
+        }
+        ControlFlow::Continue(())
+    })?;
+
+    let (count, mut kvs) = (answer.count, answer.kvs);
+    if let Some((target, descending)) = order {
+        sort(&mut kvs, target, descending);
+    }
+    let candidates = if keep == usize::MAX { kvs.len() } else { count };
+    let more = limit > 0 && candidates > limit && !request.count_only;
+    if limit > 0 {
+        kvs.truncate(limit);
+    }
+    if request.keys_only {
+        kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
+    }
+    let header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
+    Ok(Ok(RangeResponse { header, kvs, more, count: count as i64 }))
+}
+
+/// Keys and values gathered into few large buffers: a list of 100,000 keys must not be 200,000 allocations.
+#[derive(Default)]
+struct Selection {
+    count: usize,
+    kvs: Vec<KeyValue>,
+    arena: BytesMut,
+}
+
+impl Selection {
+    const CHUNK: usize = 256 * 1024;
+
+    fn push(&mut self, key: &[u8], version: &Version, with_value: bool) {
+        let value = if with_value { version.value } else { &[] };
+        let need = key.len() + value.len();
+        if self.arena.capacity() - self.arena.len() < need {
+            // One key asked for, one small buffer; the second one means a list.
+            let chunk = if self.kvs.is_empty() { need } else { need.max(Self::CHUNK) };
+            self.arena = BytesMut::with_capacity(chunk);
+        }
+        let (key, value) = (self.share(key), self.share(value));
+        self.kvs.push(KeyValue {
+            key,
+            create_revision: version.created,
+            mod_revision: version.at.main,
+            version: version.version,
+            value,
+            lease: version.lease,
+        });
+    }
+
+    fn share(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::new();
+        }
+        self.arena.extend_from_slice(bytes);
+        self.arena.split().freeze()
+    }
+}
+
+fn filters(request: &RangeRequest) -> bool {
+    request.min_mod_revision != 0
+        || request.max_mod_revision != 0
+        || request.min_create_revision != 0
+        || request.max_create_revision != 0
+}
+
+fn passes(request: &RangeRequest, version: &Version) -> bool {
+    let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
+    within(version.at.main, request.min_mod_revision, request.max_mod_revision)
+        && within(version.created, request.min_create_revision, request.max_create_revision)
+}
+
+/// What to sort by, and whether downwards; keys already come in ascending order.
+fn order(request: &RangeRequest) -> Option<(SortTarget, bool)> {
+    match (request.sort_order(), request.sort_target()) {
+        (SortOrder::None | SortOrder::Ascend, SortTarget::Key) => None,
+        (SortOrder::Descend, target) => Some((target, true)),
+        (_, target) => Some((target, false)),
+    }
+}
+
+fn sort(kvs: &mut [KeyValue], target: SortTarget, descending: bool) {
+    let compare = |a: &KeyValue, b: &KeyValue| match target {
+        SortTarget::Key => a.key.cmp(&b.key),
+        SortTarget::Version => a.version.cmp(&b.version),
+        SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+        SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+        SortTarget::Value => a.value.cmp(&b.value),
+    };
+    kvs.sort_by(|a, b| {
+        let ordering: Ordering = compare(a, b);
+        if descending { ordering.reverse() } else { ordering }
+    });
+}

@@ -1,0 +1,141 @@
+//! How versions of keys are laid out in the main table.
+//!
+//! `history` maps a revision to the version it made, in the order watchers replay it: every write is an append. Each
+//! entry names the version before it, which is how the past of a key is found from its newest version.
+
+use super::fault::Fault;
+use bytes::{Buf, BufMut, Bytes};
+use prost::encoding::{decode_varint, encode_varint};
+
+use tortie_etcd_proto::mvccpb::KeyValue;
+
+/// A change's place in time: the transaction's revision and the change's place in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    pub main: i64,
+    pub sub: u32,
+}
+
+impl Moment {
+    /// As the key of the history table.
+    pub fn key(self) -> (u64, u32) {
+        (self.main.max(0) as u64, self.sub)
+    }
+
+    pub fn from_key((main, sub): (u64, u32)) -> Moment {
+        Moment { main: i64::try_from(main).unwrap_or(i64::MAX), sub }
+    }
+}
+
+/// One version of a key, borrowing its value from the page it lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version<'a> {
+    pub at: Moment,
+    pub deleted: bool,
+    pub created: i64,
+    pub version: i64,
+    pub lease: i64,
+    pub value: &'a [u8],
+}
+
+impl Version<'_> {
+    pub fn key_value(&self, key: Bytes) -> KeyValue {
+        KeyValue {
+            key,
+            create_revision: self.created,
+            mod_revision: self.at.main,
+            version: self.version,
+            value: Bytes::copy_from_slice(self.value),
+            lease: self.lease,
+        }
+    }
+}
+
+/// A version in the history: with its key, and where the version before it lies (zero: none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub key: &'a [u8],
+    pub previous: Moment,
+    pub version: Version<'a>,
+}
+
+const PUT: u8 = 1;
+const TOMBSTONE: u8 = 2;
+
+pub fn encode_history(entry: &Entry, out: &mut Vec<u8>) {
+    out.clear();
+    out.put_u8(if entry.version.deleted { TOMBSTONE } else { PUT });
+    encode_varint(entry.previous.main as u64, out);
+    encode_varint(entry.previous.sub.into(), out);
+    encode_varint(entry.key.len() as u64, out);
+    out.put_slice(entry.key);
+    encode_state(&entry.version, out);
+    out.put_slice(entry.version.value);
+}
+
+pub fn decode_history(at: Moment, mut bytes: &[u8]) -> Result<Entry<'_>, Fault> {
+    let deleted = kind(&mut bytes)?;
+    let previous = moment(&mut bytes)?;
+    let length = usize::try_from(number(&mut bytes)?).map_err(|_| Fault::Record)?;
+    let (key, rest) = bytes.split_at_checked(length).ok_or(Fault::Record)?;
+    Ok(Entry { key, previous, version: state(rest, deleted, at)? })
+}
+
+fn encode_state(version: &Version, out: &mut Vec<u8>) {
+    encode_varint(version.created as u64, out);
+    encode_varint(version.version as u64, out);
+    encode_varint(version.lease as u64, out);
+}
+
+fn state(mut bytes: &[u8], deleted: bool, at: Moment) -> Result<Version<'_>, Fault> {
+    let created = number(&mut bytes)? as i64;
+    let version = number(&mut bytes)? as i64;
+    let lease = number(&mut bytes)? as i64;
+    Ok(Version { at, deleted, created, version, lease, value: bytes })
+}
+
+fn kind(bytes: &mut &[u8]) -> Result<bool, Fault> {
+    if !bytes.has_remaining() {
+        return Err(Fault::Record);
+    }
+    match bytes.get_u8() {
+        PUT => Ok(false),
+        TOMBSTONE => Ok(true),
+        _ => Err(Fault::Record),
+    }
+}
+
+fn moment(bytes: &mut &[u8]) -> Result<Moment, Fault> {
+    let main = number(bytes)? as i64;
+    let sub = u32::try_from(number(bytes)?).map_err(|_| Fault::Record)?;
+    Ok(Moment { main, sub })
+}
+
+fn number(bytes: &mut &[u8]) -> Result<u64, Fault> {
+    decode_varint(bytes).map_err(|_| Fault::Record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn versions_survive_the_tables(main in 1i64.., sub: u32, created in 0i64.., version in 0i64.., lease: i64,
+            deleted: bool, key: Vec<u8>, value: Vec<u8>, previous in 0i64.., previous_sub: u32)
+        {
+            let at = Moment { main, sub };
+            let v = Version { at, deleted, created, version, lease, value: &value };
+            let mut out = Vec::new();
+            let entry = Entry { key: &key, previous: Moment { main: previous, sub: previous_sub }, version: v };
+            encode_history(&entry, &mut out);
+            prop_assert_eq!(decode_history(at, &out).unwrap(), entry);
+        }
+
+        #[test]
+        fn garbage_is_refused_not_fatal(bytes: Vec<u8>) {
+            let _ = decode_history(Moment::default(), &bytes);
+        }
+    }
+}

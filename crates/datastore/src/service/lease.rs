@@ -1,0 +1,105 @@
+//! Leases.
+
+use super::{Service, unexpected};
+use crate::core::{Answer, Write};
+use crate::lessor::{MAX_TTL, MIN_TTL};
+use crate::refusal::Refusal;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use std::pin::Pin;
+use std::time::Instant;
+use tonic::{Request, Response, Status, Streaming};
+use tortie_etcd_proto::etcdserverpb::lease_server::Lease;
+use tortie_etcd_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+};
+
+#[tonic::async_trait]
+impl Lease for Service {
+    type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
+
+    async fn lease_grant(
+        &self,
+        request: Request<LeaseGrantRequest>,
+    ) -> Result<Response<LeaseGrantResponse>, Status> {
+        let LeaseGrantRequest { ttl, id } = request.into_inner();
+        if ttl > MAX_TTL {
+            return Err(Refusal::LEASE_TTL_TOO_LARGE.into());
+        }
+        let ttl = ttl.max(MIN_TTL);
+        let chosen = id;
+        loop {
+            let id = if chosen == 0 { rand::random_range(1..=i64::MAX) } else { chosen };
+            match self.writer.write(Write::Grant { id, ttl }).await {
+                Ok(Answer::Done { revision }) => {
+                    let header = self.header(revision);
+                    return Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }));
+                }
+                Err(Refusal::LEASE_EXISTS) if chosen == 0 => {}
+                Err(refusal) => return Err(refusal.into()),
+                Ok(other) => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<LeaseRevokeRequest>,
+    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let id = request.into_inner().id;
+        match self.writer.write(Write::Revoke { id }).await? {
+            Answer::Done { revision } => {
+                Ok(Response::new(LeaseRevokeResponse { header: self.header(revision) }))
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let service = self.clone();
+        let mut stop = self.stop.clone();
+        let answers = request.into_inner().map(move |request| {
+            let id = request?.id;
+            // A lease that is gone is told by a time to live of zero.
+            let ttl = service.lessor.renew(id, Instant::now()).unwrap_or(0);
+            Ok(LeaseKeepAliveResponse { header: service.current_header(), id, ttl })
+        });
+        let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
+        Ok(Response::new(Box::pin(answers.take_until(Box::pin(stopped)))))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        let Some(time) = self.lessor.time_to_live(id, Instant::now()) else {
+            let header = self.current_header();
+            return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
+        };
+        let keys = match keys {
+            true => self.read(move |snapshot| snapshot.lease_keys(id)).await?,
+            false => Vec::new(),
+        };
+        Ok(Response::new(LeaseTimeToLiveResponse {
+            header: self.current_header(),
+            id,
+            ttl: time.remaining,
+            granted_ttl: time.granted,
+            keys: keys.into_iter().map(Bytes::from).collect(),
+        }))
+    }
+
+    async fn lease_leases(
+        &self,
+        _request: Request<LeaseLeasesRequest>,
+    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let leases = self.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
+        Ok(Response::new(LeaseLeasesResponse { header: self.current_header(), leases }))
+    }
+}

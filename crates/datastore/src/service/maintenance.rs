@@ -1,0 +1,197 @@
+//! Status, alarms, defragmentation, hashes and snapshots; and the two services of which little is needed here.
+
+use super::{Service, failed, unexpected};
+use crate::core::{Answer, Write};
+use crate::directory;
+use crate::fault::Fault;
+use crate::refusal::Refusal;
+use crate::snapshot::Snapshot;
+use crate::watch::TERM;
+use bytes::Bytes;
+use futures::Stream;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use tonic::{Request, Response, Status};
+use tortie_etcd_proto::etcdserverpb::alarm_request::AlarmAction;
+use tortie_etcd_proto::etcdserverpb::auth_server::Auth;
+use tortie_etcd_proto::etcdserverpb::cluster_server::Cluster;
+use tortie_etcd_proto::etcdserverpb::maintenance_server::Maintenance;
+use tortie_etcd_proto::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, AuthenticateRequest, AuthenticateResponse,
+    DefragmentRequest, DefragmentResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, Member,
+    MemberListRequest, MemberListResponse, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+};
+
+/// The etcd version whose behaviour is followed; clients look at it.
+const VERSION: &str = "3.4.23";
+const SNAPSHOT_PIECE: u64 = 64 * 1024;
+
+#[tonic::async_trait]
+impl Maintenance for Service {
+    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
+
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let (revision, raised) = match (request.action(), request.alarm()) {
+            (AlarmAction::Get, kind) => {
+                let state = self.latest.get().state;
+                (state.revision, state.no_space && kind != AlarmType::Corrupt)
+            }
+            (action, AlarmType::Nospace) => {
+                let no_space = action == AlarmAction::Activate;
+                match self.writer.write(Write::Alarm { no_space }).await? {
+                    Answer::Alarm { revision, changed } => (revision, changed),
+                    other => return Err(unexpected(other)),
+                }
+            }
+            _ => (self.latest.get().state.revision, false),
+        };
+        let alarm = AlarmMember { member_id: self.identity.member, alarm: AlarmType::Nospace.into() };
+        let alarms = if raised { vec![alarm] } else { Vec::new() };
+        Ok(Response::new(AlarmResponse { header: self.header(revision), alarms }))
+    }
+
+    async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let size = self.writer.size().await?;
+        let state = self.latest.get().state;
+        let index = state.revision.max(0) as u64;
+        let alarm = format!("memberID:{} alarm:NOSPACE ", self.identity.member);
+        Ok(Response::new(StatusResponse {
+            header: self.header(state.revision),
+            version: VERSION.to_owned(),
+            db_size: i64::try_from(size).unwrap_or(i64::MAX),
+            leader: self.identity.member,
+            raft_index: index,
+            raft_term: TERM,
+            raft_applied_index: index,
+            errors: if state.no_space { vec![alarm] } else { Vec::new() },
+            db_size_in_use: state.in_use,
+            is_learner: false,
+        }))
+    }
+
+    async fn defragment(
+        &self,
+        _request: Request<DefragmentRequest>,
+    ) -> Result<Response<DefragmentResponse>, Status> {
+        self.writer.defragment().await?;
+        Ok(Response::new(DefragmentResponse { header: self.current_header() }))
+    }
+
+    async fn hash(&self, _request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        let hash = self.read(|snapshot| hash(snapshot, snapshot.state.revision)).await?;
+        Ok(Response::new(HashResponse { header: self.current_header(), hash }))
+    }
+
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+        let wanted = request.into_inner().revision;
+        let (revision, compact_revision, hash) = self
+            .read(move |snapshot| {
+                let state = snapshot.state;
+                Ok(match snapshot.view().resolve(wanted) {
+                    Ok(at) => Ok((state.revision, state.compacted, hash(snapshot, at)?)),
+                    Err(refusal) => Err(refusal),
+                })
+            })
+            .await??;
+        Ok(Response::new(HashKvResponse { header: self.header(revision), hash, compact_revision }))
+    }
+
+    async fn snapshot(
+        &self,
+        _request: Request<SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let dir = self.dir.clone();
+        let header = self.current_header();
+        let copy = self
+            .read(move |snapshot| {
+                let dir = dir.unwrap_or_else(std::env::temp_dir);
+                let (path, file) = directory::temporary(&dir)?;
+                let copied = snapshot.copy_to(file);
+                // Only the open file is needed; a crash must not leave it behind.
+                std::fs::remove_file(&path)?;
+                let file = copied?.file().try_clone()?;
+                let len = file.metadata()?.len();
+                let checksum = directory::checksum(&file, len)?;
+                Ok(Copy { file, len, checksum, sent: 0 })
+            })
+            .await?;
+        let total = copy.len + directory::CHECKSUM_BYTES;
+        let pieces = futures::stream::try_unfold(copy, move |copy| async move {
+            let read = tokio::task::spawn_blocking(move || copy.next()).await;
+            let Some((blob, copy)) =
+                read.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?.map_err(failed)?
+            else {
+                return Ok(None);
+            };
+            let remaining_bytes = total - copy.sent;
+            Ok(Some((SnapshotResponse { header, remaining_bytes, blob }, copy)))
+        });
+        Ok(Response::new(Box::pin(pieces)))
+    }
+}
+
+/// A copy of the database on its way to a client, with its checksum at the end.
+struct Copy {
+    file: File,
+    len: u64,
+    checksum: [u8; directory::CHECKSUM_BYTES as usize],
+    sent: u64,
+}
+
+impl Copy {
+    fn next(mut self) -> Result<Option<(Bytes, Copy)>, Fault> {
+        if self.sent > self.len {
+            return Ok(None);
+        }
+        if self.sent == self.len {
+            self.sent += directory::CHECKSUM_BYTES;
+            return Ok(Some((Bytes::copy_from_slice(&self.checksum), self)));
+        }
+        let mut piece = vec![0; SNAPSHOT_PIECE.min(self.len - self.sent) as usize];
+        self.file.read_exact_at(&mut piece, self.sent)?;
+        self.sent += piece.len() as u64;
+        Ok(Some((Bytes::from(piece), self)))
+    }
+}
+
+/// Equal for stores with the same history up to a revision.
+fn hash(snapshot: &Snapshot, revision: i64) -> Result<u32, Fault> {
+    let mut digest = Sha256::new();
+    for row in snapshot.history.range(..=(revision.max(0) as u64, u32::MAX))? {
+        let (at, entry) = row?;
+        digest.update(at.value().0.to_le_bytes());
+        digest.update(at.value().1.to_le_bytes());
+        digest.update(entry.value());
+    }
+    let [a, b, c, d, ..]: [u8; 32] = digest.finalize().into();
+    Ok(u32::from_le_bytes([a, b, c, d]))
+}
+
+#[tonic::async_trait]
+impl Cluster for Service {
+    async fn member_list(
+        &self,
+        _request: Request<MemberListRequest>,
+    ) -> Result<Response<MemberListResponse>, Status> {
+        let member = Member {
+            id: self.identity.member,
+            name: "tortie".to_owned(),
+            client_ur_ls: self.client_urls.clone(),
+            ..Default::default()
+        };
+        Ok(Response::new(MemberListResponse { header: self.current_header(), members: vec![member] }))
+    }
+}
+
+#[tonic::async_trait]
+impl Auth for Service {
+    async fn authenticate(
+        &self,
+        _request: Request<AuthenticateRequest>,
+    ) -> Result<Response<AuthenticateResponse>, Status> {
+        Err(Refusal::AUTH_NOT_ENABLED.into())
+    }
+}

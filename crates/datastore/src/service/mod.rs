@@ -1,0 +1,107 @@
+//! The gRPC services: check the form of a request, hand it on, complete the answer's header.
+
+mod kv;
+mod lease;
+mod maintenance;
+mod watch;
+mod worded;
+
+use super::core::Answer;
+use super::directory::Identity;
+use super::fault::Fault;
+use super::lessor::Lessor;
+use super::refusal::Refusal;
+use super::snapshot::{Latest, Snapshot};
+use super::watch::{Hub, TERM};
+use super::writer::Writer;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch as signal;
+use tonic::Status;
+use tonic::service::Routes;
+use tortie_etcd_proto::etcdserverpb::ResponseHeader;
+use tortie_etcd_proto::etcdserverpb::auth_server::AuthServer;
+use tortie_etcd_proto::etcdserverpb::cluster_server::ClusterServer;
+use tortie_etcd_proto::etcdserverpb::kv_server::KvServer;
+use tortie_etcd_proto::etcdserverpb::lease_server::LeaseServer;
+use tortie_etcd_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use watch::WatchServer;
+use worded::Worded;
+
+/// etcd takes this much more than the largest request, so that a slightly larger one is refused in its own words.
+const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
+
+/// What the services share.
+#[derive(Clone)]
+pub struct Service {
+    pub writer: Writer,
+    pub latest: Arc<Latest>,
+    pub lessor: Arc<Lessor>,
+    pub hub: Arc<Hub>,
+    pub identity: Identity,
+    pub dir: Option<PathBuf>,
+    pub client_urls: Vec<String>,
+    /// Turns true when the server stops; streams end then.
+    pub stop: signal::Receiver<bool>,
+}
+
+impl Service {
+    pub fn routes(self) -> Routes {
+        let service = Arc::new(self);
+        let limit = MAX_MESSAGE_BYTES;
+        let mut routes = Routes::builder();
+        routes
+            .add_service(Worded(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Worded(
+                MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit),
+            ))
+            .add_service(Worded(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(WatchServer::new(service));
+        routes.routes()
+    }
+
+    fn header(&self, revision: i64) -> Option<ResponseHeader> {
+        Some(ResponseHeader {
+            cluster_id: self.identity.cluster,
+            member_id: self.identity.member,
+            revision,
+            raft_term: TERM,
+        })
+    }
+
+    /// Adds who answers to a header that so far carries the revision.
+    fn complete(&self, header: &mut Option<ResponseHeader>) {
+        let revision = header.as_ref().map_or(0, |header| header.revision);
+        *header = self.header(revision);
+    }
+
+    fn current_header(&self) -> Option<ResponseHeader> {
+        self.header(self.latest.get().state.revision)
+    }
+
+    /// Reads that may take long must not hold up the threads that serve the connections.
+    async fn read<T, F>(&self, read: F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Snapshot) -> Result<T, Fault> + Send + 'static,
+    {
+        let latest = self.latest.clone();
+        match tokio::task::spawn_blocking(move || read(&latest.get())).await {
+            Ok(result) => result.map_err(failed),
+            Err(_) => Err(Refusal::STORAGE_FAILED.into()),
+        }
+    }
+}
+
+fn failed(fault: Fault) -> Status {
+    tracing::error!("cannot read the store: {fault}");
+    Refusal::STORAGE_FAILED.into()
+}
+
+/// The writer answers each kind of request with its kind of answer; anything else would be our mistake.
+fn unexpected(answer: Answer) -> Status {
+    tracing::error!("unexpected answer: {answer:?}");
+    Refusal::STORAGE_FAILED.into()
+}

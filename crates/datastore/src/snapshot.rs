@@ -1,0 +1,140 @@
+//! The store as it was after one commit: what every reader works on.
+
+use super::batch::{LEASES, State, lease_keys};
+use super::directory::{self, Identity};
+use super::fault::Fault;
+use super::file::DataFile;
+use super::index::Index;
+use super::range;
+use super::refusal::Refusal;
+use super::txn;
+use super::view::{HISTORY, LEASE_KEYS, View};
+use redb::{
+    Database, Durability, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    TableDefinition, Value,
+};
+use std::fs::File;
+use std::sync::{Arc, PoisonError, RwLock};
+use tortie_etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+
+pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
+
+/// Holds its pages in the file for as long as it lives: keep one only while answering.
+pub struct Snapshot {
+    pub state: State,
+    pub identity: Identity,
+    pub index: Index,
+    pub history: History,
+    transaction: ReadTransaction,
+    /// Defragmentation puts another database in this one's place; readers finish on the one they began with.
+    _database: Arc<Database>,
+}
+
+impl Snapshot {
+    pub fn take(
+        database: &Arc<Database>,
+        identity: Identity,
+        state: State,
+        index: Index,
+    ) -> Result<Snapshot, Fault> {
+        let transaction = database.begin_read()?;
+        Ok(Snapshot {
+            state,
+            identity,
+            index,
+            history: transaction.open_table(HISTORY)?,
+            transaction,
+            _database: database.clone(),
+        })
+    }
+
+    pub fn view(&self) -> View<'_, History> {
+        View {
+            index: &self.index,
+            history: &self.history,
+            revision: self.state.revision,
+            compacted: self.state.compacted,
+        }
+    }
+
+    pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
+        range::range(&self.view(), request)
+    }
+
+    /// A transaction that writes nothing.
+    pub fn txn(&self, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
+        txn::read(&self.view(), request)
+    }
+
+    pub fn leases(&self) -> Result<Vec<(i64, i64)>, Fault> {
+        self.transaction
+            .open_table(LEASES)?
+            .range::<i64>(..)?
+            .map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into))
+            .collect()
+    }
+
+    pub fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Fault> {
+        lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id)
+    }
+
+    /// Writes this state as a compact database of its own, durable when this returns.
+    pub fn copy_to(&self, file: File) -> Result<DataFile, Fault> {
+        let data = DataFile::trusted(file);
+        let database = directory::builder().create_with_backend(data.clone())?;
+        copy_table(&database, HISTORY, &self.history)?;
+        copy_table(&database, LEASES, &self.transaction.open_table(LEASES)?)?;
+        copy_table(&database, LEASE_KEYS, &self.transaction.open_table(LEASE_KEYS)?)?;
+        let transaction = database.begin_write()?;
+        directory::write_identity(&transaction, self.identity)?;
+        directory::write_state(&transaction, self.state)?;
+        transaction.commit()?;
+        drop(database);
+        data.file().sync_all()?;
+        Ok(data)
+    }
+}
+
+/// In pieces, so that a large table does not have to fit in memory.
+fn copy_table<K: Key + 'static, V: Value + 'static>(
+    database: &Database,
+    definition: TableDefinition<'static, K, V>,
+    from: &ReadOnlyTable<K, V>,
+) -> Result<(), Fault> {
+    const PIECE: usize = 4096;
+    let mut rows = from.iter()?.peekable();
+    loop {
+        let mut transaction = database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        {
+            let mut to = transaction.open_table(definition)?;
+            for row in rows.by_ref().take(PIECE) {
+                let (key, value) = row?;
+                to.insert(key.value(), value.value())?;
+            }
+        }
+        transaction.commit()?;
+        if rows.peek().is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// The newest durable state.
+pub struct Latest {
+    snapshot: RwLock<Arc<Snapshot>>,
+}
+
+impl Latest {
+    pub fn new(snapshot: Snapshot) -> Latest {
+        Latest { snapshot: RwLock::new(Arc::new(snapshot)) }
+    }
+
+    pub fn get(&self) -> Arc<Snapshot> {
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set(&self, snapshot: Snapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+}

@@ -1,0 +1,199 @@
+//! Transactions: compare first, on every level; check what the chosen branches need; then apply.
+
+use super::batch::Batch;
+use super::fault::Fault;
+use super::range;
+use super::refusal::Refusal;
+use super::span::Span;
+use super::view::{HistoryTable, View};
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::response_op::Response;
+use tortie_etcd_proto::etcdserverpb::{
+    Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+};
+
+/// Which branch each transaction takes, decided before anything changes.
+struct Path<'r> {
+    succeeded: bool,
+    ops: &'r [RequestOp],
+    /// One for each nested transaction among `ops`, in order.
+    nested: Vec<Path<'r>>,
+}
+
+/// A transaction that may write.
+pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
+    let path = choose(&batch.view(), request)?;
+    if let Err(refusal) = check_puts(batch, &path)? {
+        return Ok(Err(refusal));
+    }
+    if let Err(refusal) = check_ranges(&batch.view(), &path) {
+        return Ok(Err(refusal));
+    }
+    let mut response = apply(batch, &path)?;
+    response.header = batch.header();
+    Ok(Ok(response))
+}
+
+/// A transaction that cannot write whichever way it goes.
+pub fn read<H: HistoryTable>(
+    view: &View<H>,
+    request: &TxnRequest,
+) -> Result<Result<TxnResponse, Refusal>, Fault> {
+    let path = choose(view, request)?;
+    if let Err(refusal) = check_ranges(view, &path) {
+        return Ok(Err(refusal));
+    }
+    let mut response = answer(view, &path)?;
+    response.header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
+    Ok(Ok(response))
+}
+
+fn choose<'r, H: HistoryTable>(view: &View<H>, request: &'r TxnRequest) -> Result<Path<'r>, Fault> {
+    let mut succeeded = true;
+    for compare in &request.compare {
+        if !holds(view, compare)? {
+            succeeded = false;
+            break;
+        }
+    }
+    let ops = if succeeded { &request.success } else { &request.failure };
+    let mut nested = Vec::new();
+    for op in ops {
+        if let Some(Request::RequestTxn(inner)) = &op.request {
+            nested.push(choose(view, inner)?);
+        }
+    }
+    Ok(Path { succeeded, ops, nested })
+}
+
+/// Whether every key of the comparison's range satisfies it; a missing key compares as zero, but has no value.
+fn holds<H: HistoryTable>(view: &View<H>, compare: &Compare) -> Result<bool, Fault> {
+    let span = Span::new(&compare.key, &compare.range_end);
+    let (mut found, mut all) = (false, true);
+    view.visit(&span, view.revision, |_, version| {
+        found = true;
+        let number = match compare.target() {
+            CompareTarget::Version => version.version,
+            CompareTarget::Create => version.created,
+            CompareTarget::Mod => version.at.main,
+            CompareTarget::Lease => version.lease,
+            CompareTarget::Value => 0,
+        };
+        all = satisfies(compare, number, version.value);
+        if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    if !found {
+        return Ok(compare.target() != CompareTarget::Value && satisfies(compare, 0, &[]));
+    }
+    Ok(all)
+}
+
+fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
+    let wanted = match (&compare.target_union, compare.target()) {
+        (Some(TargetUnion::Version(wanted)), CompareTarget::Version) => *wanted,
+        (Some(TargetUnion::CreateRevision(wanted)), CompareTarget::Create) => *wanted,
+        (Some(TargetUnion::ModRevision(wanted)), CompareTarget::Mod) => *wanted,
+        (Some(TargetUnion::Lease(wanted)), CompareTarget::Lease) => *wanted,
+        _ => 0,
+    };
+    let ordering = match (compare.target(), &compare.target_union) {
+        (CompareTarget::Value, Some(TargetUnion::Value(wanted))) => value.cmp(wanted.as_ref()),
+        (CompareTarget::Value, _) => value.cmp(&[][..]),
+        _ => number.cmp(&wanted),
+    };
+    match compare.result() {
+        CompareResult::Equal => ordering == Ordering::Equal,
+        CompareResult::NotEqual => ordering != Ordering::Equal,
+        CompareResult::Greater => ordering == Ordering::Greater,
+        CompareResult::Less => ordering == Ordering::Less,
+    }
+}
+
+/// Checks go through the operations in the order in which they would be applied, so that of several refusals clients
+/// get the one etcd gives.
+fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
+    let mut nested = path.nested.iter();
+    for op in path.ops {
+        let outcome = match &op.request {
+            // The other way round than for a put on its own; clients see the difference.
+            Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(Refusal::KEY_NOT_FOUND),
+            Some(Request::RequestPut(put)) if !batch.has_lease(put)? => Err(Refusal::LEASE_NOT_FOUND),
+            Some(Request::RequestTxn(_)) => match nested.next() {
+                Some(inner) => check_puts(batch, inner)?,
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        };
+        if outcome.is_err() {
+            return Ok(outcome);
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refusal> {
+    let mut nested = path.nested.iter();
+    for op in path.ops {
+        match &op.request {
+            // Elsewhere a negative revision means the newest; etcd checks transactions more strictly.
+            Some(Request::RequestRange(range)) if range.revision != 0 && range.revision < view.compacted => {
+                return Err(Refusal::COMPACTED);
+            }
+            Some(Request::RequestRange(range)) => {
+                view.resolve(range.revision)?;
+            }
+            Some(Request::RequestTxn(_)) => {
+                nested.next().map_or(Ok(()), |inner| check_ranges(view, inner))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
+    let mut nested = path.nested.iter();
+    let mut responses = Vec::with_capacity(path.ops.len());
+    for op in path.ops {
+        let response = match &op.request {
+            Some(Request::RequestPut(put)) => Some(Response::ResponsePut(batch.put(put)?)),
+            Some(Request::RequestDeleteRange(delete)) => {
+                Some(Response::ResponseDeleteRange(batch.delete(delete)?))
+            }
+            Some(Request::RequestRange(range)) => batch.range(range)?.ok().map(Response::ResponseRange),
+            Some(Request::RequestTxn(_)) => match nested.next() {
+                Some(inner) => Some(Response::ResponseTxn(apply(batch, inner)?)),
+                None => None,
+            },
+            None => None,
+        };
+        responses.push(ResponseOp { response });
+    }
+    Ok(branch(path.succeeded, responses))
+}
+
+fn answer<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<TxnResponse, Fault> {
+    let mut nested = path.nested.iter();
+    let mut responses = Vec::with_capacity(path.ops.len());
+    for op in path.ops {
+        let response = match &op.request {
+            Some(Request::RequestRange(request)) => {
+                range::range(view, request)?.ok().map(Response::ResponseRange)
+            }
+            Some(Request::RequestTxn(_)) => match nested.next() {
+                Some(inner) => Some(Response::ResponseTxn(answer(view, inner)?)),
+                None => None,
+            },
+            _ => None,
+        };
+        responses.push(ResponseOp { response });
+    }
+    Ok(branch(path.succeeded, responses))
+}
+
+fn branch(succeeded: bool, responses: Vec<ResponseOp>) -> TxnResponse {
+    TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses }
+}

@@ -1,0 +1,175 @@
+//! One response on a watch stream, encoded only when it is sent: the events in it are shared by all its receivers.
+
+use crate::change::Change;
+use crate::directory::Identity;
+use bytes::BufMut;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use std::sync::Arc;
+
+/// Field numbers of `WatchResponse`.
+mod field {
+    pub const HEADER: u32 = 1;
+    pub const WATCH_ID: u32 = 2;
+    pub const CREATED: u32 = 3;
+    pub const CANCELED: u32 = 4;
+    pub const COMPACT_REVISION: u32 = 5;
+    pub const CANCEL_REASON: u32 = 6;
+    pub const FRAGMENT: u32 = 7;
+    pub const EVENTS: u32 = 11;
+}
+
+/// An answer about a watch, or what happened in it.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    pub revision: i64,
+    pub watch_id: i64,
+    pub created: bool,
+    pub canceled: bool,
+    pub compact_revision: i64,
+    pub cancel_reason: &'static str,
+    pub fragment: bool,
+    pub events: Vec<Arc<Change>>,
+    pub with_previous: bool,
+}
+
+/// etcd answers with a term because its members elect a leader; this one leads alone, from the first.
+pub const TERM: u64 = 2;
+
+impl Frame {
+    /// About how much memory it keeps alive.
+    pub fn size(&self) -> usize {
+        let event = |change: &Arc<Change>| change.kv.key.len() + change.kv.value.len();
+        128 + self.events.iter().map(event).sum::<usize>()
+    }
+
+    /// Splits a large response for a client that asked for fragments, along the events.
+    pub fn fragments(mut self, limit: usize) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let mut rest = std::mem::take(&mut self.events).into_iter().peekable();
+        loop {
+            let mut frame = Frame { events: Vec::new(), ..self.clone() };
+            let mut size = 0;
+            while let Some(change) = rest.peek() {
+                size += change.event(self.with_previous).len();
+                if size > limit && !frame.events.is_empty() {
+                    break;
+                }
+                frame.events.extend(rest.next());
+            }
+            frame.fragment = rest.peek().is_some();
+            frames.push(frame);
+            if rest.peek().is_none() {
+                return frames;
+            }
+        }
+    }
+
+    pub fn encode(&self, identity: Identity, out: &mut impl BufMut) {
+        let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
+        let header_len = header
+            .iter()
+            .filter(|(_, value)| *value != 0)
+            .map(|(_, v)| 1 + encoded_len_varint(*v))
+            .sum::<usize>();
+        encode_key(field::HEADER, WireType::LengthDelimited, out);
+        encode_varint(header_len as u64, out);
+        for (tag, value) in header {
+            number(tag, value, out);
+        }
+        number(field::WATCH_ID, self.watch_id as u64, out);
+        number(field::CREATED, self.created.into(), out);
+        number(field::CANCELED, self.canceled.into(), out);
+        number(field::COMPACT_REVISION, self.compact_revision as u64, out);
+        if !self.cancel_reason.is_empty() {
+            bytes(field::CANCEL_REASON, self.cancel_reason.as_bytes(), out);
+        }
+        number(field::FRAGMENT, self.fragment.into(), out);
+        for change in &self.events {
+            bytes(field::EVENTS, change.event(self.with_previous), out);
+        }
+    }
+}
+
+fn number(tag: u32, value: u64, out: &mut impl BufMut) {
+    if value != 0 {
+        encode_key(tag, WireType::Varint, out);
+        encode_varint(value, out);
+    }
+}
+
+fn bytes(tag: u32, value: &[u8], out: &mut impl BufMut) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(value.len() as u64, out);
+    out.put_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use prost::Message;
+    use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
+    use tortie_etcd_proto::mvccpb::event::EventType;
+    use tortie_etcd_proto::mvccpb::{Event, KeyValue};
+
+    fn kv(key: &'static str, value: usize) -> KeyValue {
+        KeyValue { key: key.into(), value: vec![7; value].into(), mod_revision: 9, ..Default::default() }
+    }
+
+    fn decode(frame: &Frame) -> WatchResponse {
+        let mut out = Vec::new();
+        frame.encode(Identity { cluster: u64::MAX, member: 3 }, &mut out);
+        WatchResponse::decode(out.as_slice()).unwrap()
+    }
+
+    #[test]
+    fn a_frame_is_a_watch_response() {
+        let frame = Frame {
+            revision: 9,
+            watch_id: -1,
+            created: true,
+            canceled: true,
+            compact_revision: 5,
+            cancel_reason: "why",
+            fragment: true,
+            events: vec![
+                Arc::new(Change::put(kv("a", 3), Some(kv("a", 2)))),
+                Arc::new(Change::delete(Bytes::from("b"), 9, None)),
+            ],
+            with_previous: true,
+        };
+        let expected = WatchResponse {
+            header: Some(ResponseHeader { cluster_id: u64::MAX, member_id: 3, revision: 9, raft_term: TERM }),
+            watch_id: -1,
+            created: true,
+            canceled: true,
+            compact_revision: 5,
+            cancel_reason: "why".into(),
+            fragment: true,
+            events: vec![
+                Event { r#type: EventType::Put.into(), kv: Some(kv("a", 3)), prev_kv: Some(kv("a", 2)) },
+                Event {
+                    r#type: EventType::Delete.into(),
+                    kv: Some(KeyValue { key: "b".into(), mod_revision: 9, ..Default::default() }),
+                    prev_kv: None,
+                },
+            ],
+        };
+        assert_eq!(decode(&frame), expected);
+        let plain = decode(&Frame { with_previous: false, ..frame });
+        assert_eq!(plain.events[0].prev_kv, None);
+    }
+
+    #[test]
+    fn fragments_keep_every_event_in_order() {
+        let keys = ["a", "b", "c", "d", "e"];
+        let events: Vec<_> = keys.iter().map(|k| Arc::new(Change::put(kv(k, 100), None))).collect();
+        let frame = Frame { events, ..Frame::default() };
+        let parts = frame.clone().fragments(250);
+        assert_eq!(parts.iter().map(|p| p.fragment).collect::<Vec<_>>(), [true, true, false]);
+        let seen: Vec<_> = parts.iter().flat_map(|p| &p.events).map(|c| c.kv.key.clone()).collect();
+        assert_eq!(seen, keys);
+        assert_eq!(frame.fragments(1).len(), 5);
+        assert_eq!(Frame::default().fragments(1).len(), 1);
+    }
+}

@@ -1,0 +1,230 @@
+//! Finds the watches that a change concerns and puts it into their streams, without ever waiting for one of them.
+//!
+//! Watches of one key or one prefix, which is nearly all of them, are found by looking the key up, however many
+//! there are; other ranges are compared one by one. A watch whose stream has no room is taken out and catches up
+//! from disk.
+
+use super::frame::Frame;
+use super::interest::Interest;
+use super::stream::{Lagging, Outbox};
+use crate::change::{Change, Commit};
+use crate::check::MAX_REQUEST_BYTES;
+use crate::snapshot::Latest;
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A live watch in the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+pub struct Hub {
+    latest: Arc<Latest>,
+    watches: Mutex<Watches>,
+}
+
+struct Watches {
+    /// Every change up to this revision has been put into the streams.
+    published: i64,
+    next_ticket: u64,
+    live: HashMap<Ticket, Live>,
+    keys: HashMap<Bytes, Vec<Ticket>>,
+    /// By length of the prefix, so that a key is looked up once for each length in use.
+    prefixes: BTreeMap<usize, HashMap<Bytes, Vec<Ticket>>>,
+    others: Vec<Ticket>,
+}
+
+struct Live {
+    interest: Interest,
+    outbox: Arc<Outbox>,
+    /// The first revision it has not seen.
+    next: i64,
+    /// Events of the publication in progress.
+    pending: Vec<Arc<Change>>,
+    /// An event was sent since progress was last told.
+    busy: bool,
+}
+
+impl Hub {
+    pub fn new(latest: Arc<Latest>) -> Hub {
+        let published = latest.get().state.revision;
+        Hub {
+            latest,
+            watches: Mutex::new(Watches {
+                published,
+                next_ticket: 0,
+                live: HashMap::new(),
+                keys: HashMap::new(),
+                prefixes: BTreeMap::new(),
+                others: Vec::new(),
+            }),
+        }
+    }
+
+    pub fn latest(&self) -> &Arc<Latest> {
+        &self.latest
+    }
+
+    /// Makes a watch live from revision `next` on (by default from the next one), after calling `announce` with the
+    /// newest revision while nothing can be published; `None` when there is something between `next` and now that must be read from disk.
+    pub fn join(
+        &self,
+        interest: &Interest,
+        outbox: &Arc<Outbox>,
+        next: Option<i64>,
+        announce: impl FnOnce(i64),
+    ) -> Option<Ticket> {
+        let mut watches = self.lock();
+        // Acknowledged writes are in the newest snapshot, but maybe not published yet.
+        let revision = self.latest.get().state.revision;
+        announce(revision);
+        let next = next.unwrap_or(revision + 1);
+        if next <= watches.published {
+            return None;
+        }
+        Some(watches.insert(Live {
+            interest: interest.clone(),
+            outbox: outbox.clone(),
+            next,
+            pending: Vec::new(),
+            busy: false,
+        }))
+    }
+
+    /// Takes a watch out; afterwards nothing more is put into its stream.
+    pub fn leave(&self, ticket: Ticket) {
+        self.lock().remove(ticket);
+    }
+
+    /// Puts durable changes, in order, into the streams of those who watch them.
+    pub fn publish(&self, commits: &[Commit]) {
+        let Some(revision) = commits.last().map(|commit| commit.revision) else { return };
+        let mut watches = self.lock();
+        watches.published = revision;
+        if watches.live.is_empty() {
+            return;
+        }
+        let mut touched = Vec::new();
+        for commit in commits {
+            for change in &commit.changes {
+                watches.note(commit.revision, change, &mut touched);
+            }
+        }
+        for ticket in touched {
+            watches.deliver(ticket, revision);
+        }
+    }
+
+    /// Calls with the revision up to which everything has been sent, while nothing can be published.
+    pub fn while_published(&self, tell: impl FnOnce(i64)) {
+        let watches = self.lock();
+        tell(watches.published);
+    }
+
+    /// Tells every watch that asked for it, and has seen nothing since the last time, how far it is.
+    pub fn progress_of_idle(&self, tickets: &[Ticket]) {
+        let mut watches = self.lock();
+        let revision = watches.published;
+        for ticket in tickets {
+            if let Some(live) = watches.live.get_mut(ticket)
+                && live.interest.progress
+                && !std::mem::take(&mut live.busy)
+            {
+                live.outbox.offer(Frame { revision, watch_id: live.interest.id, ..Frame::default() });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watches {
+    fn insert(&mut self, live: Live) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.group(&live.interest).push(ticket);
+        self.live.insert(ticket, live);
+        ticket
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Live> {
+        let live = self.live.remove(&ticket)?;
+        let group = self.group(&live.interest);
+        group.retain(|other| *other != ticket);
+        if group.is_empty() {
+            self.drop_group(&live.interest);
+        }
+        Some(live)
+    }
+
+    fn group(&mut self, interest: &Interest) -> &mut Vec<Ticket> {
+        match (&interest.span, interest.span.prefix()) {
+            (crate::span::Span::Key(key), _) => self.keys.entry(key.clone()).or_default(),
+            (_, Some(prefix)) => {
+                self.prefixes.entry(prefix.len()).or_default().entry(prefix.clone()).or_default()
+            }
+            _ => &mut self.others,
+        }
+    }
+
+    fn drop_group(&mut self, interest: &Interest) {
+        match (&interest.span, interest.span.prefix()) {
+            (crate::span::Span::Key(key), _) => drop(self.keys.remove(key)),
+            (_, Some(prefix)) => {
+                if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
+                    of_length.remove(prefix);
+                    if of_length.is_empty() {
+                        self.prefixes.remove(&prefix.len());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, revision: i64, change: &Arc<Change>, touched: &mut Vec<Ticket>) {
+        let key = &change.kv.key;
+        let by_key = self.keys.get(key).into_iter();
+        let by_prefix =
+            self.prefixes.range(..=key.len()).filter_map(|(len, prefixes)| prefixes.get(key.get(..*len)?));
+        for ticket in by_key.chain(by_prefix).flatten().chain(&self.others) {
+            let Some(live) = self.live.get_mut(ticket) else { continue };
+            if revision < live.next || !live.interest.span.contains(key) || !live.interest.wants(change) {
+                continue;
+            }
+            if live.pending.is_empty() {
+                touched.push(*ticket);
+            }
+            live.pending.push(change.clone());
+        }
+    }
+
+    fn deliver(&mut self, ticket: Ticket, revision: i64) {
+        let Some(live) = self.live.get_mut(&ticket) else { return };
+        let frame = Frame {
+            revision,
+            watch_id: live.interest.id,
+            events: std::mem::take(&mut live.pending),
+            with_previous: live.interest.with_previous,
+            ..Frame::default()
+        };
+        let first = frame.events.first().map_or(revision, |change| change.kv.mod_revision);
+        live.busy = true;
+        // A fragmented response takes several places in the stream, which only catching up waits for.
+        let sent = !(live.interest.fragment && is_large(&frame)) && live.outbox.offer(frame);
+        if sent {
+            live.next = revision + 1;
+        } else if let Some(live) = self.remove(ticket) {
+            live.outbox.fell_behind(Lagging { interest: live.interest, next: first });
+        }
+    }
+}
+
+/// Above this, a response is split for a client that asked for it.
+pub const FRAGMENT_BYTES: usize = MAX_REQUEST_BYTES;
+
+fn is_large(frame: &Frame) -> bool {
+    frame.events.iter().map(|change| change.event(frame.with_previous).len()).sum::<usize>() > FRAGMENT_BYTES
+}

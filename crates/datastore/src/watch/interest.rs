@@ -1,0 +1,42 @@
+//! What one watch wants to see.
+
+use crate::change::Change;
+use crate::span::Span;
+use bytes::Bytes;
+use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
+use tortie_etcd_proto::etcdserverpb::watch_create_request::FilterType;
+
+#[derive(Clone, Debug)]
+pub struct Interest {
+    pub id: i64,
+    /// Tells a watch from an earlier one with the same id.
+    pub serial: u64,
+    pub span: Span,
+    pub puts: bool,
+    pub deletes: bool,
+    pub with_previous: bool,
+    pub fragment: bool,
+    pub progress: bool,
+}
+
+impl Interest {
+    pub fn new(id: i64, serial: u64, request: &WatchCreateRequest) -> Interest {
+        // An empty key stands for the smallest one.
+        let key = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
+        Interest {
+            id,
+            serial,
+            span: Span::new(&key, &request.range_end),
+            puts: !request.filters().any(|filter| filter == FilterType::Noput),
+            deletes: !request.filters().any(|filter| filter == FilterType::Nodelete),
+            with_previous: request.prev_kv,
+            fragment: request.fragment,
+            progress: request.progress_notify,
+        }
+    }
+
+    /// For a change of a key that is known to lie in the span.
+    pub fn wants(&self, change: &Change) -> bool {
+        if change.deleted { self.deletes } else { self.puts }
+    }
+}

@@ -1,0 +1,78 @@
+//! Catching up from the history on disk: for watches that start in the past, and for those that fell behind.
+
+use super::interest::Interest;
+use crate::change::Change;
+use crate::fault::Fault;
+use crate::record::{Entry, Moment, decode_history};
+use crate::snapshot::Snapshot;
+use bytes::Bytes;
+use std::sync::Arc;
+use tortie_etcd_proto::mvccpb::KeyValue;
+
+/// A piece of the past that fits in one response.
+pub struct Replay {
+    pub events: Vec<Arc<Change>>,
+    /// Everything up to and including this revision has been looked at.
+    pub through: i64,
+}
+
+/// Revisions are never split, so a piece can be larger than these.
+const MAX_EVENTS: usize = 1000;
+const MAX_BYTES: usize = 1 << 20;
+/// So that one watch with few events in a long history does not hold a thread for long.
+const MAX_SCANNED: usize = 20_000;
+
+/// What the watch would have seen from revision `from` on.
+pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Replay, Fault> {
+    let mut events = Vec::new();
+    let (mut bytes, mut scanned) = (0, 0);
+    let mut last = from - 1;
+    for row in snapshot.history.range(Moment { main: from, sub: 0 }.key()..)? {
+        let (key, value) = row?;
+        let at = Moment::from_key(key.value());
+        let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
+        if full && at.main != last {
+            return Ok(Replay { events, through: last });
+        }
+        (last, scanned) = (at.main, scanned + 1);
+        let entry = decode_history(at, value.value())?;
+        if !interest.span.contains(entry.key) {
+            continue;
+        }
+        let change = change(snapshot, interest, &entry)?;
+        if interest.wants(&change) {
+            bytes += value.value().len();
+            events.push(Arc::new(change));
+        }
+    }
+    Ok(Replay { events, through: snapshot.state.revision.max(last) })
+}
+
+fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
+    let at = entry.version.at;
+    let key = Bytes::copy_from_slice(entry.key);
+    // The state before the oldest readable revision is not told even where it is still on disk.
+    let told = interest.with_previous && at.main > snapshot.state.compacted;
+    let previous = if told { before(snapshot, entry, &key)? } else { None };
+    Ok(match entry.version.deleted {
+        true => Change::delete(key, at.main, previous),
+        false => Change::put(entry.version.key_value(key), previous),
+    })
+}
+
+/// What stood there before the whole transaction, not before this change of it.
+fn before(snapshot: &Snapshot, entry: &Entry, key: &Bytes) -> Result<Option<KeyValue>, Fault> {
+    let transaction = entry.version.at.main;
+    let mut at = entry.previous;
+    while let Some(guard) = snapshot.history.get(at.key())? {
+        let before = decode_history(at, guard.value())?;
+        if at.main < transaction {
+            return Ok((!before.version.deleted).then(|| before.version.key_value(key.clone())));
+        }
+        if before.previous >= at {
+            return Err(Fault::Record);
+        }
+        at = before.previous;
+    }
+    Ok(None)
+}

@@ -1,0 +1,344 @@
+//! The watches of one client: requests in, frames out, and catching up for those that are behind.
+
+use super::frame::Frame;
+use super::hub::{FRAGMENT_BYTES, Hub, Ticket};
+use super::interest::Interest;
+use super::replay::{Replay, replay};
+use crate::fault::Fault;
+use futures::{Stream, StreamExt};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tonic::Status;
+use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
+use tortie_etcd_proto::etcdserverpb::WatchRequest;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+
+/// Frames and bytes waiting for one client; with more than that, its watches catch up from disk instead.
+const QUEUED_FRAMES: usize = 256;
+const QUEUED_BYTES: usize = 4 << 20;
+/// How often an idle watch that asked for it is told how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
+/// The watch id of responses that concern no watch, or all of them.
+const NO_WATCH: i64 = -1;
+
+/// The sending end of a stream, shared with the hub.
+pub struct Outbox {
+    frames: mpsc::Sender<Frame>,
+    bytes: Arc<AtomicUsize>,
+    lagging: Mutex<VecDeque<Lagging>>,
+    wake: Notify,
+}
+
+/// A watch that has to read from disk what happened since revision `next`.
+pub struct Lagging {
+    pub interest: Interest,
+    pub next: i64,
+}
+
+impl Outbox {
+    /// Sends if there is room.
+    pub fn offer(&self, frame: Frame) -> bool {
+        let size = frame.size();
+        if self.bytes.load(Ordering::Relaxed) > QUEUED_BYTES {
+            return false;
+        }
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+        let sent = self.frames.try_send(frame).is_ok();
+        if !sent {
+            self.bytes.fetch_sub(size, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    pub fn fell_behind(&self, lagging: Lagging) {
+        self.lagging().push_back(lagging);
+        self.wake.notify_one();
+    }
+
+    fn lagging(&self) -> MutexGuard<'_, VecDeque<Lagging>> {
+        self.lagging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the queue that is already ours.
+struct Permit<'a> {
+    slot: mpsc::Permit<'a, Frame>,
+    bytes: &'a AtomicUsize,
+}
+
+impl Permit<'_> {
+    fn send(self, frame: Frame) {
+        self.bytes.fetch_add(frame.size(), Ordering::Relaxed);
+        self.slot.send(frame);
+    }
+}
+
+/// The client went away.
+struct Gone;
+
+struct Watches {
+    hub: Arc<Hub>,
+    outbox: Arc<Outbox>,
+    table: Mutex<Table>,
+    /// Progress was asked for while a watch was behind; it is told when none is.
+    owes_progress: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    by_id: HashMap<i64, Watch>,
+    next_id: i64,
+    next_serial: u64,
+}
+
+struct Watch {
+    /// Tells a watch from an earlier one with the same id.
+    serial: u64,
+    /// Present while live; it may have fallen behind since.
+    ticket: Option<Ticket>,
+}
+
+/// Serves one stream until the client, or the server, ends it.
+pub fn serve<S>(
+    hub: Arc<Hub>,
+    inbound: S,
+    stop: watch::Receiver<bool>,
+) -> impl Stream<Item = Result<Frame, Status>> + Send + 'static
+where
+    S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
+{
+    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let outbox = Arc::new(Outbox {
+        frames: sender,
+        bytes: bytes.clone(),
+        lagging: Mutex::default(),
+        wake: Notify::new(),
+    });
+    let watches = Watches { hub, outbox, table: Mutex::default(), owes_progress: AtomicBool::new(false) };
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = watches.obey(inbound) => {}
+            _ = watches.catch_up() => {}
+            () = stopped(stop) => {}
+        }
+        watches.leave_all();
+    });
+    tokio_stream::wrappers::ReceiverStream::new(receiver).map(move |frame| {
+        bytes.fetch_sub(frame.size(), Ordering::Relaxed);
+        Ok(frame)
+    })
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+impl Watches {
+    /// Does what the client asks until it hangs up.
+    async fn obey<S>(&self, mut inbound: S) -> Result<(), Gone>
+    where
+        S: Stream<Item = Result<WatchRequest, Status>> + Unpin,
+    {
+        let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
+        progress.reset();
+        loop {
+            let request = tokio::select! {
+                request = inbound.next() => request,
+                _ = progress.tick() => {
+                    self.hub.progress_of_idle(&self.tickets());
+                    continue;
+                }
+            };
+            let Some(Ok(WatchRequest { request_union })) = request else { return Err(Gone) };
+            match request_union {
+                Some(RequestUnion::CreateRequest(create)) => self.create(&create).await?,
+                Some(RequestUnion::CancelRequest(cancel)) => self.cancel(cancel.watch_id).await?,
+                Some(RequestUnion::ProgressRequest(_)) => {
+                    self.owes_progress.store(true, Ordering::Relaxed);
+                    self.tell_progress().await?;
+                }
+                None => {}
+            }
+        }
+    }
+
+    async fn create(&self, request: &WatchCreateRequest) -> Result<(), Gone> {
+        let permit = self.permit().await?;
+        let mut table = self.table();
+        let (id, refusal) = match table.choose_id(request.watch_id) {
+            Some(id) => (id, None),
+            None => (NO_WATCH, Some("mvcc: duplicate watch ID provided on the WatchStream")),
+        };
+        let serial = table.next_serial;
+        let interest = Interest::new(id, serial, request);
+        let refusal =
+            if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
+        if let Some(cancel_reason) = refusal {
+            let revision = self.hub.latest().get().state.revision;
+            let frame = Frame {
+                revision,
+                watch_id: NO_WATCH,
+                created: true,
+                canceled: true,
+                cancel_reason,
+                ..Frame::default()
+            };
+            permit.send(frame);
+            return Ok(());
+        }
+        table.next_serial += 1;
+        let start = Some(request.start_revision).filter(|start| *start != 0);
+        let ticket = self.hub.join(&interest, &self.outbox, start, |revision| {
+            permit.send(Frame { revision, watch_id: id, created: true, ..Frame::default() });
+        });
+        table.by_id.insert(id, Watch { serial, ticket });
+        drop(table);
+        if ticket.is_none() {
+            self.outbox.fell_behind(Lagging { interest, next: request.start_revision });
+        }
+        Ok(())
+    }
+
+    async fn cancel(&self, id: i64) -> Result<(), Gone> {
+        let permit = self.permit().await?;
+        let mut table = self.table();
+        let Some(watch) = table.by_id.remove(&id) else { return Ok(()) };
+        if let Some(ticket) = watch.ticket {
+            self.hub.leave(ticket);
+        }
+        let revision = self.hub.latest().get().state.revision;
+        permit.send(Frame { revision, watch_id: id, canceled: true, ..Frame::default() });
+        Ok(())
+    }
+
+    /// Answers a progress request, once every watch of the stream is live.
+    async fn tell_progress(&self) -> Result<(), Gone> {
+        if !self.owes_progress.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let permit = self.permit().await?;
+        let _table = self.table();
+        self.hub.while_published(|revision| {
+            // Looked at while nothing is published, so no watch can fall behind in between.
+            if self.outbox.lagging().is_empty() && self.owes_progress.swap(false, Ordering::Relaxed) {
+                permit.send(Frame { revision, watch_id: NO_WATCH, ..Frame::default() });
+            }
+        });
+        Ok(())
+    }
+
+    /// Brings watches that are behind back to the present, a piece each in turn.
+    async fn catch_up(&self) -> Result<(), Gone> {
+        loop {
+            // It stays in the list while it is worked on: the list is what tells that a watch is behind.
+            let front = self.outbox.lagging().front().map(|lagging| (lagging.interest.clone(), lagging.next));
+            let Some((interest, next)) = front else {
+                self.tell_progress().await?;
+                self.outbox.wake.notified().await;
+                continue;
+            };
+            let still_behind = self.catch_up_a_piece(&interest, next).await?;
+            let mut lagging = self.outbox.lagging();
+            lagging.pop_front();
+            if let Some(next) = still_behind {
+                lagging.push_back(Lagging { interest, next });
+            }
+        }
+    }
+
+    /// Sends the next piece of the past; answers where to go on, unless the watch is live now or over.
+    async fn catch_up_a_piece(&self, interest: &Interest, next: i64) -> Result<Option<i64>, Gone> {
+        let snapshot = self.hub.latest().get();
+        let compacted = snapshot.state.compacted;
+        if next < compacted {
+            let frame = Frame {
+                watch_id: interest.id,
+                canceled: true,
+                compact_revision: compacted,
+                ..Frame::default()
+            };
+            // Its id stays taken until the client cancels it, which is answered once more: as in etcd.
+            self.send(interest, frame).await?;
+            return Ok(None);
+        }
+        let wanted = interest.clone();
+        let read = tokio::task::spawn_blocking(move || replay(&snapshot, &wanted, next)).await;
+        let Replay { events, through } = read.unwrap_or(Err(Fault::Record)).map_err(|fault| {
+            tracing::error!("cannot read the history for a watch: {fault}");
+            Gone
+        })?;
+        if !events.is_empty() {
+            let frame = Frame {
+                revision: through,
+                watch_id: interest.id,
+                events,
+                with_previous: interest.with_previous,
+                ..Frame::default()
+            };
+            let frames = if interest.fragment { frame.fragments(FRAGMENT_BYTES) } else { vec![frame] };
+            for frame in frames {
+                if !self.send(interest, frame).await? {
+                    return Ok(None);
+                }
+            }
+        }
+        let next = through + 1;
+        let mut table = self.table();
+        let Some(watch) = table.find(interest) else { return Ok(None) };
+        watch.ticket = self.hub.join(interest, &self.outbox, Some(next), |_| {});
+        Ok(if watch.ticket.is_some() { None } else { Some(next) })
+    }
+
+    /// Sends unless the watch has been cancelled meanwhile.
+    async fn send(&self, interest: &Interest, frame: Frame) -> Result<bool, Gone> {
+        let permit = self.permit().await?;
+        let mut table = self.table();
+        let wanted = table.find(interest).is_some();
+        if wanted {
+            permit.send(frame);
+        }
+        Ok(wanted)
+    }
+
+    async fn permit(&self) -> Result<Permit<'_>, Gone> {
+        let slot = self.outbox.frames.reserve().await.map_err(|_| Gone)?;
+        Ok(Permit { slot, bytes: &self.outbox.bytes })
+    }
+
+    fn tickets(&self) -> Vec<Ticket> {
+        self.table().by_id.values().filter_map(|watch| watch.ticket).collect()
+    }
+
+    fn leave_all(&self) {
+        for ticket in self.tickets() {
+            self.hub.leave(ticket);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// The id the client wants, or a free one; `None` when it is taken.
+    fn choose_id(&mut self, wanted: i64) -> Option<i64> {
+        if wanted != 0 {
+            return (!self.by_id.contains_key(&wanted)).then_some(wanted);
+        }
+        while self.by_id.contains_key(&self.next_id) {
+            self.next_id += 1;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        Some(id)
+    }
+
+    fn find(&mut self, interest: &Interest) -> Option<&mut Watch> {
+        self.by_id.get_mut(&interest.id).filter(|watch| watch.serial == interest.serial)
+    }
+}

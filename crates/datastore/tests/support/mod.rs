@@ -1,0 +1,108 @@
+//! Servers for tests: real etcd as a process, the embedded store in this process. Both are gone when the test ends.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tonic::transport::{Channel, Endpoint};
+use tortie_datastore::{AutoCompaction, Options, Server};
+
+/// Debian's etcd on free ports with a fresh data directory.
+pub struct Etcd {
+    child: Child,
+    pub url: String,
+    _dir: TempDir,
+}
+
+impl Etcd {
+    pub fn start() -> Etcd {
+        let dir = TempDir::new().unwrap();
+        let (client, peer) = (free_port(), free_port());
+        let url = format!("http://127.0.0.1:{client}");
+        let peer = format!("http://127.0.0.1:{peer}");
+        let child = Command::new("/usr/bin/etcd")
+            .arg("--data-dir")
+            .arg(dir.path())
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("/usr/bin/etcd is needed: install etcd-server");
+        Etcd { child, url, _dir: dir }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The embedded store, served by this process.
+pub struct Embedded {
+    pub url: String,
+    stop: Option<oneshot::Sender<()>>,
+    served: Option<tokio::task::JoinHandle<()>>,
+    pub dir: TempDir,
+}
+
+impl Embedded {
+    pub fn start() -> Embedded {
+        Embedded::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Options)) -> Embedded {
+        let dir = TempDir::new().unwrap();
+        let mut options = Options::new(dir.path(), vec!["http://127.0.0.1:0".parse().unwrap()]);
+        options.auto_compaction = AutoCompaction::Off;
+        change(&mut options);
+        let server = Server::open(&options).unwrap();
+        let url = server.local_addrs()[0].to_string();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            server.serve(async { drop(stopped.await) }).await.unwrap();
+        });
+        Embedded { url, stop: Some(stop), served: Some(served), dir }
+    }
+
+    /// Stops and hands back the directory.
+    pub async fn stop(mut self) -> TempDir {
+        drop(self.stop.take());
+        if let Some(served) = self.served.take() {
+            served.await.unwrap();
+        }
+        self.dir
+    }
+}
+
+pub async fn connect(url: &str) -> Channel {
+    let endpoint = Endpoint::from_shared(url.to_owned()).unwrap();
+    for _ in 0..200 {
+        if let Ok(channel) = endpoint.connect().await {
+            return channel;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("nothing answers on {url}");
+}
+
+/// `TORTIE_SEED`: a number, or `random` as in `make soak`; printed so that a failure can be repeated. A change is judged
+/// by one history that is always the same; new ones are looked for where there is time for what they find.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("TORTIE_SEED") {
+        Ok(text) if text == "random" => rand::random(),
+        Ok(text) => text.parse().expect("TORTIE_SEED is a number or random"),
+        Err(_) => 1,
+    };
+    println!("TORTIE_SEED={seed}");
+    seed
+}
