@@ -1,7 +1,8 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
 use crate::cut::Cutter;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Result};
+use crate::failure::{Concerns, Failure};
 use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
@@ -27,7 +28,8 @@ const RESYNC: Duration = Duration::from_secs(90);
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
 
-/// How an update went: what is not listed is in the kernel.
+/// How an update went: what of the workloads is not listed is in the kernel. Failures of earlier updates that concern
+/// workloads are listed until they are mended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOutcome {
     pub failures: Vec<Failure>,
@@ -100,16 +102,8 @@ impl Dataplane {
     }
 
     /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
-    pub async fn replace(&self, plan: Plan) -> Result<()> {
-        let outcome = self.send(Change::Replace(Box::new(plan))).await?;
-        for failure in outcome.failures {
-            tracing::warn!(
-                object = failure.object,
-                reason = failure.reason,
-                "not programmed; will try again"
-            );
-        }
-        Ok(())
+    pub async fn replace(&self, plan: Plan) -> Result<ApplyOutcome> {
+        self.send(Change::Replace(Box::new(plan))).await
     }
 
     /// Applies changes; returns when the kernel has them. What fails is tried again until it is no longer wanted.
@@ -281,16 +275,18 @@ impl Engine {
         let mut failures = Vec::new();
         if let Err(error) = self.refresh().await {
             // What was marked stale stays so and is read at the next turn.
-            failures.push(Failure { object: "state of the kernel".into(), reason: error.to_string() });
+            let (object, reason) = error.into();
+            failures.push(Failure { object, concerns: Concerns::Everything, reason });
         }
         if self.enforcer.needs_interfaces() {
             self.enforcer.interfaces_are(self.core.host_interfaces());
         }
         // Policy before routes: what a route leads to is guarded already.
         failures.extend(self.enforcer.converge().await);
-        self.settings(&mut failures).await;
+        self.settings().await;
         self.routes(&mut failures).await;
-        self.neighbours(&mut failures).await;
+        self.neighbours().await;
+        failures.extend(self.core.workload_failures());
         ApplyOutcome { failures }
     }
 
@@ -352,24 +348,21 @@ impl Engine {
         Ok(())
     }
 
-    async fn settings(&mut self, failures: &mut Vec<Failure>) {
-        for (index, name, settings) in self.core.conf_work() {
+    async fn settings(&mut self) {
+        for (index, settings) in self.core.conf_work() {
             let outcome = sysctl::write(&self.host, settings).await;
-            if let Err(error) = &outcome {
-                failures.push(Failure { object: format!("interface {name}"), reason: error.to_string() });
-            }
             let now = self.started.elapsed();
             if let Ok(link) = self.kernel.link(index).await {
                 self.core.link_is(index, link, now);
             }
-            self.core.conf_written(index, outcome.map_err(|error| error.to_string()));
+            self.core.conf_written(index, outcome.map_err(Into::into));
         }
     }
 
     async fn routes(&mut self, failures: &mut Vec<Failure>) {
         let work = self.core.route_work(self.started.elapsed());
         for (destination, reason) in work.failures {
-            failures.push(Failure { object: format!("route {destination}"), reason });
+            failures.extend(self.core.route_failure(destination, reason));
         }
         let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut moving, leaving) = self.core.take_departed();
@@ -405,7 +398,7 @@ impl Engine {
                     // Our picture of the kernel was wrong: look again.
                     self.stale.routes |= refusal.kind == RefusalKind::Exists;
                     self.core.failed(destination, refusal.reason.clone());
-                    failures.push(failure(format!("route {destination}"), refusal));
+                    failures.extend(self.core.route_failure(destination, refusal.reason));
                 }
             }
         }
@@ -413,19 +406,21 @@ impl Engine {
         self.forgetting.go_on(&self.host, self.started.elapsed());
     }
 
-    async fn neighbours(&mut self, failures: &mut Vec<Failure>) {
+    async fn neighbours(&mut self) {
         let (wanted, unwanted) = self.core.neighbour_work();
         for (key, mac) in wanted {
             match self.kernel.set_neighbour(key, mac).await {
                 Ok(()) => self.core.neighbour_is(key, Some(mac)),
-                Err(refusal) => failures.push(failure(format!("neighbour {}", key.address), refusal)),
+                Err(refusal) => self.core.neighbour_failed(key, refusal.reason),
             }
         }
         for key in unwanted {
             match self.kernel.delete_neighbour(key).await {
                 Ok(()) => self.core.neighbour_is(key, None),
                 Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
-                Err(refusal) => failures.push(failure(format!("neighbour {}", key.address), refusal)),
+                Err(refusal) => {
+                    tracing::warn!(address = %key.address, reason = refusal.reason, "neighbour entry of a workload that is gone is not removed; will try again");
+                }
             }
         }
     }
@@ -445,10 +440,6 @@ fn entry(operation: &Operation) -> &Entry {
     match operation {
         Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
     }
-}
-
-fn failure(object: String, refusal: Refusal) -> Failure {
-    Failure { object, reason: refusal.reason }
 }
 
 /// Pairs operations with the errors of those that failed.

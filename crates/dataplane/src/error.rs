@@ -1,5 +1,6 @@
 //! What can go wrong between the plan and the kernel, in words that say where to look.
 
+use crate::failure::KernelObject;
 use std::path::PathBuf;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -11,7 +12,7 @@ pub enum Error {
     #[error("network namespace {path}: {reason}")]
     Namespace { path: PathBuf, reason: String },
     #[error("{object}: {reason}")]
-    Kernel { object: String, reason: String },
+    Kernel { object: KernelObject, reason: String },
     #[error("sysctl {key}={value}: {reason}")]
     Sysctl { key: String, value: String, reason: String },
     #[error("{field}: {reason}")]
@@ -21,15 +22,20 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn kernel(object: impl Into<String>, error: &nlink::Error) -> Error {
+    pub(crate) fn kernel(object: impl Into<KernelObject>, error: &nlink::Error) -> Error {
         Error::Kernel { object: object.into(), reason: error.to_string() }
     }
 }
 
-/// One thing the kernel did not take; everything else went on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// `route 10.0.0.0/26`, `neighbour 10.0.0.1 on cali1`, ...
-    pub object: String,
-    pub reason: String,
+impl From<Error> for (KernelObject, String) {
+    /// The object that an error is about, and the rest of what it says.
+    fn from(error: Error) -> (KernelObject, String) {
+        match error {
+            Error::Kernel { object, reason } => (object, reason),
+            Error::Sysctl { key, value, reason } => {
+                (KernelObject::Sysctl { key }, format!("cannot be set to {value}: {reason}"))
+            }
+            other => (KernelObject::KernelState("state of the kernel"), other.to_string()),
+        }
+    }
 }

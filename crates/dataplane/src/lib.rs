@@ -8,6 +8,7 @@ mod cut;
 mod echo;
 mod engine;
 mod error;
+mod failure;
 mod kernel;
 mod mtu;
 mod netns;
@@ -20,7 +21,8 @@ mod ways;
 
 pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, Dataplane};
-pub use error::{Error, Failure, Result};
+pub use error::{Error, Result};
+pub use failure::{Concerns, Failure, KernelObject};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
 pub use nft::{RuleCounter, TableStats, When, counters, remove_table};

@@ -1,5 +1,6 @@
 //! What the dataplane tells of itself. Only changes are told, and not too often.
 
+use crate::failure::Failure;
 use crate::mtu::MtuChoice;
 use crate::nft::{Enforcer, TableStats};
 use crate::reconcile::{Core, WorkloadState};
@@ -26,8 +27,10 @@ pub enum Report {
     /// Next hops of planned routes to which the kernel has no way, all of them.
     Unreachable(BTreeSet<IpAddr>),
     Table(TableStats),
-    /// Chains and sets that the kernel does not take, and why. What they guard is closed.
-    Refused(BTreeMap<String, String>),
+    /// Chains and sets that the kernel does not take, all of them. What they guard is closed.
+    Refused(Vec<Failure>),
+    /// Why the kernel does not enforce the plan's policy; `None` from when it does.
+    NotEnforced(Option<Failure>),
 }
 
 /// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is told when there is room.
@@ -50,7 +53,8 @@ pub(crate) struct Outbox {
     told_routes: Option<usize>,
     told_unreachable: Option<BTreeSet<IpAddr>>,
     told_table: Option<TableStats>,
-    told_refused: Option<BTreeMap<String, String>>,
+    told_refused: Option<Vec<Failure>>,
+    told_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     told_at: Option<Instant>,
     /// When to tell what happened since.
@@ -68,6 +72,7 @@ impl Outbox {
             told_unreachable: None,
             told_table: None,
             told_refused: None,
+            told_not_enforced: None,
             mtu,
             told_at: None,
             due: None,
@@ -108,10 +113,16 @@ impl Outbox {
             self.told_table = Some(table);
         }
         let refused = enforcer.refused();
-        if self.told_refused.as_ref() != Some(refused)
+        if self.told_refused.as_ref() != Some(&refused)
             && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
         {
-            self.told_refused = Some(refused.clone());
+            self.told_refused = Some(refused);
+        }
+        let not_enforced = enforcer.table_failure();
+        if self.told_not_enforced.as_ref() != Some(&not_enforced)
+            && self.reports.try_send(Report::NotEnforced(not_enforced.clone())).is_ok()
+        {
+            self.told_not_enforced = Some(not_enforced);
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tortie_compute::{Compute, POLICY_KINDS};
-use tortie_dataplane::{Dataplane, Netns, Reports};
+use tortie_dataplane::{Dataplane, Failure, Netns, Reports};
 use tortie_model::kinds::ClusterInformation;
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Plan, Settings, Update};
+use tortie_plan::{Plan, Settings, Update, WorkloadId};
 use tortie_store::{Event, Revision};
 
 /// How much is taken in before the plan is looked at.
@@ -87,7 +87,7 @@ pub struct Engine {
 
 /// Whoever waits for the kernel.
 struct Waiting {
-    interface: Option<String>,
+    workload: Option<WorkloadId>,
     /// To be heard of first.
     profile: Option<String>,
     since: Instant,
@@ -190,16 +190,16 @@ impl Engine {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Attach { key, value, profile, done } => {
-                let interface = match &*value {
+                let workload = match &*value {
                     Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
-                        Some(endpoint.spec.interface_name.clone())
+                        tortie_compute::local_workload(endpoint, true).ok().map(|(id, _)| id)
                     }
                     _ => None,
                 };
                 self.retired.remove(&key);
                 self.compute.put(&key, &value);
                 self.held.insert(key);
-                self.waiting.push(Waiting { interface, profile, since: Instant::now(), done });
+                self.waiting.push(Waiting { workload, profile, since: Instant::now(), done });
             }
             Order::Detach { key, revision, done } => {
                 self.held.remove(&key);
@@ -207,7 +207,7 @@ impl Engine {
                 if let Some(revision) = revision {
                     self.retired.insert(key, revision);
                 }
-                self.waiting.push(Waiting { interface: None, profile: None, since: Instant::now(), done });
+                self.waiting.push(Waiting { workload: None, profile: None, since: Instant::now(), done });
             }
         }
     }
@@ -263,12 +263,12 @@ impl Engine {
             let known = waiting.profile.as_ref().is_none_or(|profile| compute.has_profile(profile));
             known || outcome.is_err() || waiting.since.elapsed() > PROFILE_PATIENCE
         };
-        for Waiting { interface, done, .. } in self.waiting.extract_if(.., ready) {
+        for Waiting { workload, done, .. } in self.waiting.extract_if(.., ready) {
             let result = match &outcome {
                 Err(error) => Err(error.clone()),
                 Ok(failures) => {
-                    let ours = |failure: &&String| interface.as_ref().is_some_and(|i| failure.contains(i));
-                    failures.iter().find(ours).map_or(Ok(()), |failure| Err(failure.clone()))
+                    let ours = |failure: &&Failure| workload.as_ref().is_some_and(|id| failure.concerns(id));
+                    failures.iter().find(ours).map_or(Ok(()), |failure| Err(failure.to_string()))
                 }
             };
             let _ = done.send(result);
@@ -283,7 +283,7 @@ impl Engine {
     }
 
     /// Makes the kernel have the plan; what it did not take is named.
-    async fn program(&mut self, updates: Vec<Update>) -> Result<Vec<String>, String> {
+    async fn program(&mut self, updates: Vec<Update>) -> Result<Vec<Failure>, String> {
         let settings = self.compute.settings();
         let current = self.dataplane.as_ref().is_some_and(|(_, started_with)| started_with == settings);
         if !current {
@@ -299,13 +299,8 @@ impl Engine {
         self.state.metrics.apply_time.observe(begun.elapsed().as_secs_f64());
         match outcome {
             Ok(outcome) => {
-                let failures: Vec<String> =
-                    outcome.failures.iter().map(|f| format!("{}: {}", f.object, f.reason)).collect();
-                for failure in &failures {
-                    self.state.metrics.dataplane_failures.inc();
-                    tracing::warn!(failure, "not programmed; will be tried again");
-                }
-                Ok(failures)
+                self.report(&outcome.failures);
+                Ok(outcome.failures)
             }
             Err(error) => {
                 self.state.metrics.dataplane_failures.inc();
@@ -317,7 +312,7 @@ impl Engine {
     }
 
     /// A new dataplane takes over what the kernel has: nothing is taken away in between.
-    async fn start_dataplane(&mut self, settings: Settings) -> Result<Vec<String>, String> {
+    async fn start_dataplane(&mut self, settings: Settings) -> Result<Vec<Failure>, String> {
         if let Some((old, _)) = self.dataplane.take() {
             old.stop().await;
         }
@@ -332,17 +327,28 @@ impl Engine {
                 return Err(error.to_string());
             }
         };
-        if let Err(error) = dataplane.replace(self.plan.clone()).await {
-            self.state.set_trouble("dataplane", Some(error.to_string()));
-            return Err(error.to_string());
-        }
+        let failures = match dataplane.replace(self.plan.clone()).await {
+            Ok(outcome) => outcome.failures,
+            Err(error) => {
+                self.state.set_trouble("dataplane", Some(error.to_string()));
+                return Err(error.to_string());
+            }
+        };
+        self.report(&failures);
         self.state.set_trouble("dataplane", None);
         self.state.metrics.flow.first_sync.set(begun.elapsed().as_secs_f64());
         self.state.set_mtu(dataplane.mtu().mtu);
         let _ = self.reports.send(reports).await;
         self.dataplane = Some((dataplane, settings));
         self.state.set_in_sync();
-        Ok(Vec::new())
+        Ok(failures)
+    }
+
+    fn report(&self, failures: &[Failure]) {
+        for failure in failures {
+            self.state.metrics.dataplane_failures.inc();
+            tracing::warn!(%failure, "the kernel refused an object; it will be tried again");
+        }
     }
 
     fn publish(&mut self) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tortie_compute::Parameters;
-use tortie_dataplane::{Report, Reports, WorkloadState};
+use tortie_dataplane::{Failure, Report, Reports, WorkloadState};
 use tortie_model::status::{EndpointState, EndpointStatus, Heartbeat};
 use tortie_model::{Key, Value};
 use tortie_plan::{Workload, WorkloadId};
@@ -176,7 +176,13 @@ fn take_in(state: &State, report: Report) {
         }
         Report::Unreachable(next_hops) => state.set_unreachable(next_hops),
         Report::Table(stats) => state.metrics.table.set(&stats),
-        Report::Refused(refused) => state.set_refused(refused),
+        Report::Refused(refused) => {
+            let text = |failure: Failure| (failure.object.to_string(), failure.reason);
+            state.set_refused(refused.into_iter().map(text).collect());
+        }
+        Report::NotEnforced(failure) => {
+            state.set_trouble("policy", failure.map(|failure| failure.to_string()));
+        }
     }
 }
 

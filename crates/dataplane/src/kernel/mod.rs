@@ -11,6 +11,7 @@ pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
 use crate::echo::others_than;
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use futures::StreamExt;
 use nlink::netlink::neigh::Neighbor;
@@ -82,7 +83,7 @@ impl Kernel {
         match self.connection.get_link_by_index(index).await {
             Ok(message) => Ok(message.as_ref().and_then(decode::link)),
             Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-            Err(error) => Err(Error::kernel(format!("link {index}"), &error)),
+            Err(error) => Err(Error::kernel(KernelObject::interface(format!("#{index}")), &error)),
         }
     }
 
@@ -90,7 +91,7 @@ impl Kernel {
         match self.connection.get_link_by_name(name).await {
             Ok(message) => Ok(message.as_ref().and_then(decode::link)),
             Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-            Err(error) => Err(Error::kernel(format!("link {name}"), &error)),
+            Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The table in the kernel: transactions, looks and events.
 
+use super::OUR_TABLE;
 use super::attributes;
 use super::draft::{Print, Seen};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
@@ -8,6 +9,7 @@ use super::rule::Family as IpFamily;
 use super::table::{Element, Hook, Point, SetType};
 use crate::echo::others_than;
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use nix::sys::socket::{setsockopt, sockopt};
 use nlink::Connection;
@@ -22,6 +24,8 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 const EVENT_BUFFER: usize = 32 << 20;
 /// How often a look is begun again because something changed meanwhile.
 const LOOKS: usize = 10;
+/// How many refused operations of a transaction are written down.
+const SHOWN: usize = 3;
 const INET: u8 = 1;
 const SUBSYSTEM: u8 = 10;
 
@@ -37,6 +41,22 @@ pub(crate) struct Refusal {
     /// Positions of the operations that were, with the reason; none if it was not about one of them.
     pub operations: Vec<(usize, String)>,
     pub reason: String,
+    /// An error that says nothing about the object it was met at: permission, memory, descriptors.
+    pub general: bool,
+}
+
+impl Refusal {
+    /// Whether no single object is the cause.
+    pub fn is_of_the_whole(&self) -> bool {
+        self.general || self.operations.is_empty()
+    }
+}
+
+/// Whether an errno is about the caller or the machine, whichever object it was met at.
+fn is_general(errno: i32) -> bool {
+    use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, UnknownErrno};
+    let errno = nix::errno::Errno::from_raw(errno);
+    errno != UnknownErrno && [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN].contains(&errno)
 }
 
 impl Kernel {
@@ -64,19 +84,24 @@ impl Kernel {
             .into_iter()
             .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
         let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
+        let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() else {
+            return Err(Refusal { operations: Vec::new(), reason: error.to_string(), general: true });
+        };
         let mut refused = Vec::new();
-        if let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() {
-            for failure in failures {
-                let position = failure.index.and_then(|index| positions.get(index));
-                refused.extend(position.map(|position| (*position, failure.to_string())));
-            }
+        for failure in failures {
+            let position = failure.index.and_then(|index| positions.get(index));
+            refused.extend(position.map(|position| (*position, failure.to_string())));
         }
-        Err(Refusal { operations: refused, reason: error.to_string() })
+        let shown: Vec<String> = failures.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = failures.len().saturating_sub(SHOWN);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        let general = failures.iter().any(|failure| is_general(failure.errno));
+        Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
     }
 
     /// Reads the table, if there is one.
     pub async fn look(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel("table inet tortie", &error);
+        let describe = |error: nlink::Error| Error::kernel(OUR_TABLE, &error);
         for _ in 0..LOOKS {
             let before = self.connection.generation().await.map_err(describe)?;
             let looked = self.look_once().await;
@@ -85,11 +110,11 @@ impl Kernel {
             }
         }
         let reason = "it changes faster than it can be read".into();
-        Err(Error::Kernel { object: "table inet tortie".into(), reason })
+        Err(Error::Kernel { object: OUR_TABLE, reason })
     }
 
     async fn look_once(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel("table inet tortie", &error);
+        let describe = |error: nlink::Error| Error::kernel(OUR_TABLE, &error);
         let mut seen = Seen::default();
         let tables = self.connection.list_tables_in(Family::Inet).await.map_err(describe)?;
         let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
@@ -123,7 +148,8 @@ impl Kernel {
     async fn elements(&self, set: &str, kind: SetType) -> Result<BTreeSet<Element>> {
         const DONE: u16 = 3;
         const ERROR: u16 = 2;
-        let describe = |error: nlink::Error| Error::kernel(format!("set {set}"), &error);
+        let describe =
+            |error: nlink::Error| Error::kernel(KernelObject::Set { name: set.to_owned() }, &error);
         let sequence = self.reader.next_seq();
         let request = message::list_elements(set, sequence);
         self.reader.send(&request).await.map_err(describe)?;
@@ -137,7 +163,10 @@ impl Kernel {
                         let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
                         let errno = code.map(i32::from_ne_bytes).unwrap_or_default();
                         let reason = std::io::Error::from_raw_os_error(errno.abs()).to_string();
-                        return Err(Error::Kernel { object: format!("set {set}"), reason });
+                        return Err(Error::Kernel {
+                            object: KernelObject::Set { name: set.to_owned() },
+                            reason,
+                        });
                     }
                     _ => raw.extend(frame.attributes().map(raw_elements).unwrap_or_default()),
                 }

@@ -4,6 +4,7 @@
 //! write the difference down, `kernel` sends it as one transaction. [`Enforcer`] holds it together.
 
 mod attributes;
+mod blame;
 mod counters;
 mod draft;
 mod expression;
@@ -18,14 +19,19 @@ mod table;
 pub use counters::{RuleCounter, When, counters};
 pub(crate) use kernel::Events;
 
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Result};
+use crate::failure::{Concerns, Failure, KernelObject};
 use crate::netns::Netns;
+use blame::Culprit;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use state::State;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::{Plan, Settings, Update};
+
+/// The one table that is ours, for messages.
+const OUR_TABLE: KernelObject = KernelObject::Table { name: "inet tortie" };
 
 /// How often a transaction is changed and tried again before it has to wait.
 const ATTEMPTS: usize = 20;
@@ -48,8 +54,7 @@ pub struct TableStats {
 pub async fn remove_table(netns: &Netns) -> Result<()> {
     // Adding what is there does nothing, so this works whether it is there or not.
     let operations = [Operation::AddTable, Operation::DeleteTable];
-    let refused =
-        |refusal: Refusal| Error::Kernel { object: "table inet tortie".into(), reason: refusal.reason };
+    let refused = |refusal: Refusal| Error::Kernel { object: OUR_TABLE, reason: refusal.reason };
     Kernel::open(netns)?.commit(&operations).await.map_err(refused)
 }
 
@@ -60,8 +65,8 @@ pub(crate) struct Enforcer {
     in_force: bool,
     /// The kernel has to be looked at before the next transaction.
     unsure: bool,
-    /// The kernel has what it shall have.
-    settled: bool,
+    /// Why the kernel's table is not the plan's; the kernel judges by what it had before, or by nothing.
+    failure: Option<TableFailure>,
     stats: TableStats,
 }
 
@@ -71,7 +76,7 @@ impl Enforcer {
         let events = Events::open(netns, kernel.port())?;
         let state = State::new(settings);
         let stats = TableStats::default();
-        let enforcer = Enforcer { kernel, state, in_force: false, unsure: true, settled: false, stats };
+        let enforcer = Enforcer { kernel, state, in_force: false, unsure: true, failure: None, stats };
         Ok((enforcer, events))
     }
 
@@ -88,14 +93,19 @@ impl Enforcer {
         self.stats
     }
 
-    /// What the kernel does not take, and why.
-    pub fn refused(&self) -> &BTreeMap<String, String> {
-        self.state.draft.refused()
+    /// What the kernel does not take, and why; what depends on it is closed.
+    pub fn refused(&self) -> Vec<Failure> {
+        self.state.refused()
+    }
+
+    /// Why the kernel does not judge by the plan, if so.
+    pub fn table_failure(&self) -> Option<Failure> {
+        self.failure.as_ref().map(TableFailure::failure)
     }
 
     /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
     pub fn is_settled(&self) -> bool {
-        self.settled
+        self.in_force && self.failure.is_none()
     }
 
     /// Says whether [`Enforcer::interfaces_are`] makes a difference.
@@ -124,30 +134,27 @@ impl Enforcer {
             return Vec::new();
         }
         self.state.draw();
-        let settled = self.settle().await;
-        self.settled = settled.is_ok();
+        self.failure = self.settle().await.err();
         (self.stats.chains, self.stats.rules) = self.state.draft.chain_counts();
         (self.stats.sets, self.stats.maps) = self.state.draft.set_counts();
-        if let Err(failure) = settled {
-            // Named one by one too, for whoever waits for just one of them.
-            let pending = self.state.draft.pending_chains();
-            let named = pending.map(|name| Failure { object: name.clone(), reason: failure.reason.clone() });
-            return named.chain([failure.clone()]).collect();
+        let mut failures = self.state.refused();
+        if let Some(failure) = &self.failure {
+            // What the kernel named comes first: it says more to whoever waits for it.
+            failures.extend(failure.culprits.iter().map(|culprit| self.state.failure_of(culprit)));
+            failures.push(failure.failure());
         }
-        let refused = self.state.draft.refused().iter();
-        refused.map(|(name, reason)| Failure { object: name.clone(), reason: reason.clone() }).collect()
+        failures
     }
 
-    async fn settle(&mut self) -> std::result::Result<(), Failure> {
+    async fn settle(&mut self) -> std::result::Result<(), TableFailure> {
         let mut fresh = false;
-        let failure = |reason: String| Failure { object: "table inet tortie".into(), reason };
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             if self.unsure {
                 self.stats.looks += 1;
                 let looked = self.kernel.look().await;
                 self.stats.failed_looks += u64::from(looked.is_err());
-                let (seen, elements) = looked.map_err(|error| failure(error.to_string()))?;
+                let (seen, elements) = looked.map_err(|error| TableFailure::new(error.to_string()))?;
                 self.state.draft.look(seen, elements);
                 self.unsure = false;
                 fresh = true;
@@ -161,7 +168,7 @@ impl Enforcer {
             }
             self.stats.transactions += 1;
             let committed = self.kernel.commit(&operations).await;
-            let culprits = committed.as_ref().err().map(|refusal| culprits(&operations, refusal));
+            let culprits = committed.as_ref().err().map(|refusal| blame::culprits(&operations, refusal));
             let refusal = match committed {
                 Ok(()) if preparing => {
                     draft.prepared();
@@ -176,33 +183,39 @@ impl Enforcer {
             self.stats.refusals += 1;
             tracing::warn!(reason = refusal.reason, "the kernel refused a change of table inet tortie");
             self.unsure = true;
+            if refusal.is_of_the_whole() {
+                return Err(TableFailure::new(refusal.reason));
+            }
             // The kernel may only be different from what we believed: look before blaming anything.
             if fresh {
+                let culprits = culprits.unwrap_or_default();
                 let mut helped = false;
-                for (name, reason) in culprits.unwrap_or_default() {
-                    helped |= self.state.draft.refuse(&name, &reason);
+                for culprit in &culprits {
+                    helped |= self.state.draft.refuse(culprit);
                 }
                 if !helped {
-                    return Err(failure(refusal.reason));
+                    return Err(TableFailure { reason: refusal.reason, culprits });
                 }
             }
             last = refusal.reason;
         }
-        Err(failure(last))
+        Err(TableFailure::new(last))
     }
 }
 
-/// The chains and sets that a refusal is about.
-fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<(String, String)> {
-    let about = |position: &usize| match operations.get(*position)? {
-        Operation::AddTable | Operation::DeleteTable => None,
-        Operation::AddChain { name, .. }
-        | Operation::FlushChain { name }
-        | Operation::DeleteChain { name } => Some((*name).to_owned()),
-        Operation::AddRule { chain, .. } => Some((*chain).to_owned()),
-        Operation::AddSet { name, .. } | Operation::DeleteSet { name } => Some((*name).to_owned()),
-        Operation::AddElements { set, .. } | Operation::DeleteElements { set, .. } => Some((*set).to_owned()),
-    };
-    let refused = refusal.operations.iter();
-    refused.filter_map(|(position, reason)| Some((about(position)?, reason.clone()))).collect()
+/// Why a transaction was given up.
+struct TableFailure {
+    reason: String,
+    /// What the kernel named, if it named anything.
+    culprits: Vec<Culprit>,
+}
+
+impl TableFailure {
+    fn new(reason: String) -> TableFailure {
+        TableFailure { reason, culprits: Vec::new() }
+    }
+
+    fn failure(&self) -> Failure {
+        Failure { object: OUR_TABLE, concerns: Concerns::Everything, reason: self.reason.clone() }
+    }
 }

@@ -263,6 +263,33 @@ impl State {
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
     }
 
+    /// The interfaces that workloads claim.
+    pub fn interfaces_of_workloads(&self) -> impl Iterator<Item = &String> {
+        self.claims.keys()
+    }
+
+    /// The workloads that claim an interface.
+    pub fn at_interface(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
+        self.claims.get(interface).into_iter().flatten()
+    }
+
+    pub fn policies(&self) -> impl Iterator<Item = (&PolicyId, &Arc<Policy>)> {
+        self.policies.iter()
+    }
+
+    pub fn with_policy(&self, id: &PolicyId) -> impl Iterator<Item = &WorkloadId> {
+        self.users.get(id).into_iter().flatten()
+    }
+
+    pub fn profiles(&self) -> impl Iterator<Item = &String> {
+        self.profiles.keys()
+    }
+
+    pub fn with_profile(&self, name: &str) -> impl Iterator<Item = &WorkloadId> {
+        let listing = self.guards.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
+        listing.map(|(id, _)| id)
+    }
+
     /// Draws everything that changed.
     pub fn draw(&mut self) {
         for id in std::mem::take(&mut self.stale.nets) {

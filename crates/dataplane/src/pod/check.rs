@@ -2,6 +2,7 @@
 
 use super::{Attach, GATEWAY_V4, HOST_MAC, link, wiring};
 use crate::error::Result;
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use crate::sysctl;
 use ipnet::IpNet;
@@ -40,7 +41,7 @@ async fn inside(container: &Netns, request: &Attach, wrong: &mut Vec<String>) ->
     let present = connection
         .get_addresses_by_index(link.ifindex())
         .await
-        .map_err(|error| crate::Error::kernel(format!("addresses of {name}"), &error))?;
+        .map_err(|error| crate::Error::kernel(KernelObject::interface(name), &error))?;
     for address in &request.addresses {
         if !present.iter().any(|message| message.local().or(message.address()) == Some(address)) {
             wrong.push(format!("address {address} is missing on {name}"));

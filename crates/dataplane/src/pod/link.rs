@@ -2,6 +2,7 @@
 
 use super::{Attach, HOST_MAC};
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use nlink::netlink::MessageBuilder;
 use nlink::netlink::link::{LinkConfig, VethLink};
@@ -55,13 +56,13 @@ pub(super) async fn find(connection: &Connection<Route>, name: &str) -> Result<O
     match connection.get_link_by_name(name).await {
         Ok(link) => Ok(link),
         Err(error) if error.is_not_found() || error.is_no_device() => Ok(None),
-        Err(error) => Err(Error::kernel(format!("interface {name}"), &error)),
+        Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
     }
 }
 
 pub(super) async fn require(connection: &Connection<Route>, name: &str) -> Result<LinkMessage> {
     find(connection, name).await?.ok_or_else(|| Error::Kernel {
-        object: format!("interface {name}"),
+        object: KernelObject::interface(name),
         reason: "vanished while it was being wired".into(),
     })
 }
@@ -78,8 +79,11 @@ pub(super) async fn create(inside: &Connection<Route>, host: &Netns, request: &A
         veth = veth.address(mac);
     }
     inside.add_link(Pair { veth, queues: request.queues }).await.map_err(|error| {
-        let object = format!("veth pair {} / {}", request.container_interface, request.host_interface);
-        Error::kernel(object, &error)
+        let Attach { container_interface, host_interface, .. } = request;
+        Error::Kernel {
+            object: KernelObject::interface(host_interface),
+            reason: format!("veth pair with {container_interface} cannot be made: {error}"),
+        }
     })
 }
 
@@ -88,14 +92,14 @@ pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> R
     let Some(link) = find(connection, name).await? else { return Ok(()) };
     if link.kind() != Some("veth") {
         return Err(Error::Kernel {
-            object: format!("interface {name}"),
+            object: KernelObject::interface(name),
             reason: format!("is not a veth but {}; not removed", link.kind().unwrap_or("a device")),
         });
     }
     match connection.del_link_by_index(link.ifindex()).await {
         Ok(()) => Ok(()),
         Err(error) if error.is_not_found() || error.is_no_device() => Ok(()),
-        Err(error) => Err(Error::kernel(format!("interface {name}"), &error)),
+        Err(error) => Err(Error::kernel(KernelObject::interface(name), &error)),
     }
 }
 
@@ -154,6 +158,6 @@ pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> 
         }
         tokio::time::sleep(MAC_PAUSE).await;
     }
-    let object = format!("interface {name}");
+    let object = KernelObject::interface(name);
     Err(Error::Kernel { object, reason: "something keeps changing its MAC".into() })
 }

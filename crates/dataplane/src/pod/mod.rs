@@ -9,6 +9,7 @@ mod wiring;
 pub use check::check;
 
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use ipnet::IpNet;
 use nlink::{Connection, Route};
@@ -121,8 +122,8 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
     let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
     if link::find(&inside, &request.container_interface).await?.is_some() {
         return Err(Error::Kernel {
-            object: format!("interface {} in {}", request.container_interface, request.netns.display()),
-            reason: "already exists there; is the workload wired already?".into(),
+            object: KernelObject::interface(&request.container_interface),
+            reason: format!("already exists in {}; is the workload wired already?", request.netns.display()),
         });
     }
     // Left by a sandbox that is gone; its name is ours to use.
@@ -201,7 +202,7 @@ async fn in_time(container_interface: &str, work: impl Future<Output = Result<()
     match aside(async { tokio::time::timeout(DETACH_LIMIT, work).await }).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Kernel {
-            object: format!("interface {container_interface}"),
+            object: KernelObject::interface(container_interface),
             reason: format!("not removed within {} seconds", DETACH_LIMIT.as_secs()),
         }),
     }

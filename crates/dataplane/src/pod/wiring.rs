@@ -2,6 +2,7 @@
 
 use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::kernel::mac;
 use crate::netns::Netns;
 use crate::sysctl::{self, Setting};
@@ -35,7 +36,7 @@ pub(super) async fn wire(
         connection
             .set_link_up_by_index(index)
             .await
-            .map_err(|error| Error::kernel(format!("interface {name} up"), &error))?;
+            .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
     }
     // Routes before addresses, so that nothing is ever sent the wrong way.
     routes(outside, inside, host_index, index, request).await?;
@@ -46,12 +47,15 @@ pub(super) async fn wire(
                 inside.add_address(Ipv6Address::with_index(index, address, 128).nodad()).await
             }
         };
-        added.map_err(|error| Error::kernel(format!("address {address}"), &error))?;
+        added.map_err(|error| {
+            let interface = request.container_interface.clone();
+            Error::kernel(KernelObject::Address { address: *address, interface }, &error)
+        })?;
     }
     link::wait_until_running(outside, &request.host_interface).await?;
     let finished = link::require(inside, &request.container_interface).await?;
     let address = finished.address().and_then(mac).ok_or_else(|| Error::Kernel {
-        object: format!("interface {}", request.container_interface),
+        object: KernelObject::interface(&request.container_interface),
         reason: "has no MAC".into(),
     })?;
     Ok(Attached { mac: address, mtu: finished.mtu().unwrap_or(0) })
@@ -107,16 +111,20 @@ async fn routes(
         inside
             .add_route(route)
             .await
-            .map_err(|error| Error::kernel(format!("route {GATEWAY_V4}"), &error))?;
+            .map_err(|error| Error::kernel(route_to(IpNet::from(IpAddr::from(GATEWAY_V4))), &error))?;
         // Proxy ARP alone answers only on a host that has a default route.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
-        inside
-            .replace_neighbor(gateway.permanent())
-            .await
-            .map_err(|error| Error::kernel(format!("neighbour {GATEWAY_V4}"), &error))?;
+        inside.replace_neighbor(gateway.permanent()).await.map_err(|error| {
+            let interface = request.container_interface.clone();
+            Error::kernel(KernelObject::Neighbour { address: GATEWAY_V4.into(), interface }, &error)
+        })?;
     }
-    let gateway_v6 = if request.has_v6() { gateway_v6(outside, host_index).await? } else { GATEWAY_V6 };
+    let gateway_v6 = if request.has_v6() {
+        gateway_v6(outside, host_index, &request.host_interface).await?
+    } else {
+        GATEWAY_V6
+    };
     for net in request.effective_routes() {
         let added = match net {
             IpNet::V4(net) => {
@@ -128,19 +136,23 @@ async fn routes(
                 inside.add_route(route.dev_index(index)).await
             }
         };
-        added.map_err(|error| Error::kernel(format!("route {net}"), &error))?;
+        added.map_err(|error| Error::kernel(route_to(net), &error))?;
     }
     Ok(())
 }
 
+fn route_to(destination: IpNet) -> KernelObject {
+    KernelObject::Route { destination }
+}
+
 /// The host end's link-local address. A host that makes other ones than its MAC says gets a second chance.
-async fn gateway_v6(outside: &Connection<Route>, host_index: u32) -> Result<Ipv6Addr> {
+async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> Result<Ipv6Addr> {
     let mut found = None;
     for attempt in 0..GATEWAY_ATTEMPTS {
         let addresses = outside
             .get_addresses_by_index(host_index)
             .await
-            .map_err(|error| Error::kernel("addresses of the host end", &error))?;
+            .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
         let link_local = addresses.iter().filter_map(|message| match message.address() {
             Some(IpAddr::V6(address)) if address.is_unicast_link_local() => Some(*address),
             _ => None,
@@ -155,13 +167,13 @@ async fn gateway_v6(outside: &Connection<Route>, host_index: u32) -> Result<Ipv6
                 outside
                     .set_link_state_by_index(host_index, up)
                     .await
-                    .map_err(|error| Error::kernel("host end", &error))?;
+                    .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
             }
         }
         tokio::time::sleep(GATEWAY_PAUSE).await;
     }
     found.ok_or_else(|| Error::Kernel {
-        object: "host end".into(),
+        object: KernelObject::interface(name),
         reason: "has no link-local IPv6 address; is IPv6 switched off on this host?".into(),
     })
 }

@@ -123,6 +123,18 @@ impl Index {
         })
     }
 
+    /// Every workload that claims the address that a destination is.
+    pub fn claimants(&self, destination: &IpNet) -> impl Iterator<Item = &WorkloadId> {
+        let single = destination.prefix_len() == destination.max_prefix_len();
+        let ids = if single { self.by_address.get(&destination.addr()) } else { None };
+        ids.into_iter().flatten()
+    }
+
+    /// Every workload that claims an interface.
+    pub fn at_interface(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
+        self.by_interface.get(interface).into_iter().flatten()
+    }
+
     pub fn route(&self, destination: &IpNet) -> Option<Route> {
         self.plan.routes.get(destination).copied()
     }

@@ -2,6 +2,7 @@
 
 mod conf;
 mod diff;
+mod failures;
 mod index;
 mod mirror;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod view;
 pub(crate) use diff::Operation;
 pub use view::WorkloadState;
 
+use crate::failure::KernelObject;
 use crate::kernel::{Entry, Event, Link, NeighbourKey, Snapshot, Target};
 use crate::sysctl::Setting;
 use diff::Ownership;
@@ -53,15 +55,20 @@ pub(crate) struct Core {
     settled: BTreeSet<u32>,
     /// Interfaces that have all settings of which the kernel does not tell the value.
     prepared: BTreeSet<u32>,
-    conf_errors: BTreeMap<u32, String>,
+    /// Settings that interfaces do not have although they should.
+    conf_errors: BTreeMap<u32, (KernelObject, String)>,
     /// Neighbour entries that we made.
     neighbours: BTreeSet<NeighbourKey>,
+    /// Neighbour entries that the kernel refused.
+    neighbour_errors: BTreeMap<NeighbourKey, String>,
     dirty: BTreeSet<IpNet>,
     /// Interfaces whose settings and neighbours are to be looked at.
     unchecked: BTreeSet<u32>,
     /// To be looked at again when some time has passed.
     later: BTreeSet<IpNet>,
     failures: BTreeMap<IpNet, String>,
+    /// Those among them that are addresses of workloads.
+    workload_failures: BTreeSet<IpNet>,
     /// Addresses that a workload had and has no more.
     departed: BTreeSet<IpAddr>,
 }
@@ -88,10 +95,12 @@ impl Core {
             prepared: BTreeSet::new(),
             conf_errors: BTreeMap::new(),
             neighbours: BTreeSet::new(),
+            neighbour_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),
             unchecked: BTreeSet::new(),
             later: BTreeSet::new(),
             failures: BTreeMap::new(),
+            workload_failures: BTreeSet::new(),
             departed: BTreeSet::new(),
         };
         core.resync(snapshot, now);
@@ -374,7 +383,7 @@ impl Core {
     pub fn route_work(&mut self, now: Duration) -> RouteWork {
         let mut work = RouteWork::default();
         for destination in std::mem::take(&mut self.dirty) {
-            self.failures.remove(&destination);
+            self.succeeded(&destination);
             let wanted = self.wanted(&destination).unwrap_or_else(|reason| {
                 work.failures.push((destination, reason));
                 None
@@ -404,7 +413,9 @@ impl Core {
                 work.failures.push((destination, reason));
             }
         }
-        self.failures.extend(work.failures.iter().cloned());
+        for (destination, reason) in &work.failures {
+            self.failed(*destination, reason.clone());
+        }
         work
     }
 
@@ -422,11 +433,6 @@ impl Core {
             }
             Operation::Delete(entry) => self.mirror.remove_route(entry),
         }
-    }
-
-    /// An operation did not go through; it is tried again at the next tick.
-    pub fn failed(&mut self, destination: IpNet, reason: String) {
-        self.failures.insert(destination, reason);
     }
 
     /// Whether this operation gives an address to another workload interface.
@@ -454,6 +460,7 @@ impl Core {
     pub fn neighbour_work(&mut self) -> (Vec<(NeighbourKey, [u8; 6])>, Vec<NeighbourKey>) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
         for device in std::mem::take(&mut self.unchecked) {
+            self.neighbour_errors.retain(|key, _| key.device != device);
             let workload = self.leads_to(device).map(|(_, workload)| workload);
             let mut wanted = BTreeMap::new();
             if let Some((workload, mac)) = workload.and_then(|workload| Some((workload, workload.mac?))) {
@@ -476,7 +483,7 @@ impl Core {
     }
 
     /// The settings that workload interfaces still need.
-    pub fn conf_work(&self) -> Vec<(u32, String, Vec<Setting>)> {
+    pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
         let mut work = Vec::new();
         for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
             let first = !self.prepared.contains(&link.index);
@@ -484,13 +491,13 @@ impl Core {
             let with_v6 = self.settings.ipv6;
             let settings = conf::missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
             if !settings.is_empty() {
-                work.push((link.index, link.name.clone(), settings));
+                work.push((link.index, settings));
             }
         }
         work
     }
 
-    pub fn conf_written(&mut self, index: u32, outcome: Result<(), String>) {
+    pub fn conf_written(&mut self, index: u32, outcome: Result<(), (KernelObject, String)>) {
         match outcome {
             Ok(()) => {
                 self.prepared.insert(index);

@@ -31,8 +31,8 @@ impl Core {
         let Some(link) = self.mirror.named(interface).filter(|link| active && link.is_up()) else {
             return WorkloadState::Down;
         };
-        if let Some(reason) = self.conf_errors.get(&link.index) {
-            return WorkloadState::Error(reason.clone());
+        if let Some((object, reason)) = self.conf_errors.get(&link.index) {
+            return WorkloadState::Error(format!("{object}: {reason}"));
         }
         for address in addresses {
             let destination = IpNet::from(*address);

@@ -92,7 +92,7 @@ async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it
     let net: IpNet = "10.65.1.0/26".parse().unwrap();
     let outcome = dataplane.apply(vec![Update::Route(net, Some(Route::Blackhole))]).await.unwrap();
     assert_eq!(outcome.failures.len(), 1);
-    assert_eq!(outcome.failures[0].object, "route 10.65.1.0/26");
+    assert_eq!(outcome.failures[0].object.to_string(), "route 10.65.1.0/26");
     assert!(outcome.failures[0].reason.contains("not ours"), "{}", outcome.failures[0].reason);
     assert!(node.routes("10.65.1.0/26")[0].contains("proto static"));
     node.ip("route del 10.65.1.0/26");

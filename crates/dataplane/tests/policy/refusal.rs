@@ -3,7 +3,7 @@
 use crate::namespace::{id, start};
 use crate::plans::{change, guarded, ingress, open_plan, policy_id, reaches, two_pods};
 use std::time::Duration;
-use tortie_dataplane::{Report, Reports};
+use tortie_dataplane::{KernelObject, Report, Reports};
 use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
 
 /// More conditions than a rule of the kernel can have.
@@ -18,7 +18,9 @@ async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
     let next = async {
         loop {
             match reports.next().await.unwrap() {
-                Report::Refused(refused) if refused.len() == count => return refused.into_keys().collect(),
+                Report::Refused(refused) if refused.len() == count => {
+                    return refused.iter().map(|failure| failure.object.to_string()).collect();
+                }
                 _ => {}
             }
         }
@@ -43,9 +45,11 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     let updates =
         vec![change("big", ingress(vec![too_much(), Rule::new(Action::Allow)])), change("good", good)];
     let outcome = dataplane.apply(updates).await.unwrap();
-    let named: Vec<&str> = outcome.failures.iter().map(|failure| failure.object.as_str()).collect();
-    assert_eq!(named, ["in-gnp/big"], "{:?}", outcome.failures);
-    assert_eq!(refused(&mut reports, 1).await, ["in-gnp/big"], "and stays reported");
+    let rule = KernelObject::Rule { chain: "in-gnp/big".into(), index: 0 };
+    let named: Vec<&KernelObject> = outcome.failures.iter().map(|failure| &failure.object).collect();
+    assert_eq!(named, [&rule], "{:?}", outcome.failures);
+    assert!(outcome.failures[0].concerns(&id("two")) && !outcome.failures[0].concerns(&id("one")));
+    assert_eq!(refused(&mut reports, 1).await, ["rule 0 of chain in-gnp/big"], "and stays reported");
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3"), "it fails closed");
     assert!(reaches(&two, "10.65.0.2"), "others are not concerned");
     assert!(node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("chain in-gnp/good"));

@@ -4,9 +4,11 @@
 #[cfg(test)]
 mod tests;
 
+use super::blame::Culprit;
 use super::message::Operation;
 use super::rule::{Action, Match, Rule};
 use super::table::{Chain, Element, Hook, Set, SetType, Table};
+use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A chain as far as the kernel's copy can be told from another.
@@ -46,10 +48,17 @@ pub(crate) struct Draft {
     sets: BTreeSet<String>,
     /// Elements that may differ, and whether the kernel has them.
     elements: BTreeMap<String, BTreeMap<Element, bool>>,
-    /// What the kernel refused, and why.
-    refused: BTreeMap<String, String>,
+    /// Chains and sets that the kernel refused, or that need one that it refused.
+    refused: BTreeMap<String, Refused>,
     /// Stands for every chain that was refused, or that needs what was refused.
     closed: Chain,
+}
+
+/// Why a chain or set is not in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub object: KernelObject,
+    pub reason: String,
 }
 
 impl Draft {
@@ -156,13 +165,8 @@ impl Draft {
         }
     }
 
-    pub fn refused(&self) -> &BTreeMap<String, String> {
+    pub fn refused(&self) -> &BTreeMap<String, Refused> {
         &self.refused
-    }
-
-    /// Chains that the kernel may not have as they shall be.
-    pub fn pending_chains(&self) -> impl Iterator<Item = &String> {
-        self.chains.iter()
     }
 
     /// How many chains and rules there shall be.
@@ -176,16 +180,17 @@ impl Draft {
     }
 
     /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
-    pub fn refuse(&mut self, name: &str, reason: &str) -> bool {
+    pub fn refuse(&mut self, culprit: &Culprit) -> bool {
+        let Culprit { name, object, reason, .. } = culprit;
         let is_set = self.wanted.sets.contains_key(name);
         let entered = self.wanted.chains.get(name).is_some_and(|chain| chain.hook.is_some());
         if entered || !(is_set || self.wanted.chains.contains_key(name)) || self.refused.contains_key(name) {
             return false;
         }
-        self.refused.insert(name.to_owned(), reason.to_owned());
-        self.chains.insert(name.to_owned());
+        self.refused.insert(name.clone(), Refused { object: object.clone(), reason: reason.clone() });
+        self.chains.insert(name.clone());
         if is_set {
-            self.sets.insert(name.to_owned());
+            self.sets.insert(name.clone());
             let users: Vec<String> = self.users(name).map(str::to_owned).collect();
             // Where the kernel enters there is nothing to close: without that set the table makes no sense.
             let essential = users
@@ -196,7 +201,9 @@ impl Draft {
                 return false;
             }
             for user in users {
-                self.refused.entry(user.clone()).or_insert_with(|| format!("set {name}: {reason}"));
+                let object = KernelObject::Chain { name: user.clone() };
+                let reason = format!("set {name}: {reason}");
+                self.refused.entry(user.clone()).or_insert(Refused { object, reason });
                 self.chains.insert(user);
             }
         }
@@ -204,7 +211,7 @@ impl Draft {
     }
 
     /// The chains with a rule that looks into a set.
-    fn users(&self, set: &str) -> impl Iterator<Item = &str> {
+    pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
         let uses = move |rule: &Rule| {
             let matched =
                 |condition: &Match| matches!(condition, Match::Lookup { set: name, .. } if name == set);
