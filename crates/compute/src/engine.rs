@@ -7,8 +7,9 @@ use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
+use tortie_model::key::AffinityType;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_plan::{Settings, Update};
 
 /// The kinds that say what may talk to what, beside the endpoints of workloads.
@@ -93,6 +94,29 @@ impl Compute {
     pub fn speak_bgp(&mut self, environment: BgpEnvironment) {
         self.speaking = Some(Speaking::new(&self.host, environment));
         self.configure();
+    }
+
+    /// What a plan is made of: a feed for this node has these entries. To be asked after [`Compute::speak_bgp`].
+    pub fn interests(&self) -> Vec<KeyRange> {
+        let kinds = [
+            Kind::Node,
+            Kind::IPPool,
+            Kind::WorkloadEndpoint,
+            Kind::FelixConfiguration,
+            // Whether the datastore is locked.
+            Kind::ClusterInformation,
+            // Where services are.
+            Kind::BGPConfiguration,
+        ];
+        let blocks = KeyRange::Blocks { ip_version: None };
+        let mut ranges: Vec<KeyRange> =
+            kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
+        if self.speaking.is_some() {
+            ranges.extend([Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
+            let (affinity, owner) = (AffinityType::Host, Some(self.host.clone()));
+            ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
+        }
+        ranges
     }
 
     /// An entry stands like this now. Entries that mean nothing to a node are passed over.

@@ -103,7 +103,7 @@ impl Picture {
             Event::Put(entry) => self.put(entry.key, Some(entry.value)),
             Event::Delete { key, .. } => self.put(key, None),
             Event::Unreadable { key, error } => {
-                tracing::warn!(key, %error, "cannot be read; going on with what was there before");
+                tracing::warn!(%key, %error, "cannot be read; going on with what was there before");
                 false
             }
             Event::Reset => false,

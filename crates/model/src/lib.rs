@@ -4,6 +4,7 @@
 //! and the node all speak in these types, so this is where a name, a default or a rule is decided once.
 
 pub mod codec;
+pub mod feed;
 pub mod ipam;
 pub mod key;
 pub mod kind;
@@ -12,6 +13,7 @@ pub mod meta;
 pub mod names;
 pub mod object;
 pub mod resource;
+pub mod revision;
 pub mod scalar;
 pub mod schema;
 pub mod selector;
@@ -19,11 +21,13 @@ pub mod status;
 pub mod validation;
 pub mod value;
 
+pub use feed::FeedEvent;
 pub use key::{Key, KeyRange};
 pub use kind::{Kind, Scope};
 pub use meta::ObjectMeta;
 pub use object::{DecodeError, NoStatus, Object, Spec, StatusForm};
 pub use resource::{Resource, ResourceList};
+pub use revision::Revision;
 pub use validation::{Checker, FieldError, ValidationError};
 pub use value::Value;
 

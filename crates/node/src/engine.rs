@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-use tortie_compute::{Compute, POLICY_KINDS};
+use tortie_compute::Compute;
 use tortie_dataplane::{Dataplane, Failure, Netns, Reports};
 use tortie_model::kinds::ClusterInformation;
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{FeedEvent, Key, Resource, Value};
 use tortie_plan::{Plan, Settings, Update, WorkloadId};
-use tortie_store::{Event, Revision};
+use tortie_store::Revision;
+use tortie_sync::Feed;
 
 /// How much is taken in before the plan is looked at.
 const AT_ONCE: usize = 1024;
@@ -73,9 +74,9 @@ pub struct Engine {
     /// Endpoints of live attachments: only CNI takes them away.
     held: HashSet<Key>,
     /// Endpoints we deleted: news of them up to this revision is old.
-    retired: BTreeMap<Key, Revision>,
-    /// Ranges of which the snapshot is not complete yet.
-    missing: HashSet<usize>,
+    retired: BTreeMap<Key, tortie_model::Revision>,
+    /// The feed's snapshot is complete.
+    in_sync: bool,
     waiting: Vec<Waiting>,
     /// Spent on news since the plan was last looked at.
     computing: Duration,
@@ -99,7 +100,6 @@ impl Engine {
         host: Netns,
         compute: Compute,
         state: Arc<State>,
-        ranges: usize,
         held: HashSet<Key>,
         bgp: Option<bgp::Link>,
     ) -> (Engine, mpsc::Receiver<Reports>) {
@@ -113,7 +113,7 @@ impl Engine {
             reports,
             held,
             retired: BTreeMap::new(),
-            missing: (0..ranges).collect(),
+            in_sync: false,
             waiting: Vec::new(),
             computing: Duration::ZERO,
             bgp,
@@ -127,11 +127,11 @@ impl Engine {
         (Orders(sender), receiver)
     }
 
-    pub async fn run(mut self, mut news: mpsc::Receiver<(usize, Event)>, mut orders: mpsc::Receiver<Order>) {
+    pub async fn run(mut self, mut feed: Feed, mut orders: mpsc::Receiver<Order>) {
         let mut retry = tokio::time::interval(RETRY);
         loop {
             tokio::select! {
-                Some((range, event)) = news.recv() => self.hear(range, event),
+                Some(event) = feed.recv() => self.hear(event),
                 Some(order) = orders.recv() => self.obey(order),
                 Some(news) = learnt(&mut self.bgp) => self.learn(news).await,
                 _ = retry.tick() => {}
@@ -140,8 +140,8 @@ impl Engine {
             for _ in 0..AT_ONCE {
                 if let Ok(order) = orders.try_recv() {
                     self.obey(order);
-                } else if let Ok((range, event)) = news.try_recv() {
-                    self.hear(range, event);
+                } else if let Ok(event) = feed.try_recv() {
+                    self.hear(event);
                 } else {
                     break;
                 }
@@ -150,22 +150,22 @@ impl Engine {
         }
     }
 
-    fn hear(&mut self, range: usize, event: Event) {
+    fn hear(&mut self, event: FeedEvent) {
         self.state.metrics.updates.inc();
         match event {
-            Event::Put(entry) => {
-                if let Value::Resource(Resource::ClusterInformation(information)) = &entry.value {
+            FeedEvent::Put { key, value, revision } => {
+                if let Value::Resource(Resource::ClusterInformation(information)) = &value {
                     self.state.set_datastore_ready(is_ready(information));
                 }
-                let old = self.retired.get(&entry.key).is_some_and(|known| entry.revision <= *known);
+                let old = self.retired.get(&key).is_some_and(|at| revision.is_at_or_before(at) == Some(true));
                 if !old {
-                    self.retired.remove(&entry.key);
+                    self.retired.remove(&key);
                     let begun = Instant::now();
-                    self.compute.put(&entry.key, &entry.value);
+                    self.compute.put(&key, &value);
                     self.computing += begun.elapsed();
                 }
             }
-            Event::Delete { key, .. } => {
+            FeedEvent::Delete { key, .. } => {
                 self.retired.remove(&key);
                 if self.held.contains(&key) {
                     tracing::warn!(%key, "the store lost an endpoint whose container lives; it keeps its network");
@@ -175,15 +175,23 @@ impl Engine {
                     self.computing += begun.elapsed();
                 }
             }
-            Event::InSync(_) => {
-                self.missing.remove(&range);
-            }
-            Event::Unreadable { key, error } => {
+            FeedEvent::InSync => self.in_sync = true,
+            FeedEvent::Unreadable { key, reason, .. } => {
                 self.state.metrics.bad_objects.inc();
-                tracing::warn!(key, %error, "passed over an entry that cannot be read");
+                tracing::warn!(%key, reason, "ignored an entry that cannot be read; write it again");
             }
-            // Ours are watches from the present: they are never reset.
-            Event::Reset => {}
+            FeedEvent::ConnectionLost { reason } => {
+                tracing::warn!(
+                    reason,
+                    "the datastore is out of reach; the network of workloads stays as it is, trying again"
+                );
+                self.state.set_trouble("datastore", Some(reason));
+            }
+            FeedEvent::ConnectionBack { failed_attempts } => {
+                tracing::info!(failed_attempts, "the datastore is back");
+                self.state.metrics.datastore_failures.inc_by(failed_attempts);
+                self.state.set_trouble("datastore", None);
+            }
         }
     }
 
@@ -205,7 +213,7 @@ impl Engine {
                 self.held.remove(&key);
                 self.compute.delete(&key);
                 if let Some(revision) = revision {
-                    self.retired.insert(key, revision);
+                    self.retired.insert(key, sync_revision(revision));
                 }
                 self.waiting.push(Waiting { workload: None, profile: None, since: Instant::now(), done });
             }
@@ -239,7 +247,7 @@ impl Engine {
         updates.iter().for_each(|update| self.plan.apply(update.clone()));
         self.state.note(&updates);
         self.publish();
-        if !self.missing.is_empty() {
+        if !self.in_sync {
             for Waiting { done, .. } in self.waiting.drain(..) {
                 // Whoever asked may be gone.
                 let _ = done.send(Err("the datastore has not been heard completely yet".to_owned()));
@@ -374,26 +382,7 @@ fn is_ready(information: &ClusterInformation) -> bool {
     information.spec.datastore_ready.unwrap_or(true)
 }
 
-/// What a node listens to; more if it speaks BGP.
-pub fn ranges(host: &str, speaks_bgp: bool) -> Vec<tortie_model::KeyRange> {
-    use tortie_model::KeyRange;
-    use tortie_model::key::AffinityType;
-    let kinds = [
-        Kind::Node,
-        Kind::IPPool,
-        Kind::WorkloadEndpoint,
-        Kind::FelixConfiguration,
-        Kind::ClusterInformation,
-        // Where services are.
-        Kind::BGPConfiguration,
-    ];
-    let blocks = KeyRange::Blocks { ip_version: None };
-    let mut ranges: Vec<KeyRange> =
-        kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
-    if speaks_bgp {
-        ranges.extend([Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
-        let (affinity, owner) = (AffinityType::Host, Some(host.to_owned()));
-        ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
-    }
-    ranges
+/// How the feed names a revision of the store.
+fn sync_revision(revision: Revision) -> tortie_model::Revision {
+    u64::try_from(revision).unwrap_or_default().into()
 }

@@ -17,7 +17,6 @@ mod settings_file;
 mod startup;
 mod state;
 mod status;
-mod sync;
 
 pub use options::NodeArgs;
 pub use run::{RunError, run};

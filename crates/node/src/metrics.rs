@@ -33,6 +33,8 @@ pub struct Metrics {
     pub dataplane_failures: Counter,
     pub apply_time: Histogram,
     pub bad_objects: Counter,
+    /// Failed attempts to reach the datastore.
+    pub datastore_failures: Counter,
     pub refused: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     pub table: TableMetrics,
@@ -135,6 +137,7 @@ impl Metrics {
             dataplane_failures: Counter::default(),
             apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
             bad_objects: Counter::default(),
+            datastore_failures: Counter::default(),
             refused: Gauge::default(),
             cni_requests: Family::default(),
             table: TableMetrics::default(),
@@ -197,6 +200,11 @@ impl Metrics {
             metrics.apply_time.clone(),
         );
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
+        r.register(
+            "tortie_datastore_failed_attempts",
+            "Attempts to follow the datastore that failed, counted when an outage ends",
+            metrics.datastore_failures.clone(),
+        );
         r.register(
             "tortie_refused_objects",
             "Chains and sets the kernel does not take; what they guard is closed",

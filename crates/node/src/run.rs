@@ -1,13 +1,13 @@
 //! From an argument list to a running node, in the order in which things must happen.
 
 use crate::cni::{self, Wiring};
-use crate::engine::{self, Engine};
+use crate::engine::Engine;
 use crate::journal::{Journal, Phase};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
-use crate::{bgp, files, http, queries, settings_file, status, sync};
+use crate::{bgp, files, http, queries, settings_file, status};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -118,11 +118,10 @@ async fn start(
         compute.speak_bgp(BgpEnvironment { router_id, by_bird: backend == bgp::Choice::Bird });
     }
     let bgp = bgp::start(backend, args, &host, &state);
-    let ranges = engine::ranges(name, backend.speaks());
-    let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), ranges.len(), held, bgp);
+    let feed = tortie_sync::follow(&client, compute.interests());
+    let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), held, bgp);
     let (orders, ordered) = Engine::orders();
-    let news = sync::follow(&client, ranges, &state);
-    tokio::spawn(engine.run(news, ordered));
+    tokio::spawn(engine.run(feed, ordered));
     let run_dir = args.own_run_dir().map(Path::to_owned);
     tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), run_dir, reports));
     tokio::spawn(status::heartbeats(state.clone(), client.clone(), name.to_owned()));

@@ -10,6 +10,7 @@ mod change;
 mod endpoint;
 pub mod evaluate;
 mod policy;
+mod rule_id;
 mod set;
 mod settings;
 mod workload;
@@ -21,6 +22,7 @@ pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,
 };
+pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
 pub use workload::{Learnt, Route, Workload, WorkloadId};

@@ -24,6 +24,20 @@ impl PolicyKind {
         matches!(self, StagedNetworkPolicy | StagedGlobalNetworkPolicy | StagedKubernetesNetworkPolicy)
     }
 
+    const ALL: [PolicyKind; 7] = [
+        PolicyKind::NetworkPolicy,
+        PolicyKind::GlobalNetworkPolicy,
+        PolicyKind::StagedNetworkPolicy,
+        PolicyKind::StagedGlobalNetworkPolicy,
+        PolicyKind::StagedKubernetesNetworkPolicy,
+        PolicyKind::KubernetesNetworkPolicy,
+        PolicyKind::KubernetesClusterNetworkPolicy,
+    ];
+
+    pub fn from_short_name(name: &str) -> Option<PolicyKind> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.short_name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::NetworkPolicy => "NetworkPolicy",

@@ -71,10 +71,9 @@ pub enum Event {
     },
     /// The snapshot is complete up to this revision. Told once.
     InSync(Revision),
-    /// One entry could not be read; the watch goes on. What was told about the key before still stands until a
-    /// later `Put` or `Delete`: a writer's mistake must not take away what works.
+    /// An entry was written with a value that cannot be read; the watch goes on.
     Unreadable {
-        key: String,
+        key: Key,
         error: Error,
     },
     /// Only for a watch from a revision the store no longer knows: forget what you know, a snapshot follows.

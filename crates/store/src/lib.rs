@@ -15,6 +15,6 @@ pub use config::Config;
 pub use error::Error;
 pub use etcd::Limits;
 pub use resources::Resources;
-pub use watch::Watch;
+pub use watch::{Connection, Watch};
 
 pub type Result<T> = std::result::Result<T, Error>;

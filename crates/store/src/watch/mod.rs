@@ -6,13 +6,13 @@
 mod backoff;
 mod follower;
 
-use crate::client::{Entry, Event, entry};
+use crate::client::{Event, entry};
 use crate::etcd::{Cluster, open_watch};
 use crate::{Error, Result};
 use backoff::Backoff;
 use follower::{Change, Follower, Heard, Step};
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tortie_model::KeyRange;
@@ -20,21 +20,30 @@ use tortie_model::KeyRange;
 /// Events waiting for a slow consumer; when they are this many, the server has to wait.
 const QUEUE: usize = 256;
 
+/// How a watch reaches the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Connection {
+    /// Why the store cannot be heard at present; `None` while it can.
+    pub trouble: Option<String>,
+    /// Attempts that failed since the watch was started.
+    pub failed_attempts: u64,
+}
+
 /// A stream of events that survives reconnects and compaction. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
     events: mpsc::Receiver<Event>,
-    trouble: Arc<Mutex<Option<String>>>,
+    connection: watch::Receiver<Connection>,
     task: AbortHandle,
 }
 
 impl Watch {
     pub(crate) fn start(cluster: Arc<Cluster>, range: KeyRange, after: Option<i64>) -> Watch {
         let (sender, events) = mpsc::channel(QUEUE);
-        let trouble = Arc::new(Mutex::new(None));
-        let feed = Feed { cluster, prefix: range.prefix(), sender, trouble: trouble.clone() };
+        let (report, connection) = watch::channel(Connection::default());
+        let feed = Feed { cluster, prefix: range.prefix(), sender, connection: report };
         let task = tokio::spawn(feed.run(Follower::new(range, after))).abort_handle();
-        Watch { events, trouble, task }
+        Watch { events, connection, task }
     }
 
     /// `None` only when the runtime is shutting down. Safe to cancel.
@@ -44,7 +53,12 @@ impl Watch {
 
     /// Why the store cannot be heard at present; `None` while it can. Silence with trouble is not news.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.connection.borrow().trouble.clone()
+    }
+
+    /// The connection from now on, for whoever looks after more than one watch.
+    pub fn connection(&self) -> watch::Receiver<Connection> {
+        self.connection.clone()
     }
 }
 
@@ -61,7 +75,7 @@ struct Feed {
     cluster: Arc<Cluster>,
     prefix: String,
     sender: mpsc::Sender<Event>,
-    trouble: Arc<Mutex<Option<String>>>,
+    connection: watch::Sender<Connection>,
 }
 
 impl Feed {
@@ -76,10 +90,14 @@ impl Feed {
             };
             match outcome {
                 Err(Gone) => return,
-                Ok(Ok(())) => self.set_trouble(None),
+                Ok(Ok(())) => self.connected(),
                 Ok(Err(error)) => {
-                    tracing::warn!(prefix = self.prefix, %error, "watch interrupted, going on");
-                    self.set_trouble(Some(error.to_string()));
+                    // Tried again until it works: whoever watches says once that it does not.
+                    tracing::debug!(prefix = self.prefix, %error, "watch interrupted; trying again");
+                    self.connection.send_modify(|connection| {
+                        connection.trouble = Some(error.to_string());
+                        connection.failed_attempts += 1;
+                    });
                     // What went well for a while is a new start, also when there was nothing to tell.
                     if began.elapsed() > Backoff::LONGEST {
                         backoff.reset();
@@ -130,7 +148,7 @@ impl Feed {
             };
             match follower.heard(response) {
                 Heard::Changes(changes) => {
-                    self.set_trouble(None);
+                    self.connected();
                     if !changes.is_empty() {
                         backoff.reset();
                     }
@@ -148,11 +166,9 @@ impl Feed {
     async fn deliver(&self, changes: Vec<Change>) -> std::result::Result<(), Gone> {
         for change in changes {
             let event = match change {
-                Change::Put { key, kv } => match entry(key, &kv.value, kv.mod_revision) {
-                    Ok(Entry { key, value, revision }) => Event::Put(Entry { key, value, revision }),
-                    Err(error) => {
-                        Event::Unreadable { key: String::from_utf8_lossy(&kv.key).into_owned(), error }
-                    }
+                Change::Put { key, kv } => match entry(key.clone(), &kv.value, kv.mod_revision) {
+                    Ok(entry) => Event::Put(entry),
+                    Err(error) => Event::Unreadable { key, error },
                 },
                 Change::Delete { key, revision } => Event::Delete { key, revision },
                 Change::InSync(revision) => Event::InSync(revision),
@@ -163,7 +179,7 @@ impl Feed {
         Ok(())
     }
 
-    fn set_trouble(&self, trouble: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    fn connected(&self) {
+        self.connection.send_if_modified(|connection| connection.trouble.take().is_some());
     }
 }

@@ -1,0 +1,105 @@
+//! The version of an entry in a store, as the store handed it out.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Opaque: compared for equality and handed back to the store it came from. Whether two of them can be put in order
+/// depends on the store, so the only comparison is [`Revision::is_at_or_before`], which may say that it does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Revision(Form);
+
+/// etcd counts; Kubernetes promises only a text, which nearly always is a number too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Form {
+    Number(u64),
+    Text(Arc<str>),
+}
+
+/// An empty text is no revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a revision is not empty")]
+pub struct NoRevision;
+
+impl Revision {
+    /// The revision as a number, if it is one.
+    pub fn number(&self) -> Option<u64> {
+        match self.0 {
+            Form::Number(number) => Some(number),
+            Form::Text(_) => None,
+        }
+    }
+
+    /// Whether this is the same as or older than `other`; `None` if the store gives its revisions no order. Means
+    /// something only for two revisions of the same store.
+    pub fn is_at_or_before(&self, other: &Revision) -> Option<bool> {
+        if self == other {
+            return Some(true);
+        }
+        Some(self.number()? <= other.number()?)
+    }
+}
+
+impl From<u64> for Revision {
+    fn from(number: u64) -> Revision {
+        Revision(Form::Number(number))
+    }
+}
+
+impl FromStr for Revision {
+    type Err = NoRevision;
+
+    fn from_str(text: &str) -> Result<Revision, NoRevision> {
+        if text.is_empty() {
+            return Err(NoRevision);
+        }
+        // Only what is written back the same is a number: the text must survive being handed back.
+        match text.parse::<u64>() {
+            Ok(number) if number.to_string() == text => Ok(number.into()),
+            _ => Ok(Revision(Form::Text(text.into()))),
+        }
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Form::Number(number) => write!(f, "{number}"),
+            Form::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(text: &str) -> Revision {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_text_is_handed_back_unchanged() {
+        for text in ["0", "17", "18446744073709551615", "18446744073709551616", "017", "+5", "ab/7", " 1"] {
+            assert_eq!(revision(text).to_string(), text);
+        }
+        assert_eq!("".parse::<Revision>(), Err(NoRevision));
+        assert_eq!(revision("17"), Revision::from(17));
+        assert_ne!(revision("017"), Revision::from(17));
+    }
+
+    #[test]
+    fn only_numbers_have_an_order() {
+        assert_eq!(revision("9").is_at_or_before(&revision("10")), Some(true));
+        assert_eq!(revision("10").is_at_or_before(&revision("9")), Some(false));
+        assert_eq!(revision("10").is_at_or_before(&revision("10")), Some(true));
+        assert_eq!(revision("a").is_at_or_before(&revision("a")), Some(true));
+        assert_eq!(revision("a").is_at_or_before(&revision("b")), None);
+        assert_eq!(revision("a").is_at_or_before(&revision("1")), None);
+    }
+
+    #[test]
+    fn stays_small() {
+        assert!(size_of::<Revision>() <= 16);
+    }
+}

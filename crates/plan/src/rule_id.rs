@@ -1,0 +1,149 @@
+//! The identity of a rule: what counters, log lines, explanations and flow records name it by.
+//!
+//! It is stable for as long as the rules of its policy are: other policies, endpoints and settings do not change it.
+
+use crate::policy::{Direction, PolicyId, PolicyKind};
+use std::fmt;
+use std::str::FromStr;
+
+/// Whose rules: `np/shop/allow-web`, `gnp/deny-all`, `profile/kns.shop`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RuleOwner {
+    Policy(PolicyId),
+    Profile(String),
+}
+
+/// Where a rule stands in the list of its direction. Programs count from 0, people from 1: only
+/// [`RuleIndex::number`] and `Display` are for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleIndex(u32);
+
+/// One rule of a policy or a profile: `np/shop/allow-web ingress rule 2`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId {
+    pub owner: RuleOwner,
+    pub direction: Direction,
+    pub index: RuleIndex,
+}
+
+/// A text that names no policy and no profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownOwner(pub String);
+
+impl RuleIndex {
+    /// The rule at a position of a list. Lists are far shorter than the largest index.
+    pub fn at(position: usize) -> RuleIndex {
+        RuleIndex(u32::try_from(position).unwrap_or(u32::MAX))
+    }
+
+    /// The rule that people call by this number.
+    pub fn of_number(number: u32) -> Option<RuleIndex> {
+        number.checked_sub(1).map(RuleIndex)
+    }
+
+    pub fn position(self) -> usize {
+        self.0 as usize
+    }
+
+    /// For people: the first rule is number 1.
+    pub fn number(self) -> u32 {
+        self.0.saturating_add(1)
+    }
+}
+
+impl fmt::Display for RuleIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number().fmt(f)
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        })
+    }
+}
+
+impl fmt::Display for RuleOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleOwner::Policy(id) => id.fmt(f),
+            RuleOwner::Profile(name) => write!(f, "profile/{name}"),
+        }
+    }
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} rule {}", self.owner, self.direction, self.index)
+    }
+}
+
+impl fmt::Display for UnknownOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} names no policy and no profile", self.0)
+    }
+}
+
+impl std::error::Error for UnknownOwner {}
+
+/// The text of `Display`, read back.
+impl FromStr for PolicyId {
+    type Err = UnknownOwner;
+
+    fn from_str(text: &str) -> Result<PolicyId, UnknownOwner> {
+        let unknown = || UnknownOwner(text.to_owned());
+        let (short, rest) = text.split_once('/').ok_or_else(unknown)?;
+        let kind = PolicyKind::from_short_name(short).ok_or_else(unknown)?;
+        let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
+        let well_formed =
+            !name.is_empty() && !name.contains('/') && namespace.is_empty() != rest.contains('/');
+        if !well_formed {
+            return Err(unknown());
+        }
+        Ok(PolicyId { kind, namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+/// The text of `Display`, read back.
+impl FromStr for RuleOwner {
+    type Err = UnknownOwner;
+
+    fn from_str(text: &str) -> Result<RuleOwner, UnknownOwner> {
+        match text.strip_prefix("profile/") {
+            Some("") => Err(UnknownOwner(text.to_owned())),
+            Some(name) => Ok(RuleOwner::Profile(name.to_owned())),
+            None => text.parse().map(RuleOwner::Policy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_count_from_one() {
+        let owner = RuleOwner::Policy("np/shop/web".parse().unwrap());
+        let id = RuleId { owner, direction: Direction::Egress, index: RuleIndex::at(0) };
+        assert_eq!(id.to_string(), "np/shop/web egress rule 1");
+        assert_eq!(id.index.number(), 1);
+        assert_eq!(RuleIndex::of_number(1), Some(id.index));
+        assert_eq!(RuleIndex::of_number(0), None);
+        assert_eq!(size_of::<RuleIndex>(), 4);
+    }
+
+    #[test]
+    fn owners_are_read_as_they_are_written() {
+        let texts =
+            ["np/shop/web", "gnp/deny-all", "sgnp/x", "snp/a/b", "knp/a/b", "kcnp/adm.x", "profile/kns.shop"];
+        for text in texts {
+            assert_eq!(text.parse::<RuleOwner>().unwrap().to_string(), text);
+        }
+        for text in ["", "np", "np/", "np//x", "np/a/", "np/a/b/c", "zzz/x", "profile/", "gnp"] {
+            assert_eq!(text.parse::<RuleOwner>(), Err(UnknownOwner(text.to_owned())), "{text}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! When the store is out of reach, seen over all watches: said once when it begins and once when it ends.
+
+use tortie_model::FeedEvent;
+use tortie_store::Connection;
+
+/// What has been said about the connection.
+#[derive(Debug, Default)]
+pub struct Outage {
+    /// Since the outage began: the failed attempts up to then.
+    began_at: Option<u64>,
+}
+
+impl Outage {
+    /// What is new, given how each watch stands.
+    pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a Connection>) -> Option<FeedEvent> {
+        let (mut failed_attempts, mut reason) = (0, None);
+        for connection in watches {
+            failed_attempts += connection.failed_attempts;
+            reason = reason.or(connection.trouble.as_ref());
+        }
+        match (self.began_at, reason) {
+            (None, Some(reason)) => {
+                self.began_at = Some(failed_attempts);
+                Some(FeedEvent::ConnectionLost { reason: reason.clone() })
+            }
+            (Some(before), None) => {
+                self.began_at = None;
+                // The attempt that made us look counts too.
+                let failed_attempts = failed_attempts.saturating_sub(before) + 1;
+                Some(FeedEvent::ConnectionBack { failed_attempts })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(trouble: Option<&str>, failed_attempts: u64) -> Connection {
+        Connection { trouble: trouble.map(str::to_owned), failed_attempts }
+    }
+
+    #[test]
+    fn an_outage_of_many_watches_begins_once_and_ends_once() {
+        let mut outage = Outage::default();
+        let mut watches = vec![standing(None, 0); 20];
+        assert_eq!(outage.look(&watches), None);
+        watches[3] = standing(Some("refused"), 1);
+        let lost = FeedEvent::ConnectionLost { reason: "refused".to_owned() };
+        assert_eq!(outage.look(&watches), Some(lost));
+        for attempt in 2..10 {
+            watches.fill(standing(Some("still refused"), attempt));
+            assert_eq!(outage.look(&watches), None);
+        }
+        watches.fill(standing(None, 10));
+        watches[7] = standing(Some("refused"), 10);
+        assert_eq!(outage.look(&watches), None, "one watch is still without its store");
+        watches[7] = standing(None, 10);
+        assert_eq!(outage.look(&watches), Some(FeedEvent::ConnectionBack { failed_attempts: 200 }));
+        assert_eq!(outage.look(&watches), None);
+        watches[0] = standing(Some("again"), 11);
+        assert!(matches!(outage.look(&watches), Some(FeedEvent::ConnectionLost { .. })));
+    }
+}

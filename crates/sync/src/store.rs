@@ -1,0 +1,76 @@
+//! The feed from the store: one watch for each range, merged.
+
+use crate::Feed;
+use crate::outage::Outage;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tortie_model::{FeedEvent, KeyRange, Revision};
+use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
+
+/// Events that wait for a consumer which is busy; when they are this many, the watches wait.
+const QUEUE: usize = 1024;
+/// How often the connections of the watches are looked at. A watch that reconnects in between is no outage.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Follows the ranges until the feed is dropped.
+pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
+    let (sender, feed) = mpsc::channel(QUEUE);
+    let missing = Arc::new(AtomicUsize::new(ranges.len()));
+    let mut connections = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let watch = client.watch(range, None);
+        connections.push(watch.connection());
+        tokio::spawn(pass_on(watch, missing.clone(), sender.clone()));
+    }
+    tokio::spawn(report_outages(connections, sender));
+    feed
+}
+
+/// `missing` counts the watches whose snapshot is not complete: the last one completes the feed's. All that the
+/// others had in theirs is in the channel by then.
+async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Sender<FeedEvent>) {
+    while let Some(event) = watch.next().await {
+        let event = match event {
+            Event::Put(Entry { key, value, revision }) => {
+                FeedEvent::Put { key, value, revision: named(revision) }
+            }
+            Event::Delete { key, revision } => FeedEvent::Delete { key, revision: named(revision) },
+            Event::Unreadable { key, error: Error::Parse { value, reason, .. } } => {
+                FeedEvent::Unreadable { key, text: value, reason }
+            }
+            Event::Unreadable { key, error } => {
+                FeedEvent::Unreadable { key, text: String::new(), reason: error.to_string() }
+            }
+            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => FeedEvent::InSync,
+            // Ours are watches from the present: they are never reset.
+            Event::InSync(_) | Event::Reset => continue,
+        };
+        if sender.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The feed's name of a revision. etcd's count from 1.
+fn named(revision: i64) -> Revision {
+    u64::try_from(revision).unwrap_or_default().into()
+}
+
+async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: mpsc::Sender<FeedEvent>) {
+    let mut look = tokio::time::interval(LOOK);
+    let mut outage = Outage::default();
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            () = sender.closed() => return,
+        }
+        let now: Vec<Connection> = connections.iter().map(|connection| connection.borrow().clone()).collect();
+        if let Some(event) = outage.look(&now)
+            && sender.send(event).await.is_err()
+        {
+            return;
+        }
+    }
+}
