@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt::Debug;
 use std::time::Duration;
-use support::{Embedded, Etcd, connect, seed};
+use support::{Embedded, connect, seed};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -23,6 +23,7 @@ use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 use tortie_etcd_proto::mvccpb::{Event, KeyValue};
+use tortie_testkit::Etcd;
 
 /// An answer in a form that can be compared.
 type Outcome = Result<String, String>;
@@ -260,8 +261,8 @@ impl Step {
 async fn a_random_history_gives_the_same_answers() {
     let seed = seed();
     let mut generator = Generator { rng: StdRng::seed_from_u64(seed), revision: 1 };
-    let (etcd, embedded) = (Etcd::start(), Embedded::start());
-    let (mut real, mut ours) = (Side::new(&etcd.url).await, Side::new(&embedded.url).await);
+    let (etcd, embedded) = (Etcd::start().unwrap(), Embedded::start());
+    let (mut real, mut ours) = (Side::new(&etcd.endpoint()).await, Side::new(&embedded.url).await);
     let steps = std::env::var("TORTIE_STEPS").map_or(3000, |text| text.parse().unwrap());
     for number in 0..steps {
         let step = Step::choose(&mut generator);

@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use std::time::Duration;
-use support::{Embedded, Etcd, connect};
+use support::{Embedded, connect};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -17,6 +17,7 @@ use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
+use tortie_testkit::Etcd;
 
 fn put(key: &str, size: usize) -> PutRequest {
     PutRequest { key: Bytes::from(key.to_owned()), value: vec![b'x'; size].into(), ..Default::default() }
@@ -172,9 +173,9 @@ async fn history_goes_when_it_is_old_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_large_a_message_is_refused_as_etcd_does() {
-    let (etcd, embedded) = (Etcd::start(), Embedded::start());
+    let (etcd, embedded) = (Etcd::start().unwrap(), Embedded::start());
     let mut answers = Vec::new();
-    for url in [&etcd.url, &embedded.url] {
+    for url in [&etcd.endpoint(), &embedded.url] {
         let mut kv = KvClient::new(connect(url).await);
         for size in [1_500_000, 1_600_000, 2_500_000] {
             let answer = kv.put(put("/large", size)).await;

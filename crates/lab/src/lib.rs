@@ -30,4 +30,3 @@ mod up;
 
 pub use cli::{LabArgs, run};
 pub use error::{Error, Result};
-pub use process::start_time;

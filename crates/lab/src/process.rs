@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::netns;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tortie_process::{PidFile, Signal};
 
 /// Generous, since machines that run tests are busy.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const TAIL_LINES: usize = 15;
 pub struct Daemon {
     pub what: String,
     pub log: PathBuf,
-    pub pid_file: PathBuf,
+    pub pid_file: PidFile,
 }
 
 /// One that was just started.
@@ -34,7 +34,7 @@ pub struct Started {
 
 impl Daemon {
     pub fn in_dir(what: &str, dir: &std::path::Path) -> Daemon {
-        Daemon { what: what.to_owned(), log: dir.join("log"), pid_file: dir.join("pid") }
+        Daemon { what: what.to_owned(), log: dir.join("log"), pid_file: PidFile::at(dir.join("pid")) }
     }
 
     /// Starts it in a namespace, away from the terminal's signals.
@@ -48,35 +48,22 @@ impl Daemon {
             .command(command)
             .and_then(|command| command.spawn())
             .map_err(|error| Error::kernel(format!("cannot start {program} for {}", self.what), &error))?;
-        let started_at = start_time(child.id()).unwrap_or_default();
-        fs::write(&self.pid_file, format!("{} {started_at}\n", child.id()))
-            .map_err(Error::file(&self.pid_file))?;
+        self.pid_file.write(child.id()).map_err(Error::file(self.pid_file.path()))?;
         Ok(Started { daemon: self.clone(), child })
     }
 
-    /// Its process, if that still runs. The time of its start tells it from a later one with the same number.
+    /// Its pid, if it still runs.
     pub fn running(&self) -> Option<u32> {
-        let text = fs::read_to_string(&self.pid_file).ok()?;
-        let (pid, started_at) = text.trim().split_once(' ')?;
-        let pid = pid.parse().ok()?;
-        (start_time(pid)? == started_at.parse::<u64>().ok()?).then_some(pid)
+        self.pid_file.running()
     }
 
     /// Ends it and returns when it is gone; false if it was not running.
     pub fn stop(&self, signal: Signal) -> Result<bool> {
-        let Some(pid) = self.running() else { return Ok(false) };
-        let failed = |error: rustix::io::Errno| Error::Io { what: self.what.clone(), source: error.into() };
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let handle = match number.map(|number| pidfd_open(number, PidfdFlags::empty())) {
-            Some(Ok(handle)) => handle,
-            Some(Err(error)) if error != rustix::io::Errno::SRCH => return Err(failed(error)),
-            _ => return Ok(true),
-        };
-        // The handle stays with the process it was opened for; this says that it is ours.
-        if self.running() != Some(pid) {
-            return Ok(true);
+        if self.running().is_none() {
+            return Ok(false);
         }
-        pidfd_send_signal(&handle, signal).map_err(failed)?;
+        let failed = |source| Error::Io { what: self.what.clone(), source };
+        self.pid_file.signal(signal).map_err(failed)?;
         let deadline = Instant::now() + STOP_LIMIT;
         while self.running().is_some() {
             if Instant::now() > deadline {
@@ -121,7 +108,7 @@ impl Started {
             if answer.is_ok() {
                 return Ok(());
             }
-            let status = self.child.try_wait().map_err(Error::file(&self.daemon.pid_file))?;
+            let status = self.child.try_wait().map_err(Error::file(self.daemon.pid_file.path()))?;
             if let Some(status) = status {
                 return Err(self.daemon.failed(format!("ended at once ({status})")));
             }
@@ -136,36 +123,9 @@ impl Started {
     }
 }
 
-/// When a process started, in ticks since boot; None if it does not run any more.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything, so what follows is counted from its end.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_note_of_another_process_is_not_believed() {
-        let dir = tempfile::tempdir().unwrap();
-        let daemon = Daemon::in_dir("x", dir.path());
-        assert_eq!(daemon.running(), None);
-        let (pid, started_at) = (std::process::id(), start_time(std::process::id()).unwrap());
-        fs::write(&daemon.pid_file, format!("{pid} {started_at}\n")).unwrap();
-        assert_eq!(daemon.running(), Some(pid));
-        fs::write(&daemon.pid_file, format!("{pid} {}\n", started_at + 1)).unwrap();
-        assert_eq!(daemon.running(), None);
-        fs::write(&daemon.pid_file, "nonsense").unwrap();
-        assert_eq!(daemon.running(), None);
-    }
 
     #[test]
     fn the_end_of_a_log_is_shown() {
@@ -173,7 +133,7 @@ mod tests {
         let daemon = Daemon::in_dir("x", dir.path());
         assert!(daemon.tail().contains("not readable"));
         let lines: Vec<String> = (0..2000).map(|n| format!("line {n}")).collect();
-        fs::write(&daemon.log, lines.join("\n")).unwrap();
+        std::fs::write(&daemon.log, lines.join("\n")).unwrap();
         let tail = daemon.tail();
         assert!(tail.starts_with("line 1985\n") && tail.ends_with("line 1999"), "{tail}");
     }

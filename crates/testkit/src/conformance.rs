@@ -72,18 +72,15 @@ pub fn cases() -> Vec<Case> {
 
 // A mistake in the data is a mistake in the test that uses it.
 
-#[allow(clippy::panic)]
 fn documents(text: &str) -> Vec<Value> {
     codec::documents(text.as_bytes()).unwrap_or_else(|error| panic!("conformance data: {error}"))
 }
 
-#[allow(clippy::panic)]
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value.clone())
         .unwrap_or_else(|error| panic!("conformance data: {error} in {value}"))
 }
 
-#[allow(clippy::panic)]
 fn resource(mut value: Value) -> Resource {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("apiVersion".to_owned(), API_VERSION.into());

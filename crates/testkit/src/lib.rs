@@ -1,10 +1,19 @@
-//! Plumbing shared by tests: nothing here is part of the product.
+//! What tests are made of: namespaces, processes, servers, installations, waiting. Nothing here is part of the product.
 //!
-//! Everything cleans up when it is dropped, also when a test fails half way.
+//! Everything cleans up when it is dropped, also when a test fails half way. What cannot be done fails the test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a failed test")]
 
 pub mod conformance;
 mod etcd;
+mod installation;
+mod netns;
 mod port;
+mod process;
+mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
+pub use installation::{Datastore, Installation, PluginCall};
+pub use netns::{Namespace, Words, run};
 pub use port::free_port;
+pub use process::{Process, feed, output};
+pub use wait::{PATIENCE, eventually, eventually_async, eventually_showing};

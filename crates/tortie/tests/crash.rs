@@ -2,13 +2,11 @@
 //! from the last revision it saw sees every change exactly once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod process;
-
 use bytes::Bytes;
-use process::Datastore;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,6 +19,14 @@ use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 use tortie_etcd_proto::mvccpb::{Event, KeyValue};
+use tortie_testkit::Datastore;
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+
+/// The embedded store on a free port.
+fn start(dir: &Path, more: &[&str]) -> Datastore {
+    Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
+}
 
 const WRITERS: usize = 8;
 
@@ -154,17 +160,17 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
     let seen = Arc::new(Seen::default());
     seen.revision.store(1, Ordering::Relaxed);
     for _ in 0..rounds {
-        let server = Datastore::start(dir.path(), &["--keep-history", "0"]);
-        let channel = connect(&server.url).await;
+        let server = start(dir.path(), &["--keep-history", "0"]);
+        let channel = connect(server.url()).await;
         let mut state = progress.lock().unwrap().clone();
         verify(channel.clone(), &mut state, &seen).await;
         *progress.lock().unwrap() = state;
 
         let mut clients = JoinSet::new();
         for writer in 0..WRITERS {
-            clients.spawn(write(connect(&server.url).await, writer, progress.clone()));
+            clients.spawn(write(connect(server.url()).await, writer, progress.clone()));
         }
-        clients.spawn(watch(connect(&server.url).await, seen.clone()));
+        clients.spawn(watch(connect(server.url()).await, seen.clone()));
         clients.spawn(compact(channel, seen.clone()));
         tokio::time::sleep(Duration::from_micros(rng.random_range(0..600_000))).await;
         drop(server);
@@ -174,10 +180,10 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
     }
 
     // At rest, the watcher arrives where the store is.
-    let server = Datastore::start(dir.path(), &["--keep-history", "0"]);
+    let server = start(dir.path(), &["--keep-history", "0"]);
     let mut state = progress.lock().unwrap().clone();
-    let revision = verify(connect(&server.url).await, &mut state, &seen).await;
-    let watcher = tokio::spawn(watch(connect(&server.url).await, seen.clone()));
+    let revision = verify(connect(server.url()).await, &mut state, &seen).await;
+    let watcher = tokio::spawn(watch(connect(server.url()).await, seen.clone()));
     let caught_up = async {
         while seen.revision.load(Ordering::Relaxed) < revision {
             tokio::time::sleep(Duration::from_millis(10)).await;

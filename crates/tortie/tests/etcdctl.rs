@@ -1,13 +1,18 @@
 //! Debian's etcdctl against the embedded store: what an operator types must work, over TCP and over the socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod process;
-
-use process::Datastore;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
+use tortie_testkit::Datastore;
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+
+/// The embedded store on a free port.
+fn start(dir: &Path, more: &[&str]) -> Datastore {
+    Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
+}
 
 struct Etcdctl {
     endpoint: String,
@@ -70,8 +75,8 @@ impl Drop for Running {
 
 /// A store and the tool for it.
 fn store(dir: &Path) -> (Datastore, Etcdctl) {
-    let server = Datastore::start(dir, &[]);
-    let endpoint = server.url.clone();
+    let server = start(dir, &[]);
+    let endpoint = server.url().to_owned();
     (server, Etcdctl { endpoint })
 }
 
@@ -192,14 +197,14 @@ fn the_state_of_the_server_can_be_asked_for() {
     let (server, etcdctl) = store(dir.path());
     assert!(etcdctl.run(&["endpoint", "health"]).contains("is healthy"));
     let status = etcdctl.run(&["endpoint", "status"]);
-    assert!(status.starts_with(&format!("{}, ", server.url)) && status.contains("true, false"), "{status}");
+    assert!(status.starts_with(&format!("{}, ", server.url())) && status.contains("true, false"), "{status}");
     let members = etcdctl.run(&["member", "list"]);
-    assert!(members.contains("started, tortie") && members.contains(&server.url), "{members}");
+    assert!(members.contains("started, tortie") && members.contains(server.url()), "{members}");
     assert_eq!(etcdctl.run(&["alarm", "list"]), "");
     assert!(etcdctl.run(&["defrag"]).starts_with("Finished defragmenting"));
     etcdctl.run(&["put", "k", "after the defragmentation"]);
     assert_eq!(etcdctl.run(&["get", "k", "--print-value-only"]), "after the defragmentation\n");
-    assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(&server.url));
+    assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(server.url()));
     // etcdctl goes on without a user only when it is told in etcd's words that there are none.
     assert!(etcdctl.run(&["--user", "root:secret", "get", "k"]).starts_with("k\n"));
 }
@@ -220,7 +225,7 @@ fn a_snapshot_can_be_restored() {
 
     tortie_datastore::restore(&file, &dir.path().join("restored")).unwrap();
     let path = file.to_str().unwrap();
-    drop(Datastore::start(&dir.path().join("by-option"), &["--restore", path]));
+    drop(start(&dir.path().join("by-option"), &["--restore", path]));
     // A snapshot put in place by hand works too.
     std::fs::create_dir(dir.path().join("by-hand")).unwrap();
     std::fs::copy(&file, dir.path().join("by-hand/store.redb")).unwrap();
@@ -257,7 +262,7 @@ fn a_snapshot_can_be_restored() {
 fn it_works_over_the_socket_too() {
     let dir = TempDir::new().unwrap();
     let endpoint = format!("unix://{}", dir.path().join("datastore.sock").display());
-    let _server = Datastore::start(&dir.path().join("data"), &["--listen", &endpoint]);
+    let _server = Datastore::start(TORTIE, &dir.path().join("data"), &["http://127.0.0.1:0", &endpoint], &[]);
     let etcdctl = Etcdctl { endpoint };
     assert_eq!(etcdctl.run(&["put", "k", "v"]), "OK\n");
     assert_eq!(etcdctl.run(&["get", "k"]), "k\nv\n");

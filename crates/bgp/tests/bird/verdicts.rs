@@ -1,6 +1,6 @@
 //! What a real BIRD does to routes with the configuration it is given.
 
-use crate::place::{Daemon, Namespace, eventually, path};
+use crate::place::{Daemon, Host, Namespace, eventually, path};
 use crate::{bgp, net, rendered};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -35,9 +35,11 @@ struct Bird {
 impl Bird {
     /// One that has the plan's configuration, and the probes beside it.
     async fn start(bgp: &Bgp) -> Bird {
-        let (namespace, dir) = (Namespace::new(), tempfile::tempdir().unwrap());
+        let (namespace, dir) = (Namespace::new("bgp"), tempfile::tempdir().unwrap());
         namespace.ip("link add eth0 type veth peer name x.cali");
-        ["eth0", "x.cali"].iter().for_each(|link| namespace.ip(&format!("link set {link} up")));
+        for link in ["eth0", "x.cali"] {
+            namespace.ip(&["link", "set", link, "up"]);
+        }
         let mut text = rendered(bgp).text;
         for (family, probes) in ["ipv4", "ipv6"].iter().zip(PROBES) {
             let routes = probes.map(|(prefix, way, known)| format!("route {prefix} {way} {{ {known} }};"));

@@ -1,6 +1,6 @@
 //! The story with BIRD 2.
 
-use crate::place::{Daemon, Namespace, path};
+use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
@@ -68,7 +68,7 @@ impl Router for Bird<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bird() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     let [v4, v6] = THEIRS;
     let config = format!(
         "router id 10.77.0.2;

@@ -1,6 +1,6 @@
 //! The story with FRR's bgpd, without zebra: what it learns stays in its own table.
 
-use crate::place::{Daemon, Namespace, path};
+use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
@@ -72,7 +72,7 @@ impl Router for Frr<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frr() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str| {
         format!(

@@ -1,6 +1,6 @@
 //! The story with GoBGP.
 
-use crate::place::{Daemon, Namespace, path};
+use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
@@ -64,7 +64,7 @@ impl Router for Gobgp<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gobgp() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str, family: &str| {
         format!(

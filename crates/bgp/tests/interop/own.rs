@@ -1,6 +1,6 @@
 //! Two of our own over real sockets: what needs a kernel but nobody else's router.
 
-use crate::place::{Namespace, eventually};
+use crate::place::{Host, Namespace, eventually, pair};
 use crate::story::{ASN, Kernel, start};
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,7 +35,7 @@ async fn none_up(speaker: &Speaker) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ttl_security_lets_neighbours_in_and_keeps_others_out() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     let (first, _) = start(&ours, end(1, 2, |peer| peer.ttl_security = Some(1)), false).await;
     let (second, _) = start(&theirs, end(2, 1, |_| {}), false).await;
     // The second sends with the usual TTL, which says nothing of where it comes from.
@@ -47,7 +47,7 @@ async fn ttl_security_lets_neighbours_in_and_keeps_others_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_must_agree() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     let with = |password: Option<&'static str>| {
         move |peer: &mut PeerConfig| peer.password = password.map(str::to_owned)
     };
@@ -68,7 +68,7 @@ async fn passwords_must_agree() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_come_from_the_address_that_is_given() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     ours.ip("addr add 10.77.0.11/24 dev eth0");
     let mut first = end(1, 2, |_| {});
     first.peers.remove("v6");
@@ -85,7 +85,7 @@ async fn connections_come_from_the_address_that_is_given() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_is_taken_is_an_error_that_names_it() {
-    let (ours, _theirs) = Namespace::pair();
+    let (ours, _theirs) = pair();
     let (_first, _) = start(&ours, end(1, 2, |_| {}), false).await;
     let error = Speaker::start(end(1, 2, |_| {}), ours.sockets(), false).await.unwrap_err();
     assert!(matches!(&error, SpeakerError::Listen { address, .. } if address.port() == 179), "{error}");
@@ -96,7 +96,7 @@ const ROUTES: u32 = 300_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_stops_reading_delays_nobody() {
-    let (ours, theirs) = Namespace::pair();
+    let (ours, theirs) = pair();
     theirs.ip("addr add 10.77.0.66/24 dev eth0");
     let mut config = end(1, 2, |_| {});
     config.peers.remove("v6");

@@ -16,7 +16,7 @@ fn address(last: u8) -> Ipv4Addr {
 
 /// A namespace in which all of 10.77.0.0/24 is local: every speaker has an address of its own.
 fn place() -> Namespace {
-    let namespace = Namespace::new();
+    let namespace = Namespace::new("bgp");
     namespace.ip("addr add 10.77.0.1/24 dev lo");
     namespace
 }

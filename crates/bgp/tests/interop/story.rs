@@ -1,7 +1,7 @@
 //! What every other implementation must be able to do with us: sessions with passwords, routes of both families both
 //! ways, withdrawal, refresh, graceful restart on both sides.
 
-use crate::place::{Namespace, eventually};
+use crate::place::{Host, Namespace, eventually};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Routes that BGP brings.
 
-use crate::namespace::{Namespace, addresses, eventually, start};
+use crate::namespace::{addresses, eventually, node_pair, start};
 use tortie_plan::{Learnt, Plan, Update};
 
 fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
@@ -9,7 +9,7 @@ fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn learnt_routes_look_like_those_of_bird() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(Plan::default()).await.unwrap();
     let updates = vec![
@@ -64,7 +64,7 @@ async fn learnt_routes_look_like_those_of_bird() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_speaker_left_stays_until_bgp_has_told_all() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     for net in ["10.65.1.0/26", "10.65.2.0/26"] {
         node.ip(&format!("route add {net} via 192.168.77.2 onlink dev eth0 proto bird metric 1024"));
     }

@@ -1,6 +1,6 @@
 //! Attach, detach, check.
 
-use crate::namespace::{Namespace, id, plan, pod, request, start, workload};
+use crate::namespace::{Namespace, Open, id, node_pair, plan, pod, request, start, workload};
 use tortie_dataplane::Error;
 use tortie_dataplane::pod::{Attach, attach, check, detach};
 use tortie_plan::Update;
@@ -9,7 +9,7 @@ const BOTH: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
-    let (node, pod) = (Namespace::new(), Namespace::new());
+    let (node, pod) = (Namespace::new("node"), Namespace::new("node"));
     let host = node.open();
     let wanted = Attach {
         mtu: Some(1400),
@@ -55,15 +55,15 @@ async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
         assert_eq!(node.sysctl(&format!("net/{key}")), value, "{key}");
     }
 
-    detach(&host, Some(&pod.path()), "eth0", "cali1").await.unwrap();
+    detach(&host, Some(pod.path().as_ref()), "eth0", "cali1").await.unwrap();
     assert!(!pod.has_link("eth0") && !node.has_link("cali1"));
-    detach(&host, Some(&pod.path()), "eth0", "cali1").await.unwrap();
+    detach(&host, Some(pod.path().as_ref()), "eth0", "cali1").await.unwrap();
     detach(&host, None, "eth0", None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_one_host_reach_each_other_and_their_host_over_both_families() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let first = pod(&node, "cali1", &BOTH).await;
     let second = pod(&node, "cali2", &["10.65.0.3", "fd80:65::3"]).await;
@@ -85,10 +85,10 @@ async fn pods_of_one_host_reach_each_other_and_their_host_over_both_families() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_names_what_is_missing_or_wrong() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan(&[], &[])).await.unwrap();
-    let sandbox = Namespace::new();
+    let sandbox = Namespace::new("node");
     let host = node.open();
     let wanted = Attach { mtu: Some(1400), ..request(&sandbox, "cali1", &BOTH) };
     attach(&host, &wanted).await.unwrap();
@@ -117,14 +117,14 @@ async fn a_check_names_what_is_missing_or_wrong() {
             "route 169.254.1.1/32 through eth0 is missing",
         ]
     );
-    detach(&host, Some(&sandbox.path()), "eth0", "cali1").await.unwrap();
+    detach(&host, Some(sandbox.path().as_ref()), "eth0", "cali1").await.unwrap();
     let wrong = check(&host, &wanted).await.unwrap_err();
     assert_eq!(wrong, ["workload interface eth0 is missing", "host interface cali1 is missing"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_veth_left_by_a_crash_gives_way() {
-    let (node, sandbox) = (Namespace::new(), Namespace::new());
+    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
     node.ip("link add cali1 type veth peer name stale");
     attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap();
     assert!(!node.has_link("stale"));
@@ -133,7 +133,7 @@ async fn a_veth_left_by_a_crash_gives_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_is_no_veth_is_never_removed() {
-    let (node, sandbox) = (Namespace::new(), Namespace::new());
+    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
     node.ip("link add cali1 type bridge");
     let error = attach(&node.open(), &request(&sandbox, "cali1", &BOTH)).await.unwrap_err();
     assert_eq!(error.to_string(), "interface cali1: is not a veth but bridge; not removed");
@@ -142,8 +142,8 @@ async fn an_interface_that_is_no_veth_is_never_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
-    let node = Namespace::new();
-    let sandbox = Namespace::new();
+    let node = Namespace::new("node");
+    let sandbox = Namespace::new("node");
     let wanted = request(&sandbox, "cali1", &BOTH);
     drop(sandbox);
     let host = node.open();
@@ -156,22 +156,22 @@ async fn a_vanished_sandbox_is_an_error_for_attach_and_fine_for_detach() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_detach_of_an_old_sandbox_leaves_the_new_one_alone() {
-    let (node, old, new) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (node, old, new) = (Namespace::new("node"), Namespace::new("node"), Namespace::new("node"));
     let host = node.open();
     attach(&host, &request(&old, "cali1", &BOTH)).await.unwrap();
     attach(&host, &request(&new, "cali1", &BOTH)).await.unwrap();
     assert!(!old.has_link("eth0"), "the old pair gave way to the new one");
-    detach(&host, Some(&old.path()), "eth0", "cali1").await.unwrap();
+    detach(&host, Some(old.path().as_ref()), "eth0", "cali1").await.unwrap();
     assert!(new.has_link("eth0") && node.has_link("cali1"));
     let path = old.path();
     drop(old);
-    detach(&host, Some(&path), "eth0", "cali1").await.unwrap();
+    detach(&host, Some(path.as_ref()), "eth0", "cali1").await.unwrap();
     assert!(new.has_link("eth0") && node.has_link("cali1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let sandbox = pod(&node, "cali1", &BOTH).await;
     detach(&node.open(), None, "eth0", "cali1").await.unwrap();
     assert!(!sandbox.has_link("eth0") && !node.has_link("cali1"));
@@ -179,7 +179,7 @@ async fn without_a_sandbox_the_hosts_end_is_removed_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_that_fails_leaves_nothing() {
-    let (node, sandbox) = (Namespace::new(), Namespace::new());
+    let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
     let host = node.open();
     let wanted = request(&sandbox, "cali1", &BOTH);
     // Twice the same route: refused by the kernel when the pair is already there.

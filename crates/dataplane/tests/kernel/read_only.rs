@@ -1,6 +1,6 @@
 //! A host whose /proc/sys is read-only, as in a container that lacks the privilege: clear words, nothing left behind.
 
-use crate::namespace::{Namespace, plan, request, workload};
+use crate::namespace::{Namespace, Open, plan, request, workload};
 use std::process::Command;
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Report, WorkloadState, pod};
@@ -29,11 +29,11 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
 }
 
 async fn inside() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let error = Dataplane::start(node.open(), Settings::default()).await.err().unwrap().to_string();
     assert!(error.starts_with("sysctl net.ipv4.ip_forward=1: /proc/sys is read-only here"), "{error}");
 
-    let sandbox = Namespace::new();
+    let sandbox = Namespace::new("node");
     let error = pod::attach(&node.open(), &request(&sandbox, "cali1", &["10.65.0.2"])).await.unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
     assert!(!node.has_link("cali1") && !sandbox.has_link("eth0"));

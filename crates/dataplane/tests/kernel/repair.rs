@@ -1,6 +1,6 @@
 //! What is done to the kernel behind the dataplane's back.
 
-use crate::namespace::{Namespace, eventually, plan, pod, start, workload};
+use crate::namespace::{Namespace, eventually, node_pair, plan, pod, start, workload};
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Reports};
 use tortie_plan::{Route, Workload};
@@ -15,7 +15,7 @@ struct Scene {
 
 /// One workload, one block of our own, one of the other node's.
 async fn scene() -> Scene {
-    let (node, other) = Namespace::node_pair();
+    let (node, other) = node_pair();
     let (dataplane, reports) = start(&node).await;
     let pod = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let one = workload("cali1", &["10.65.0.2", "fd80:65::2"]);
@@ -124,7 +124,7 @@ async fn the_flows_of_a_workload_go_with_it_and_those_of_others_stay() {
     use nlink::netlink::netfilter::{ConntrackBuilder, ConntrackTuple, IpProtocol};
     let Scene { node, _dataplane: dataplane, .. } = &scene().await;
     let path = node.path();
-    let flows = nlink::Connection::<Netfilter>::new_in(path.as_path()).unwrap();
+    let flows = nlink::Connection::<Netfilter>::new_in(std::path::Path::new(&path)).unwrap();
     for source in ["10.65.0.2", "10.65.0.7"] {
         let tuple = ConntrackTuple::v4(source.parse().unwrap(), "192.0.2.1".parse().unwrap()).ports(4000, 53);
         let flow = ConntrackBuilder::new_v4(IpProtocol::Udp).orig(tuple).timeout(Duration::from_secs(600));

@@ -1,6 +1,6 @@
 //! A restart of the daemon is not seen by the kernel.
 
-use crate::namespace::{Namespace, plan, pod, start, workload};
+use crate::namespace::{node_pair, plan, pod, start, workload};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use tortie_plan::Route;
@@ -33,7 +33,7 @@ impl Drop for Running {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_with_the_same_plan_changes_nothing() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     let _sandbox = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let workloads = [("one", workload("cali1", &["10.65.0.2", "fd80:65::2"]))];
     let routes = [

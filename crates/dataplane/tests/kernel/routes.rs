@@ -1,6 +1,6 @@
 //! The routes of a plan in the kernel.
 
-use crate::namespace::{Namespace, eventually, id, plan, pod, start, workload};
+use crate::namespace::{Namespace, eventually, id, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn via(node: &str) -> Route {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_look_like_those_of_the_reference() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     let (dataplane, mut reports) = start(&node).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let workloads = [("one", workload("cali1", &["10.65.0.2", "fd80:65::2"]))];
@@ -65,7 +65,7 @@ async fn routes_look_like_those_of_the_reference() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     node.ip("route add blackhole 10.66.0.0/26 proto 80");
     node.ip("route add 10.67.0.0/26 via 192.168.77.2 proto static");
     node.ip("route add 10.68.0.0/26 dev eth0");
@@ -85,7 +85,7 @@ async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it_goes() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     node.ip("route add 10.65.1.0/26 via 192.168.77.2 proto static");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(Plan::default()).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_behind_a_router_is_reached_through_it() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     node.ip("route add 172.30.0.0/16 via 192.168.77.2");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan(&[], &[("10.65.1.0/26", via("172.30.0.9"))])).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_node_behind_a_router_is_reached_through_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_workloads_with_one_interface_the_second_waits_for_the_first_to_go() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     let _pod = pod(&node, "cali1", &["10.65.0.2"]).await;
     let both = [("a", workload("cali1", &["10.65.0.2"])), ("b", workload("cali1", &["10.65.0.3"]))];
@@ -137,7 +137,7 @@ async fn of_two_workloads_with_one_interface_the_second_waits_for_the_first_to_g
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_that_is_known_before_its_interface_is_routed_when_it_appears() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &["10.65.0.2"]))], &[])).await.unwrap();
     let reported = |state| Report::Workload { id: id("one"), state };
@@ -157,7 +157,7 @@ async fn until(reports: &mut Reports, wanted: &Report) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_routes_come_and_go() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     let (dataplane, _reports) = start(&node).await;
     let mut routes = BTreeMap::new();
     for number in 0..10_000u32 {
@@ -173,7 +173,7 @@ async fn ten_thousand_routes_come_and_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mtu_follows_the_interface_that_carries_the_traffic() {
-    let (node, _other) = Namespace::node_pair();
+    let (node, _other) = node_pair();
     node.ip("link set eth0 mtu 9000");
     let (dataplane, _reports) = start(&node).await;
     let choice = dataplane.mtu();

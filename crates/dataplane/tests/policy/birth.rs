@@ -1,7 +1,7 @@
 //! A pod that sends from its first moment gets nothing through that its policy does not allow.
 
 use crate::flood::{Flood, counted, flows};
-use crate::namespace::{Namespace, id, pod, request, start};
+use crate::namespace::{Namespace, Open, id, pod, request, start};
 use crate::plans::{ONE, TWO, guard, open_plan, policy_id, tier};
 use std::sync::Arc;
 use tortie_dataplane::pod::attach;
@@ -9,7 +9,7 @@ use tortie_plan::{Action, Policy, Rule, TierEnd, Update};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_born_under_denial_gets_nothing_through() {
-    let (node, one) = (Namespace::new(), Namespace::new());
+    let (node, one) = (Namespace::new("node"), Namespace::new("node"));
     let _two = pod(&node, "cali2", &TWO).await;
     let (dataplane, _reports) = start(&node).await;
     let mut before = open_plan();

@@ -1,6 +1,6 @@
 //! What the kernel counts, rule by rule.
 
-use crate::namespace::{Namespace, start};
+use crate::namespace::{Namespace, Open, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
 use std::sync::Arc;
 use tortie_dataplane::{RuleCounter, When, counters};
@@ -36,7 +36,7 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_is_enforced_there_is_nothing_to_count() {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let error = counters(&node.open()).await.unwrap_err().to_string();
     assert!(error.contains("no policy is enforced here"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Established flows and a policy that changes: they live on, or are cut where the settings say so.
 
-use crate::namespace::{Namespace, eventually};
+use crate::namespace::{Namespace, Open, eventually};
 use crate::plans::{change, guarded, ingress, open_plan, two_pods, udp};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};

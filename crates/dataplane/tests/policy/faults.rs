@@ -2,7 +2,7 @@
 //! packets.
 
 use crate::cluster::{Entry, Node, gnp, namespace, object};
-use crate::namespace::{Namespace, start};
+use crate::namespace::{Namespace, Open, start};
 use crate::plans::{ONE, TWO, reaches, two_pods};
 use serde_json::{Value as Json, json};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

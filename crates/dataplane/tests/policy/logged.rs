@@ -1,6 +1,6 @@
 //! What a rule with Log says can be read by whoever listens to the group, in any network namespace.
 
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, Open};
 use crate::plans::{guarded, ingress, open_plan, reaches, two_pods};
 use futures::{Stream, StreamExt};
 use nlink::Connection;

@@ -21,7 +21,7 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let datastore: Vec<Entry> = generate(&mut rng, OBJECTS).into_iter().collect();
-    let straight = Namespace::new();
+    let straight = Namespace::new("node");
     let (dataplane, _reports) = start(&straight).await;
     dataplane.replace(Node::with(&datastore).plan).await.unwrap();
     let expected = table::listing(&straight);
@@ -38,7 +38,7 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
 }
 
 async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(Plan::default()).await.unwrap();
     follow(&dataplane, history).await;

@@ -24,7 +24,7 @@ pub fn open_plan() -> Plan {
 
 /// A node with both of them.
 pub async fn two_pods() -> (Namespace, Namespace, Namespace) {
-    let node = Namespace::new();
+    let node = Namespace::new("node");
     let one = pod(&node, "cali1", &ONE).await;
     let two = pod(&node, "cali2", &TWO).await;
     (node, one, two)

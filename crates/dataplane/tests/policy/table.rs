@@ -3,19 +3,6 @@
 use crate::namespace::Namespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::process::Stdio;
-
-impl Namespace {
-    /// Has nft read commands.
-    pub fn nft(&self, commands: &str) {
-        let mut nft = self.command("nft");
-        nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut nft = nft.spawn().unwrap();
-        nft.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
-        assert!(nft.wait().unwrap().success(), "{commands}");
-    }
-}
 
 pub fn exists(node: &Namespace) -> bool {
     node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()

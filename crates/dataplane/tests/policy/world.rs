@@ -1,7 +1,7 @@
 //! A node with three pods and the world outside. Our packets are counted when they enter the node, and noted where they
 //! would leave it or arrive at the host: what a table of ours behind everything sees of them was allowed.
 
-use crate::namespace::{Namespace, eventually, id, request};
+use crate::namespace::{Namespace, Open, eventually, id, node_pair, request};
 use crate::packets::{self, DSCP};
 use crate::table;
 use nix::errno::Errno;
@@ -96,7 +96,7 @@ pub struct World {
 
 impl World {
     pub async fn new() -> World {
-        let (node, outside) = Namespace::node_pair();
+        let (node, outside) = node_pair();
         for key in ["all", "eth0", "default"] {
             node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{key}.rp_filter=0")]);
         }
@@ -110,7 +110,7 @@ impl World {
         let mut sockets = BTreeMap::from([(At::Host, raw(&node)), (At::Outside, raw(&outside))]);
         let mut others = vec![outside];
         for number in 0..PODS {
-            let pod = Namespace::new();
+            let pod = Namespace::new("node");
             let texts: Vec<String> = addresses(At::Pod(number)).iter().map(IpAddr::to_string).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let wanted = request(&pod, &interface(number), &texts);

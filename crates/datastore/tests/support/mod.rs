@@ -1,51 +1,11 @@
 //! Servers for tests: real etcd as a process, the embedded store in this process. Both are gone when the test ends.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 use tortie_datastore::{AutoCompaction, Options, Server};
-
-/// Debian's etcd on free ports with a fresh data directory.
-pub struct Etcd {
-    child: Child,
-    pub url: String,
-    _dir: TempDir,
-}
-
-impl Etcd {
-    pub fn start() -> Etcd {
-        let dir = TempDir::new().unwrap();
-        let (client, peer) = (free_port(), free_port());
-        let url = format!("http://127.0.0.1:{client}");
-        let peer = format!("http://127.0.0.1:{peer}");
-        let child = Command::new("/usr/bin/etcd")
-            .arg("--data-dir")
-            .arg(dir.path())
-            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("/usr/bin/etcd is needed: install etcd-server");
-        Etcd { child, url, _dir: dir }
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// The embedded store, served by this process.
 pub struct Embedded {

@@ -1,7 +1,5 @@
 //! A process of ours that outlives the command that starts it, found again by its pid file.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -9,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tortie_process::{PidFile, Signal};
 
 /// After this a process that does not end is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,8 +30,8 @@ impl Daemon {
         self.run_dir.join(format!("{}.log", self.name))
     }
 
-    fn pid_file(&self) -> PathBuf {
-        self.run_dir.join(format!("{}.pid", self.name))
+    fn pid_file(&self) -> PidFile {
+        PidFile::at(self.run_dir.join(format!("{}.pid", self.name)))
     }
 
     /// Starts it unless it runs; whether it had to.
@@ -49,41 +48,27 @@ impl Daemon {
             .stderr(log)
             .process_group(0)
             .spawn()?;
-        let started_at = tortie_lab::start_time(child.id()).unwrap_or_default();
-        std::fs::write(self.pid_file(), format!("{} {started_at}\n", child.id()))?;
+        self.pid_file().write(child.id())?;
         Ok(true)
     }
 
     pub fn is_running(&self) -> bool {
-        self.pid().is_some()
-    }
-
-    /// The process, if it runs. The time of its start tells it from a later one with the same number; its command line
-    /// would not do, since that is empty for a moment while a program is being loaded.
-    fn pid(&self) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.pid_file()).ok()?;
-        let (pid, started_at) = text.trim().split_once(' ')?;
-        let pid: u32 = pid.parse().ok()?;
-        let same = tortie_lab::start_time(pid)? == started_at.parse::<u64>().ok()?;
-        same.then(|| i32::try_from(pid).ok().map(Pid::from_raw))?
+        self.pid_file().running().is_some()
     }
 
     pub fn stop(&self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        let mut signal = Signal::SIGTERM;
-        while let Some(pid) = self.pid() {
-            kill(pid, signal)?;
+        let mut signal = Signal::TERM;
+        while self.pid_file().signal(signal)? {
             std::thread::sleep(PAUSE);
             if Instant::now() > deadline {
-                signal = Signal::SIGKILL;
+                signal = Signal::KILL;
             }
         }
-        for file in [self.pid_file(), self.log()] {
-            match std::fs::remove_file(file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        self.pid_file().remove()?;
+        match std::fs::remove_file(self.log()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! A place to run calicoctl in: a fresh store, a directory, and the binary under its names.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
-use tortie_testkit::Etcd;
+use tortie_testkit::{Datastore, Etcd};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -23,16 +23,9 @@ enum Store {
 }
 
 struct Embedded {
-    child: Child,
-    endpoint: String,
+    // In the order in which they go.
+    server: Datastore,
     _data: TempDir,
-}
-
-impl Drop for Embedded {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Embedded {
@@ -42,21 +35,13 @@ impl Embedded {
             true => format!("unix://{}", data.path().join("datastore.sock").display()),
             false => "http://127.0.0.1:0".to_owned(),
         };
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tortie"))
-            .args(["datastore", "--listen", &listen, "--data-dir"])
-            .arg(data.path().join("db"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut ready = String::new();
-        let stdout = child.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut ready).unwrap();
-        let endpoint = ready.trim().rsplit(' ').next().unwrap_or_default().to_owned();
-        let embedded = Embedded { child, endpoint, _data: data };
-        assert!(ready.starts_with("ready: "), "the embedded store said {ready:?}");
-        embedded
+        let tortie = env!("CARGO_BIN_EXE_tortie");
+        let server = Datastore::start(tortie, &data.path().join("db"), &[&listen], &[]);
+        Embedded { server, _data: data }
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.server.endpoints[0]
     }
 }
 
@@ -141,7 +126,7 @@ impl Lab {
     pub fn endpoint(&self) -> String {
         match &self.store {
             Store::Etcd(etcd) => etcd.endpoint(),
-            Store::Embedded(embedded) => embedded.endpoint.clone(),
+            Store::Embedded(embedded) => embedded.endpoint().to_owned(),
         }
     }
 

@@ -4,17 +4,9 @@ mod bird;
 
 use crate::restart::Pinger;
 use crate::{Lab, family};
-use std::time::{Duration, Instant};
 
-/// Busy machines take their time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn eventually(lab: &Lab, what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{}", lab.picture());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
+    tortie_testkit::eventually_showing(what, so, || lab.picture());
 }
 
 impl Lab {

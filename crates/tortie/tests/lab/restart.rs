@@ -4,12 +4,11 @@ use crate::{Lab, family};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use tortie_testkit::{Process, eventually};
 
 /// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
 pub struct Pinger {
-    child: Child,
+    _process: Process,
     log: PathBuf,
 }
 
@@ -17,13 +16,9 @@ impl Pinger {
     pub fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", "0.005", to];
-        let child = lab
-            .command(&[&["exec", from, "--"], &ping[..]].concat())
-            .stdout(File::create(&log).unwrap())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        Pinger { child, log }
+        let mut command = lab.command(&[&["exec", from, "--"], &ping[..]].concat());
+        let process = Process::start(command.stdout(File::create(&log).unwrap()));
+        Pinger { _process: process, log }
     }
 
     /// The numbers of the packets that were answered.
@@ -37,11 +32,8 @@ impl Pinger {
     /// Waits until this many more packets were answered than before.
     pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while self.answered().len() < wanted {
-            assert!(Instant::now() < deadline, "no more answers in {}", self.log.display());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let what = format!("{more} more answers in {}", self.log.display());
+        eventually(&what, || self.answered().len() >= wanted);
     }
 
     pub fn none_lost(&self) {
@@ -49,13 +41,6 @@ impl Pinger {
         let sent: BTreeSet<u32> = (1..=answered.last().copied().unwrap_or(0)).collect();
         let lost: Vec<&u32> = sent.difference(&answered).collect();
         assert!(lost.is_empty(), "{}: lost {lost:?} of {}", self.log.display(), sent.len());
-    }
-}
-
-impl Drop for Pinger {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -5,40 +5,25 @@ use crate::world::{Namespace, TORTIE, World, eventually};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use tortie_testkit::Process;
 
 /// BIRD in a namespace; gone with the test.
 pub struct Bird {
-    child: Child,
+    _process: Process,
     socket: PathBuf,
 }
 
 impl Bird {
     pub fn start(namespace: &Namespace, config: &Path, socket: &Path) -> Bird {
-        // `ip netns exec` becomes the program, so this is its process.
-        let child = Command::new("ip")
-            .args(["netns", "exec", &namespace.0, "bird", "-f", "-c"])
-            .arg(config)
-            .arg("-s")
-            .arg(socket)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Bird { child, socket: socket.to_owned() }
+        let mut command = namespace.command("bird");
+        let process = Process::quiet(command.arg("-f").arg("-c").arg(config).arg("-s").arg(socket));
+        Bird { _process: process, socket: socket.to_owned() }
     }
 
     pub fn says(&self, command: &str) -> String {
         let output = Command::new("birdc").arg("-s").arg(&self.socket).arg(command).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-}
-
-impl Drop for Bird {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -62,7 +47,7 @@ impl Host<'_> {
     /// The page and its status code.
     fn readiness(&self) -> String {
         let output =
-            self.0.host.run(&["curl", "-s", "-w", "%{http_code}", "http://localhost:9099/readiness"]);
+            self.0.host.try_exec(&["curl", "-s", "-w", "%{http_code}", "http://localhost:9099/readiness"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }

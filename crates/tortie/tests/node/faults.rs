@@ -161,7 +161,7 @@ fn names_that_are_taken_are_not_taken_away() {
     world.assert_clean("eth0 is taken");
     assert!(one.ip(&["-d", "link", "show", "eth0"]).contains("bridge"));
     one.ip(&["link", "del", "eth0"]);
-    world.host.ip(&["link", "add", "other", "type", "veth", "peer", "name", "eth0", "netns", &one.0]);
+    world.host.ip(&["link", "add", "other", "type", "veth", "peer", "name", "eth0", "netns", one.name()]);
     assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
     world.assert_clean("eth0 is another network's");
     assert!(one.ip(&["link"]).contains("eth0") && world.host.ip(&["link"]).contains("other"));
@@ -182,7 +182,7 @@ fn names_that_are_taken_are_not_taken_away() {
     let (first, second) = ("0123456789abc", "0123456789abd");
     world.must("ADD", first, &one.path(), &config);
     let other = world.must("ADD", second, &two.path(), &config);
-    assert!(other.addresses().iter().all(|address| one.reaches(address)), "{}", world.log());
+    assert!(other.addresses().iter().all(|address| one.pings(address)), "{}", world.log());
     world.must("DEL", first, &one.path(), &config);
     world.must("CHECK", second, &two.path(), &config);
     world.must("DEL", second, &two.path(), &config);

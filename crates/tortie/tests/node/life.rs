@@ -13,7 +13,7 @@ fn a_container_has_network_until_it_goes() {
     let second = world.must("ADD", "c2", &two.path(), &config);
     assert_eq!(first.json["interfaces"][0]["name"], "calic1");
     for address in second.addresses() {
-        assert!(one.reaches(&address), "{address}\n{}{}", world.host.ip(&["route"]), world.log());
+        assert!(one.pings(&address), "{address}\n{}{}", world.host.ip(&["route"]), world.log());
     }
     let again = world.must("ADD", "c1", &one.path(), &config);
     assert_eq!(again.json, first.json, "the same again is answered with the same");
@@ -103,7 +103,18 @@ fn addresses_alone_can_be_had_too() {
 fn endpoints_of_others_are_programmed_just_the_same() {
     let world = World::new();
     let pod = world.container();
-    world.host.ip(&["link", "add", "califoreign", "type", "veth", "peer", "name", "eth0", "netns", &pod.0]);
+    world.host.ip(&[
+        "link",
+        "add",
+        "califoreign",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        pod.name(),
+    ]);
     world.host.ip(&["link", "set", "califoreign", "up"]);
     pod.ip(&["link", "set", "eth0", "up"]);
     let endpoint = json!({
@@ -147,7 +158,7 @@ fn addresses_can_come_from_another_plugin() {
     assert!(world.host.ip(&["route"]).contains(&format!("{} dev calic1", addresses[0])));
     let second = world.container();
     for address in world.must("ADD", "c2", &second.path(), &config).addresses() {
-        assert!(pod.reaches(&address), "{address}\n{}", world.log());
+        assert!(pod.pings(&address), "{address}\n{}", world.log());
     }
     // What it refuses is refused, and nothing stays.
     let before = world.traces();
@@ -190,7 +201,7 @@ fn what_happens_is_reported() {
     eventually("the file of nobody goes", || !stale.exists());
     assert_eq!(file()["ifaceName"], "calic1");
     let page = |url: &str| {
-        let output = world.host.run(&["curl", "-s", "-w", "%{http_code}", url]);
+        let output = world.host.try_exec(&["curl", "-s", "-w", "%{http_code}", url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     eventually("the node is ready", || page("http://localhost:9099/readiness").ends_with("200"));

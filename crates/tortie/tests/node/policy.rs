@@ -16,7 +16,7 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     let mut world = World::new();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let page = |world: &World, url: &str| {
-        let output = world.host.run(&["curl", "-s", url]);
+        let output = world.host.try_exec(&["curl", "-s", url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let health = |world: &World| page(world, "http://localhost:9099/readiness");
@@ -27,7 +27,7 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     guarded["tortie_labels"] = json!({"guarded": "yes"});
     let first = world.must("ADD", "c1", &one.path(), &config).addresses();
     let second = world.must("ADD", "c2", &two.path(), &guarded).addresses();
-    assert!(one.reaches(&second[0]));
+    assert!(one.pings(&second[0]));
 
     // As much as the API takes, and more than a rule of the kernel can ask for.
     let names: Vec<String> = (0..50).map(|number| format!("port-{number}")).collect();
@@ -37,14 +37,15 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
     eventually("it is told of", || health(&world).contains("in-gnp/big is closed, the kernel refuses it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
-    let unreachable = |address: &String| !one.run(&["ping", "-c", "1", "-W", "1", address]).status.success();
+    let unreachable =
+        |address: &String| !one.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success();
     assert!(second.iter().all(unreachable), "{}", world.log());
-    assert!(two.reaches(&first[0]), "what it does not govern is open");
+    assert!(two.pings(&first[0]), "what it does not govern is open");
     let third = world.must("ADD", "c3", &three.path(), &config).addresses();
-    assert!(one.reaches(&third[0]), "others come and go");
+    assert!(one.pings(&third[0]), "others come and go");
 
     world.calicoctl(&["apply", "-f", "-"], &policy(json!([{"action": "Allow"}])));
     eventually("mended, it is no longer told of", || !health(&world).contains("big"));
     eventually("nor counted", || metrics(&world).contains("tortie_refused_objects 0"));
-    assert!(second.iter().all(|address| one.reaches(address)), "{}", world.log());
+    assert!(second.iter().all(|address| one.pings(address)), "{}", world.log());
 }

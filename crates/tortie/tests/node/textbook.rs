@@ -45,9 +45,9 @@ spec: {selector: all(), types: [Ingress, Egress], ingress: [{action: Allow}], eg
 /// The other host on the wire of ours, and the workload behind it.
 pub fn neighbour(world: &World) -> (Namespace, Namespace) {
     let (host, workload) = (Namespace::new("bird"), Namespace::new("work"));
-    world.host.ip(&["link", "set", "wire0", "netns", &host.0]);
+    world.host.ip(&["link", "set", "wire0", "netns", host.name()]);
     world.host.ip(&["addr", "add", "fd30::1/64", "dev", "eth0", "nodad"]);
-    host.ip(&["link", "add", "work0", "type", "veth", "peer", "name", "eth0", "netns", &workload.0]);
+    host.ip(&["link", "add", "work0", "type", "veth", "peer", "name", "eth0", "netns", workload.name()]);
     for (namespace, link, address) in [
         (&host, "wire0", "172.30.0.2/24"),
         (&host, "wire0", "fd30::2/64"),
@@ -61,7 +61,7 @@ pub fn neighbour(world: &World) -> (Namespace, Namespace) {
         namespace.ip(&["link", "set", link, "up"]);
     }
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
-        assert!(host.run(&["sysctl", "-qw", switch]).status.success());
+        assert!(host.try_exec(&["sysctl", "-qw", switch]).status.success());
     }
     host.ip(&["route", "add", "1.1.2.2", "dev", "work0"]);
     host.ip(&["route", "add", "fd11:2::2", "dev", "work0"]);
@@ -111,10 +111,10 @@ fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
     let told = bird.says("show route 1.1.1.0/24 all");
     assert!(told.contains("BGP.as_path: 50060"), "{told}");
     for address in ["1.1.2.2", "fd11:2::2"] {
-        assert!(pod.reaches(address), "{address}\n{}", world.host.ip(&["route"]));
+        assert!(pod.pings(address), "{address}\n{}", world.host.ip(&["route"]));
     }
     for address in &added {
-        assert!(workload.reaches(address), "{address}\n{}", neighbour.ip(&["route"]));
+        assert!(workload.pings(address), "{address}\n{}", neighbour.ip(&["route"]));
     }
 
     // What the neighbour takes back is gone here too.

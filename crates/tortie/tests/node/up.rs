@@ -1,6 +1,6 @@
 //! A host becomes a node in one command, and is none again after another.
 
-use crate::world::{Namespace, TORTIE};
+use crate::world::{Namespace, TORTIE, host};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ impl Host {
         let mut args = vec!["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "NODENAME=n1"];
         args.extend([TORTIE, command, "--state-dir", &state, "--run-dir", &run]);
         args.extend(more);
-        let output = self.namespace.run(&args);
+        let output = self.namespace.try_exec(&args[..]);
         assert!(output.status.success(), "{command}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -43,7 +43,7 @@ fn files(dir: &Path) -> Vec<String> {
 #[test]
 fn up_makes_a_node_and_down_leaves_nothing() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
-    let host = Host { dir, namespace: Namespace::host() };
+    let host = Host { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
@@ -65,17 +65,17 @@ fn up_makes_a_node_and_down_leaves_nothing() {
         pod.path(),
         place("config").display()
     );
-    let added = host.namespace.run(&["sh", "-c", &line]);
+    let added = host.namespace.try_exec(&["sh", "-c", &line]);
     assert!(added.status.success(), "{added:?}");
     assert!(host.namespace.ip(&["route"]).contains("calic1"));
 
-    let counters = host.namespace.run(&[TORTIE, "policy", "counters", "-o", "json"]);
+    let counters = host.namespace.try_exec(&[TORTIE, "policy", "counters", "-o", "json"]);
     let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
     assert_eq!(counters[0]["policy"], "profile/tortie", "{counters}");
 
     let said = host.run("down", &[]);
     assert!(said.contains("no longer a node"), "{said}");
-    let counters = host.namespace.run(&[TORTIE, "policy", "counters"]);
+    let counters = host.namespace.try_exec(&[TORTIE, "policy", "counters"]);
     let said = String::from_utf8_lossy(&counters.stderr);
     assert!(!counters.status.success() && said.contains("no policy is enforced here"), "{said}");
     assert_eq!(host.namespace.ip(&["route"]), routes);

@@ -1,83 +1,27 @@
 //! The world of a test: a datastore, a namespace with a node in it, namespaces for containers. Gone when dropped.
 
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::symlink;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::process::{Child, Command};
+use tortie_testkit::{Installation, PluginCall};
+
+pub use tortie_testkit::{Namespace, eventually};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A process that does not outlive the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// A namespace with an interface and a default route, as a host has them.
+pub fn host() -> Namespace {
+    let host = Namespace::new("node");
+    host.ip("link add eth0 type veth peer name wire0");
+    host.ip("addr add 172.30.0.1/24 dev eth0");
+    for link in ["eth0", "wire0"] {
+        host.ip(&["link", "set", link, "up"]);
     }
-}
-
-/// A network namespace that does not outlive the test.
-pub struct Namespace(pub String);
-
-impl Namespace {
-    pub fn new(what: &str) -> Namespace {
-        let name = format!("tt{}-{}-{what}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        ip(&["netns", "add", &name]);
-        let namespace = Namespace(name);
-        namespace.ip(&["link", "set", "lo", "up"]);
-        namespace
-    }
-
-    /// With an interface and a way out, as a host has them.
-    pub fn host() -> Namespace {
-        let host = Namespace::new("node");
-        host.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "wire0"]);
-        host.ip(&["addr", "add", "172.30.0.1/24", "dev", "eth0"]);
-        for link in ["eth0", "wire0"] {
-            host.ip(&["link", "set", link, "up"]);
-        }
-        // Without a way out, the host does not answer for the gateway of its containers.
-        host.ip(&["route", "add", "default", "via", "172.30.0.254"]);
-        host
-    }
-
-    pub fn path(&self) -> String {
-        format!("/run/netns/{}", self.0)
-    }
-
-    pub fn ip(&self, args: &[&str]) -> String {
-        let mut all = vec!["-n", &self.0];
-        all.extend(args);
-        ip(&all)
-    }
-
-    pub fn run(&self, args: &[&str]) -> Output {
-        Command::new("ip").args(["netns", "exec", &self.0]).args(args).output().unwrap()
-    }
-
-    pub fn reaches(&self, address: &str) -> bool {
-        self.run(&["ping", "-c", "1", "-W", "5", address]).status.success()
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
-    }
-}
-
-fn ip(args: &[&str]) -> String {
-    let output = Command::new("ip").args(args).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "these tests need root and iproute2: ip {args:?}: {error}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    // Without a default route, the host does not answer for the gateway of its containers.
+    host.ip("route add default via 172.30.0.254");
+    host
 }
 
 /// What a plugin said.
@@ -120,12 +64,23 @@ impl Hold {
 
 pub struct World {
     // In the order in which they go.
-    node: Option<Process>,
-    store: Option<Process>,
+    installation: Installation,
     pub host: Namespace,
-    endpoint: String,
-    pub dir: TempDir,
     pool: &'static str,
+}
+
+impl Deref for World {
+    type Target = Installation;
+
+    fn deref(&self) -> &Installation {
+        &self.installation
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Installation {
+        &mut self.installation
+    }
 }
 
 impl World {
@@ -141,36 +96,9 @@ impl World {
     }
 
     pub fn without_node(pool: &'static str) -> World {
-        let dir = tempfile::Builder::new().prefix("tortie-node-").tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("bin")).unwrap();
-        for name in ["calico", "calico-ipam", "calicoctl"] {
-            symlink(TORTIE, dir.path().join("bin").join(name)).unwrap();
-        }
-        let host = Namespace::host();
-        let mut world = World { node: None, store: None, host, endpoint: String::new(), dir, pool };
+        let mut world = World { installation: Installation::new(TORTIE), host: host(), pool };
         world.start_store();
         world
-    }
-
-    pub fn start_store(&mut self) {
-        let mut store = Command::new(TORTIE)
-            .args(["datastore", "--listen", "http://127.0.0.1:0", "--listen"])
-            .arg(format!("unix://{}", self.dir.path().join("ds.sock").display()))
-            .arg("--data-dir")
-            .arg(self.dir.path().join("db"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(store.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        self.store = Some(Process(store));
-        self.endpoint = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap().to_owned();
-    }
-
-    /// kill -9
-    pub fn stop_store(&mut self) {
-        self.store = None;
     }
 
     /// What the plugin sends to the node.
@@ -200,7 +128,7 @@ impl World {
     /// Starts a node that can read the settings of the kernel and not change them.
     pub fn start_read_only(&mut self) {
         for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
-            assert!(self.host.run(&["sysctl", "-w", switch]).status.success());
+            assert!(self.host.try_exec(&["sysctl", "-w", switch]).status.success());
         }
         let script =
             "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$0\" \"$@\"";
@@ -209,31 +137,15 @@ impl World {
 
     /// The node, started by another command in its namespace.
     fn launch(&mut self, by: &[&str], environment: &[(&str, &str)]) {
-        self.stop();
-        let log = std::fs::File::create(self.dir.path().join("node.log")).unwrap();
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.host.0])
-            .args(by)
-            .args([TORTIE, "node"])
-            .arg("--state-dir")
-            .arg(self.dir.path().join("state"))
-            .arg("--run-dir")
-            .arg(self.dir.path().join("run"))
-            .env("NODENAME", "n1")
-            .env("ETCD_ENDPOINTS", format!("unix://{}", self.dir.path().join("ds.sock").display()))
+        let mut runner = Command::new("ip");
+        runner.args(["netns", "exec", self.host.name()]).args(by);
+        let mut command = self.node_command(runner);
+        command
             .env("CALICO_IPV4POOL_CIDR", self.pool)
             .env("CALICO_IPV4POOL_BLOCK_SIZE", "30")
             .env("CALICO_IPV6POOL_CIDR", "fd77::/116")
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        self.node = Some(Process(child));
-        assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
+            .envs(environment.iter().copied());
+        self.start_node(command);
     }
 
     /// Starts a node that is held up, once, at a step of its work.
@@ -245,16 +157,12 @@ impl World {
 
     /// The process of the node.
     pub fn pid(&self) -> u32 {
-        self.node.as_ref().unwrap().0.id()
+        self.node_pid()
     }
 
     /// kill -9
     pub fn stop(&mut self) {
-        self.node = None;
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("node.log")).unwrap_or_default()
+        self.stop_node();
     }
 
     pub fn config(&self) -> Value {
@@ -293,21 +201,7 @@ impl World {
         config: &str,
         args: &str,
     ) -> Child {
-        let mut child = Command::new(self.dir.path().join("bin").join(plugin))
-            .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", container)
-            .env("CNI_NETNS", netns)
-            .env("CNI_IFNAME", "eth0")
-            .env("CNI_PATH", self.dir.path().join("bin"))
-            .env("CNI_ARGS", args)
-            .env("TORTIE_CNI_SOCKET", self.dir.path().join("run/cni.sock"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A plugin that finds no daemon answers without reading.
-        let _ = child.stdin.take().unwrap().write_all(config.as_bytes());
-        child
+        self.installation.begin(&PluginCall { plugin, command, container, netns, config, args })
     }
 
     /// Fails the test unless it succeeds.
@@ -317,38 +211,12 @@ impl World {
         said
     }
 
-    pub fn calicoctl(&self, args: &[&str], input: &str) -> String {
-        let mut child = Command::new(self.dir.path().join("bin/calicoctl"))
-            .args(args)
-            .env("ETCD_ENDPOINTS", &self.endpoint)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "calicoctl {args:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     pub fn stored(&self, what: &str) -> String {
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &self.endpoint, "get", "--prefix", "/calico/", what])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        self.etcdctl(&["get", "--prefix", "/calico/", what])
     }
 
     pub fn stored_at(&self, key: &str) -> String {
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &self.endpoint, "get", "--print-value-only", key])
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        self.etcdctl(&["get", "--print-value-only", key]).trim().to_owned()
     }
 
     /// Everything a container could have left: links, routes to it, endpoints, handles, addresses, records.
@@ -386,14 +254,5 @@ impl World {
         let check = self.calicoctl(&["ipam", "check"], "");
         assert!(check.contains("found 0 problems"), "after {after}: {check}");
         eventually("no endpoint has a file", || self.files("run/endpoint-status").is_empty());
-    }
-}
-
-/// Waits for something that must come to be.
-pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !happens() {
-        assert!(Instant::now() < deadline, "it never happened that {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

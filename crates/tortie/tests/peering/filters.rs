@@ -1,12 +1,12 @@
 //! Every criterion and every operation of BGPFilter, in both directions and families, as a real router sees it. One
 //! node and two routers stand for all of it; the filters change one after the other.
 
-use crate::place::eventually;
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use tortie_testkit::eventually_showing;
 
 const OUTSIDE_AS: u32 = 65001;
 /// LOCAL_PREF of the best priority.
@@ -97,7 +97,7 @@ impl Scene {
         for v6 in [false, true] {
             let passing = || self.passing(router, way, v6);
             let picture = || format!("passes: {:?}\nwanted: {wanted:?}\n{}", passing(), self.world.picture());
-            eventually(&format!("{way:?} {what}"), || passing() == wanted, picture);
+            eventually_showing(&format!("{way:?} {what}"), || passing() == wanted, picture);
         }
     }
 
@@ -110,7 +110,7 @@ impl Scene {
             self.wait("nothing", router, way, &[]);
             if wanted.is_empty() {
                 self.set(filter, way, &|_| json!([{"action": "Accept"}]));
-                eventually(
+                eventually_showing(
                     "something passes",
                     || !self.passing(router, way, true).is_empty(),
                     || self.world.picture(),
@@ -138,7 +138,7 @@ impl Scene {
     }
 
     fn wait_for(&self, what: &str, so: impl Fn(bool) -> bool) {
-        eventually(
+        eventually_showing(
             what,
             || so(false) && so(true),
             || {

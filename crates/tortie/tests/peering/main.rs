@@ -5,7 +5,6 @@
 
 mod filters;
 mod next_hops;
-mod place;
 mod router;
 mod seeing;
 mod several;

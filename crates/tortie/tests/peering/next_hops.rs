@@ -1,9 +1,9 @@
 //! A route whose next hop cannot be reached is not used, and is as soon as it can.
 
-use crate::place::eventually;
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
 use serde_json::json;
+use tortie_testkit::eventually_showing;
 
 const SHARED: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 const ALONE: [&str; 2] = ["10.2.0.0/16", "fd02::/32"];
@@ -54,13 +54,17 @@ fn next_hops_must_be_reachable() {
         let learnt = world.learnt(&inside, v6);
         learnt.len() == 2 && learnt.iter().all(|route| route["reachable"] == false && route["best"] == false)
     };
-    eventually("the next hop is known to be lost", || lost(false) && lost(true), picture);
-    eventually("only what can be reached is used", || is(&outside, None), picture);
+    eventually_showing("the next hop is known to be lost", || lost(false) && lost(true), picture);
+    eventually_showing("only what can be reached is used", || is(&outside, None), picture);
 
     let way = ["-4 route add 10.99.0.0/24 via 10.88.0.3", "-6 route add fd99::/64 via fd88::3"];
-    way.iter().for_each(|words| drop(world.host.ip(words)));
-    eventually("the better routes are used once there is a way", || is(&inside, Some(&inside)), picture);
+    way.iter().for_each(|words| drop(world.host.ip(*words)));
+    eventually_showing(
+        "the better routes are used once there is a way",
+        || is(&inside, Some(&inside)),
+        picture,
+    );
 
     way.iter().for_each(|words| drop(world.host.ip(&words.replace("add", "del"))));
-    eventually("they are given up with the way", || is(&outside, None), picture);
+    eventually_showing("they are given up with the way", || is(&outside, None), picture);
 }

@@ -1,9 +1,8 @@
 //! A neighbour of the node: BIRD in a namespace of its own, on the node's network.
 
-use crate::place::{Namespace, Process};
 use std::fmt::Write;
-use std::process::Stdio;
 use tempfile::TempDir;
+use tortie_testkit::{Namespace, Process};
 
 /// The AS of the node.
 pub const NODE_AS: u32 = 64512;
@@ -32,27 +31,23 @@ impl Router {
     pub fn start(host: &Namespace, config: Config) -> Router {
         let number = config.number;
         let namespace = Namespace::new("router");
-        host.ip(&format!("link add r{number} type veth peer name eth0 netns {}", namespace.0));
+        host.ip(&format!("link add r{number} type veth peer name eth0 netns {}", namespace.name()));
         host.ip(&format!("link set r{number} master eth0 up"));
-        namespace.run("sysctl", &["-qw", "net.ipv6.conf.eth0.accept_dad=0"]);
+        namespace.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
         namespace.ip(&format!("addr add 10.88.0.{number}/24 dev eth0"));
         namespace.ip(&format!("addr add fd88::{number:x}/64 dev eth0 nodad"));
         namespace.ip("link set eth0 up");
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("bird.conf"), config.text()).unwrap();
-        let daemon = namespace
-            .command("bird")
+        let mut command = namespace.command("bird");
+        command
             .arg("-f")
             .arg("-c")
             .arg(dir.path().join("bird.conf"))
             .arg("-s")
-            .arg(dir.path().join("bird.ctl"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("these tests need BIRD 2");
-        Router { _daemon: Process(daemon), namespace, dir, config }
+            .arg(dir.path().join("bird.ctl"));
+        let daemon = Process::quiet(&mut command);
+        Router { _daemon: daemon, namespace, dir, config }
     }
 
     pub fn birdc(&self, command: &str) -> String {

@@ -1,9 +1,9 @@
 //! What people and machines see of a node's BGP: CalicoNodeStatus, readiness, metrics.
 
-use crate::place::eventually;
 use crate::router::{Config, NODE_AS};
 use crate::world::World;
 use serde_json::{Value, json};
+use tortie_testkit::eventually_showing;
 
 fn announced() -> Vec<(String, String)> {
     ["10.1.0.0/16", "fd01::/32"].map(|net| (net.to_owned(), String::new())).into()
@@ -15,7 +15,7 @@ impl World {
     }
 
     fn page(&self, url: &str) -> (String, String) {
-        let output = self.host.run("curl", &["-s", "-w", "\n%{http_code}", url]);
+        let output = self.host.try_exec(&["curl", "-s", "-w", "\n%{http_code}", url]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let (body, code) = text.rsplit_once('\n').unwrap();
         (code.to_owned(), body.to_owned())
@@ -55,7 +55,7 @@ fn who_asks_how_a_node_is_gets_an_answer() {
     ask(&world, "other", "n2", &["Agent"], 1);
     world.peer("outside", &router, 65001, &json!({}));
     world.wait_until_up(&router);
-    eventually(
+    eventually_showing(
         "the status has both sessions and what they brought",
         || {
             let status = &world.node_status("all")["status"];
@@ -105,11 +105,11 @@ fn who_asks_how_a_node_is_gets_an_answer() {
         std::thread::sleep(periods);
         before == revision()
     };
-    eventually("a status that stays the same stays as it was written", stays, || picture(&world));
+    eventually_showing("a status that stays the same stays as it was written", stays, || picture(&world));
 
     // One family fails: the other is told as before.
     router.birdc("disable node6");
-    eventually(
+    eventually_showing(
         "the lost session is told",
         || world.node_status("all")["status"]["bgp"]["numberNotEstablishedV6"] == 1,
         || picture(&world),
@@ -126,7 +126,7 @@ fn probes_and_scrapers_see_the_sessions() {
     let ready = |world: &World| world.page("http://localhost:9099/readiness");
     let flags =
         ["--felix-live", "--felix-ready", "--bird-live", "--bird6-live", "--bird-ready", "--bird6-ready"];
-    eventually("a node without peers is ready", || ready(&world).0 == "200", || world.picture());
+    eventually_showing("a node without peers is ready", || ready(&world).0 == "200", || world.picture());
     assert_eq!(world.health(&flags), (true, String::new()));
     let (healthy, told) = world.health(&[]);
     assert!(!healthy && told.contains("no check"), "{told}");
@@ -134,7 +134,7 @@ fn probes_and_scrapers_see_the_sessions() {
     // Nobody is there yet.
     world.apply("BGPPeer", "away-v4", &json!({"node": "n1", "peerIP": "10.88.0.2", "asNumber": 65001}));
     world.apply("BGPPeer", "away-v6", &json!({"node": "n1", "peerIP": "fd88::2", "asNumber": 65001}));
-    eventually("a node whose peers are away is not", || ready(&world).0 == "503", || world.picture());
+    eventually_showing("a node whose peers are away is not", || ready(&world).0 == "503", || world.picture());
     assert!(ready(&world).1.contains("BGP not established with 10.88.0.2,fd88::2"), "{:?}", ready(&world));
     let missing = |part: &str, ip: &str| {
         format!("calico/node is not ready: {part} is not ready: BGP not established with {ip}\n")
@@ -148,13 +148,17 @@ fn probes_and_scrapers_see_the_sessions() {
     let router = world.router(Config { number: 2, asn: 65001, announces: announced(), ..Config::default() });
     let inside = world.router(Config { number: 3, asn: NODE_AS, ..Config::default() });
     world.wait_until_up(&router);
-    eventually("a node with all its sessions is ready", || ready(&world).0 == "200", || world.picture());
+    eventually_showing(
+        "a node with all its sessions is ready",
+        || ready(&world).0 == "200",
+        || world.picture(),
+    );
     assert_eq!(world.health(&flags), (true, String::new()));
     world.peer("inside", &inside, NODE_AS, &json!({}));
     world.wait_until_up(&inside);
     inside.birdc("disable all");
     // With much patience all are waited for, with none one is enough.
-    eventually(
+    eventually_showing(
         "with patience all peers count",
         || world.health(&["--bird-ready", "--threshold-time", "1h"]) == (false, missing("BIRD", "10.88.0.3")),
         || world.picture(),
@@ -165,7 +169,11 @@ fn probes_and_scrapers_see_the_sessions() {
     let picture = || world.page("http://localhost:9091/metrics").1;
     let peer = |name: &str, address: &str| format!("peer=\"{name}\",address=\"{address}\"");
     let outside = [peer("Node_10_88_0_2", "10.88.0.2"), peer("Node_fd88__2", "fd88::2")];
-    eventually("two sessions are up and two are not", || sessions("Established") == Some(2.0), picture);
+    eventually_showing(
+        "two sessions are up and two are not",
+        || sessions("Established") == Some(2.0),
+        picture,
+    );
     for (labels, family) in outside.iter().zip(["ipv4", "ipv6"]) {
         let metric = |name: &str, more: &str| world.metric(&format!("{name}{{{labels}{more}}}"));
         assert_eq!(metric("bgp_session_up", ""), Some(1.0), "{}", picture());
@@ -186,5 +194,9 @@ fn probes_and_scrapers_see_the_sessions() {
 
     // A peer that is gone has no numbers, and what it brought goes.
     world.calicoctl(&["delete", "bgppeer", "inside-v4", "inside-v6"], "");
-    eventually("it is gone", || world.metric(&format!("bgp_session_up{{{gone}}}")).is_none(), picture);
+    eventually_showing(
+        "it is gone",
+        || world.metric(&format!("bgp_session_up{{{gone}}}")).is_none(),
+        picture,
+    );
 }

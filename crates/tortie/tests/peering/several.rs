@@ -1,9 +1,9 @@
 //! A router that takes several paths to a prefix is told all of them, one that does not the best.
 
-use crate::place::eventually;
 use crate::router::{Config, Router};
 use crate::world::World;
 use serde_json::json;
+use tortie_testkit::eventually_showing;
 
 const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
@@ -54,7 +54,7 @@ fn all_paths_are_told_to_who_takes_them() {
             let (all, best) = (paths(&all), paths(&best));
             format!("{all:?} {best:?}\n{}\n{}", world.picture(), routers.collect::<String>())
         };
-        eventually(what, so, picture);
+        eventually_showing(what, so, picture);
     };
     expect("both paths are told", &["64512 65001", "64512 65002"], 1);
     sources[0].announce(false);

@@ -1,10 +1,10 @@
 //! A change touches the sessions it is about and no others.
 
-use crate::place::eventually;
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use tortie_testkit::eventually_showing;
 
 /// How a session has gone so far, as both ends tell it.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Scene {
         let before = self.uptimes(names);
         assert!(before.values().all(|uptime| uptime.state == "Established"), "{before:?}");
         change(self);
-        eventually(what, || done(self), || self.world.picture());
+        eventually_showing(what, || done(self), || self.world.picture());
         assert_eq!(self.uptimes(names), before, "while {what}");
     }
 
@@ -112,7 +112,11 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
     let mut scene = Scene { world, routers };
     for name in ["outside", "inside", "locked", "filtered"] {
         for v6 in [false, true] {
-            eventually("all routes are here", || scene.learnt(name, v6) == 2, || scene.world.picture());
+            eventually_showing(
+                "all routes are here",
+                || scene.learnt(name, v6) == 2,
+                || scene.world.picture(),
+            );
         }
     }
 

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tortie_model::{API_VERSION, Key, Resource};
 use tortie_store::{Client, Config, Resources};
 use tortie_testkit::conformance::{Case, world};
+use tortie_testkit::{PATIENCE, eventually_showing};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 /// What the cases call the first of them.
@@ -20,7 +21,7 @@ const HOME: &str = "n1";
 pub const OUTSIDE: &str = "outside";
 /// A pod on each node whose rules show what the node has heard.
 const MARKED: [&str; 2] = ["mark1", "mark2"];
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = PATIENCE;
 pub const PAUSE: Duration = Duration::from_millis(5);
 
 pub struct Cluster {
@@ -270,12 +271,8 @@ impl Cluster {
     }
 
     pub fn wait(&self, what: &str, done: impl Fn(&Cluster) -> bool) {
-        let deadline = Instant::now() + LIMIT;
-        while !done(self) {
-            let picture = || self.nodes.iter().map(|node| node.table(&[])).collect::<String>();
-            assert!(Instant::now() < deadline, "waited in vain for {what}:\n{}", picture());
-            std::thread::sleep(PAUSE);
-        }
+        let picture = || self.nodes.iter().map(|node| node.table(&[])).collect::<String>();
+        eventually_showing(what, || done(self), picture);
     }
 }
 

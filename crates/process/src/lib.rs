@@ -1,0 +1,109 @@
+//! Processes that outlive the command that starts them: found again by pid file, ended by pidfd.
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+pub use rustix::process::Signal;
+
+/// A file that names one process: `PID START-TIME`. The start time tells the process from a later one with the same
+/// pid; the command line would not do, since that is empty for a moment while a program is being loaded.
+#[derive(Clone, Debug)]
+pub struct PidFile(PathBuf);
+
+impl PidFile {
+    pub fn at(path: impl Into<PathBuf>) -> PidFile {
+        PidFile(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn write(&self, pid: u32) -> io::Result<()> {
+        let started_at = start_time(pid).unwrap_or_default();
+        fs::write(&self.0, format!("{pid} {started_at}\n"))
+    }
+
+    /// The pid, if that process still runs.
+    pub fn running(&self) -> Option<u32> {
+        let text = fs::read_to_string(&self.0).ok()?;
+        let (pid, started_at) = text.trim().split_once(' ')?;
+        let pid = pid.parse().ok()?;
+        (start_time(pid)? == started_at.parse::<u64>().ok()?).then_some(pid)
+    }
+
+    /// Sends a signal to the process; false if it is gone already.
+    pub fn signal(&self, signal: Signal) -> io::Result<bool> {
+        let Some(pid) = self.running() else { return Ok(false) };
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
+        let handle = match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(handle) => handle,
+            Err(Errno::SRCH) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        // The handle stays with the process it was opened for; this check says that it is ours.
+        if self.running() != Some(pid) {
+            return Ok(false);
+        }
+        match pidfd_send_signal(&handle, signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// When a process started, in ticks since boot; None if it does not run any more.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything, so what follows is counted from its end.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_of_another_process_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = PidFile::at(dir.path().join("pid"));
+        assert_eq!(file.running(), None);
+        let pid = std::process::id();
+        file.write(pid).unwrap();
+        assert_eq!(file.running(), Some(pid));
+        fs::write(file.path(), format!("{pid} {}\n", start_time(pid).unwrap() + 1)).unwrap();
+        assert_eq!(file.running(), None);
+        assert!(!file.signal(Signal::KILL).unwrap(), "the signal goes to nobody");
+        fs::write(file.path(), "nonsense").unwrap();
+        assert_eq!(file.running(), None);
+    }
+
+    #[test]
+    fn a_process_is_ended_by_its_pid_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = PidFile::at(dir.path().join("pid"));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        file.write(child.id()).unwrap();
+        assert!(file.signal(Signal::TERM).unwrap());
+        child.wait().unwrap();
+        assert!(!file.signal(Signal::TERM).unwrap());
+        file.remove().unwrap();
+        file.remove().unwrap();
+    }
+}

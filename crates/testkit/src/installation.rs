@@ -1,0 +1,167 @@
+//! An installation of the real binary in a directory of its own: programs by all their names, a datastore, a node.
+
+use crate::process::{self, Process};
+use crate::run;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+/// `tortie datastore` as a process; killed (with SIGKILL) when dropped.
+#[derive(Debug)]
+pub struct Datastore {
+    _process: Process,
+    /// Where it listens, in the order in which it was asked to.
+    pub endpoints: Vec<String>,
+}
+
+impl Datastore {
+    pub fn start(tortie: &str, data: &Path, listen: &[&str], more: &[&str]) -> Datastore {
+        let mut command = Command::new(tortie);
+        command.arg("datastore").arg("--data-dir").arg(data).args(more);
+        for address in listen {
+            command.args(["--listen", address]);
+        }
+        let (process, line) = Process::until_first_line(&mut command);
+        let is_endpoint = |word: &&str| word.starts_with("http://") || word.starts_with("unix://");
+        let words = line.split_whitespace().map(|word| word.trim_end_matches(','));
+        let endpoints: Vec<String> = words.filter(is_endpoint).map(str::to_owned).collect();
+        assert_eq!(endpoints.len(), listen.len(), "no ready line but {line:?}");
+        Datastore { _process: process, endpoints }
+    }
+
+    /// The first endpoint on TCP.
+    pub fn url(&self) -> &str {
+        self.endpoints.iter().find(|endpoint| endpoint.starts_with("http")).unwrap()
+    }
+}
+
+/// What a CNI plugin is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct PluginCall<'a> {
+    pub plugin: &'a str,
+    pub command: &'a str,
+    pub container: &'a str,
+    pub netns: &'a str,
+    pub config: &'a str,
+    pub args: &'a str,
+}
+
+/// Processes, then files, are gone when it is dropped.
+#[derive(Debug)]
+pub struct Installation {
+    node: Option<Process>,
+    store: Option<Datastore>,
+    endpoint: String,
+    pub dir: TempDir,
+    tortie: &'static str,
+}
+
+impl Installation {
+    /// `tortie` is the binary: `env!("CARGO_BIN_EXE_tortie")`.
+    pub fn new(tortie: &'static str) -> Installation {
+        let dir = tempfile::Builder::new().prefix("tortie-test-").tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("bin")).unwrap();
+        for name in ["tortie", "calico", "calico-ipam", "calicoctl"] {
+            symlink(tortie, dir.path().join("bin").join(name)).unwrap();
+        }
+        Installation { node: None, store: None, endpoint: String::new(), dir, tortie }
+    }
+
+    pub fn path(&self, part: &str) -> PathBuf {
+        self.dir.path().join(part)
+    }
+
+    /// Where the datastore is found by anybody, also in a namespace.
+    pub fn socket(&self) -> String {
+        format!("unix://{}", self.path("ds.sock").display())
+    }
+
+    /// Where the datastore is found by etcdctl, which knows no sockets, outside of namespaces.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    pub fn start_store(&mut self) {
+        let socket = self.socket();
+        let store = Datastore::start(self.tortie, &self.path("db"), &["http://127.0.0.1:0", &socket], &[]);
+        self.endpoint = store.url().to_owned();
+        self.store = Some(store);
+    }
+
+    /// kill -9
+    pub fn stop_store(&mut self) {
+        self.store = None;
+    }
+
+    /// `tortie node` in this installation's directories, to be run by `runner` (`ip netns exec NAME`).
+    pub fn node_command(&self, mut runner: Command) -> Command {
+        runner.args([self.tortie, "node"]).env("NODENAME", "n1").env("ETCD_ENDPOINTS", self.socket());
+        runner.env("TORTIE_STATE_DIR", self.path("state")).env("TORTIE_RUN_DIR", self.path("run"));
+        runner
+    }
+
+    /// Starts the node, instead of one that runs, and returns when it is ready.
+    pub fn start_node(&mut self, mut command: Command) {
+        self.stop_node();
+        let log = std::fs::File::options().create(true).append(true).open(self.path("node.log")).unwrap();
+        let (process, line) = Process::until_first_line(command.stderr(log));
+        self.node = Some(process);
+        assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
+    }
+
+    /// kill -9
+    pub fn stop_node(&mut self) {
+        self.node = None;
+    }
+
+    pub fn node_pid(&self) -> u32 {
+        self.node.as_ref().unwrap().id()
+    }
+
+    /// What all nodes of this installation have logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("node.log")).unwrap_or_default()
+    }
+
+    /// A plugin that has got its request.
+    pub fn begin(&self, call: &PluginCall) -> Child {
+        let mut command = Command::new(self.path("bin").join(call.plugin));
+        command
+            .env("CNI_COMMAND", call.command)
+            .env("CNI_CONTAINERID", call.container)
+            .env("CNI_NETNS", call.netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", self.path("bin"))
+            .env("CNI_ARGS", call.args)
+            .env("TORTIE_CNI_SOCKET", self.path("run/cni.sock"));
+        process::feed(&mut command, call.config)
+    }
+
+    pub fn calicoctl(&self, args: &[&str], input: &str) -> String {
+        let mut command = Command::new(self.path("bin/calicoctl"));
+        let output = process::output(command.args(args).env("ETCD_ENDPOINTS", self.socket()), input);
+        assert!(output.status.success(), "calicoctl {args:?}: {output:?}\n{input}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub fn etcdctl(&self, args: &[&str]) -> String {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint]).args(args);
+        run(command.stdin(Stdio::null()))
+    }
+
+    /// What the node answers to a question at its query socket; nothing while it cannot.
+    pub fn ask(&self, question: &str) -> Value {
+        let answered = || -> std::io::Result<Value> {
+            let mut stream = UnixStream::connect(self.path("run/node.sock"))?;
+            stream.write_all(json!({"ask": question}).to_string().as_bytes())?;
+            stream.shutdown(std::net::Shutdown::Write)?;
+            Ok(serde_json::from_reader(stream)?)
+        };
+        answered().unwrap_or_default()
+    }
+}

@@ -1,0 +1,179 @@
+//! Network namespaces that go away with the test, and what a person would type in them.
+
+use serde_json::Value;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A namespace made by `ip netns add` with its loopback up; removed when dropped, also by a panic.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+/// The words of a command line: `"link set lo up"` or `["link", "set", "lo", "up"]`.
+pub trait Words {
+    fn words(&self) -> Vec<&str>;
+}
+
+impl Words for str {
+    fn words(&self) -> Vec<&str> {
+        self.split_whitespace().collect()
+    }
+}
+
+impl Words for String {
+    fn words(&self) -> Vec<&str> {
+        self.split_whitespace().collect()
+    }
+}
+
+impl Words for [&str] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl Words for Vec<&str> {
+    fn words(&self) -> Vec<&str> {
+        self.clone()
+    }
+}
+
+impl<const N: usize> Words for [&str; N] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl Namespace {
+    /// `what` is a part of the name, for people who look at `ip netns`.
+    pub fn new(what: &str) -> Namespace {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tortie-test-{}-{number}-{what}", std::process::id());
+        run(Command::new("ip").args(["netns", "add", &name]));
+        let namespace = Namespace { name };
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Two namespaces with a cable between them, `eth0` on both ends: the first has address 1 of the /24 and the /64 in
+    /// which the given addresses are, the second has address 2.
+    pub fn pair(v4: Ipv4Addr, v6: Ipv6Addr) -> (Namespace, Namespace) {
+        let pair = (Namespace::new("one"), Namespace::new("two"));
+        pair.0.ip(&format!("link add eth0 type veth peer name eth0 netns {}", pair.1.name));
+        let [a, b, c, _] = v4.octets();
+        let prefix = u128::from(v6) & !u128::from(u64::MAX);
+        for (namespace, number) in [(&pair.0, 1_u8), (&pair.1, 2)] {
+            namespace.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
+            namespace.ip(&format!("addr add {a}.{b}.{c}.{number}/24 dev eth0"));
+            let v6 = Ipv6Addr::from(prefix | u128::from(number));
+            namespace.ip(&format!("addr add {v6}/64 dev eth0 nodad"));
+            namespace.ip("link set eth0 up");
+        }
+        pair
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn path(&self) -> String {
+        format!("/run/netns/{}", self.name)
+    }
+
+    /// A program inside; the process is that of the program itself.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// What a command prints that must succeed.
+    pub fn exec(&self, words: &(impl Words + ?Sized)) -> String {
+        let words = words.words();
+        run(self.command(words[0]).args(&words[1..]))
+    }
+
+    pub fn try_exec(&self, words: &(impl Words + ?Sized)) -> Output {
+        let words = words.words();
+        self.command(words[0]).args(&words[1..]).output().unwrap()
+    }
+
+    /// `ip WORDS...`, which must succeed.
+    pub fn ip(&self, words: &(impl Words + ?Sized)) -> String {
+        run(Command::new("ip").args(["-n", &self.name]).args(words.words()))
+    }
+
+    pub fn try_ip(&self, words: &(impl Words + ?Sized)) -> Output {
+        Command::new("ip").args(["-n", &self.name]).args(words.words()).output().unwrap()
+    }
+
+    /// `ip -j -d WORDS...`
+    pub fn json(&self, words: &str) -> Vec<Value> {
+        let text = self.ip(&format!("-j -d {words}"));
+        if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
+    }
+
+    pub fn has_link(&self, name: &str) -> bool {
+        self.try_ip(&["link", "show", "dev", name]).status.success()
+    }
+
+    /// The lines of `ip route` for a destination of either family.
+    pub fn routes(&self, destination: &str) -> Vec<String> {
+        let family = if destination.contains(':') { "-6" } else { "-4" };
+        let text = self.ip(&[family, "-d", "route", "show", "exact", destination]);
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    pub fn sysctl(&self, key: &str) -> String {
+        self.exec(&["cat", &format!("/proc/sys/{key}")]).trim().to_owned()
+    }
+
+    /// Has nft read commands.
+    pub fn nft(&self, commands: &str) {
+        let output = crate::output(self.command("nft").args(["-f", "-"]), commands);
+        assert!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub fn pings(&self, address: &str) -> bool {
+        self.try_exec(&["ping", "-c", "1", "-W", "5", address]).status.success()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+/// What a command prints that must succeed; the test fails with what it said otherwise.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?} failed (tests with namespaces need root and iproute2): {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_connected_and_gone_when_dropped() {
+        let (one, two) = Namespace::pair([10, 1, 2, 0].into(), "fd12::".parse().unwrap());
+        assert!(one.pings("10.1.2.2") && two.pings("fd12::1"));
+        assert_eq!(one.routes("10.1.2.0/24").len(), 1);
+        let path = std::path::PathBuf::from(one.path());
+        assert!(path.exists());
+        drop(one);
+        assert!(!path.exists());
+        crate::eventually("the other end of the cable goes with the first", || !two.has_link("eth0"));
+    }
+}
