@@ -12,7 +12,7 @@ use rustbgpd_wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{Conn, Core, PeerState};
+use tortie_bgp::core::{ConnectionId, Core, PeerState};
 use tortie_bgp::{Config, Family, PeerConfig};
 
 const MAX_STEPS: usize = 200;
@@ -41,8 +41,8 @@ fn steps(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 struct Scene {
     core: Core,
     now: Duration,
-    wild: Option<Conn>,
-    tame: Conn,
+    wild: Option<ConnectionId>,
+    tame: ConnectionId,
 }
 
 impl Scene {
@@ -96,7 +96,7 @@ impl Scene {
     }
 
     fn check(&mut self) {
-        while self.core.order().is_some() {}
+        while self.core.next_request().is_some() {}
         if let Some(conn) = self.wild {
             let _ = self.core.output(conn);
         }
@@ -104,7 +104,7 @@ impl Scene {
             well_formed(output);
         }
         self.core.changes(100);
-        self.core.tidy();
+        self.core.collect_garbage();
         let status = self.core.status(self.now);
         let tame = status.peers.iter().find(|peer| &*peer.name == "tame").expect("it is configured");
         assert_eq!((tame.state, tame.established), (PeerState::Established, 1));
@@ -124,7 +124,7 @@ fn well_formed(mut output: Bytes) {
     }
 }
 
-fn accept(core: &mut Core, now: Duration, last: u8) -> Option<Conn> {
+fn accept(core: &mut Core, now: Duration, last: u8) -> Option<ConnectionId> {
     let end = |last: u8, port| SocketAddr::new(IpAddr::from([10, 0, 0, last]), port);
     core.accepted(now, end(1, 179), end(last, 40000))
 }

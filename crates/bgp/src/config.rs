@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+pub use tortie_plan::bgp::NextHopMode;
 
 /// A whole speaker. [`crate::Speaker::reconfigure`] takes a new one and touches only the sessions that differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,18 +171,6 @@ impl PeerConfig {
         }
         Ok(())
     }
-}
-
-/// Which next hop a peer is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum NextHopMode {
-    /// BGP's own rule: ourselves for external peers and for what we originate, as it is otherwise.
-    #[default]
-    Auto,
-    /// Always ourselves.
-    Own,
-    /// As it is, also for external peers.
-    Keep,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,8 +3,8 @@
 use crate::prefix_set::PrefixSet;
 use crate::rib::attrs::Attrs;
 use ipnet::IpNet;
-pub use rustbgpd_wire::LargeCommunity;
 use std::ops::RangeInclusive;
+pub use tortie_plan::bgp::{Community, PrefixOperator};
 
 /// The first rule that matches and has a verdict decides; without one the default does.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Match {
     pub source: Option<Source>,
     /// The device a route of our own leads to; `*` stands for any characters. Learnt routes have none.
     pub device: Option<String>,
-    pub peer: Option<PeerKind>,
+    pub peer: Option<PeerType>,
     pub community: Option<Community>,
     /// The path begins with these AS numbers.
     pub as_path_prefix: Vec<u32>,
@@ -50,15 +50,6 @@ pub struct PrefixMatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixOperator {
-    /// Equal to a member or more specific.
-    In,
-    NotIn,
-    Equal,
-    NotEqual,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Learnt from a peer.
     Peers,
@@ -67,15 +58,9 @@ pub enum Source {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerKind {
+pub enum PeerType {
     Internal,
     External,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Community {
-    Standard(u32),
-    Large(LargeCommunity),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -90,10 +75,10 @@ pub enum Change {
 
 /// What a filter is told beside the attributes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RouteContext {
     pub prefix: IpNet,
     pub source: Source,
-    pub peer: PeerKind,
+    pub peer: PeerType,
 }
 
 #[derive(Debug, PartialEq)]
@@ -112,11 +97,11 @@ impl Filter {
         Filter { rules: Vec::new(), default: Verdict::Reject }
     }
 
-    pub(crate) fn run(&self, asked: &Asked, attrs: &Attrs) -> Outcome {
+    pub(crate) fn run(&self, route: &RouteContext, attrs: &Attrs) -> Outcome {
         let mut changed: Option<Attrs> = None;
         let mut verdict = self.default;
         for rule in &self.rules {
-            if !rule.when.matches(asked, changed.as_ref().unwrap_or(attrs)) {
+            if !rule.when.matches(route, changed.as_ref().unwrap_or(attrs)) {
                 continue;
             }
             if !rule.then.is_empty() && rule.verdict != Some(Verdict::Reject) {
@@ -137,10 +122,10 @@ impl Filter {
 }
 
 impl Match {
-    fn matches(&self, asked: &Asked, attrs: &Attrs) -> bool {
-        self.source.is_none_or(|source| source == asked.source)
-            && self.peer.is_none_or(|peer| peer == asked.peer)
-            && self.prefix.as_ref().is_none_or(|prefix| prefix.matches(&asked.prefix))
+    fn matches(&self, route: &RouteContext, attrs: &Attrs) -> bool {
+        self.source.is_none_or(|source| source == route.source)
+            && self.peer.is_none_or(|peer| peer == route.peer)
+            && self.prefix.as_ref().is_none_or(|prefix| prefix.matches(&route.prefix))
             && self.community.is_none_or(|community| attrs.has_community(community))
             && attrs.as_path.starts_with(&self.as_path_prefix)
             && self.local_pref.as_ref().is_none_or(|range| range.contains(&attrs.local_pref()))
@@ -204,9 +189,10 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustbgpd_wire::LargeCommunity;
 
-    fn asked(prefix: &str) -> Asked {
-        Asked { prefix: prefix.parse().unwrap(), source: Source::Peers, peer: PeerKind::Internal }
+    fn route(prefix: &str) -> RouteContext {
+        RouteContext { prefix: prefix.parse().unwrap(), source: Source::Peers, peer: PeerType::Internal }
     }
 
     fn prefix(operator: PrefixOperator, net: &str, length: Option<RangeInclusive<u8>>) -> Match {
@@ -214,9 +200,9 @@ mod tests {
         Match { prefix: Some(PrefixMatch { operator, set, length }), ..Match::default() }
     }
 
-    fn accepts(when: Match, asked: Asked, attrs: &Attrs) -> bool {
+    fn accepts(when: Match, route: RouteContext, attrs: &Attrs) -> bool {
         let rule = Rule { when, verdict: Some(Verdict::Accept), ..Rule::default() };
-        Filter { rules: vec![rule], default: Verdict::Reject }.run(&asked, attrs) != Outcome::Reject
+        Filter { rules: vec![rule], default: Verdict::Reject }.run(&route, attrs) != Outcome::Reject
     }
 
     #[test]
@@ -236,17 +222,17 @@ mod tests {
             (NotIn, "fd00::/16", true),
         ] {
             let when = prefix(operator, "10.1.0.0/16", None);
-            assert_eq!(accepts(when, asked(net), &Attrs::default()), expected, "{operator:?} {net}");
+            assert_eq!(accepts(when, route(net), &Attrs::default()), expected, "{operator:?} {net}");
         }
         let when = prefix(In, "fd00:1::/32", Some(64..=80));
         for (net, expected) in
             [("fd00:1::/48", false), ("fd00:1::/64", true), ("fd00:1::/80", true), ("fd00:1::/96", false)]
         {
-            assert_eq!(accepts(when.clone(), asked(net), &Attrs::default()), expected, "{net}");
+            assert_eq!(accepts(when.clone(), route(net), &Attrs::default()), expected, "{net}");
         }
         let when = prefix(NotIn, "10.0.0.0/8", Some(16..=24));
         for (net, expected) in [("10.0.0.0/8", true), ("10.1.0.0/16", false), ("10.1.2.128/25", true)] {
-            assert_eq!(accepts(when.clone(), asked(net), &Attrs::default()), expected, "{net}");
+            assert_eq!(accepts(when.clone(), route(net), &Attrs::default()), expected, "{net}");
         }
     }
 
@@ -259,31 +245,31 @@ mod tests {
             local_pref: Some(50),
             ..Attrs::default()
         };
-        let asked = asked("10.0.0.0/24");
-        let holds = |when: Match| accepts(when, asked, &attrs);
+        let route = route("10.0.0.0/24");
+        let holds = |when: Match| accepts(when, route, &attrs);
         assert!(holds(Match::default()));
         assert!(holds(Match { as_path_prefix: vec![64512], ..Match::default() }));
         assert!(!holds(Match { as_path_prefix: vec![64513], ..Match::default() }));
-        assert!(holds(Match { community: Some(Community::Standard(7)), ..Match::default() }));
-        assert!(!holds(Match { community: Some(Community::Standard(8)), ..Match::default() }));
-        let large = Community::Large(LargeCommunity::new(1, 2, 3));
+        assert!(holds(Match { community: Some(Community::Standard(0, 7)), ..Match::default() }));
+        assert!(!holds(Match { community: Some(Community::Standard(0, 8)), ..Match::default() }));
+        let large = Community::Large(1, 2, 3);
         assert!(holds(Match { community: Some(large), ..Match::default() }));
         assert!(holds(Match { local_pref: Some(50..=50), ..Match::default() }));
         assert!(!holds(Match { local_pref: Some(51..=u32::MAX), ..Match::default() }));
         assert!(!holds(Match { source: Some(Source::Local), ..Match::default() }));
-        assert!(!holds(Match { peer: Some(PeerKind::External), ..Match::default() }));
+        assert!(!holds(Match { peer: Some(PeerType::External), ..Match::default() }));
         assert!(!holds(Match { device: Some("*".into()), ..Match::default() }));
-        assert!(!holds(Match { community: Some(large), peer: Some(PeerKind::External), ..Match::default() }));
+        assert!(!holds(Match { community: Some(large), peer: Some(PeerType::External), ..Match::default() }));
     }
 
     #[test]
     fn changes_accumulate_until_a_verdict() {
-        let tag = |value| Change::AddCommunity(Community::Standard(value));
+        let tag = |value| Change::AddCommunity(Community::Standard(0, value));
         let filter = Filter {
             rules: vec![
                 Rule { then: vec![tag(1)], ..Rule::default() },
                 Rule {
-                    when: Match { community: Some(Community::Standard(1)), ..Match::default() },
+                    when: Match { community: Some(Community::Standard(0, 1)), ..Match::default() },
                     then: vec![Change::PrependPath(vec![2, 3]), Change::SetLocalPref(9), tag(1)],
                     verdict: Some(Verdict::Accept),
                 },
@@ -292,11 +278,11 @@ mod tests {
             default: Verdict::Reject,
         };
         let attrs = Attrs { as_path: vec![5].into(), ..Attrs::default() };
-        let Outcome::Changed(changed) = filter.run(&asked("10.0.0.0/8"), &attrs) else { panic!() };
+        let Outcome::Changed(changed) = filter.run(&route("10.0.0.0/8"), &attrs) else { panic!() };
         assert_eq!(*changed.as_path, [2, 3, 5]);
         assert_eq!((changed.local_pref, &*changed.communities), (Some(9), &[1][..]));
-        assert_eq!(Filter::accept().run(&asked("10.0.0.0/8"), &attrs), Outcome::Same);
-        assert_eq!(Filter::reject().run(&asked("10.0.0.0/8"), &attrs), Outcome::Reject);
+        assert_eq!(Filter::accept().run(&route("10.0.0.0/8"), &attrs), Outcome::Same);
+        assert_eq!(Filter::reject().run(&route("10.0.0.0/8"), &attrs), Outcome::Reject);
     }
 
     #[test]

@@ -7,15 +7,16 @@ mod bitmap;
 pub mod config;
 pub mod core;
 mod family;
+mod fib_lag;
 pub mod filter;
 mod frame;
+mod id;
 mod net;
 mod prefix_set;
 pub mod rib;
 mod speaker;
 mod task;
 mod timers;
-mod waiting;
 
 pub use config::{Config, ConfigError, NextHopMode, PeerConfig};
 pub use family::{Family, PerFamily};

@@ -1,13 +1,13 @@
 //! The one task that owns the core: it alone decides, everything else sends it messages.
 
 use crate::config::Config;
-use crate::core::{BestRoute, Conn, Core, Order, RouteStatus, Shutdown, Status};
+use crate::core::{BestRoute, ConnectionId, Core, RouteStatus, Shutdown, SocketRequest, Status};
 use crate::family::Family;
+use crate::fib_lag::FibLag;
 use crate::net::connection::{Connection, Input};
-use crate::net::sockets::{Sockets, secure, sign};
+use crate::net::sockets::{Sockets, set_listener_passwords, set_ttl_security};
 use crate::rib::attrs::Attrs;
 use crate::speaker::{Batch, SpeakerError};
-use crate::waiting::Waiting;
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 /// How much of what connections read may wait; a peer that sends faster than we work is slowed down by TCP.
-const WAITING: usize = 64;
+const INPUT_QUEUE: usize = 64;
 /// How many messages are taken in before anything is sent out.
-const AT_ONCE: usize = 64;
+const MAX_INPUTS_PER_TURN: usize = 64;
 /// How many route changes go out at once.
 const BATCH: usize = 4096;
 /// How long after a failure to accept the next connection is looked for: the process may be out of descriptors.
@@ -47,14 +47,14 @@ pub struct Task {
     sockets: Sockets,
     commands: mpsc::UnboundedReceiver<Command>,
     changes: mpsc::Sender<Batch>,
-    waiting: Waiting,
+    fib_lag: FibLag,
     inputs: mpsc::Receiver<Input>,
     input: mpsc::Sender<Input>,
     started: Instant,
-    connections: HashMap<Conn, Connection>,
-    dialling: HashMap<Conn, AbortHandle>,
+    connections: HashMap<ConnectionId, Connection>,
+    connecting: HashMap<ConnectionId, AbortHandle>,
     /// Connections that are writing their last message.
-    farewells: Vec<JoinHandle<()>>,
+    closing: Vec<JoinHandle<()>>,
     listeners: HashMap<SocketAddr, Listener>,
 }
 
@@ -77,19 +77,19 @@ impl Task {
         commands: mpsc::UnboundedReceiver<Command>,
         changes: mpsc::Sender<Batch>,
     ) -> Result<Task, SpeakerError> {
-        let (input, inputs) = mpsc::channel(WAITING);
+        let (input, inputs) = mpsc::channel(INPUT_QUEUE);
         let mut task = Task {
             core,
             sockets,
             commands,
             changes,
-            waiting: Waiting::default(),
+            fib_lag: FibLag::default(),
             inputs,
             input,
             started: Instant::now(),
             connections: HashMap::new(),
-            dialling: HashMap::new(),
-            farewells: Vec::new(),
+            connecting: HashMap::new(),
+            closing: Vec::new(),
             listeners: HashMap::new(),
             config,
         };
@@ -99,8 +99,8 @@ impl Task {
 
     pub async fn run(mut self) {
         loop {
-            self.work();
-            self.waiting.recorded(self.core.changes_recorded(), std::time::Instant::now());
+            self.carry_out();
+            self.fib_lag.recorded(self.core.changes_recorded(), std::time::Instant::now());
             let timer = self.core.next_timer().map(|at| self.started + at);
             tokio::select! {
                 biased;
@@ -111,7 +111,7 @@ impl Task {
                         if self.command(command).await.is_break() {
                             return;
                         }
-                        self.waiting_commands().await;
+                        self.drain_commands().await;
                     }
                 },
                 () = sleep_until(timer) => {
@@ -119,7 +119,7 @@ impl Task {
                     self.core.tick(now);
                 }
                 permit = self.changes.clone().reserve_owned(), if self.core.has_changes() => {
-                    let since = self.waiting.oldest(self.core.changes_taken());
+                    let since = self.fib_lag.oldest(self.core.changes_taken());
                     let changes = self.core.changes(BATCH);
                     // Otherwise nobody wants them.
                     if let Ok(permit) = permit {
@@ -129,7 +129,7 @@ impl Task {
                 }
                 input = self.inputs.recv() => {
                     let mut input = input;
-                    for _ in 0..AT_ONCE {
+                    for _ in 0..MAX_INPUTS_PER_TURN {
                         let Some(one) = input else { break };
                         self.input(one);
                         input = self.inputs.try_recv().ok();
@@ -142,7 +142,7 @@ impl Task {
         }
     }
 
-    async fn waiting_commands(&mut self) {
+    async fn drain_commands(&mut self) {
         for _ in 0..BATCH {
             let Ok(command) = self.commands.try_recv() else { return };
             match command {
@@ -181,9 +181,9 @@ impl Task {
             Command::Shutdown(how, answer) => {
                 self.listeners.clear();
                 self.core.shutdown(now, &how);
-                self.work();
-                for farewell in self.farewells.drain(..) {
-                    let _ = farewell.await;
+                self.carry_out();
+                for writer in self.closing.drain(..) {
+                    let _ = writer.await;
                 }
                 let _ = answer.send(());
                 return std::ops::ControlFlow::Break(());
@@ -201,7 +201,7 @@ impl Task {
             }
         }
         for (address, listener) in &listeners {
-            sign(&*listener.socket, *address, Some(&self.config), &config)
+            set_listener_passwords(&*listener.socket, *address, Some(&self.config), &config)
                 .map_err(|error| SpeakerError::Listen { address: *address, error })?;
         }
         self.listeners = listeners;
@@ -229,7 +229,7 @@ impl Task {
         match input {
             Input::Connected(conn, stream, local) => {
                 // The core may have changed its mind meanwhile.
-                if self.dialling.remove(&conn).is_some() {
+                if self.connecting.remove(&conn).is_some() {
                     self.connections.insert(conn, Connection::new(conn, stream, self.input.clone()));
                     self.core.connected(now, conn, local);
                 }
@@ -243,7 +243,7 @@ impl Task {
                 }
             }
             Input::Closed(conn, reason) => {
-                self.dialling.remove(&conn);
+                self.connecting.remove(&conn);
                 self.connections.remove(&conn);
                 self.core.closed(now, conn, &reason);
             }
@@ -256,7 +256,7 @@ impl Task {
             return;
         };
         let hops = self.core.ttl_security(conn);
-        let prepared = hops.map_or(Ok(()), |hops| secure(&stream, remote.ip(), hops));
+        let prepared = hops.map_or(Ok(()), |hops| set_ttl_security(&stream, remote.ip(), hops));
         if let Err(error) = prepared.and_then(|()| stream.set_nodelay(true)) {
             self.core.closed(now, conn, &error.to_string());
             return;
@@ -265,10 +265,10 @@ impl Task {
     }
 
     /// Carries out what the core ordered and gives every connection that can take it something to send.
-    fn work(&mut self) {
-        while let Some(order) = self.core.order() {
-            match order {
-                Order::Connect { conn, dial } => {
+    fn carry_out(&mut self) {
+        while let Some(request) = self.core.next_request() {
+            match request {
+                SocketRequest::Connect { conn, dial } => {
                     let (sockets, input) = (self.sockets.clone(), self.input.clone());
                     let task = tokio::spawn(async move {
                         let outcome = sockets.dial(&dial).await.and_then(|stream| {
@@ -278,15 +278,15 @@ impl Task {
                         let message = outcome.unwrap_or_else(|error| Input::Closed(conn, error.to_string()));
                         let _ = input.send(message).await;
                     });
-                    self.dialling.insert(conn, task.abort_handle());
+                    self.connecting.insert(conn, task.abort_handle());
                 }
-                Order::Close { conn, last } => {
-                    if let Some(dial) = self.dialling.remove(&conn) {
+                SocketRequest::Close { conn, last } => {
+                    if let Some(dial) = self.connecting.remove(&conn) {
                         dial.abort();
                     }
                     if let Some(connection) = self.connections.remove(&conn) {
-                        self.farewells.retain(|farewell| !farewell.is_finished());
-                        self.farewells.push(connection.close(last));
+                        self.closing.retain(|writer| !writer.is_finished());
+                        self.closing.push(connection.close(last));
                     }
                 }
             }
@@ -298,7 +298,7 @@ impl Task {
                 self.core.sending(now, *conn, true);
             }
         }
-        self.core.tidy();
+        self.core.collect_garbage();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Deadlines of all sessions. Time is what the caller says: the duration since the speaker's start.
 
 use crate::family::Family;
+use crate::id::PeerId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
@@ -10,15 +11,15 @@ pub type Time = Duration;
 /// Which of a peer's two possible connections: the one we make or the one we accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    Out,
-    In,
+    Outgoing,
+    Incoming,
 }
 
 impl Direction {
     pub fn other(self) -> Direction {
         match self {
-            Direction::Out => Direction::In,
-            Direction::In => Direction::Out,
+            Direction::Outgoing => Direction::Incoming,
+            Direction::Incoming => Direction::Outgoing,
         }
     }
 }
@@ -42,8 +43,8 @@ pub enum Timer {
 /// Setting a timer again is cheap: the queue is corrected only when the earlier deadline comes.
 #[derive(Debug, Default)]
 pub struct Timers {
-    deadlines: HashMap<(u16, Timer), Slot>,
-    queue: BinaryHeap<Reverse<(Time, u16, Timer)>>,
+    deadlines: HashMap<(PeerId, Timer), Slot>,
+    queue: BinaryHeap<Reverse<(Time, PeerId, Timer)>>,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ struct Slot {
 }
 
 impl Timers {
-    pub fn set(&mut self, peer: u16, timer: Timer, deadline: Time) {
+    pub fn set(&mut self, peer: PeerId, timer: Timer, deadline: Time) {
         let slot = self.deadlines.entry((peer, timer)).or_insert(Slot { deadline: None, queued: None });
         slot.deadline = Some(deadline);
         if slot.queued.is_none_or(|queued| queued > deadline) {
@@ -63,17 +64,17 @@ impl Timers {
         }
     }
 
-    pub fn stop(&mut self, peer: u16, timer: Timer) {
+    pub fn stop(&mut self, peer: PeerId, timer: Timer) {
         if let Some(slot) = self.deadlines.get_mut(&(peer, timer)) {
             slot.deadline = None;
         }
     }
 
-    pub fn is_set(&self, peer: u16, timer: Timer) -> bool {
+    pub fn is_set(&self, peer: PeerId, timer: Timer) -> bool {
         self.deadlines.get(&(peer, timer)).is_some_and(|slot| slot.deadline.is_some())
     }
 
-    pub fn stop_all(&mut self, peer: u16) {
+    pub fn stop_all(&mut self, peer: PeerId) {
         for ((of, _), slot) in &mut self.deadlines {
             if *of == peer {
                 slot.deadline = None;
@@ -87,7 +88,7 @@ impl Timers {
     }
 
     /// Takes a timer that is due.
-    pub fn due(&mut self, now: Time) -> Option<(u16, Timer)> {
+    pub fn due(&mut self, now: Time) -> Option<(PeerId, Timer)> {
         while let Some(Reverse((at, peer, timer))) = self.queue.peek().copied() {
             if at > now {
                 return None;
@@ -123,19 +124,23 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Set(u16, u64),
-        Stop(u16),
+        Set(PeerId, u64),
+        Stop(PeerId),
         Wait(u64),
+    }
+
+    fn peer() -> impl Strategy<Value = PeerId> {
+        (0usize..4).prop_map(|index| PeerId::from_index(index).unwrap())
     }
 
     proptest! {
         #[test]
         fn fires_what_is_due_and_nothing_else(steps in proptest::collection::vec(prop_oneof![
-            (0u16..4, 0u64..30).prop_map(|(peer, after)| Step::Set(peer, after)),
-            (0u16..4).prop_map(Step::Stop),
+            (peer(), 0u64..30).prop_map(|(peer, after)| Step::Set(peer, after)),
+            peer().prop_map(Step::Stop),
             (0u64..10).prop_map(Step::Wait),
         ], 0..80)) {
-            let (mut timers, mut model) = (Timers::default(), HashMap::<u16, Time>::new());
+            let (mut timers, mut model) = (Timers::default(), HashMap::<PeerId, Time>::new());
             let mut now = Time::ZERO;
             for step in steps {
                 match step {

@@ -1,6 +1,6 @@
 //! The one place entries come in and changes of the plan go out.
 
-use crate::bgp::{BgpEnvironment, Speaking};
+use crate::bgp::{BgpEnvironment, BgpResolver};
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
@@ -40,7 +40,7 @@ pub struct Compute {
     workloads: Workloads,
     routes: Routes,
     /// None where the node does not speak BGP.
-    speaking: Option<Speaking>,
+    bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
     policies: Policies,
     problems: BTreeMap<Key, String>,
@@ -81,7 +81,7 @@ impl Compute {
             own: BTreeMap::new(),
             workloads: Workloads::default(),
             routes: Routes::new(host),
-            speaking: None,
+            bgp: None,
             service_ranges: ServiceRanges::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl Compute {
 
     /// The node speaks BGP, which then writes the routes of unencapsulated pools. To be said before any entry.
     pub fn speak_bgp(&mut self, environment: BgpEnvironment) {
-        self.speaking = Some(Speaking::new(&self.host, environment));
+        self.bgp = Some(BgpResolver::new(&self.host, environment));
         self.configure();
     }
 
@@ -111,7 +111,7 @@ impl Compute {
         let blocks = KeyRange::Blocks { ip_version: None };
         let mut ranges: Vec<KeyRange> =
             kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
-        if self.speaking.is_some() {
+        if self.bgp.is_some() {
             ranges.extend([Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
             let (affinity, owner) = (AffinityType::Host, Some(self.host.clone()));
             ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
@@ -122,7 +122,7 @@ impl Compute {
     /// An entry stands like this now. Entries that mean nothing to a node are passed over.
     pub fn put(&mut self, key: &Key, value: &Value) {
         self.problems.remove(key);
-        if let Some(Err(reason)) = self.speaking.as_mut().map(|speaking| speaking.put(key, value)) {
+        if let Some(Err(reason)) = self.bgp.as_mut().map(|bgp| bgp.put(key, value)) {
             self.problems.insert(key.clone(), reason);
         }
         let outcome = match value {
@@ -174,8 +174,8 @@ impl Compute {
 
     pub fn delete(&mut self, key: &Key) {
         self.problems.remove(key);
-        if let Some(speaking) = &mut self.speaking {
-            speaking.remove(key);
+        if let Some(resolver) = &mut self.bgp {
+            resolver.remove(key);
         }
         self.take_away(key);
     }
@@ -216,9 +216,9 @@ impl Compute {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
-        let bgp = self.speaking.as_mut().and_then(Speaking::flush);
-        if let (Some(speaking), Some(bgp)) = (&self.speaking, &bgp) {
-            self.routes.set_gateways(speaking.gateways(bgp));
+        let bgp = self.bgp.as_mut().and_then(BgpResolver::flush);
+        if let (Some(resolver), Some(bgp)) = (&self.bgp, &bgp) {
+            self.routes.set_gateways(resolver.gateways(bgp));
         }
         let workloads = &self.workloads;
         self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
@@ -304,7 +304,7 @@ impl Compute {
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
-        self.routes.set_policy(self.parameters.route_policy(self.speaking.is_some()));
+        self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

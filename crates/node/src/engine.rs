@@ -81,7 +81,7 @@ pub struct Engine {
     /// Spent on news since the plan was last looked at.
     computing: Duration,
     /// Where the node speaks BGP.
-    bgp: Option<bgp::Link>,
+    bgp: Option<bgp::BgpHandle>,
     /// BGP has been told the plan as a whole; from now on, changes do.
     bgp_knows: bool,
 }
@@ -101,7 +101,7 @@ impl Engine {
         compute: Compute,
         state: Arc<State>,
         held: HashSet<Key>,
-        bgp: Option<bgp::Link>,
+        bgp: Option<bgp::BgpHandle>,
     ) -> (Engine, mpsc::Receiver<Reports>) {
         let (reports, reported) = mpsc::channel(1);
         let engine = Engine {
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// Takes in what BGP brought. It never comes before the plan it follows from is in the kernel.
-    async fn learn(&mut self, news: bgp::News) {
+    async fn learn(&mut self, news: bgp::RouteUpdates) {
         let (mut routes, mut ages) = (news.routes, vec![news.since]);
         while let Some(Ok(more)) = self.bgp.as_mut().map(|bgp| bgp.learnt.try_recv()) {
             routes.extend(more.routes);
@@ -371,7 +371,7 @@ impl Engine {
     }
 }
 
-async fn learnt(bgp: &mut Option<bgp::Link>) -> Option<bgp::News> {
+async fn learnt(bgp: &mut Option<bgp::BgpHandle>) -> Option<bgp::RouteUpdates> {
     match bgp {
         Some(bgp) => bgp.learnt.recv().await,
         None => std::future::pending().await,

@@ -107,15 +107,15 @@ async fn bgp_readiness(state: &State) -> Result<(), String> {
     if let Some(trouble) = troubles.remove(bgp::BIRD) {
         return Err(trouble);
     }
-    match state.speech() {
-        Some(speech) => bgp::ready(&speech.speaker.status().await?, None, bgp::PATIENCE),
+    match state.running_bgp() {
+        Some(running) => bgp::ready(&running.backend.status().await?, None, bgp::PATIENCE),
         None => troubles.remove("bgp").map_or(Ok(()), Err),
     }
 }
 
 async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
-    let sessions = match state.speech() {
-        Some(speech) => speech.speaker.status().await.ok(),
+    let sessions = match state.running_bgp() {
+        Some(running) => running.backend.status().await.ok(),
         None => None,
     };
     let text = state.metrics.text() + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default();

@@ -18,8 +18,8 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who speaks BGP, since when, and when its configuration last changed.
 #[derive(Clone, Debug)]
-pub struct Speech {
-    pub speaker: Backend,
+pub struct RunningBgp {
+    pub backend: Backend,
     pub started: SystemTime,
     pub configured: SystemTime,
 }
@@ -67,18 +67,18 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
     stream.shutdown().await
 }
 
-fn speech(state: &State) -> Result<Speech, String> {
+fn running_bgp(state: &State) -> Result<RunningBgp, String> {
     let trouble = || {
         let mut troubles = state.troubles();
         troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"))
     };
-    state.speech().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
+    state.running_bgp().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
 }
 
 async fn peers(state: &State) -> Result<Value, String> {
-    let speech = speech(state)?;
-    let status = speech.speaker.status().await?;
-    let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, speech.started)).collect();
+    let running = running_bgp(state)?;
+    let status = running.backend.status().await?;
+    let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, running.started)).collect();
     Ok(
         json!({"asn": status.asn, "routerID": status.router_id, "restarting": status.restarting, "peers": peers}),
     )
@@ -87,7 +87,7 @@ async fn peers(state: &State) -> Result<Value, String> {
 /// Whether the sessions of a family (`"v6": true` or `false`) are as far as they must be, the speaker being younger or
 /// older than `"patience"` seconds.
 async fn ready(state: &State, question: &Value) -> Result<Value, String> {
-    let status = speech(state)?.speaker.status().await?;
+    let status = running_bgp(state)?.backend.status().await?;
     let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);
     bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
 }
@@ -121,10 +121,10 @@ fn state_name(state: PeerState) -> &'static str {
 }
 
 async fn routes(state: &State) -> Result<Value, String> {
-    let speech = speech(state)?;
+    let running = running_bgp(state)?;
     let mut all = Vec::new();
     for family in Family::ALL {
-        let routes = speech.speaker.routes(family).await?;
+        let routes = running.backend.routes(family).await?;
         all.extend(routes.iter().map(route));
     }
     Ok(json!({"routes": all}))

@@ -1,7 +1,7 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
 use crate::metrics::Metrics;
-use crate::queries::Speech;
+use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub struct State {
     mtu: watch::Sender<u32>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     workloads_changed: Notify,
-    speech_changed: Notify,
+    running_bgp_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct Facts {
     workloads: BTreeMap<WorkloadId, Workload>,
     changed: BTreeSet<WorkloadId>,
     /// Where the node speaks BGP.
-    speech: Option<Speech>,
+    running: Option<RunningBgp>,
 }
 
 impl State {
@@ -49,7 +49,7 @@ impl State {
             mtu: watch::channel(0).0,
             unreachable: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
-            speech_changed: Notify::new(),
+            running_bgp_changed: Notify::new(),
         }
     }
 
@@ -159,29 +159,29 @@ impl State {
         self.lock().datastore_locked
     }
 
-    pub fn set_speech(&self, speech: Option<Speech>) {
-        let since = |speech: &Option<Speech>| speech.as_ref().map(|speech| speech.started);
-        let now = since(&speech);
-        let before = std::mem::replace(&mut self.lock().speech, speech);
+    pub fn set_running_bgp(&self, running: Option<RunningBgp>) {
+        let since = |running: &Option<RunningBgp>| running.as_ref().map(|running| running.started);
+        let now = since(&running);
+        let before = std::mem::replace(&mut self.lock().running, running);
         if since(&before) != now {
-            self.speech_changed.notify_one();
+            self.running_bgp_changed.notify_one();
         }
     }
 
     /// The speaker has been given another configuration.
     pub fn note_configured(&self) {
-        if let Some(speech) = &mut self.lock().speech {
-            speech.configured = std::time::SystemTime::now();
+        if let Some(running) = &mut self.lock().running {
+            running.configured = std::time::SystemTime::now();
         }
     }
 
     /// Returns when the node began to speak BGP, or ceased to, since it was last called.
-    pub async fn speech_changed(&self) {
-        self.speech_changed.notified().await;
+    pub async fn running_bgp_changed(&self) {
+        self.running_bgp_changed.notified().await;
     }
 
-    pub fn speech(&self) -> Option<Speech> {
-        self.lock().speech.clone()
+    pub fn running_bgp(&self) -> Option<RunningBgp> {
+        self.lock().running.clone()
     }
 
     /// Remembers which workloads are in the plan.

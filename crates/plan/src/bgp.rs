@@ -1,4 +1,4 @@
-//! With whom a node speaks BGP, what it tells them and what it believes.
+//! The BGP sessions of a node, what it advertises and which routes it installs.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub struct Session {
     pub keepalive: Option<u16>,
     /// The hops the peer may be away; no check if not given.
     pub ttl_security: Option<u8>,
-    pub next_hop: NextHop,
+    pub next_hop: NextHopMode,
     /// The peer is a client of ours in this cluster of reflectors.
     pub reflect: Option<Ipv4Addr>,
     pub allow_own_as: u32,
@@ -70,11 +70,15 @@ pub enum SessionKind {
     Node,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NextHop {
+/// Which next hop is advertised to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NextHopMode {
+    /// The rule of BGP: this node for external peers and for routes that originate here, unchanged otherwise.
     #[default]
     Auto,
+    /// Always this node.
     Own,
+    /// Unchanged, also for external peers.
     Keep,
 }
 
@@ -121,6 +125,7 @@ pub struct PrefixMatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixOperator {
+    /// Equal to the prefix or more specific.
     In,
     NotIn,
     Equal,
@@ -133,6 +138,13 @@ pub enum Community {
     Large(u32, u32, u32),
 }
 
+impl Community {
+    /// The two halves of a standard community as they stand in a message.
+    pub fn standard(high: u16, low: u16) -> u32 {
+        u32::from(high) << 16 | u32::from(low)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     AddCommunity(Community),
@@ -140,7 +152,7 @@ pub enum Operation {
     SetPriority(u32),
 }
 
-/// What peers are told, unless a filter says otherwise.
+/// What is advertised, unless a filter says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Export {
     /// Blocks of this node, of which the whole is announced instead of its parts. `false`: being given up, not announced.

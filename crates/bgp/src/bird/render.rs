@@ -4,7 +4,7 @@ use super::filters::{self, Direction};
 use super::policy;
 use crate::family::Family;
 use std::net::IpAddr;
-use tortie_plan::bgp::{Bgp, NextHop, Secret, Session};
+use tortie_plan::bgp::{Bgp, NextHopMode, Secret, Session};
 
 const HOLD_TIME: u16 = 240;
 const LONGEST_RESTART: u16 = 4095;
@@ -17,7 +17,7 @@ pub(super) const TIME: &str = "%Y-%m-%dT%H:%M:%S%z";
 pub struct Rendered {
     pub text: String,
     /// What BIRD cannot be told, and why. Everything else is in the text.
-    pub left_out: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// `password` finds what a secret holds. Nothing if the node has no router ID.
@@ -43,15 +43,15 @@ pub fn render(bgp: &Bgp, password: impl Fn(&Secret) -> Option<String>) -> Option
 }}
 "
     );
-    let mut left_out = Vec::new();
+    let mut skipped = Vec::new();
     for (name, session) in &bgp.sessions {
         let password = session.password.as_ref().and_then(&password);
         match refusal(session, password.as_deref()) {
-            Some(reason) => left_out.push(format!("session {name} is left out: {reason}")),
+            Some(reason) => skipped.push(format!("session {name} is left out: {reason}")),
             None => text += &self::session(bgp, name, session, password.as_deref()),
         }
     }
-    Some(Rendered { text, left_out })
+    Some(Rendered { text, skipped })
 }
 
 fn head(bgp: &Bgp, router_id: &str) -> String {
@@ -124,9 +124,9 @@ fn session(bgp: &Bgp, name: &str, session: &Session, password: Option<&str>) -> 
         known.map(|(name, filter)| filters::call(name, filter, direction, family, same_as)).collect()
     };
     let next_hop = match session.next_hop {
-        NextHop::Auto => "",
-        NextHop::Own => " next hop self;",
-        NextHop::Keep => " next hop keep;",
+        NextHopMode::Auto => "",
+        NextHopMode::Own => " next hop self;",
+        NextHopMode::Keep => " next hop keep;",
     };
     format!(
         "protocol bgp {name} from bgp_template {{

@@ -1,6 +1,6 @@
 //! What a route looks like to a peer, and UPDATE messages full of routes that look the same.
 
-use super::Shared;
+use super::SharedAttrs;
 use crate::config::NextHopMode;
 use crate::family::{Family, Prefix};
 use crate::rib::attrs::Attrs;
@@ -9,9 +9,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Everything about a session that decides how attributes look on it. Sessions that agree share the work.
+/// An update group by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct UpdateGroupId(u32);
+
+/// An update group: everything about a session that decides how attributes look on it. Sessions of one group share
+/// the encoded attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Profile {
+pub(super) struct UpdateGroup {
     pub external: bool,
     pub local_as: u32,
     pub next_hop: NextHopMode,
@@ -63,41 +68,41 @@ pub(super) struct Encoded {
     link_local: Option<Ipv6Addr>,
 }
 
-/// Encoded attributes of the sessions that are told the same things at about the same time.
+/// Encoded attributes by update group.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    profiles: HashMap<Profile, u32>,
+    groups: HashMap<UpdateGroup, UpdateGroupId>,
     /// The attributes are kept with their encoding, so that an address is not taken for another's.
-    encoded: HashMap<Key, (Shared, Option<Arc<Encoded>>)>,
+    encoded: HashMap<Key, (SharedAttrs, Option<Arc<Encoded>>)>,
 }
 
 /// A profile's number, the address of the attributes and where the route comes from.
-type Key = (u32, usize, Provenance);
+type Key = (UpdateGroupId, usize, Provenance);
 
 impl Cache {
     const LIMIT: usize = 16384;
 
-    pub fn profile(&mut self, profile: Profile) -> u32 {
-        let next = self.profiles.len() as u32;
-        *self.profiles.entry(profile).or_insert(next)
+    pub fn group(&mut self, group: UpdateGroup) -> UpdateGroupId {
+        let next = UpdateGroupId(self.groups.len() as u32);
+        *self.groups.entry(group).or_insert(next)
     }
 
-    /// None: the route cannot be told to such a peer.
+    /// None: the route cannot be advertised to such a peer.
     pub fn get(
         &mut self,
-        number: u32,
-        profile: &Profile,
-        attrs: &Shared,
+        group_id: UpdateGroupId,
+        group: &UpdateGroup,
+        attrs: &SharedAttrs,
         provenance: Provenance,
     ) -> Option<Arc<Encoded>> {
         if self.encoded.len() >= Self::LIMIT {
             self.encoded.clear();
         }
-        let key = (number, Arc::as_ptr(attrs) as usize, provenance);
+        let key = (group_id, Arc::as_ptr(attrs) as usize, provenance);
         let (_, encoded) = self
             .encoded
             .entry(key)
-            .or_insert_with(|| (attrs.clone(), render(attrs, profile, provenance).map(Arc::new)));
+            .or_insert_with(|| (attrs.clone(), render(attrs, group, provenance).map(Arc::new)));
         encoded.clone()
     }
 
@@ -107,21 +112,21 @@ impl Cache {
     }
 }
 
-/// What is said of a route to a peer (RFC 4271 section 5, RFC 4456 section 8).
-fn render(attrs: &Attrs, profile: &Profile, provenance: Provenance) -> Option<Encoded> {
-    let keeps = match profile.next_hop {
+/// The attributes with which a route is advertised (RFC 4271 section 5, RFC 4456 section 8).
+fn render(attrs: &Attrs, group: &UpdateGroup, provenance: Provenance) -> Option<Encoded> {
+    let keeps = match group.next_hop {
         NextHopMode::Own => false,
         NextHopMode::Keep => true,
-        NextHopMode::Auto => !profile.external,
+        NextHopMode::Auto => !group.external,
     };
     let (next_hop, link_local) = match attrs.next_hop {
-        Some(next_hop) if keeps => (next_hop, attrs.link_local.filter(|_| !profile.external)),
-        _ => (profile.own?, profile.own_link_local),
+        Some(next_hop) if keeps => (next_hop, attrs.link_local.filter(|_| !group.external)),
+        _ => (group.own?, group.own_link_local),
     };
     let mut out = attrs.clone();
     out.next_hop = Some(next_hop);
-    if profile.external {
-        out.as_path = [&[profile.local_as], &attrs.as_path[..]].concat().into();
+    if group.external {
+        out.as_path = [&[group.local_as], &attrs.as_path[..]].concat().into();
         out.local_pref = None;
         out.originator = None;
         out.cluster_list = Box::default();
@@ -136,7 +141,7 @@ fn render(attrs: &Attrs, profile: &Profile, provenance: Provenance) -> Option<En
         }
     }
     let mut attributes = Vec::with_capacity(64);
-    codec::encode(&out, profile.four_octet_as, &mut attributes).ok()?;
+    codec::encode(&out, group.four_octet_as, &mut attributes).ok()?;
     Some(Encoded { attributes, next_hop, link_local })
 }
 
@@ -180,7 +185,7 @@ pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[Nlri<P>], limit
     })
 }
 
-/// The marker that ends the first telling of a family (RFC 4724 section 2).
+/// The End-of-RIB marker of a family (RFC 4724 section 2).
 pub(super) fn end_of_rib(out: &mut Vec<u8>, family: Family) {
     match family {
         Family::V4 => message(out, &[], &[], &[]),

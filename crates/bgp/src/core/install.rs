@@ -1,10 +1,11 @@
 //! The routes traffic shall take, as a stream of changes for whoever writes them to the kernel.
 
-use super::{Core, Holds, Rib, origin_of};
+use super::{Core, FamilyTable, Rib, origin_of};
 use crate::family::{Family, PerFamily, Prefix};
+use crate::id::PeerId;
 use crate::rib::attrs::Attrs;
 use crate::rib::journal::Position;
-use crate::rib::table::{Destination, LOCAL};
+use crate::rib::table::Destination;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -80,7 +81,7 @@ impl Core {
 
     fn read<P: Prefix>(&self, mut from: Position, limit: usize, changes: &mut Vec<RouteChange>) -> Position
     where
-        Rib: Holds<P>,
+        Rib: FamilyTable<P>,
     {
         if limit == 0 {
             return from;
@@ -112,7 +113,7 @@ impl Core {
         }
         Some(BestRoute {
             prefix: destination.prefix.net(),
-            local: best.peer == LOCAL,
+            local: best.peer == PeerId::LOCAL,
             next_hops,
             attrs: best.attrs.clone(),
         })

@@ -1,6 +1,7 @@
 //! Bytes in, messages to where they belong.
 
-use super::{Conn, Core, Direction};
+use super::{ConnectionId, Core, Direction};
+use crate::id::PeerId;
 use crate::timers::Time;
 use bytes::Bytes;
 use rustbgpd_fsm::{Event, SessionState};
@@ -8,18 +9,22 @@ use rustbgpd_wire::{Message, OpenMessage, RouteRefreshMessage, decode_message};
 
 impl Core {
     /// Bytes arrived on a connection.
-    pub fn received(&mut self, now: Time, conn: Conn, bytes: Bytes) {
-        let Some((number, direction)) = self.conns.get(&conn).copied() else { return };
-        if let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) {
-            link.framer.push(bytes);
+    pub fn received(&mut self, now: Time, conn: ConnectionId, bytes: Bytes) {
+        let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
+        if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
+            connection.framer.push(bytes);
         }
         let mut updated = false;
         loop {
-            let Some(peer) = self.peer_mut(number) else { return };
+            let Some(peer) = self.peer_mut(peer_id) else { return };
             // A message may end the connection, and what follows it is then no longer read.
-            let Some(link) = peer.link_mut(direction).filter(|link| link.conn == Some(conn)) else { return };
-            let limit = link.limit();
-            let message = match link.framer.next(limit) {
+            let Some(connection) =
+                peer.connection_mut(direction).filter(|connection| connection.conn == Some(conn))
+            else {
+                return;
+            };
+            let limit = connection.limit();
+            let message = match connection.framer.next(limit) {
                 Ok(None) => return,
                 Ok(Some(mut bytes)) => decode_message(&mut bytes, limit),
                 Err(error) => Err(error),
@@ -28,59 +33,69 @@ impl Core {
             match message {
                 Ok(Message::Update(update)) => {
                     // The state machine only lets the time run again: once is enough for all that came together.
-                    if !(updated && self.is_established(number, direction)) {
-                        self.event(now, number, direction, Event::UpdateReceived);
+                    if !(updated && self.is_established(peer_id, direction)) {
+                        self.event(now, peer_id, direction, Event::UpdateReceived);
                     }
                     updated = true;
-                    if self.is_established(number, direction) {
-                        self.update(now, number, direction, &update);
+                    if self.is_established(peer_id, direction) {
+                        self.update(now, peer_id, direction, &update);
                     }
                 }
-                Ok(message) => self.message(now, number, direction, message),
+                Ok(message) => self.message(now, peer_id, direction, message),
                 Err(error) => {
                     peer.history.refused += 1;
-                    self.note(number, error.to_string());
-                    self.reset(now, number, direction, Event::DecodeError(error));
+                    self.record_error(peer_id, error.to_string());
+                    self.reset(now, peer_id, direction, Event::DecodeError(error));
                 }
             }
         }
     }
 
-    fn message(&mut self, now: Time, number: u16, direction: Direction, message: Message) {
+    fn message(&mut self, now: Time, peer_id: PeerId, direction: Direction, message: Message) {
         match message {
-            Message::Open(open) => self.open(now, number, direction, open),
-            Message::Keepalive => self.event(now, number, direction, Event::KeepaliveReceived),
+            Message::Open(open) => self.open(now, peer_id, direction, open),
+            Message::Keepalive => self.event(now, peer_id, direction, Event::KeepaliveReceived),
             Message::Notification(notification) => {
-                self.note_notification(number, "received", &notification);
-                self.event(now, number, direction, Event::NotificationReceived(notification));
-                self.close(number, direction);
+                self.record_notification(peer_id, "received", &notification);
+                self.event(now, peer_id, direction, Event::NotificationReceived(notification));
+                self.close(peer_id, direction);
             }
-            Message::RouteRefresh(refresh) => self.route_refresh(now, number, direction, &refresh),
+            Message::RouteRefresh(refresh) => self.route_refresh(now, peer_id, direction, &refresh),
             _ => {}
         }
     }
 
-    fn open(&mut self, now: Time, number: u16, direction: Direction, open: OpenMessage) {
+    fn open(&mut self, now: Time, peer_id: PeerId, direction: Direction, open: OpenMessage) {
         let remote_id = open.bgp_identifier;
-        self.event(now, number, direction, Event::OpenReceived(open));
-        let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) else { return };
-        if link.state() == SessionState::OpenConfirm {
-            link.negotiated = link.fsm.negotiated_shared();
-            self.collide(now, number, direction, remote_id);
+        self.event(now, peer_id, direction, Event::OpenReceived(open));
+        let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
+            return;
+        };
+        if connection.state() == SessionState::OpenConfirm {
+            connection.negotiated = connection.fsm.negotiated_shared();
+            self.resolve_collision(now, peer_id, direction, remote_id);
         }
     }
 
-    fn route_refresh(&mut self, now: Time, number: u16, direction: Direction, refresh: &RouteRefreshMessage) {
+    fn route_refresh(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        direction: Direction,
+        refresh: &RouteRefreshMessage,
+    ) {
         let (Some(afi), Some(safi)) = (refresh.afi(), refresh.safi()) else { return };
-        self.event(now, number, direction, Event::RouteRefreshReceived { afi, safi });
+        self.event(now, peer_id, direction, Event::RouteRefreshReceived { afi, safi });
         if let Some(family) = crate::family::Family::from_wire(afi, safi)
-            && self.is_established(number, direction)
+            && self.is_established(peer_id, direction)
         {
-            self.refresh(now, number, family, refresh.subtype());
+            self.refresh(now, peer_id, family, refresh.subtype());
         }
     }
 
-    fn is_established(&self, number: u16, direction: Direction) -> bool {
-        self.peer(number).and_then(|peer| peer.link(direction)).is_some_and(|link| link.is_established())
+    fn is_established(&self, peer_id: PeerId, direction: Direction) -> bool {
+        self.peer(peer_id)
+            .and_then(|peer| peer.connection(direction))
+            .is_some_and(|connection| connection.is_established())
     }
 }

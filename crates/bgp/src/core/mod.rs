@@ -1,9 +1,10 @@
-//! The speaker without I/O: connections, bytes, commands and the time go in; bytes, connection orders and route
-//! changes come out. Any sequence of inputs is valid.
+//! The speaker without I/O: connections, bytes, commands and the time go in; bytes, requests to connect and to close
+//! and route changes come out. Any sequence of inputs is valid.
 
 mod advertise;
 mod connect;
 mod encode;
+mod fast_decode;
 mod install;
 mod message;
 mod open;
@@ -14,13 +15,13 @@ mod refresh;
 mod restart;
 mod session;
 mod status;
-mod usual;
 
 use crate::config::{Config, ConfigError};
 use crate::family::{Family, PerFamily, Prefix};
+use crate::id::PeerId;
 use crate::rib::attrs::{Attrs, Interner};
 use crate::rib::decide::Origin;
-use crate::rib::table::{Effect, LOCAL, Path, Table};
+use crate::rib::table::{Effect, Path, Table};
 use crate::timers::{Time, Timers};
 use bytes::Bytes;
 use ipnet::IpNet;
@@ -36,15 +37,15 @@ pub use status::{PeerState, PeerStatus, RouteStatus, Status};
 
 /// A TCP connection, numbered by the core and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Conn(pub u64);
+pub struct ConnectionId(pub u64);
 
 /// What the owner of the sockets must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum SocketRequest {
     /// Make a connection, then call [`Core::connected`] or [`Core::closed`].
-    Connect { conn: Conn, dial: Dial },
+    Connect { conn: ConnectionId, dial: Dial },
     /// Write the last bytes, then close. The connection is not spoken of again.
-    Close { conn: Conn, last: Bytes },
+    Close { conn: ConnectionId, last: Bytes },
 }
 
 /// How a connection to a peer is made.
@@ -59,9 +60,9 @@ pub struct Dial {
 /// How a speaker ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Connections are cut without a word: peers that know graceful restart keep our routes for a while.
+    /// Connections are closed without a NOTIFICATION: peers with graceful restart keep our routes for a while.
     Graceful,
-    /// Peers are told to forget us, and why.
+    /// Peers get a NOTIFICATION (Cease, Administrative Shutdown) with the reason.
     Administrative { reason: String },
 }
 
@@ -81,9 +82,9 @@ pub struct Core {
     rib: Rib,
     interner: Interner,
     timers: Timers,
-    conns: HashMap<Conn, (u16, Direction)>,
+    conns: HashMap<ConnectionId, (PeerId, Direction)>,
     next_conn: u64,
-    orders: VecDeque<Order>,
+    requests: VecDeque<SocketRequest>,
     restart: restart::Restart,
     /// Where the kernel's reader is.
     installed: PerFamily<u64>,
@@ -110,7 +111,7 @@ impl Core {
             timers: Timers::default(),
             conns: HashMap::new(),
             next_conn: 1,
-            orders: VecDeque::new(),
+            requests: VecDeque::new(),
             installed: Core::install_start(),
             completed: false,
             encodings: encode::Cache::default(),
@@ -124,14 +125,14 @@ impl Core {
     }
 
     /// What the owner of the sockets must do next.
-    pub fn order(&mut self) -> Option<Order> {
-        self.orders.pop_front()
+    pub fn next_request(&mut self) -> Option<SocketRequest> {
+        self.requests.pop_front()
     }
 
-    /// Announces a route of our own, or changes what is said of it.
+    /// Advertises a route that originates here, or changes its attributes.
     pub fn originate(&mut self, net: IpNet, attrs: Attrs) {
         let attrs = self.interner.intern(attrs);
-        let path = Path { attrs, path_id: 0, peer: LOCAL, epoch: 0 };
+        let path = Path { attrs, path_id: 0, peer: PeerId::LOCAL, epoch: 0 };
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
         match net {
@@ -140,17 +141,17 @@ impl Core {
         };
     }
 
-    /// Takes a route of our own back. One that was not announced is no error.
+    /// Withdraws a route that originates here. One that was not advertised is no error.
     pub fn withdraw(&mut self, net: IpNet) {
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
         match net {
-            IpNet::V4(_) => remove(&mut self.rib.v4, net, LOCAL, origin),
-            IpNet::V6(_) => remove(&mut self.rib.v6, net, LOCAL, origin),
+            IpNet::V4(_) => remove(&mut self.rib.v4, net, PeerId::LOCAL, origin),
+            IpNet::V6(_) => remove(&mut self.rib.v6, net, PeerId::LOCAL, origin),
         };
     }
 
-    /// Every route of our own has been announced once. Until then peers are not told that they know all.
+    /// Every route that originates here has been given once. Until then End-of-RIB is not sent.
     pub fn local_complete(&mut self, now: Time) {
         self.restart.local_complete = true;
         self.check_restart(now);
@@ -172,36 +173,36 @@ impl Core {
         }
     }
 
-    /// Ends all sessions. Nothing but [`Core::order`] and [`Core::status`] makes sense afterwards.
+    /// Ends all sessions. Nothing but [`Core::next_request`] and [`Core::status`] makes sense afterwards.
     pub fn shutdown(&mut self, now: Time, how: &Shutdown) {
         self.down = true;
-        for number in self.numbers() {
-            self.stop_peer(now, number, how);
+        for peer_id in self.peer_ids() {
+            self.stop_peer(now, peer_id, how);
         }
     }
 
-    fn numbers(&self) -> Vec<u16> {
-        self.peers.iter().flatten().map(|peer| peer.number).collect()
+    fn peer_ids(&self) -> Vec<PeerId> {
+        self.peers.iter().flatten().map(|peer| peer.id).collect()
     }
 
-    fn peer(&self, number: u16) -> Option<&Peer> {
-        self.peers.get(usize::from(number)).and_then(Option::as_ref)
+    fn peer(&self, peer_id: PeerId) -> Option<&Peer> {
+        self.peers.get(peer_id.index()).and_then(Option::as_ref)
     }
 
-    fn peer_mut(&mut self, number: u16) -> Option<&mut Peer> {
-        self.peers.get_mut(usize::from(number)).and_then(Option::as_mut)
+    fn peer_mut(&mut self, peer_id: PeerId) -> Option<&mut Peer> {
+        self.peers.get_mut(peer_id.index()).and_then(Option::as_mut)
     }
 
-    fn new_conn(&mut self, peer: u16, direction: Direction) -> Conn {
-        let conn = Conn(self.next_conn);
+    fn new_conn(&mut self, peer: PeerId, direction: Direction) -> ConnectionId {
+        let conn = ConnectionId(self.next_conn);
         self.next_conn += 1;
         self.conns.insert(conn, (peer, direction));
         conn
     }
 
     /// Removes a peer's paths of a family: all, or those it has not repeated since its epoch began.
-    fn drop_paths(&mut self, number: u16, family: Family, stale_only: bool) {
-        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
+    fn drop_paths(&mut self, peer_id: PeerId, family: Family, stale_only: bool) {
+        let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         let received = peer.received.get_mut(family);
         let keep = stale_only.then_some(*peer.epoch.get(family));
         if *received == 0 {
@@ -210,22 +211,22 @@ impl Core {
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
         let removed = match family {
-            Family::V4 => self.rib.v4.remove_peer(number, keep, origin),
-            Family::V6 => self.rib.v6.remove_peer(number, keep, origin),
+            Family::V4 => self.rib.v4.remove_peer(peer_id, keep, origin),
+            Family::V6 => self.rib.v6.remove_peer(peer_id, keep, origin),
         };
         *received = received.saturating_sub(removed as u32);
     }
 }
 
-fn origin_of(origins: &[Origin], peer: u16) -> Origin {
-    origins.get(usize::from(peer)).copied().unwrap_or(Origin::LOCAL)
+fn origin_of(origins: &[Origin], peer: PeerId) -> Origin {
+    origins.get(peer.index()).copied().unwrap_or(Origin::LOCAL)
 }
 
 fn insert<P: Prefix>(
     table: &mut Table<P>,
     net: IpNet,
     path: Path,
-    origin: impl Fn(u16) -> Origin,
+    origin: impl Fn(PeerId) -> Origin,
 ) -> Option<Effect> {
     P::from_net(net).map(|prefix| table.insert(prefix, path, origin))
 }
@@ -233,19 +234,19 @@ fn insert<P: Prefix>(
 fn remove<P: Prefix>(
     table: &mut Table<P>,
     net: IpNet,
-    peer: u16,
-    origin: impl Fn(u16) -> Origin,
+    peer: PeerId,
+    origin: impl Fn(PeerId) -> Origin,
 ) -> Option<Effect> {
     P::from_net(net).map(|prefix| table.remove(prefix, peer, 0, origin))
 }
 
 /// The table of a family, for code that is the same for both.
-trait Holds<P> {
+trait FamilyTable<P> {
     fn table(&self) -> &Table<P>;
     fn table_mut(&mut self) -> &mut Table<P>;
 }
 
-impl Holds<Ipv4Prefix> for Rib {
+impl FamilyTable<Ipv4Prefix> for Rib {
     fn table(&self) -> &Table<Ipv4Prefix> {
         &self.v4
     }
@@ -254,7 +255,7 @@ impl Holds<Ipv4Prefix> for Rib {
     }
 }
 
-impl Holds<Ipv6Prefix> for Rib {
+impl FamilyTable<Ipv6Prefix> for Rib {
     fn table(&self) -> &Table<Ipv6Prefix> {
         &self.v6
     }
@@ -264,4 +265,4 @@ impl Holds<Ipv6Prefix> for Rib {
 }
 
 /// Attributes shared by all who use them.
-type Shared = Arc<Attrs>;
+type SharedAttrs = Arc<Attrs>;

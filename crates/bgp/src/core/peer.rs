@@ -1,10 +1,11 @@
 //! What is remembered of one peer.
 
-use super::advertise::Outlet;
-use super::{Conn, Direction};
+use super::advertise::AdjRibOut;
+use super::{ConnectionId, Direction};
 use crate::config::{Config, PeerConfig};
 use crate::family::{Family, PerFamily};
 use crate::frame::Framer;
+use crate::id::PeerId;
 use crate::timers::Time;
 use bytes::BytesMut;
 use rustbgpd_fsm::{NegotiatedSession, Session, SessionState};
@@ -15,23 +16,23 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub name: Arc<str>,
-    pub number: u16,
+    pub id: PeerId,
     pub config: PeerConfig,
     pub local_as: u32,
     /// The connection we make. It exists also while there is none, in Connect or Active.
-    pub out: Link,
+    pub outgoing: PeerConnection,
     /// The connection we accepted.
-    pub incoming: Option<Link>,
-    /// How long the next rest after an error is.
-    pub rest: Duration,
-    /// Grows with every reason to doubt what the peer said; paths of older epochs are stale.
+    pub incoming: Option<PeerConnection>,
+    /// How long the peer stays in Idle after the next error.
+    pub idle_hold: Duration,
+    /// Grows whenever the peer's routes become stale; paths of older epochs are stale.
     pub epoch: PerFamily<u8>,
     /// Paths of the peer in our table.
     pub received: PerFamily<u32>,
-    /// What is being told to the peer; there while the session is up and carries the family.
-    pub outlets: PerFamily<Option<Outlet>>,
-    /// The peer has told all it knows since the session came up.
-    pub told_all: PerFamily<bool>,
+    /// The Adj-RIB-Out of each family that the session carries, while it is up.
+    pub adj_ribs_out: PerFamily<Option<AdjRibOut>>,
+    /// The peer has sent End-of-RIB since the session came up.
+    pub end_of_rib_received: PerFamily<bool>,
     pub history: History,
 }
 
@@ -52,9 +53,9 @@ pub(super) struct History {
 
 /// One of the two possible connections of a peer.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PeerConnection {
     pub fsm: Session,
-    pub conn: Option<Conn>,
+    pub conn: Option<ConnectionId>,
     pub framer: Framer,
     /// Messages to send before any UPDATE.
     pub control: BytesMut,
@@ -63,9 +64,9 @@ pub(super) struct Link {
     pub negotiated: Option<Arc<NegotiatedSession>>,
 }
 
-impl Link {
-    pub fn new(fsm: Session) -> Link {
-        Link {
+impl PeerConnection {
+    pub fn new(fsm: Session) -> PeerConnection {
+        PeerConnection {
             fsm,
             conn: None,
             framer: Framer::default(),
@@ -93,18 +94,18 @@ impl Link {
 }
 
 impl Peer {
-    pub fn new(number: u16, name: String, config: PeerConfig, all: &Config, now: Time) -> Peer {
+    pub fn new(id: PeerId, name: String, config: PeerConfig, all: &Config, now: Time) -> Peer {
         Peer {
             name: name.into(),
-            number,
+            id,
             local_as: all.local_as(&config),
-            out: Link::new(Session::new(super::open::fsm_config(all, &config))),
+            outgoing: PeerConnection::new(Session::new(super::open::fsm_config(all, &config))),
             incoming: None,
-            rest: config.idle_hold.0,
+            idle_hold: config.idle_hold.0,
             epoch: PerFamily::default(),
             received: PerFamily::default(),
-            outlets: PerFamily::default(),
-            told_all: PerFamily::default(),
+            adj_ribs_out: PerFamily::default(),
+            end_of_rib_received: PerFamily::default(),
             history: History { since: now, ..History::default() },
             config,
         }
@@ -114,29 +115,29 @@ impl Peer {
         self.config.remote_as != self.local_as
     }
 
-    pub fn link(&self, direction: Direction) -> Option<&Link> {
+    pub fn connection(&self, direction: Direction) -> Option<&PeerConnection> {
         match direction {
-            Direction::Out => Some(&self.out),
-            Direction::In => self.incoming.as_ref(),
+            Direction::Outgoing => Some(&self.outgoing),
+            Direction::Incoming => self.incoming.as_ref(),
         }
     }
 
-    pub fn link_mut(&mut self, direction: Direction) -> Option<&mut Link> {
+    pub fn connection_mut(&mut self, direction: Direction) -> Option<&mut PeerConnection> {
         match direction {
-            Direction::Out => Some(&mut self.out),
-            Direction::In => self.incoming.as_mut(),
+            Direction::Outgoing => Some(&mut self.outgoing),
+            Direction::Incoming => self.incoming.as_mut(),
         }
     }
 
     /// The connection that carries the session, once it is up.
-    pub fn established(&self) -> Option<(Direction, &Link)> {
-        [Direction::Out, Direction::In]
-            .into_iter()
-            .find_map(|direction| self.link(direction).filter(|l| l.is_established()).map(|l| (direction, l)))
+    pub fn established(&self) -> Option<(Direction, &PeerConnection)> {
+        [Direction::Outgoing, Direction::Incoming].into_iter().find_map(|direction| {
+            self.connection(direction).filter(|l| l.is_established()).map(|l| (direction, l))
+        })
     }
 
     pub fn negotiated(&self) -> Option<&Arc<NegotiatedSession>> {
-        self.established().and_then(|(_, link)| link.negotiated.as_ref())
+        self.established().and_then(|(_, connection)| connection.negotiated.as_ref())
     }
 
     /// The session is up and the peer would wait for us, and we for it, after a restart.
@@ -156,6 +157,6 @@ impl Peer {
 
     /// Our address on the session.
     pub fn local_address(&self) -> Option<IpAddr> {
-        self.established().and_then(|(_, link)| link.local).map(|local| local.ip())
+        self.established().and_then(|(_, connection)| connection.local).map(|local| local.ip())
     }
 }

@@ -1,8 +1,9 @@
 //! What a peer's UPDATE does to our table: errors as RFC 7606 wants them, loop checks, the import filter.
 
-use super::{Core, Direction, Holds, Rib, Shared, origin_of, usual};
+use super::{Core, Direction, FamilyTable, Rib, SharedAttrs, fast_decode, origin_of};
 use crate::family::{Family, Prefix};
-use crate::filter::{Asked, Filter, Outcome, PeerKind, Source};
+use crate::filter::{Filter, Outcome, PeerType, RouteContext, Source};
+use crate::id::PeerId;
 use crate::rib::attrs::{Attrs, Interner};
 use crate::rib::codec::{self, Decoded};
 use crate::rib::table::{Effect, Path};
@@ -23,50 +24,56 @@ use tracing::debug;
 pub(super) type Entries<P> = Vec<(P, u32)>;
 
 /// What is needed of a peer to judge its routes.
-struct Judge {
+struct ImportPolicy {
     external: bool,
     epoch: u8,
     filter: Arc<Filter>,
 }
 
 impl Core {
-    pub(super) fn update(&mut self, now: Time, number: u16, direction: Direction, update: &UpdateMessage) {
-        let Some(peer) = self.peer_mut(number) else { return };
+    pub(super) fn update(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        direction: Direction,
+        update: &UpdateMessage,
+    ) {
+        let Some(peer) = self.peer_mut(peer_id) else { return };
         peer.history.updates_in += 1;
-        if self.usual_update(number, update) {
-            return self.check_limit(now, number, direction);
+        if self.fast_update(peer_id, update) {
+            return self.check_limit(now, peer_id, direction);
         }
-        let Some(peer) = self.peer(number) else { return };
+        let Some(peer) = self.peer(peer_id) else { return };
         let external = peer.external();
         let Some(negotiated) = peer.negotiated() else { return };
-        let (four_octet_as, several) = (negotiated.four_octet_as, several_paths(negotiated));
-        let body = several.contains(&Family::V4.wire());
-        let parsed = match update.parse_revised(four_octet_as, !external, body, &several) {
+        let (four_octet_as, add_path) = (negotiated.four_octet_as, add_path_receive_families(negotiated));
+        let body = add_path.contains(&Family::V4.wire());
+        let parsed = match update.parse_revised(four_octet_as, !external, body, &add_path) {
             Ok(parsed) => parsed,
-            Err(error) => return self.refuse(now, number, direction, &error),
+            Err(error) => return self.refuse(now, peer_id, direction, &error),
         };
-        let verdict = match judge(&parsed) {
-            Verdict::Reset(notification) => {
-                self.count_refused(number);
-                self.event(now, number, direction, Event::UpdateValidationError(notification));
+        let verdict = match error_handling(&parsed) {
+            ErrorHandling::SessionReset(notification) => {
+                self.count_refused(peer_id);
+                self.event(now, peer_id, direction, Event::UpdateValidationError(notification));
                 return;
             }
             verdict => verdict,
         };
-        self.apply(now, number, parsed, matches!(verdict, Verdict::Withdraw));
-        self.check_limit(now, number, direction);
+        self.apply(now, peer_id, parsed, matches!(verdict, ErrorHandling::TreatAsWithdraw));
+        self.check_limit(now, peer_id, direction);
     }
 
-    fn count_refused(&mut self, number: u16) {
-        if let Some(peer) = self.peer_mut(number) {
+    fn count_refused(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.peer_mut(peer_id) {
             peer.history.refused += 1;
         }
     }
 
     /// Takes in a message that is plainly well-formed and only announces or only withdraws IPv4 routes. False: it is
     /// another, and nothing has been done.
-    fn usual_update(&mut self, number: u16, update: &UpdateMessage) -> bool {
-        let Some(peer) = self.peer(number) else { return false };
+    fn fast_update(&mut self, peer_id: PeerId, update: &UpdateMessage) -> bool {
+        let Some(peer) = self.peer(peer_id) else { return false };
         let Some(negotiated) = peer.negotiated() else { return false };
         let plain = negotiated.four_octet_as
             && negotiated.add_path_families.is_empty()
@@ -77,33 +84,34 @@ impl Core {
         if !plain || !(announces || withdraws) {
             return false;
         }
-        let attrs = usual::attributes(path_attributes, peer.external());
+        let attrs = fast_decode::attributes(path_attributes, peer.external());
         if announces && attrs.is_none() {
             return false;
         }
         let mut entries = std::mem::take(&mut self.entries);
         entries.clear();
-        let understood = usual::prefixes(if announces { announced } else { gone }, &mut entries).is_some();
+        let understood =
+            fast_decode::prefixes(if announces { announced } else { gone }, &mut entries).is_some();
         match attrs {
             _ if !understood => {}
-            Some(attrs) => self.admit(number, attrs, &entries, false),
-            None => self.remove_all(number, &entries),
+            Some(attrs) => self.admit(peer_id, attrs, &entries, false),
+            None => self.remove_all(peer_id, &entries),
         }
         self.entries = entries;
         understood
     }
 
     /// The message cannot be understood at all: the session ends.
-    fn refuse(&mut self, now: Time, number: u16, direction: Direction, error: &DecodeError) {
+    fn refuse(&mut self, now: Time, peer_id: PeerId, direction: Direction, error: &DecodeError) {
         let (code, subcode, data) = error.to_notification();
-        self.count_refused(number);
-        self.note(number, error.to_string());
+        self.count_refused(peer_id);
+        self.record_error(peer_id, error.to_string());
         let notification = NotificationMessage::new(code, subcode, data);
-        self.event(now, number, direction, Event::UpdateValidationError(notification));
+        self.event(now, peer_id, direction, Event::UpdateValidationError(notification));
     }
 
-    fn apply(&mut self, now: Time, number: u16, parsed: RevisedParsedUpdate, withdraw: bool) {
-        let Some(peer) = self.peer_mut(number) else { return };
+    fn apply(&mut self, now: Time, peer_id: PeerId, parsed: RevisedParsedUpdate, withdraw: bool) {
+        let Some(peer) = self.peer_mut(peer_id) else { return };
         let external = peer.external();
         let families = peer.families();
         if withdraw {
@@ -116,7 +124,7 @@ impl Core {
             codec::decode(parsed.update.attributes, external);
 
         if empty && no_attributes && families.contains(&Family::V4) {
-            return self.end_of_rib(now, number, Family::V4);
+            return self.end_of_rib(now, peer_id, Family::V4);
         }
         let mut gone: Entries<Ipv4Prefix> =
             parsed.update.withdrawn.iter().map(|entry| (entry.prefix, entry.path_id)).collect();
@@ -130,20 +138,20 @@ impl Core {
                 && reach.is_none()
                 && let Some(family) = family.filter(|family| families.contains(family))
             {
-                return self.end_of_rib(now, number, family);
+                return self.end_of_rib(now, peer_id, family);
             }
             split(&unreach.withdrawn, &mut gone, &mut gone_v6);
         }
         if families.contains(&Family::V6) {
-            self.remove_all(number, &gone_v6);
+            self.remove_all(peer_id, &gone_v6);
         }
         if families.contains(&Family::V4) {
-            self.remove_all(number, &gone);
+            self.remove_all(peer_id, &gone);
             attrs.next_hop = next_hop;
             match reach.is_some() {
-                true => self.admit(number, attrs.clone(), &announced, withdraw),
+                true => self.admit(peer_id, attrs.clone(), &announced, withdraw),
                 // The usual case.
-                false => return self.admit(number, attrs, &announced, withdraw),
+                false => return self.admit(peer_id, attrs, &announced, withdraw),
             }
         }
         let Some(reach) = reach else { return };
@@ -157,73 +165,73 @@ impl Core {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         split(&reach.announced, &mut v4, &mut v6);
         match family {
-            Family::V4 => self.admit(number, attrs, &v4, withdraw || foreign),
-            Family::V6 => self.admit(number, attrs, &v6, withdraw || foreign),
+            Family::V4 => self.admit(peer_id, attrs, &v4, withdraw || foreign),
+            Family::V6 => self.admit(peer_id, attrs, &v6, withdraw || foreign),
         }
     }
 
     /// Takes routes into the table, or out of it where they may not be used.
-    fn admit<P: Prefix>(&mut self, number: u16, attrs: Attrs, entries: &Entries<P>, withdraw: bool)
+    fn admit<P: Prefix>(&mut self, peer_id: PeerId, attrs: Attrs, entries: &Entries<P>, withdraw: bool)
     where
-        Rib: Holds<P>,
+        Rib: FamilyTable<P>,
     {
         if entries.is_empty() {
             return;
         }
-        let Some(peer) = self.peer(number) else { return };
-        let judge = Judge {
+        let Some(peer) = self.peer(peer_id) else { return };
+        let policy = ImportPolicy {
             external: peer.external(),
             epoch: *peer.epoch.get(P::FAMILY),
             filter: peer.config.import.clone(),
         };
-        if withdraw || self.is_loop(number, &attrs) {
-            return self.remove_all(number, entries);
+        if withdraw || self.is_loop(peer_id, &attrs) {
+            return self.remove_all(peer_id, entries);
         }
         let shared = self.interner.intern(attrs);
         let mut added = 0u32;
         let mut removed = 0u32;
         for (prefix, path_id) in entries {
-            let attrs = match judge.filter(&mut self.interner, *prefix, &shared) {
+            let attrs = match policy.filter(&mut self.interner, *prefix, &shared) {
                 Some(attrs) => attrs,
                 None => {
                     let origins = &self.origins;
                     let origin = |peer| origin_of(origins, peer);
-                    let effect = self.rib.table_mut().remove(*prefix, number, *path_id, origin);
+                    let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
                     removed += u32::from(effect == Effect::Removed);
                     continue;
                 }
             };
-            let path = Path { attrs, path_id: *path_id, peer: number, epoch: judge.epoch };
+            let path = Path { attrs, path_id: *path_id, peer: peer_id, epoch: policy.epoch };
             let origins = &self.origins;
             let effect = self.rib.table_mut().insert(*prefix, path, |peer| origin_of(origins, peer));
             added += u32::from(effect == Effect::Added);
         }
-        if let Some(peer) = self.peer_mut(number) {
+        if let Some(peer) = self.peer_mut(peer_id) {
             let received = peer.received.get_mut(P::FAMILY);
             *received = (*received + added).saturating_sub(removed);
         }
     }
 
-    fn remove_all<P: Prefix>(&mut self, number: u16, entries: &Entries<P>)
+    fn remove_all<P: Prefix>(&mut self, peer_id: PeerId, entries: &Entries<P>)
     where
-        Rib: Holds<P>,
+        Rib: FamilyTable<P>,
     {
         let mut removed = 0u32;
         for (prefix, path_id) in entries {
             let origins = &self.origins;
             let origin = |peer| origin_of(origins, peer);
-            let effect = self.rib.table_mut().remove(*prefix, number, *path_id, origin);
+            let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
             removed += u32::from(effect == Effect::Removed);
         }
-        if let Some(peer) = self.peer_mut(number) {
+        if let Some(peer) = self.peer_mut(peer_id) {
             let received = peer.received.get_mut(P::FAMILY);
             *received = received.saturating_sub(removed);
         }
     }
 
     /// Whether a route has been here before, or leads to ourselves.
-    fn is_loop(&self, number: u16, attrs: &Attrs) -> bool {
-        let Some(peer) = self.peer(number) else { return true };
+    fn is_loop(&self, peer_id: PeerId, attrs: &Attrs) -> bool {
+        let Some(peer) = self.peer(peer_id) else { return true };
         let own = |asn: &&u32| **asn == self.config.asn || **asn == peer.local_as;
         let seen = attrs.as_path.iter().filter(own).count();
         let ours = |address: IpAddr| {
@@ -241,20 +249,25 @@ impl Core {
         self.peers.iter().flatten().any(|peer| peer.config.reflect == Some(cluster))
     }
 
-    fn check_limit(&mut self, now: Time, number: u16, direction: Direction) {
-        let Some(peer) = self.peer(number) else { return };
+    fn check_limit(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
+        let Some(peer) = self.peer(peer_id) else { return };
         let Some(limit) = peer.config.max_prefixes else { return };
         if Family::ALL.into_iter().any(|family| *peer.received.get(family) > limit) {
-            self.too_many(now, number, direction);
+            self.max_prefixes_exceeded(now, peer_id, direction);
         }
     }
 }
 
-impl Judge {
-    fn filter<P: Prefix>(&self, interner: &mut Interner, prefix: P, attrs: &Shared) -> Option<Shared> {
-        let peer = if self.external { PeerKind::External } else { PeerKind::Internal };
-        let asked = Asked { prefix: prefix.net(), source: Source::Peers, peer };
-        match self.filter.run(&asked, attrs) {
+impl ImportPolicy {
+    fn filter<P: Prefix>(
+        &self,
+        interner: &mut Interner,
+        prefix: P,
+        attrs: &SharedAttrs,
+    ) -> Option<SharedAttrs> {
+        let peer = if self.external { PeerType::External } else { PeerType::Internal };
+        let route = RouteContext { prefix: prefix.net(), source: Source::Peers, peer };
+        match self.filter.run(&route, attrs) {
             Outcome::Reject => None,
             Outcome::Same => Some(attrs.clone()),
             Outcome::Changed(changed) => Some(interner.intern(changed)),
@@ -262,14 +275,14 @@ impl Judge {
     }
 }
 
-pub(super) enum Verdict {
-    Fine,
-    Withdraw,
-    Reset(NotificationMessage),
+pub(super) enum ErrorHandling {
+    None,
+    TreatAsWithdraw,
+    SessionReset(NotificationMessage),
 }
 
 /// The strongest of what RFC 7606 asks for.
-pub(super) fn judge(parsed: &RevisedParsedUpdate) -> Verdict {
+pub(super) fn error_handling(parsed: &RevisedParsedUpdate) -> ErrorHandling {
     let update = &parsed.update;
     let body = !update.announced.is_empty();
     let reach = update.attributes.iter().any(|attribute| {
@@ -280,7 +293,7 @@ pub(super) fn judge(parsed: &RevisedParsedUpdate) -> Verdict {
         && malformed.disposition == ErrorDisposition::SessionReset
     {
         let (code, subcode, data) = malformed.error.to_notification();
-        return Verdict::Reset(NotificationMessage::new(code, subcode, data));
+        return ErrorHandling::SessionReset(NotificationMessage::new(code, subcode, data));
     }
     // Internal peers may leave NEXT_HOP out by mistake; a route without one is of no use.
     let invalid = validate_update_attributes(&update.attributes, body || reach, body, true).err();
@@ -288,14 +301,14 @@ pub(super) fn judge(parsed: &RevisedParsedUpdate) -> Verdict {
         && error.disposition == ErrorDisposition::SessionReset
     {
         let data = Bytes::copy_from_slice(&error.data);
-        return Verdict::Reset(NotificationMessage::new(
+        return ErrorHandling::SessionReset(NotificationMessage::new(
             NotificationCode::UpdateMessage,
             error.subcode,
             data,
         ));
     }
     let withdraw = worst.is_some_and(|malformed| malformed.disposition == ErrorDisposition::TreatAsWithdraw);
-    if withdraw || invalid.is_some() { Verdict::Withdraw } else { Verdict::Fine }
+    if withdraw || invalid.is_some() { ErrorHandling::TreatAsWithdraw } else { ErrorHandling::None }
 }
 
 fn split(entries: &[NlriEntry], v4: &mut Entries<Ipv4Prefix>, v6: &mut Entries<Ipv6Prefix>) {
@@ -308,7 +321,7 @@ fn split(entries: &[NlriEntry], v4: &mut Entries<Ipv4Prefix>, v6: &mut Entries<I
 }
 
 /// The families in which the peer numbers its paths.
-fn several_paths(negotiated: &rustbgpd_fsm::NegotiatedSession) -> Vec<(Afi, Safi)> {
+fn add_path_receive_families(negotiated: &rustbgpd_fsm::NegotiatedSession) -> Vec<(Afi, Safi)> {
     negotiated
         .add_path_families
         .iter()

@@ -4,6 +4,7 @@ use super::Core;
 use super::peer::Peer;
 use crate::config::{Config, ConfigError, PeerConfig};
 use crate::family::Family;
+use crate::id::PeerId;
 use crate::rib::decide::Origin;
 use crate::timers::{Time, Timer};
 use rustbgpd_wire::notification::cease_subcode;
@@ -33,23 +34,23 @@ impl Core {
         if multipath {
             self.install_again();
         }
-        let known: Vec<(u16, Arc<str>)> =
-            self.peers.iter().flatten().map(|peer| (peer.number, peer.name.clone())).collect();
-        for (number, name) in &known {
+        let known: Vec<(PeerId, Arc<str>)> =
+            self.peers.iter().flatten().map(|peer| (peer.id, peer.name.clone())).collect();
+        for (peer_id, name) in &known {
             if !peers.contains_key(&**name) {
-                self.remove_peer(now, *number);
+                self.remove_peer(now, *peer_id);
             }
         }
         for (name, new) in peers {
-            let number = known.iter().find(|(_, known)| **known == *name).map(|(number, _)| *number);
-            match number {
+            let peer_id = known.iter().find(|(_, known)| **known == *name).map(|(peer_id, _)| *peer_id);
+            match peer_id {
                 None => self.add_peer(now, name, new),
-                Some(number) => {
-                    let Some(peer) = self.peer(number) else { continue };
+                Some(peer_id) => {
+                    let Some(peer) = self.peer(peer_id) else { continue };
                     let mut needs = needs(&peer.config, &new);
                     needs.session |= identity || self.config.local_as(&new) != peer.local_as;
                     needs.export |= addresses;
-                    self.change_peer(now, number, new, &needs);
+                    self.change_peer(now, peer_id, new, &needs);
                 }
             }
         }
@@ -58,7 +59,7 @@ impl Core {
     }
 
     pub(super) fn add_peer(&mut self, now: Time, name: String, config: PeerConfig) {
-        let number = match self.peers.iter().skip(1).position(Option::is_none) {
+        let index = match self.peers.iter().skip(1).position(Option::is_none) {
             Some(free) => free + 1,
             None => {
                 self.peers.push(None);
@@ -66,69 +67,69 @@ impl Core {
                 self.peers.len() - 1
             }
         };
-        let Ok(number) = u16::try_from(number) else {
+        let Some(peer_id) = PeerId::from_index(index) else {
             self.peers.pop();
             self.origins.pop();
             tracing::error!(name, "more peers than can be numbered");
             return;
         };
-        let peer = Peer::new(number, name, config, &self.config, now);
-        if let Some(origin) = self.origins.get_mut(usize::from(number)) {
+        let peer = Peer::new(peer_id, name, config, &self.config, now);
+        if let Some(origin) = self.origins.get_mut(peer_id.index()) {
             *origin = Origin {
                 external: peer.external(),
                 router_id: Ipv4Addr::UNSPECIFIED,
                 address: peer.config.address,
             };
         }
-        if let Some(slot) = self.peers.get_mut(usize::from(number)) {
+        if let Some(slot) = self.peers.get_mut(peer_id.index()) {
             *slot = Some(peer);
         }
-        self.start_peer(now, number);
+        self.start_peer(now, peer_id);
     }
 
-    fn remove_peer(&mut self, now: Time, number: u16) {
-        self.end(now, number, cease_subcode::PEER_DECONFIGURED);
-        if let Some(slot) = self.peers.get_mut(usize::from(number)) {
+    fn remove_peer(&mut self, now: Time, peer_id: PeerId) {
+        self.end(now, peer_id, cease_subcode::PEER_DECONFIGURED);
+        if let Some(slot) = self.peers.get_mut(peer_id.index()) {
             *slot = None;
         }
     }
 
     /// Ends whatever a peer has: connections, timers, routes.
-    fn end(&mut self, now: Time, number: u16, subcode: u8) {
-        for direction in [super::Direction::In, super::Direction::Out] {
-            self.cease(now, number, direction, subcode);
-            self.abandon(now, number, direction);
+    fn end(&mut self, now: Time, peer_id: PeerId, subcode: u8) {
+        for direction in [super::Direction::Incoming, super::Direction::Outgoing] {
+            self.cease(now, peer_id, direction, subcode);
+            self.discard_connection(now, peer_id, direction);
         }
         for family in Family::ALL {
-            self.drop_paths(number, family, false);
+            self.drop_paths(peer_id, family, false);
         }
-        self.timers.stop_all(number);
+        self.timers.stop_all(peer_id);
     }
 
-    fn change_peer(&mut self, now: Time, number: u16, new: PeerConfig, needs: &Needs) {
+    fn change_peer(&mut self, now: Time, peer_id: PeerId, new: PeerConfig, needs: &Needs) {
         if needs.session {
-            let Some(name) = self.peer(number).map(|peer| peer.name.to_string()) else { return };
-            self.end(now, number, cease_subcode::OTHER_CONFIGURATION_CHANGE);
-            if let Some(slot) = self.peers.get_mut(usize::from(number)) {
+            let Some(name) = self.peer(peer_id).map(|peer| peer.name.to_string()) else { return };
+            self.end(now, peer_id, cease_subcode::OTHER_CONFIGURATION_CHANGE);
+            if let Some(slot) = self.peers.get_mut(peer_id.index()) {
                 *slot = None;
             }
             return self.add_peer(now, name, new);
         }
-        let Some(peer) = self.peer_mut(number) else { return };
+        let Some(peer) = self.peer_mut(peer_id) else { return };
         let passive = new.passive && !peer.config.passive;
         let active = !new.passive && peer.config.passive;
         peer.config = new;
         if needs.export {
-            Family::ALL.into_iter().for_each(|family| self.tell_again(number, family));
+            Family::ALL.into_iter().for_each(|family| self.readvertise(peer_id, family));
         }
         if needs.import {
-            self.ask_again(now, number);
+            self.request_routes(now, peer_id);
         }
         if passive {
-            self.timers.stop(number, Timer::Connect);
+            self.timers.stop(peer_id, Timer::Connect);
         }
-        if active && self.peer(number).is_some_and(|peer| peer.established().is_none()) {
-            self.start_peer(now, number);
+        if active && self.peer(peer_id).is_some_and(|peer| peer.established().is_none()) {
+            self.start_peer(now, peer_id);
         }
     }
 }

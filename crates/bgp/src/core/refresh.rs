@@ -2,62 +2,69 @@
 
 use super::{Core, Direction};
 use crate::family::Family;
+use crate::id::PeerId;
 use crate::timers::{Time, Timer};
 use rustbgpd_wire::{Message, RouteRefreshMessage, RouteRefreshSubtype};
 
 impl Core {
     /// The peer asks for our routes again, or says that it begins or has finished repeating its own.
-    pub(super) fn refresh(&mut self, now: Time, number: u16, family: Family, subtype: RouteRefreshSubtype) {
+    pub(super) fn refresh(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        family: Family,
+        subtype: RouteRefreshSubtype,
+    ) {
         match subtype {
-            RouteRefreshSubtype::Normal => self.tell_again(number, family),
+            RouteRefreshSubtype::Normal => self.readvertise(peer_id, family),
             RouteRefreshSubtype::BoRR => {
-                self.doubt(number, family);
-                self.timers.set(number, Timer::Stale(family), now + self.config.restart_wait);
+                self.mark_stale(peer_id, family);
+                self.timers.set(peer_id, Timer::Stale(family), now + self.config.restart_wait);
             }
-            RouteRefreshSubtype::EoRR => self.end_doubt(number, family),
+            RouteRefreshSubtype::EoRR => self.remove_stale(peer_id, family),
             _ => {}
         }
     }
 
     /// Walks through the whole table for a peer again.
-    pub(super) fn tell_again(&mut self, number: u16, family: Family) {
+    pub(super) fn readvertise(&mut self, peer_id: PeerId, family: Family) {
         let numbers = match family {
-            Family::V4 => self.rib.v4.numbers(),
-            Family::V6 => self.rib.v6.numbers(),
+            Family::V4 => self.rib.v4.id_end(),
+            Family::V6 => self.rib.v6.id_end(),
         };
-        let Some(peer) = self.peer_mut(number) else { return };
+        let Some(peer) = self.peer_mut(peer_id) else { return };
         let enhanced = peer.negotiated().is_some_and(|negotiated| negotiated.peer_enhanced_route_refresh);
-        if let Some(outlet) = peer.outlets.get_mut(family) {
-            outlet.walk_again(numbers, enhanced);
+        if let Some(rib_out) = peer.adj_ribs_out.get_mut(family) {
+            rib_out.restart_walk(numbers, enhanced);
         }
     }
 
     /// Asks a peer for its routes again.
     pub fn request_refresh(&mut self, now: Time, name: &str) {
-        let number = self.peers.iter().flatten().find(|peer| &*peer.name == name).map(|peer| peer.number);
-        if let Some(number) = number {
-            self.ask_again(now, number);
+        let peer_id = self.peers.iter().flatten().find(|peer| &*peer.name == name).map(|peer| peer.id);
+        if let Some(peer_id) = peer_id {
+            self.request_routes(now, peer_id);
         }
     }
 
     /// Asks a peer for its routes again, because what we make of them has changed. A peer that cannot do that
     /// is asked by a new session.
-    pub(super) fn ask_again(&mut self, now: Time, number: u16) {
-        let Some(peer) = self.peer(number) else { return };
-        let Some(direction) = self.session_direction(number) else { return };
+    pub(super) fn request_routes(&mut self, now: Time, peer_id: PeerId) {
+        let Some(peer) = self.peer(peer_id) else { return };
+        let Some(direction) = self.session_direction(peer_id) else { return };
         let able = peer.negotiated().is_some_and(|negotiated| negotiated.peer_route_refresh);
         if !able {
             let subcode = rustbgpd_wire::notification::cease_subcode::OTHER_CONFIGURATION_CHANGE;
-            self.cease(now, number, direction, subcode);
+            self.cease(now, peer_id, direction, subcode);
             return;
         }
         for family in peer.families() {
-            self.request(number, direction, family);
+            self.request(peer_id, direction, family);
         }
     }
 
-    fn request(&mut self, number: u16, direction: Direction, family: Family) {
+    fn request(&mut self, peer_id: PeerId, direction: Direction, family: Family) {
         let (afi, safi) = family.wire();
-        self.send(number, direction, &Message::RouteRefresh(RouteRefreshMessage::new(afi, safi)));
+        self.send(peer_id, direction, &Message::RouteRefresh(RouteRefreshMessage::new(afi, safi)));
     }
 }

@@ -3,6 +3,7 @@
 use super::{Core, Direction};
 use crate::config::Config;
 use crate::family::Family;
+use crate::id::PeerId;
 use crate::timers::{Time, Timer};
 use rustbgpd_fsm::NegotiatedSession;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl Restart {
         Restart { pending, local_complete: false, started: now, restarted: restarting }
     }
 
-    /// Whether nobody is told anything yet.
+    /// Whether nothing is advertised or installed yet.
     pub fn holds_back(&self) -> bool {
         self.pending.is_some()
     }
@@ -52,14 +53,14 @@ impl Restart {
 }
 
 impl Core {
-    /// Ends the holding back once every peer that can be expected to has told all it knows.
+    /// Ends the deferral once every peer that can be expected to has sent End-of-RIB.
     pub(super) fn check_restart(&mut self, now: Time) {
         let Some(pending) = &self.restart.pending else { return };
         let ready = self.peers.iter().flatten().all(|peer| match peer.negotiated() {
             None => now >= pending.patience,
             // A peer that restarted itself waits for us in turn.
             Some(negotiated) if !negotiated.peer_gr_capable || negotiated.peer_restart_state => true,
-            Some(_) => peer.families().into_iter().all(|family| *peer.told_all.get(family)),
+            Some(_) => peer.families().into_iter().all(|family| *peer.end_of_rib_received.get(family)),
         });
         if (ready && self.restart.local_complete) || now >= pending.deadline {
             self.restart.pending = None;
@@ -68,75 +69,81 @@ impl Core {
 
     /// A session ended. `keep`: what was agreed with a peer that may come back, if its routes are kept until then.
     /// `again`: it was not the peer that restarted, so what is stale already is kept too.
-    pub(super) fn left(&mut self, now: Time, number: u16, keep: Option<&NegotiatedSession>, again: bool) {
+    pub(super) fn session_lost(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        keep: Option<&NegotiatedSession>,
+        again: bool,
+    ) {
         let kept = |family: Family| {
             keep.is_some_and(|negotiated| {
                 negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
             })
         };
         for family in Family::ALL {
-            self.timers.stop(number, Timer::Stale(family));
+            self.timers.stop(peer_id, Timer::Stale(family));
             match kept(family) {
-                true if again => self.new_epoch(number, family),
-                true => self.doubt(number, family),
-                false => self.drop_paths(number, family, false),
+                true if again => self.new_epoch(peer_id, family),
+                true => self.mark_stale(peer_id, family),
+                false => self.drop_paths(peer_id, family, false),
             }
         }
         if let Some(negotiated) = keep {
             let wait = Duration::from_secs(negotiated.peer_restart_time.into());
-            self.timers.set(number, Timer::Restart, now + wait);
+            self.timers.set(peer_id, Timer::Restart, now + wait);
         }
     }
 
     /// A session came up. Routes of before are kept only if the peer says that it still forwards by them.
-    pub(super) fn returned(&mut self, now: Time, number: u16, negotiated: &NegotiatedSession) {
+    pub(super) fn session_returned(&mut self, now: Time, peer_id: PeerId, negotiated: &NegotiatedSession) {
         for family in Family::ALL {
             let preserved = negotiated
                 .peer_gr_families
                 .iter()
                 .any(|known| (known.afi, known.safi) == family.wire() && known.forwarding_preserved);
-            let any = self.peer(number).is_some_and(|peer| *peer.received.get(family) > 0);
+            let any = self.peer(peer_id).is_some_and(|peer| *peer.received.get(family) > 0);
             match any && preserved {
-                true => self.timers.set(number, Timer::Stale(family), now + stale_time(&self.config)),
-                false => self.drop_paths(number, family, false),
+                true => self.timers.set(peer_id, Timer::Stale(family), now + stale_time(&self.config)),
+                false => self.drop_paths(peer_id, family, false),
             }
         }
     }
 
-    /// Everything the peer said of a family is stale until it says it again.
-    pub(super) fn doubt(&mut self, number: u16, family: Family) {
+    /// All of the peer's routes of a family are stale until it advertises them again.
+    pub(super) fn mark_stale(&mut self, peer_id: PeerId, family: Family) {
         // What was stale before and never repeated goes (RFC 4724 section 4.2).
-        self.drop_paths(number, family, true);
-        self.new_epoch(number, family);
+        self.drop_paths(peer_id, family, true);
+        self.new_epoch(peer_id, family);
     }
 
-    fn new_epoch(&mut self, number: u16, family: Family) {
-        if let Some(peer) = self.peer_mut(number) {
+    fn new_epoch(&mut self, peer_id: PeerId, family: Family) {
+        if let Some(peer) = self.peer_mut(peer_id) {
             let epoch = peer.epoch.get_mut(family);
             *epoch = epoch.wrapping_add(1);
         }
     }
 
-    /// The peer has told all it knows of a family.
-    pub(super) fn end_of_rib(&mut self, now: Time, number: u16, family: Family) {
-        if let Some(peer) = self.peer_mut(number) {
-            *peer.told_all.get_mut(family) = true;
+    /// The peer sent End-of-RIB for a family.
+    pub(super) fn end_of_rib(&mut self, now: Time, peer_id: PeerId, family: Family) {
+        if let Some(peer) = self.peer_mut(peer_id) {
+            *peer.end_of_rib_received.get_mut(family) = true;
         }
-        self.end_doubt(number, family);
+        self.remove_stale(peer_id, family);
         self.check_restart(now);
     }
 
-    /// What the peer has not repeated goes, if it was in doubt at all.
-    pub(super) fn end_doubt(&mut self, number: u16, family: Family) {
-        if self.timers.is_set(number, Timer::Stale(family)) {
-            self.timers.stop(number, Timer::Stale(family));
-            self.drop_paths(number, family, true);
+    /// Removes the routes that are still stale.
+    pub(super) fn remove_stale(&mut self, peer_id: PeerId, family: Family) {
+        if self.timers.is_set(peer_id, Timer::Stale(family)) {
+            self.timers.stop(peer_id, Timer::Stale(family));
+            self.drop_paths(peer_id, family, true);
         }
     }
 
     /// The direction of a peer's session.
-    pub(super) fn session_direction(&self, number: u16) -> Option<Direction> {
-        self.peer(number).and_then(|peer| peer.established()).map(|(direction, _)| direction)
+    pub(super) fn session_direction(&self, peer_id: PeerId) -> Option<Direction> {
+        self.peer(peer_id).and_then(|peer| peer.established()).map(|(direction, _)| direction)
     }
 }
 

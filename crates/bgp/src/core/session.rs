@@ -1,9 +1,10 @@
 //! Drives the state machine of each connection and does what it says.
 
-use super::advertise::Outlet;
-use super::peer::Link;
-use super::{Core, Dial, Direction, Order, Shutdown, open};
+use super::advertise::AdjRibOut;
+use super::peer::PeerConnection;
+use super::{Core, Dial, Direction, Shutdown, SocketRequest, open};
 use crate::family::Family;
+use crate::id::PeerId;
 use crate::timers::{Time, Timer};
 use bytes::Bytes;
 use rustbgpd_fsm::{Action, Event, NegotiatedSession, Session, SessionState, TimerType};
@@ -47,42 +48,53 @@ impl End {
 
 impl Core {
     /// Gives an event to the state machine of a connection and does what follows from it.
-    pub(super) fn event(&mut self, now: Time, number: u16, direction: Direction, event: Event) {
+    pub(super) fn event(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
         let end = End::of(&event);
-        let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) else { return };
-        for action in link.fsm.handle_event(event) {
-            self.act(now, number, direction, action, end);
+        let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
+            return;
+        };
+        for action in connection.fsm.handle_event(event) {
+            self.act(now, peer_id, direction, action, end);
         }
     }
 
-    fn act(&mut self, now: Time, number: u16, direction: Direction, action: Action, end: End) {
+    fn act(&mut self, now: Time, peer_id: PeerId, direction: Direction, action: Action, end: End) {
         match action {
             Action::SendOpen(mut message) => {
                 let restarting = self.restart.announces(now);
-                let Some(peer) = self.peer(number) else { return };
+                let Some(peer) = self.peer(peer_id) else { return };
                 open::complete(&mut message, restarting, restarting || peer.history.established > 0);
-                self.send(number, direction, &Message::Open(message));
+                self.send(peer_id, direction, &Message::Open(message));
             }
-            Action::SendKeepalive => self.send(number, direction, &Message::Keepalive),
+            Action::SendKeepalive => self.send(peer_id, direction, &Message::Keepalive),
             Action::SendNotification(notification) => {
-                self.note_notification(number, "sent", &notification);
-                self.send(number, direction, &Message::Notification(notification));
+                self.record_notification(peer_id, "sent", &notification);
+                self.send(peer_id, direction, &Message::Notification(notification));
             }
-            Action::StartTimer(timer, seconds) => self.start_timer(now, number, direction, timer, seconds),
-            Action::StopTimer(timer) => self.timers.stop(number, named(timer, direction)),
-            Action::InitiateTcpConnection => self.dial(number),
-            Action::CloseTcpConnection => self.close(number, direction),
-            Action::StateChanged { new: SessionState::Idle, .. } => self.rest(now, number, direction, end),
+            Action::StartTimer(timer, seconds) => self.start_timer(now, peer_id, direction, timer, seconds),
+            Action::StopTimer(timer) => self.timers.stop(peer_id, named(timer, direction)),
+            Action::InitiateTcpConnection => self.dial(peer_id),
+            Action::CloseTcpConnection => self.close(peer_id, direction),
+            Action::StateChanged { new: SessionState::Idle, .. } => {
+                self.start_idle_hold(now, peer_id, direction, end)
+            }
             Action::SessionEstablished(negotiated) => {
-                self.established(now, number, direction, Arc::new(*negotiated));
+                self.established(now, peer_id, direction, Arc::new(*negotiated));
             }
-            Action::SessionDown => self.session_down(now, number, direction, end),
+            Action::SessionDown => self.session_down(now, peer_id, direction, end),
             _ => {}
         }
     }
 
-    fn start_timer(&mut self, now: Time, number: u16, direction: Direction, timer: TimerType, seconds: u32) {
-        let Some(peer) = self.peer(number) else { return };
+    fn start_timer(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        direction: Direction,
+        timer: TimerType,
+        seconds: u32,
+    ) {
+        let Some(peer) = self.peer(peer_id) else { return };
         let wait = match timer {
             // The state machine waits ever longer, up to five minutes; a node that comes back is wanted sooner.
             TimerType::ConnectRetry => Duration::from_secs(seconds.into()).min(peer.config.connect_retry),
@@ -94,149 +106,153 @@ impl Core {
         };
         // Nothing is dialled for a passive peer.
         if timer != TimerType::ConnectRetry || !peer.config.passive {
-            self.timers.set(number, named(timer, direction), now + wait);
+            self.timers.set(peer_id, named(timer, direction), now + wait);
         }
     }
 
-    pub(super) fn timer(&mut self, now: Time, number: u16, timer: Timer) {
+    pub(super) fn timer(&mut self, now: Time, peer_id: PeerId, timer: Timer) {
         match timer {
-            Timer::Connect => self.event(now, number, Direction::Out, Event::ConnectRetryTimerExpires),
-            Timer::Idle => self.start_peer(now, number),
-            Timer::Hold(direction) => self.event(now, number, direction, Event::HoldTimerExpires),
-            Timer::Keepalive(direction) => self.event(now, number, direction, Event::KeepaliveTimerExpires),
+            Timer::Connect => self.event(now, peer_id, Direction::Outgoing, Event::ConnectRetryTimerExpires),
+            Timer::Idle => self.start_peer(now, peer_id),
+            Timer::Hold(direction) => self.event(now, peer_id, direction, Event::HoldTimerExpires),
+            Timer::Keepalive(direction) => self.event(now, peer_id, direction, Event::KeepaliveTimerExpires),
             Timer::SendHold(direction) => {
-                self.note(number, "the peer takes nothing we send".into());
+                self.record_error(peer_id, "the peer takes nothing we send".into());
                 // A notification would not get through either.
-                self.reset(now, number, direction, Event::TcpConnectionFails);
+                self.reset(now, peer_id, direction, Event::TcpConnectionFails);
             }
             Timer::Restart => {
                 for family in Family::ALL {
-                    self.drop_paths(number, family, false);
+                    self.drop_paths(peer_id, family, false);
                 }
             }
-            Timer::Stale(family) => self.drop_paths(number, family, true),
+            Timer::Stale(family) => self.drop_paths(peer_id, family, true),
         }
     }
 
     /// Begins to connect, or to wait for a connection.
-    pub(super) fn start_peer(&mut self, now: Time, number: u16) {
-        let Some(peer) = self.peer(number) else { return };
+    pub(super) fn start_peer(&mut self, now: Time, peer_id: PeerId) {
+        let Some(peer) = self.peer(peer_id) else { return };
         // An accepted connection that comes to nothing starts the rest anew.
-        let idle = peer.out.state() == SessionState::Idle && peer.incoming.is_none();
+        let idle = peer.outgoing.state() == SessionState::Idle && peer.incoming.is_none();
         if !self.down && !peer.config.passive && idle {
-            self.event(now, number, Direction::Out, Event::ManualStart);
+            self.event(now, peer_id, Direction::Outgoing, Event::ManualStart);
         }
     }
 
-    pub(super) fn stop_peer(&mut self, now: Time, number: u16, how: &Shutdown) {
-        for direction in [Direction::In, Direction::Out] {
+    pub(super) fn stop_peer(&mut self, now: Time, peer_id: PeerId, how: &Shutdown) {
+        for direction in [Direction::Incoming, Direction::Outgoing] {
             match how {
                 // The connection goes with the process; the routes stay where they are.
                 Shutdown::Graceful => {
-                    if let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) {
-                        link.control.clear();
+                    if let Some(connection) =
+                        self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction))
+                    {
+                        connection.control.clear();
                     }
-                    self.close(number, direction);
+                    self.close(peer_id, direction);
                 }
                 Shutdown::Administrative { reason } => {
                     let reason = encode_shutdown_communication(reason);
-                    self.event(now, number, direction, Event::ManualStop { reason: Some(reason) });
+                    self.event(now, peer_id, direction, Event::ManualStop { reason: Some(reason) });
                 }
             }
         }
-        self.timers.stop_all(number);
+        self.timers.stop_all(peer_id);
     }
 
     /// Ends a connection for a reason that is ours.
-    pub(super) fn cease(&mut self, now: Time, number: u16, direction: Direction, subcode: u8) {
+    pub(super) fn cease(&mut self, now: Time, peer_id: PeerId, direction: Direction, subcode: u8) {
         let notification = NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new());
-        let Some(link) = self.peer(number).and_then(|peer| peer.link(direction)) else { return };
-        if link.is_established() {
-            self.event(now, number, direction, Event::UpdateValidationError(notification));
-        } else if link.conn.is_some() {
-            self.note_notification(number, "sent", &notification);
-            self.send(number, direction, &Message::Notification(notification));
-            self.abandon(now, number, direction);
+        let Some(connection) = self.peer(peer_id).and_then(|peer| peer.connection(direction)) else { return };
+        if connection.is_established() {
+            self.event(now, peer_id, direction, Event::UpdateValidationError(notification));
+        } else if connection.conn.is_some() {
+            self.record_notification(peer_id, "sent", &notification);
+            self.send(peer_id, direction, &Message::Notification(notification));
+            self.discard_connection(now, peer_id, direction);
         }
     }
 
     /// Forgets a connection that is not up, with its state machine.
-    pub(super) fn abandon(&mut self, now: Time, number: u16, direction: Direction) {
-        self.close(number, direction);
+    pub(super) fn discard_connection(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
+        self.close(peer_id, direction);
         for timer in [Timer::Hold(direction), Timer::Keepalive(direction), Timer::SendHold(direction)] {
-            self.timers.stop(number, timer);
+            self.timers.stop(peer_id, timer);
         }
-        if direction == Direction::Out {
-            self.timers.stop(number, Timer::Connect);
+        if direction == Direction::Outgoing {
+            self.timers.stop(peer_id, Timer::Connect);
         }
-        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
-        let fresh = || Link::new(Session::new(open::fsm_config(&self.config, &peer.config)));
+        let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
+        let fresh = || PeerConnection::new(Session::new(open::fsm_config(&self.config, &peer.config)));
         match direction {
-            Direction::In => peer.incoming = None,
-            Direction::Out => peer.out = fresh(),
+            Direction::Incoming => peer.incoming = None,
+            Direction::Outgoing => peer.outgoing = fresh(),
         }
-        let idle = peer.established().is_none() && peer.out.state() == SessionState::Idle;
-        if idle && !self.timers.is_set(number, Timer::Idle) {
-            self.rest(now, number, direction, End::Said);
+        let idle = peer.established().is_none() && peer.outgoing.state() == SessionState::Idle;
+        if idle && !self.timers.is_set(peer_id, Timer::Idle) {
+            self.start_idle_hold(now, peer_id, direction, End::Said);
         }
     }
 
     /// Ends a session as if by `event` and lets go of its connection.
-    pub(super) fn reset(&mut self, now: Time, number: u16, direction: Direction, event: Event) {
-        self.event(now, number, direction, event);
-        self.close(number, direction);
+    pub(super) fn reset(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
+        self.event(now, peer_id, direction, event);
+        self.close(peer_id, direction);
     }
 
     /// Rests before the next attempt: longer every time, but not after a connection that was just lost.
-    fn rest(&mut self, now: Time, number: u16, direction: Direction, end: End) {
+    fn start_idle_hold(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
         let down = self.down;
-        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
-        if direction == Direction::In {
+        let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
+        if direction == Direction::Incoming {
             peer.incoming = None;
         }
         peer.history.since = now;
         if down || peer.established().is_some() {
             return;
         }
-        let rest = if end == End::Said { peer.rest } else { RECONNECT.min(peer.rest) };
+        let wait = if end == End::Said { peer.idle_hold } else { RECONNECT.min(peer.idle_hold) };
         if end == End::Said {
-            peer.rest = (peer.rest * 2).min(peer.config.idle_hold.1);
+            peer.idle_hold = (peer.idle_hold * 2).min(peer.config.idle_hold.1);
         }
-        self.timers.set(number, Timer::Idle, now + rest);
+        self.timers.set(peer_id, Timer::Idle, now + wait);
     }
 
-    fn dial(&mut self, number: u16) {
-        let Some(peer) = self.peer(number) else { return };
+    fn dial(&mut self, peer_id: PeerId) {
+        let Some(peer) = self.peer(peer_id) else { return };
         let dial = Dial {
             to: SocketAddr::new(peer.config.address, peer.config.port),
             from: peer.config.source,
             password: peer.config.password.clone(),
             ttl_security: peer.config.ttl_security,
         };
-        let conn = self.new_conn(number, Direction::Out);
-        if let Some(peer) = self.peer_mut(number) {
-            peer.out.conn = Some(conn);
-            self.orders.push_back(Order::Connect { conn, dial });
+        let conn = self.new_conn(peer_id, Direction::Outgoing);
+        if let Some(peer) = self.peer_mut(peer_id) {
+            peer.outgoing.conn = Some(conn);
+            self.requests.push_back(SocketRequest::Connect { conn, dial });
         }
     }
 
-    pub(super) fn close(&mut self, number: u16, direction: Direction) {
-        let Some(link) = self.peer_mut(number).and_then(|peer| peer.link_mut(direction)) else { return };
-        let last = link.control.split().freeze();
-        link.framer = Default::default();
-        link.negotiated = None;
-        if let Some(conn) = link.conn.take() {
+    pub(super) fn close(&mut self, peer_id: PeerId, direction: Direction) {
+        let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
+            return;
+        };
+        let last = connection.control.split().freeze();
+        connection.framer = Default::default();
+        connection.negotiated = None;
+        if let Some(conn) = connection.conn.take() {
             self.conns.remove(&conn);
-            self.orders.push_back(Order::Close { conn, last });
+            self.requests.push_back(SocketRequest::Close { conn, last });
         }
     }
 
-    pub(super) fn send(&mut self, number: u16, direction: Direction, message: &Message) {
-        let Some(peer) = self.peer_mut(number) else { return };
-        let Some(link) = peer.link_mut(direction) else { return };
-        match encode_message_with_limit(message, link.limit()) {
+    pub(super) fn send(&mut self, peer_id: PeerId, direction: Direction, message: &Message) {
+        let Some(peer) = self.peer_mut(peer_id) else { return };
+        let Some(connection) = peer.connection_mut(direction) else { return };
+        match encode_message_with_limit(message, connection.limit()) {
             Ok(bytes) => {
-                link.control.extend_from_slice(&bytes);
+                connection.control.extend_from_slice(&bytes);
                 peer.history.messages_out += 1;
             }
             Err(error) => warn!(peer = %peer.name, %error, "cannot encode a message"),
@@ -244,14 +260,19 @@ impl Core {
     }
 
     /// Remembers a NOTIFICATION, unless it is the ordinary end of one of two connections.
-    pub(super) fn note_notification(&mut self, number: u16, verb: &str, notification: &NotificationMessage) {
+    pub(super) fn record_notification(
+        &mut self,
+        peer_id: PeerId,
+        verb: &str,
+        notification: &NotificationMessage,
+    ) {
         if !is_collision(notification) {
-            self.note(number, format!("{verb} {}", describe(notification)));
+            self.record_error(peer_id, format!("{verb} {}", describe(notification)));
         }
     }
 
-    pub(super) fn note(&mut self, number: u16, error: String) {
-        if let Some(peer) = self.peer_mut(number) {
+    pub(super) fn record_error(&mut self, peer_id: PeerId, error: String) {
+        if let Some(peer) = self.peer_mut(peer_id) {
             debug!(peer = %peer.name, error);
             peer.history.last_error = Some(error);
         }
@@ -260,69 +281,69 @@ impl Core {
     fn established(
         &mut self,
         now: Time,
-        number: u16,
+        peer_id: PeerId,
         direction: Direction,
         negotiated: Arc<NegotiatedSession>,
     ) {
         // Whatever the other connection was doing, this one has won.
-        self.abandon(now, number, direction.other());
-        self.timers.stop(number, Timer::Idle);
-        self.timers.stop(number, Timer::Restart);
-        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
+        self.discard_connection(now, peer_id, direction.other());
+        self.timers.stop(peer_id, Timer::Idle);
+        self.timers.stop(peer_id, Timer::Restart);
+        let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         peer.history.since = now;
         peer.history.established += 1;
-        peer.rest = peer.config.idle_hold.0;
-        peer.told_all = Default::default();
+        peer.idle_hold = peer.config.idle_hold.0;
+        peer.end_of_rib_received = Default::default();
         info!(peer = %peer.name, address = %peer.config.address, asn = negotiated.peer_asn, "session up");
-        if let Some(link) = peer.link_mut(direction) {
-            link.negotiated = Some(negotiated.clone());
+        if let Some(connection) = peer.connection_mut(direction) {
+            connection.negotiated = Some(negotiated.clone());
         }
-        if let Some(origin) = self.origins.get_mut(usize::from(number)) {
+        if let Some(origin) = self.origins.get_mut(peer_id.index()) {
             origin.router_id = negotiated.peer_router_id;
         }
-        self.returned(now, number, &negotiated);
-        let Some(peer) = self.peers.get_mut(usize::from(number)).and_then(Option::as_mut) else { return };
+        self.session_returned(now, peer_id, &negotiated);
+        let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         for family in peer.families() {
-            let several = tells_several_paths(&negotiated, family);
+            let add_path = sends_add_path(&negotiated, family);
             let (end, numbers) = match family {
-                Family::V4 => self.rib.v4.begin_telling(several),
-                Family::V6 => self.rib.v6.begin_telling(several),
+                Family::V4 => self.rib.v4.start_reader(add_path),
+                Family::V6 => self.rib.v6.start_reader(add_path),
             };
-            let outlet = Outlet::new(end, numbers, knows_restart(&negotiated), several);
-            *peer.outlets.get_mut(family) = Some(outlet);
+            let rib_out = AdjRibOut::new(end, numbers, knows_restart(&negotiated), add_path);
+            *peer.adj_ribs_out.get_mut(family) = Some(rib_out);
         }
         self.check_restart(now);
     }
 
-    fn session_down(&mut self, now: Time, number: u16, direction: Direction, end: End) {
-        let Some(peer) = self.peer_mut(number) else { return };
-        peer.outlets = Default::default();
-        let negotiated = peer.link(direction).and_then(|link| link.negotiated.clone());
+    fn session_down(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
+        let Some(peer) = self.peer_mut(peer_id) else { return };
+        peer.adj_ribs_out = Default::default();
+        let negotiated = peer.connection(direction).and_then(|connection| connection.negotiated.clone());
         let keep = negotiated.filter(|_| end != End::Said && peer.config.restart_time.is_some());
         let reason = peer.history.last_error.as_deref().unwrap_or("connection lost");
         info!(peer = %peer.name, reason, "session down");
-        self.left(now, number, keep.as_deref(), end == End::Collision);
+        self.session_lost(now, peer_id, keep.as_deref(), end == End::Collision);
         self.check_restart(now);
     }
 
     /// Bytes are on their way to the peer since now, or all have been taken.
-    pub fn sending(&mut self, now: Time, conn: super::Conn, sending: bool) {
-        let Some((number, direction)) = self.conns.get(&conn).copied() else { return };
+    pub fn sending(&mut self, now: Time, conn: super::ConnectionId, sending: bool) {
+        let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if !sending {
-            self.timers.stop(number, Timer::SendHold(direction));
+            self.timers.stop(peer_id, Timer::SendHold(direction));
             return;
         }
-        let Some(peer) = self.peer(number) else { return };
+        let Some(peer) = self.peer(peer_id) else { return };
         let hold = Duration::from_secs(u64::from(peer.config.hold_time) * 2).max(SEND_HOLD);
-        self.timers.set(number, Timer::SendHold(direction), now + hold);
+        self.timers.set(peer_id, Timer::SendHold(direction), now + hold);
     }
 
     /// Ends the session because of more prefixes than allowed; it rests as long as it may.
-    pub(super) fn too_many(&mut self, now: Time, number: u16, direction: Direction) {
-        if let Some(peer) = self.peer_mut(number) {
-            peer.rest = peer.config.idle_hold.1;
+    pub(super) fn max_prefixes_exceeded(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
+        if let Some(peer) = self.peer_mut(peer_id) {
+            peer.idle_hold = peer.config.idle_hold.1;
         }
-        self.cease(now, number, direction, cease_subcode::MAX_PREFIXES);
+        self.cease(now, peer_id, direction, cease_subcode::MAX_PREFIXES);
     }
 }
 
@@ -340,7 +361,7 @@ fn is_collision(notification: &NotificationMessage) -> bool {
 }
 
 /// Whether the peer takes several paths to one prefix from us.
-fn tells_several_paths(negotiated: &NegotiatedSession, family: Family) -> bool {
+fn sends_add_path(negotiated: &NegotiatedSession, family: Family) -> bool {
     let mode = negotiated.add_path_families.get(&family.wire());
     matches!(mode, Some(AddPathMode::Send | AddPathMode::Both))
 }

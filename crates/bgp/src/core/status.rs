@@ -3,8 +3,9 @@
 use super::Core;
 use super::install::BestRoute;
 use crate::family::{Family, PerFamily, Prefix};
+use crate::id::PeerId;
 use crate::rib::attrs::Attrs;
-use crate::rib::table::{LOCAL, Table};
+use crate::rib::table::Table;
 use crate::timers::{Time, Timer};
 use ipnet::IpNet;
 use rustbgpd_fsm::SessionState;
@@ -96,17 +97,18 @@ impl Core {
     }
 
     fn peer_status(&self, peer: &super::peer::Peer) -> PeerStatus {
-        let told = |family| peer.outlets.get(family).as_ref().map_or(0, |outlet| outlet.count);
-        let incoming = peer.incoming.as_ref().map(|link| link.state());
-        let state = match incoming.map_or(peer.out.state(), |state| furthest(state, peer.out.state())) {
-            SessionState::Idle if peer.config.passive && !self.down => PeerState::Active,
-            SessionState::Idle => PeerState::Idle,
-            SessionState::Connect => PeerState::Connect,
-            SessionState::Active => PeerState::Active,
-            SessionState::OpenSent => PeerState::OpenSent,
-            SessionState::OpenConfirm => PeerState::OpenConfirm,
-            SessionState::Established => PeerState::Established,
-        };
+        let told = |family| peer.adj_ribs_out.get(family).as_ref().map_or(0, |rib_out| rib_out.count);
+        let incoming = peer.incoming.as_ref().map(|connection| connection.state());
+        let state =
+            match incoming.map_or(peer.outgoing.state(), |state| furthest(state, peer.outgoing.state())) {
+                SessionState::Idle if peer.config.passive && !self.down => PeerState::Active,
+                SessionState::Idle => PeerState::Idle,
+                SessionState::Connect => PeerState::Connect,
+                SessionState::Active => PeerState::Active,
+                SessionState::OpenSent => PeerState::OpenSent,
+                SessionState::OpenConfirm => PeerState::OpenConfirm,
+                SessionState::Established => PeerState::Established,
+            };
         let negotiated = peer.negotiated();
         PeerStatus {
             name: peer.name.clone(),
@@ -120,7 +122,7 @@ impl Core {
             families: peer.families(),
             prefixes_in: peer.received.clone(),
             prefixes_out: PerFamily { v4: told(Family::V4), v6: told(Family::V6) },
-            waiting: self.timers.is_set(peer.number, Timer::Restart),
+            waiting: self.timers.is_set(peer.id, Timer::Restart),
             last_error: peer.history.last_error.clone(),
             messages_in: peer.history.messages_in,
             messages_out: peer.history.messages_out,
@@ -160,7 +162,7 @@ impl Core {
                     best: at == 0 && shared > 0,
                     reachable: table.is_reachable(path),
                     used: at < shared.min(self.config.multipath),
-                    stale: path.peer != LOCAL
+                    stale: path.peer != PeerId::LOCAL
                         && peer.is_some_and(|peer| *peer.epoch.get(P::FAMILY) != path.epoch),
                     attrs: path.attrs.clone(),
                 }

@@ -1,6 +1,6 @@
 //! One TCP connection: a task that reads and a task that writes, so that neither waits for the other.
 
-use crate::core::Conn;
+use crate::core::ConnectionId;
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use tokio::task::{AbortHandle, JoinHandle};
 /// How much is read at once.
 const READ: usize = 64 * 1024;
 /// How long a last message may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the tasks of all connections tell the one that owns the core.
 pub enum Input {
-    Connected(Conn, TcpStream, SocketAddr),
+    Connected(ConnectionId, TcpStream, SocketAddr),
     Accepted(TcpStream, SocketAddr, SocketAddr),
-    Received(Conn, Bytes),
+    Received(ConnectionId, Bytes),
     /// What was given to write has been written.
-    Written(Conn),
-    Closed(Conn, String),
+    Written(ConnectionId),
+    Closed(ConnectionId, String),
 }
 
 enum Output {
@@ -41,7 +41,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(conn: Conn, stream: TcpStream, inputs: mpsc::Sender<Input>) -> Connection {
+    pub fn new(conn: ConnectionId, stream: TcpStream, inputs: mpsc::Sender<Input>) -> Connection {
         let (read, write) = stream.into_split();
         let (outputs, from) = mpsc::unbounded_channel();
         let reader = tokio::spawn(reader(conn, read, inputs.clone())).abort_handle();
@@ -68,7 +68,7 @@ impl Drop for Connection {
     }
 }
 
-async fn reader(conn: Conn, stream: OwnedReadHalf, inputs: mpsc::Sender<Input>) {
+async fn reader(conn: ConnectionId, stream: OwnedReadHalf, inputs: mpsc::Sender<Input>) {
     let reason = loop {
         match read(&stream).await {
             Ok(None) => break "closed by the peer".to_owned(),
@@ -98,7 +98,7 @@ async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
 }
 
 async fn writer(
-    conn: Conn,
+    conn: ConnectionId,
     mut stream: OwnedWriteHalf,
     mut outputs: mpsc::UnboundedReceiver<Output>,
     inputs: mpsc::Sender<Input>,
@@ -122,7 +122,7 @@ async fn writer(
         }
         if let Some(mut last) = last {
             // A peer that does not read is not waited for.
-            let _ = tokio::time::timeout(FAREWELL, async {
+            let _ = tokio::time::timeout(LAST_WRITE_TIMEOUT, async {
                 stream.write_all_buf(&mut bytes).await?;
                 stream.write_all_buf(&mut last).await?;
                 stream.shutdown().await

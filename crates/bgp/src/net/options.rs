@@ -1,4 +1,4 @@
-//! Socket options that the usual libraries lack: TCP MD5 signatures and the least TTL that is accepted.
+//! Socket options that the usual libraries lack: TCP MD5 signatures and the minimum TTL that is accepted.
 //!
 //! `setsockopt_impl!` is nix's own way to add an option; the value types here have the kernel's layout.
 
@@ -72,11 +72,11 @@ pub fn set_password(socket: &impl AsFd, peer: IpAddr, password: Option<&str>) ->
 }
 
 /// Accepts only packets of at most so many hops (RFC 5082).
-pub fn set_least_ttl(socket: &impl AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
-    let least = 256 - libc::c_int::from(hops.max(1));
+pub fn set_min_ttl(socket: &impl AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
+    let minimum = 256 - libc::c_int::from(hops.max(1));
     match peer {
-        IpAddr::V4(_) => MinTtl.set(socket, &least)?,
-        IpAddr::V6(_) => MinHopCount.set(socket, &least)?,
+        IpAddr::V4(_) => MinTtl.set(socket, &minimum)?,
+        IpAddr::V6(_) => MinHopCount.set(socket, &minimum)?,
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Sockets in the speaker's network namespace: to listen with and to dial with.
 
-use super::options::{set_least_ttl, set_password};
+use super::options::{set_min_ttl, set_password};
 use crate::config::Config;
 use crate::core::Dial;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -45,7 +45,7 @@ impl Sockets {
     pub async fn listen(&self, address: SocketAddr, config: &Config) -> io::Result<TcpListener> {
         let socket = self.stream(address.ip()).await?;
         socket.bind(&SockAddr::from(address))?;
-        sign(&socket, address, None, config)?;
+        set_listener_passwords(&socket, address, None, config)?;
         socket.listen(1024)?;
         TcpListener::from_std(socket.into())
     }
@@ -60,7 +60,7 @@ impl Sockets {
             set_password(&socket, dial.to.ip(), dial.password.as_deref())?;
         }
         if let Some(hops) = dial.ttl_security {
-            secure(&socket, dial.to.ip(), hops)?;
+            set_ttl_security(&socket, dial.to.ip(), hops)?;
         }
         let stream = TcpSocket::from_std_stream(socket.into()).connect(dial.to).await?;
         stream.set_nodelay(true)?;
@@ -69,7 +69,7 @@ impl Sockets {
 }
 
 /// Gives a listening socket the passwords of the peers, and takes away those of `before` that are no more.
-pub fn sign(
+pub fn set_listener_passwords(
     socket: &impl std::os::fd::AsFd,
     address: SocketAddr,
     before: Option<&Config>,
@@ -98,9 +98,9 @@ pub fn sign(
 }
 
 /// Sends with the largest TTL and accepts only what was sent so.
-pub fn secure(socket: &impl std::os::fd::AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
+pub fn set_ttl_security(socket: &impl std::os::fd::AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
     set_ttl(socket, peer)?;
-    set_least_ttl(socket, peer, hops)
+    set_min_ttl(socket, peer, hops)
 }
 
 fn set_ttl(socket: &impl std::os::fd::AsFd, address: IpAddr) -> io::Result<()> {

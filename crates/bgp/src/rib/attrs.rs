@@ -53,8 +53,10 @@ impl Attrs {
 
     pub fn has_community(&self, community: Community) -> bool {
         match community {
-            Community::Standard(value) => self.communities.contains(&value),
-            Community::Large(value) => self.large_communities.contains(&value),
+            Community::Standard(high, low) => self.communities.contains(&Community::standard(high, low)),
+            Community::Large(global, one, two) => {
+                self.large_communities.contains(&LargeCommunity::new(global, one, two))
+            }
         }
     }
 
@@ -63,10 +65,12 @@ impl Attrs {
             return;
         }
         match community {
-            Community::Standard(value) => {
-                self.communities = [&self.communities[..], &[value]].concat().into()
+            Community::Standard(high, low) => {
+                let value = Community::standard(high, low);
+                self.communities = [&self.communities[..], &[value]].concat().into();
             }
-            Community::Large(value) => {
+            Community::Large(global, one, two) => {
+                let value = LargeCommunity::new(global, one, two);
                 self.large_communities = [&self.large_communities[..], &[value]].concat().into();
             }
         }

@@ -3,6 +3,7 @@
 
 use super::attrs::Attrs;
 use super::table::Path;
+use crate::id::PeerId;
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,16 +25,17 @@ impl Origin {
 
 /// Puts the best path first and, right behind it, those as good as it up to the tie-break: the ones traffic may be
 /// shared with. Returns how many those are, the best included.
-pub fn arrange(paths: &mut [Path], origin: impl Fn(u16) -> Origin) -> usize {
+pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usize {
     if paths.len() < 2 {
         return paths.len();
     }
     // MED compares only paths of one neighbouring AS, so a plain ordering of all would depend on their order.
     // Strike those with a worse MED first, then order the rest.
-    paths.sort_by(|a, b| merit(a, b).then_with(|| neighbour(&a.attrs).cmp(&neighbour(&b.attrs))));
-    let equal = equals(paths, |a, b| merit(a, b) == Ordering::Equal);
+    paths
+        .sort_by(|a, b| compare_before_med(a, b).then_with(|| neighbour(&a.attrs).cmp(&neighbour(&b.attrs))));
+    let equal = equals(paths, |a, b| compare_before_med(a, b) == Ordering::Equal);
     let Some(contest) = paths.get_mut(..equal) else { return 0 };
-    let survivors = strike_by_med(contest);
+    let survivors = keep_lowest_med(contest);
     let Some(contest) = paths.get_mut(..survivors) else { return 0 };
     contest.sort_by(|a, b| {
         let (from_a, from_b) = (origin(a.peer), origin(b.peer));
@@ -43,7 +45,7 @@ pub fn arrange(paths: &mut [Path], origin: impl Fn(u16) -> Origin) -> usize {
 }
 
 /// What makes a path better before MED: all but the last compare larger as better.
-fn merit(a: &Path, b: &Path) -> Ordering {
+fn compare_before_med(a: &Path, b: &Path) -> Ordering {
     let (a, b) = (&a.attrs, &b.attrs);
     (b.preference.cmp(&a.preference))
         .then_with(|| b.local_pref().cmp(&a.local_pref()))
@@ -67,7 +69,7 @@ fn neighbour(attrs: &Attrs) -> Option<u32> {
 
 /// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number.
 /// The paths come grouped by neighbouring AS.
-fn strike_by_med(paths: &mut [Path]) -> usize {
+fn keep_lowest_med(paths: &mut [Path]) -> usize {
     let med = |path: &Path| path.attrs.med.unwrap_or(0);
     let mut kept = 0;
     let mut start = 0;

@@ -3,6 +3,7 @@
 //! Every reader keeps only a position. A destination that changed again counts at its new position alone, so
 //! however slow the slowest reader, the journal stays within twice the number of destinations.
 
+use crate::id::DestinationId;
 use std::collections::VecDeque;
 
 /// Room that is kept however little is in it.
@@ -14,7 +15,7 @@ pub type Position = u64;
 #[derive(Debug)]
 pub struct Journal {
     /// Positions ascend.
-    entries: VecDeque<(Position, u32)>,
+    entries: VecDeque<(Position, DestinationId)>,
     next: Position,
     /// Everything before has been read by all.
     done: Position,
@@ -34,7 +35,7 @@ impl Journal {
     }
 
     /// Notes a change and returns the mark to keep with the destination.
-    pub fn record(&mut self, id: u32) -> Position {
+    pub fn record(&mut self, id: DestinationId) -> Position {
         let position = self.next;
         self.next += 1;
         self.entries.push_back((position, id));
@@ -51,8 +52,8 @@ impl Journal {
         &self,
         from: &mut Position,
         limit: usize,
-        mark: impl Fn(u32) -> Position,
-        out: &mut Vec<u32>,
+        mark: impl Fn(DestinationId) -> Position,
+        out: &mut Vec<DestinationId>,
     ) {
         let start = self.entries.partition_point(|(position, _)| position < from);
         let wanted = out.len() + limit;
@@ -69,7 +70,12 @@ impl Journal {
     }
 
     /// Forgets what every reader has read; tells the destinations whose latest change that was.
-    pub fn trim(&mut self, slowest: Position, mark: impl Fn(u32) -> Position, mut read: impl FnMut(u32)) {
+    pub fn trim(
+        &mut self,
+        slowest: Position,
+        mark: impl Fn(DestinationId) -> Position,
+        mut read: impl FnMut(DestinationId),
+    ) {
         self.done = slowest.min(self.next);
         while let Some((position, id)) = self.entries.front().copied() {
             if position >= self.done {
@@ -87,7 +93,7 @@ impl Journal {
     }
 
     /// Drops entries that a later one has replaced, once they are the larger part.
-    pub fn compact(&mut self, destinations: usize, mark: impl Fn(u32) -> Position) {
+    pub fn compact(&mut self, destinations: usize, mark: impl Fn(DestinationId) -> Position) {
         if self.entries.len() > 2 * destinations + 1024 {
             self.entries.retain(|(position, id)| mark(*id) == *position);
         }

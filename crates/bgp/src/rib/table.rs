@@ -1,12 +1,13 @@
-//! The routes of one family: every path to every prefix, the best first.
+//! The routes of one family: every path to every prefix (the Adj-RIBs-In), the best first (the Loc-RIB).
 //!
-//! A destination has a number for as long as somebody may have heard of it, so that a session needs one bit to
-//! remember what it told its peer.
+//! A destination has a number for as long as a peer may still have the prefix, so that an Adj-RIB-Out needs one bit for
+//! each.
 
 use super::attrs::Attrs;
-use super::decide::{Origin, arrange};
+use super::decide::{Origin, sort_paths};
 use super::journal::{Journal, Position};
 use crate::family::Prefix;
+use crate::id::{DestinationId, PeerId};
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::SmallVec;
@@ -18,27 +19,24 @@ use std::sync::Arc;
 /// The part of a hash that says where the index begins to look.
 const PLACE: u32 = (1 << 25) - 1;
 
-/// The number of the peer that stands for this speaker's own routes.
-pub const LOCAL: u16 = 0;
-
 #[derive(Clone, Debug)]
 pub struct Path {
     pub attrs: Arc<Attrs>,
     /// Distinguishes the paths of one peer (RFC 7911); 0 if it sends only one.
     pub path_id: u32,
-    pub peer: u16,
+    pub peer: PeerId,
     /// The peer's epoch when it last said so. Paths of an older epoch are stale.
     pub epoch: u8,
 }
 
 impl Path {
-    fn is_from(&self, peer: u16, path_id: u32) -> bool {
+    fn is_from(&self, peer: PeerId, path_id: u32) -> bool {
         self.peer == peer && self.path_id == path_id
     }
 
     /// Tells a path from every other there is at the same time. Attributes are shared, so their address stands for
     /// them.
-    fn identity(&self) -> (usize, u16, u32) {
+    fn identity(&self) -> (usize, PeerId, u32) {
         (Arc::as_ptr(&self.attrs) as usize, self.peer, self.path_id)
     }
 }
@@ -50,7 +48,7 @@ pub struct Destination<P> {
     /// How many of the first paths traffic may be shared among.
     equal: u16,
     /// The change noted at `advertised` left the best path as it was, and those before it have been read.
-    best_stands: bool,
+    best_unchanged: bool,
     advertised: Position,
     installed: Position,
 }
@@ -75,14 +73,14 @@ pub struct Table<P> {
     destinations: Vec<Destination<P>>,
     index: HashTable<Slot>,
     hasher: DefaultHashBuilder,
-    free: Vec<u32>,
+    free: Vec<DestinationId>,
     occupied: usize,
-    /// Changes of best paths: what peers must hear.
+    /// Changes of best paths, read by the Adj-RIBs-Out.
     pub advertise: Journal,
-    /// Changes of the paths traffic takes: what the kernel must hear.
+    /// Changes of the paths traffic takes, read by whoever installs them.
     pub install: Journal,
-    /// Somebody is told of all paths, not of the best alone.
-    every_path: bool,
+    /// Some session advertises all paths, not the best alone.
+    track_all_paths: bool,
     /// Next hops that cannot be reached: no path with one of them is used.
     unreachable: HashSet<IpAddr>,
 }
@@ -91,7 +89,7 @@ pub struct Table<P> {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u32,
-    id: u32,
+    id: DestinationId,
 }
 
 impl Slot {
@@ -124,7 +122,7 @@ impl<P> Default for Table<P> {
             occupied: 0,
             advertise: Journal::default(),
             install: Journal::default(),
-            every_path: false,
+            track_all_paths: false,
             unreachable: HashSet::new(),
         }
     }
@@ -140,8 +138,8 @@ pub enum Effect {
 }
 
 impl<P: Prefix> Table<P> {
-    pub fn get(&self, id: u32) -> Option<&Destination<P>> {
-        self.destinations.get(id as usize)
+    pub fn get(&self, id: DestinationId) -> Option<&Destination<P>> {
+        self.destinations.get(id.index())
     }
 
     pub fn find(&self, prefix: P) -> Option<&Destination<P>> {
@@ -149,8 +147,12 @@ impl<P: Prefix> Table<P> {
     }
 
     /// One more than the largest number in use.
-    pub fn numbers(&self) -> u32 {
+    pub fn id_end(&self) -> u32 {
         self.destinations.len() as u32
+    }
+
+    fn ids(&self) -> impl Iterator<Item = DestinationId> + use<P> {
+        (0..self.id_end()).map(DestinationId)
     }
 
     /// Destinations with at least one path.
@@ -168,33 +170,33 @@ impl<P: Prefix> Table<P> {
         self.destinations.iter().filter(|destination| !destination.paths.is_empty())
     }
 
-    fn lookup(&self, prefix: P) -> Option<u32> {
+    fn lookup(&self, prefix: P) -> Option<DestinationId> {
         let hash = hash(&self.hasher, prefix);
         let is = |slot: &Slot| slot.hash == hash && self.get(slot.id).is_some_and(|d| d.prefix == prefix);
         self.index.find(spread(hash), is).map(|slot| slot.id)
     }
 
     /// The number of a prefix, given now if it has none.
-    fn number(&mut self, prefix: P) -> u32 {
+    fn id_of(&mut self, prefix: P) -> DestinationId {
         let hash = hash(&self.hasher, prefix);
         let destinations = &mut self.destinations;
         let is = |slot: &Slot| {
-            slot.hash == hash && destinations.get(slot.id as usize).is_some_and(|d| d.prefix == prefix)
+            slot.hash == hash && destinations.get(slot.id.index()).is_some_and(|d| d.prefix == prefix)
         };
         let known = self.index.entry(spread(hash), is, Slot::hash);
         let vacant = match known {
             Entry::Occupied(known) => return known.get().id,
             Entry::Vacant(vacant) => vacant,
         };
-        let id = self.free.pop().unwrap_or(destinations.len() as u32);
+        let id = self.free.pop().unwrap_or(DestinationId(destinations.len() as u32));
         vacant.insert(Slot { hash, id });
-        match destinations.get_mut(id as usize) {
+        match destinations.get_mut(id.index()) {
             Some(slot) => slot.prefix = prefix,
             None => destinations.push(Destination {
                 prefix,
                 paths: SmallVec::new(),
                 equal: 0,
-                best_stands: false,
+                best_unchanged: false,
                 advertised: 0,
                 installed: 0,
             }),
@@ -202,15 +204,15 @@ impl<P: Prefix> Table<P> {
         id
     }
 
-    pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(u16) -> Origin) -> Effect {
-        let id = self.number(prefix);
+    pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(PeerId) -> Origin) -> Effect {
+        let id = self.id_of(prefix);
         let usable = self.is_reachable(&path);
-        let Some(destination) = self.destinations.get_mut(id as usize) else { return Effect::Unchanged };
-        // The usual case when there is most to do.
+        let Some(destination) = self.destinations.get_mut(id.index()) else { return Effect::Unchanged };
+        // The most frequent case while a table is received.
         if destination.paths.is_empty() && usable {
             destination.paths.push(path);
             destination.equal = 1;
-            destination.best_stands = false;
+            destination.best_unchanged = false;
             destination.advertised = self.advertise.record(id);
             destination.installed = self.install.record(id);
             self.occupied += 1;
@@ -236,7 +238,13 @@ impl<P: Prefix> Table<P> {
         if added { Effect::Added } else { Effect::Replaced }
     }
 
-    pub fn remove(&mut self, prefix: P, peer: u16, path_id: u32, origin: impl Fn(u16) -> Origin) -> Effect {
+    pub fn remove(
+        &mut self,
+        prefix: P,
+        peer: PeerId,
+        path_id: u32,
+        origin: impl Fn(PeerId) -> Origin,
+    ) -> Effect {
         let Some(id) = self.lookup(prefix) else { return Effect::Unchanged };
         let present = self.get(id).is_some_and(|d| d.paths.iter().any(|path| path.is_from(peer, path_id)));
         if !present {
@@ -247,10 +255,15 @@ impl<P: Prefix> Table<P> {
     }
 
     /// Removes the paths of a peer, or only those of other epochs than `keep`. Returns their number.
-    pub fn remove_peer(&mut self, peer: u16, keep: Option<u8>, origin: impl Fn(u16) -> Origin) -> usize {
+    pub fn remove_peer(
+        &mut self,
+        peer: PeerId,
+        keep: Option<u8>,
+        origin: impl Fn(PeerId) -> Origin,
+    ) -> usize {
         let goes = |path: &Path| path.peer == peer && keep != Some(path.epoch);
         let mut removed = 0;
-        for id in 0..self.numbers() {
+        for id in self.ids() {
             let count = self.get(id).map_or(0, |d| d.paths.iter().filter(|path| goes(path)).count());
             if count > 0 {
                 removed += count;
@@ -263,17 +276,17 @@ impl<P: Prefix> Table<P> {
     /// Changes the paths to a destination, decides again and notes what is different for others.
     fn change(
         &mut self,
-        id: u32,
-        origin: impl Fn(u16) -> Origin,
+        id: DestinationId,
+        origin: impl Fn(PeerId) -> Origin,
         work: impl FnOnce(&mut SmallVec<[Path; 1]>),
     ) {
-        let Some(destination) = self.destinations.get_mut(id as usize) else { return };
+        let Some(destination) = self.destinations.get_mut(id.index()) else { return };
         // What comes in is there before what goes is given up, so no address stands for two.
         let filled = !destination.paths.is_empty();
         let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
         work(&mut destination.paths);
         let usable = usable_first(&mut destination.paths, &self.unreachable);
-        let equal = destination.paths.get_mut(..usable).map_or(0, |usable| arrange(usable, origin));
+        let equal = destination.paths.get_mut(..usable).map_or(0, |usable| sort_paths(usable, origin));
         destination.equal = equal.min(usize::from(u16::MAX)) as u16;
         let after = destination.multipath();
         let same_best = before.first().copied() == after.first().map(Path::identity);
@@ -285,9 +298,9 @@ impl<P: Prefix> Table<P> {
         }
         // The last path of a destination goes: also if it was never used, its number is freed through the journals.
         let emptied = filled && destination.paths.is_empty();
-        if !same_best || emptied || self.every_path {
-            let unread = !destination.best_stands && self.advertise.holds(destination.advertised);
-            destination.best_stands = same_best && !unread;
+        if !same_best || emptied || self.track_all_paths {
+            let unread = !destination.best_unchanged && self.advertise.holds(destination.advertised);
+            destination.best_unchanged = same_best && !unread;
             destination.advertised = self.advertise.record(id);
         }
         if !same_all || emptied {
@@ -295,16 +308,16 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Where a peer's reader begins, and how many numbers it has to walk through before. `several`: it tells all
-    /// paths, so every change concerns it.
-    pub fn begin_telling(&mut self, several: bool) -> (Position, u32) {
-        self.every_path |= several;
-        (self.advertise.end(), self.numbers())
+    /// Where the reader of a new session begins in the journal, and how many destinations it has to walk through
+    /// first. `add_path`: it advertises all paths, so every change concerns it.
+    pub fn start_reader(&mut self, add_path: bool) -> (Position, u32) {
+        self.track_all_paths |= add_path;
+        (self.advertise.end(), self.id_end())
     }
 
-    /// Nobody tells more than the best any more.
-    pub fn only_best(&mut self) {
-        self.every_path = false;
+    /// No session advertises more than the best path any more.
+    pub fn track_best_only(&mut self) {
+        self.track_all_paths = false;
     }
 
     pub fn is_reachable(&self, path: &Path) -> bool {
@@ -312,13 +325,13 @@ impl<P: Prefix> Table<P> {
     }
 
     /// From now on these next hops, and no others, cannot be reached. Decides again where that makes a difference.
-    pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(u16) -> Origin) {
+    pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(PeerId) -> Origin) {
         let before = std::mem::replace(&mut self.unreachable, next_hops);
         let changed: HashSet<IpAddr> = before.symmetric_difference(&self.unreachable).copied().collect();
         if changed.is_empty() {
             return;
         }
-        for id in 0..self.numbers() {
+        for id in self.ids() {
             let by_them = |path: &Path| path.attrs.next_hop.is_some_and(|hop| changed.contains(&hop));
             if self.get(id).is_some_and(|destination| destination.paths.iter().any(by_them)) {
                 self.change(id, &origin, |_| {});
@@ -330,55 +343,61 @@ impl<P: Prefix> Table<P> {
     pub fn install_shared(&mut self) {
         for (id, destination) in self.destinations.iter_mut().enumerate() {
             if destination.equal > 1 {
-                destination.installed = self.install.record(id as u32);
+                destination.installed = self.install.record(DestinationId(id as u32));
             }
         }
     }
 
     /// Numbers of changed destinations for a peer's reader of all paths, or of the best ones.
-    pub fn read_advertise(&self, from: &mut Position, limit: usize, several: bool, out: &mut Vec<u32>) {
+    pub fn read_advertise(
+        &self,
+        from: &mut Position,
+        limit: usize,
+        add_path: bool,
+        out: &mut Vec<DestinationId>,
+    ) {
         self.advertise.read(from, limit, |id| self.get(id).map_or(0, |d| d.advertised), out);
-        if self.every_path && !several {
-            out.retain(|id| !self.get(*id).is_some_and(|destination| destination.best_stands));
+        if self.track_all_paths && !add_path {
+            out.retain(|id| !self.get(*id).is_some_and(|destination| destination.best_unchanged));
         }
     }
 
     /// Numbers of changed destinations for the kernel's reader.
-    pub fn read_install(&self, from: &mut Position, limit: usize, out: &mut Vec<u32>) {
+    pub fn read_install(&self, from: &mut Position, limit: usize, out: &mut Vec<DestinationId>) {
         self.install.read(from, limit, |id| self.get(id).map_or(0, |d| d.installed), out);
     }
 
     /// Whether a reader at `from` will meet this destination in the journal anyway.
-    pub fn will_be_read(&self, id: u32, from: Position, several: bool) -> bool {
-        self.get(id).is_some_and(|d| d.advertised >= from && (several || !d.best_stands))
+    pub fn will_be_read(&self, id: DestinationId, from: Position, add_path: bool) -> bool {
+        self.get(id).is_some_and(|d| d.advertised >= from && (add_path || !d.best_unchanged))
     }
 
     /// Forgets what all readers have read, and frees the numbers of destinations that are gone for all of them.
-    pub fn forget(&mut self, slowest_peer: Position, kernel: Position) {
+    pub fn trim_journals(&mut self, slowest_peer: Position, kernel: Position) {
         let destinations = &self.destinations;
         let mut gone = Vec::new();
-        let empty = |id: u32| destinations.get(id as usize).is_some_and(|d| d.paths.is_empty());
+        let empty = |id: DestinationId| destinations.get(id.index()).is_some_and(|d| d.paths.is_empty());
         self.advertise.trim(
             slowest_peer,
-            |id| destinations.get(id as usize).map_or(0, |d| d.advertised),
+            |id| destinations.get(id.index()).map_or(0, |d| d.advertised),
             |id| gone.extend(empty(id).then_some(id)),
         );
         self.install.trim(
             kernel,
-            |id| destinations.get(id as usize).map_or(0, |d| d.installed),
+            |id| destinations.get(id.index()).map_or(0, |d| d.installed),
             |id| gone.extend(empty(id).then_some(id)),
         );
         self.advertise
-            .compact(destinations.len(), |id| destinations.get(id as usize).map_or(0, |d| d.advertised));
+            .compact(destinations.len(), |id| destinations.get(id.index()).map_or(0, |d| d.advertised));
         self.install
-            .compact(destinations.len(), |id| destinations.get(id as usize).map_or(0, |d| d.installed));
+            .compact(destinations.len(), |id| destinations.get(id.index()).map_or(0, |d| d.installed));
         for id in gone {
             self.release(id);
         }
     }
 
-    fn release(&mut self, id: u32) {
-        let Some(destination) = self.destinations.get_mut(id as usize) else { return };
+    fn release(&mut self, id: DestinationId) {
+        let Some(destination) = self.destinations.get_mut(id.index()) else { return };
         let unread =
             self.advertise.holds(destination.advertised) || self.install.holds(destination.installed);
         if unread || !destination.paths.is_empty() {

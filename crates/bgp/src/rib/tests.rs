@@ -5,34 +5,35 @@ use super::decide::Origin;
 use super::journal::Position;
 use super::table::{Effect, Path, Table};
 use crate::bitmap::Bitmap;
+use crate::id::{DestinationId, PeerId};
 use proptest::prelude::*;
 use rustbgpd_wire::{Ipv4Prefix, Origin as WireOrigin};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-const PEERS: u16 = 5;
+const PEERS: usize = 5;
 
 #[derive(Clone, Debug)]
 enum Step {
     Insert {
         prefix: u8,
-        peer: u16,
+        peer: PeerId,
         path_id: u32,
         attrs: Attrs,
     },
     Remove {
         prefix: u8,
-        peer: u16,
+        peer: PeerId,
         path_id: u32,
     },
     /// All of a peer, or what it said before its last epoch began.
     RemovePeer {
-        peer: u16,
+        peer: PeerId,
         stale: bool,
     },
     NewEpoch {
-        peer: u16,
+        peer: PeerId,
     },
     Read {
         reader: usize,
@@ -41,7 +42,7 @@ enum Step {
     Install {
         limit: usize,
     },
-    Forget,
+    TrimJournals,
     /// Only these next hops cannot be reached.
     Unreachable {
         next_hops: BTreeSet<u8>,
@@ -81,17 +82,21 @@ fn hop(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, number).into()
 }
 
+fn peer() -> impl Strategy<Value = PeerId> {
+    (0..PEERS).prop_map(|index| PeerId::from_index(index).unwrap())
+}
+
 fn step() -> impl Strategy<Value = Step> {
-    let place = || (0u8..12, 0u16..PEERS, 0u32..2);
+    let place = || (0u8..12, peer(), 0u32..2);
     prop_oneof![
         8 => (place(), attrs())
             .prop_map(|((prefix, peer, path_id), attrs)| Step::Insert { prefix, peer, path_id, attrs }),
         4 => place().prop_map(|(prefix, peer, path_id)| Step::Remove { prefix, peer, path_id }),
-        1 => (0u16..PEERS, any::<bool>()).prop_map(|(peer, stale)| Step::RemovePeer { peer, stale }),
-        1 => (0u16..PEERS).prop_map(|peer| Step::NewEpoch { peer }),
+        1 => (peer(), any::<bool>()).prop_map(|(peer, stale)| Step::RemovePeer { peer, stale }),
+        1 => peer().prop_map(|peer| Step::NewEpoch { peer }),
         4 => (0usize..3, 1usize..6).prop_map(|(reader, limit)| Step::Read { reader, limit }),
         2 => (1usize..6).prop_map(|limit| Step::Install { limit }),
-        3 => Just(Step::Forget),
+        3 => Just(Step::TrimJournals),
         2 => proptest::collection::btree_set(1u8..4, 0..3)
             .prop_map(|next_hops| Step::Unreachable { next_hops }),
         1 => (0usize..3).prop_map(|reader| Step::Restart { reader }),
@@ -103,19 +108,19 @@ fn prefix(number: u8) -> Ipv4Prefix {
     Ipv4Prefix::new(Ipv4Addr::new(192, 0, number, 0), 24)
 }
 
-fn origin(peer: u16) -> Origin {
+fn origin(peer: PeerId) -> Origin {
     Origin {
-        external: peer % 2 == 1,
+        external: peer.index() % 2 == 1,
         // Two peers share an identifier.
-        router_id: Ipv4Addr::new(1, 1, 1, (peer / 2) as u8),
-        address: Ipv4Addr::new(10, 1, 1, 9 - peer as u8).into(),
+        router_id: Ipv4Addr::new(1, 1, 1, (peer.index() / 2) as u8),
+        address: Ipv4Addr::new(10, 1, 1, 9 - peer.index() as u8).into(),
     }
 }
 
 type Said = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (Attrs, u8)>>;
 
 /// A peer and its identifier of the path.
-type PathKey = (u16, u32);
+type PathKey = (PeerId, u32);
 
 /// RFC 4271 section 9.1.2.2 word by word: who is struck at each step.
 fn decide(
@@ -153,18 +158,18 @@ struct Reader {
     position: Position,
     walk: Option<(u32, u32)>,
     sent: Bitmap,
-    several: bool,
+    add_path: bool,
     /// The best, or all that can be used.
     heard: BTreeMap<Ipv4Prefix, Vec<Attrs>>,
 }
 
 impl Reader {
-    fn new(table: &mut Table<Ipv4Prefix>, several: bool) -> Reader {
-        let (position, numbers) = table.begin_telling(several);
+    fn new(table: &mut Table<Ipv4Prefix>, add_path: bool) -> Reader {
+        let (position, numbers) = table.start_reader(add_path);
         Reader {
             position,
             walk: Some((0, numbers)),
-            several,
+            add_path,
             sent: Bitmap::default(),
             heard: BTreeMap::new(),
         }
@@ -173,24 +178,28 @@ impl Reader {
     fn read(&mut self, table: &Table<Ipv4Prefix>, limit: usize) {
         let mut ids = Vec::new();
         match self.walk {
-            None => table.read_advertise(&mut self.position, limit, self.several, &mut ids),
+            None => table.read_advertise(&mut self.position, limit, self.add_path, &mut ids),
             Some((from, end)) => {
                 let to = end.min(from + limit as u32);
-                ids.extend((from..to).filter(|id| !table.will_be_read(*id, self.position, self.several)));
+                ids.extend(
+                    (from..to)
+                        .map(DestinationId)
+                        .filter(|id| !table.will_be_read(*id, self.position, self.add_path)),
+                );
                 self.walk = (to < end).then_some((to, end));
             }
         }
         for id in ids {
             let destination = table.get(id).unwrap();
             let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
-            let usable = usable.take(if self.several { usize::MAX } else { 1 });
+            let usable = usable.take(if self.add_path { usize::MAX } else { 1 });
             let told: Vec<Attrs> = usable.map(|path| (*path.attrs).clone()).collect();
             match destination.best() {
                 Some(_) => {
-                    self.sent.insert(id);
+                    self.sent.insert(id.0);
                     self.heard.insert(destination.prefix, told);
                 }
-                None if self.sent.remove(id) => {
+                None if self.sent.remove(id.0) => {
                     assert!(self.heard.remove(&destination.prefix).is_some(), "withdrew what was never told");
                 }
                 None => {}
@@ -228,7 +237,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Insert { prefix: number, peer, path_id, attrs } => {
-                    let epoch = epochs[usize::from(peer)];
+                    let epoch = epochs[peer.index()];
                     let paths = said.entry(prefix(number)).or_default();
                     let before = paths.insert((peer, path_id), (attrs.clone(), epoch));
                     let path = Path { attrs: interner.intern(attrs.clone()), path_id, peer, epoch };
@@ -246,7 +255,7 @@ proptest! {
                     prop_assert_eq!(effect == Effect::Removed, gone.is_some());
                 }
                 Step::RemovePeer { peer, stale } => {
-                    let keep = stale.then_some(epochs[usize::from(peer)]);
+                    let keep = stale.then_some(epochs[peer.index()]);
                     let mut removed = 0;
                     for paths in said.values_mut() {
                         let before = paths.len();
@@ -255,7 +264,7 @@ proptest! {
                     }
                     prop_assert_eq!(table.remove_peer(peer, keep, origin), removed);
                 }
-                Step::NewEpoch { peer } => epochs[usize::from(peer)] += 1,
+                Step::NewEpoch { peer } => epochs[peer.index()] += 1,
                 Step::Read { reader, limit } => readers[reader].read(&table, limit),
                 Step::Install { limit } => install(&table, &mut installed, limit, &mut kernel),
                 Step::Unreachable { next_hops } => {
@@ -263,10 +272,10 @@ proptest! {
                     table.set_unreachable(unreachable.clone(), origin);
                 }
                 Step::Restart { reader } => readers[reader] = Reader::new(&mut table, reader == 2),
-                Step::Refresh { reader } => readers[reader].walk = Some((0, table.numbers())),
-                Step::Forget => {
+                Step::Refresh { reader } => readers[reader].walk = Some((0, table.id_end())),
+                Step::TrimJournals => {
                     let slowest = readers.iter().map(|reader| reader.position).min().unwrap();
-                    table.forget(slowest, installed);
+                    table.trim_journals(slowest, installed);
                 }
             }
             said.retain(|_, paths| !paths.is_empty());
@@ -301,7 +310,7 @@ proptest! {
             while reader.walk.is_some() || reader.position < table.advertise.end() {
                 reader.read(&table, 7);
             }
-            let truth = if reader.several { &all } else { &best };
+            let truth = if reader.add_path { &all } else { &best };
             let sorted = |known: &BTreeMap<Ipv4Prefix, Vec<Attrs>>| -> BTreeMap<Ipv4Prefix, Vec<String>> {
                 let texts = |paths: &Vec<Attrs>| {
                     let mut texts: Vec<String> = paths.iter().map(|attrs| format!("{attrs:?}")).collect();
@@ -320,11 +329,11 @@ proptest! {
             .collect();
         prop_assert_eq!(kernel, used);
         // And then nothing of what is gone is remembered.
-        table.forget(table.advertise.end(), installed);
+        table.trim_journals(table.advertise.end(), installed);
         for paths in said.into_iter().flat_map(|(prefix, paths)| paths.into_keys().map(move |key| (prefix, key))) {
             table.remove(paths.0, paths.1.0, paths.1.1, origin);
         }
-        table.forget(table.advertise.end(), table.install.end());
+        table.trim_journals(table.advertise.end(), table.install.end());
         prop_assert_eq!(table.in_use(), 0);
     }
 }

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use tortie_bgp::bird::{Rendered, render};
 use tortie_plan::bgp::{
-    Bgp, Community, Export, Filter, FilterRule, Install, NextHop, Operation, PrefixMatch, PrefixOperator,
+    Bgp, Community, Export, Filter, FilterRule, Install, NextHopMode, Operation, PrefixMatch, PrefixOperator,
     Secret, Session, SessionKind,
 };
 
@@ -41,7 +41,7 @@ fn session(peer: &str) -> Session {
         restart_time: None,
         keepalive: None,
         ttl_security: None,
-        next_hop: NextHop::Auto,
+        next_hop: NextHopMode::Auto,
         reflect: None,
         allow_own_as: 0,
         filters: Vec::new(),
@@ -136,8 +136,13 @@ fn everything_that_can_be_said_is_taken() {
             Session { password: secret("p w;#\\'{}ä"), ..session(peer) },
             Session { restart_time: Some(u16::MAX), keepalive: Some(u16::MAX), ..session(peer) },
             Session { restart_time: Some(0), keepalive: Some(0), ..session(peer) },
-            Session { ttl_security: Some(255), next_hop: NextHop::Own, allow_own_as: 255, ..session(peer) },
-            Session { ttl_security: Some(1), next_hop: NextHop::Keep, remote_as: 1, ..session(peer) },
+            Session {
+                ttl_security: Some(255),
+                next_hop: NextHopMode::Own,
+                allow_own_as: 255,
+                ..session(peer)
+            },
+            Session { ttl_security: Some(1), next_hop: NextHopMode::Keep, remote_as: 1, ..session(peer) },
             Session { reflect: Some([244, 0, 0, 1].into()), filters: names.clone(), ..session(peer) },
             Session {
                 reachable_by: Some(address(if v4 { "10.0.0.254" } else { "fe80::1" })),
@@ -165,7 +170,7 @@ fn everything_that_can_be_said_is_taken() {
     };
     bgp.ignored_interfaces = vec!["docker*".into(), "eth0.1".into()];
     let whole = rendered(&bgp);
-    assert_eq!(whole.left_out, Vec::<String>::new());
+    assert_eq!(whole.skipped, Vec::<String>::new());
     taken(&whole.text);
     assert!(
         whole.text.find("10.1.2.0/24+").unwrap() < whole.text.rfind("10.1.0.0/16+").unwrap(),
@@ -202,9 +207,7 @@ fn what_cannot_be_said_is_left_out_and_told() {
     bgp.sessions.insert("Node_none".into(), Session { remote_as: 0, ..session("10.0.2.1") });
     let rendered = rendered(&bgp);
     taken(&rendered.text);
-    assert_eq!(rendered.left_out.len(), 4, "{:?}", rendered.left_out);
-    assert!(
-        rendered.left_out[0].starts_with("session Node_0 is left out: its password has a quotation mark")
-    );
+    assert_eq!(rendered.skipped.len(), 4, "{:?}", rendered.skipped);
+    assert!(rendered.skipped[0].starts_with("session Node_0 is left out: its password has a quotation mark"));
     assert!(rendered.text.contains("Mesh_10_0_0_7") && !rendered.text.contains("Node_"), "{}", rendered.text);
 }

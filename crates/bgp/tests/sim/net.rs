@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use tortie_bgp::core::{Conn, Core, Order, PeerState, PeerStatus, RouteChange};
+use tortie_bgp::core::{ConnectionId, Core, PeerState, PeerStatus, RouteChange, SocketRequest};
 use tortie_bgp::{Attrs, Config, PeerConfig};
 
 pub type NodeId = usize;
@@ -14,7 +14,7 @@ pub type NodeId = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct End {
     pub node: NodeId,
-    pub conn: Conn,
+    pub conn: ConnectionId,
 }
 
 enum Event {
@@ -151,11 +151,11 @@ impl Net {
         if !self.nodes[id].alive {
             return false;
         }
-        while let Some(order) = self.nodes[id].core.order() {
+        while let Some(order) = self.nodes[id].core.next_request() {
             busy = true;
             match order {
-                Order::Connect { conn, dial } => self.connect(id, conn, dial.to.ip()),
-                Order::Close { conn, last } => {
+                SocketRequest::Connect { conn, dial } => self.connect(id, conn, dial.to.ip()),
+                SocketRequest::Close { conn, last } => {
                     let end = End { node: id, conn };
                     self.send(end, last);
                     self.hang_up(end);
@@ -187,12 +187,12 @@ impl Net {
                 RouteChange::Complete => node.complete = true,
             }
         }
-        self.nodes[id].core.tidy();
+        self.nodes[id].core.collect_garbage();
         busy
     }
 
-    fn conns(&self, id: NodeId) -> Vec<Conn> {
-        let mut conns: Vec<Conn> = self
+    fn conns(&self, id: NodeId) -> Vec<ConnectionId> {
+        let mut conns: Vec<ConnectionId> = self
             .links
             .keys()
             .chain(self.wires.keys())
@@ -204,7 +204,7 @@ impl Net {
         conns
     }
 
-    fn connect(&mut self, from: NodeId, conn: Conn, to: IpAddr) {
+    fn connect(&mut self, from: NodeId, conn: ConnectionId, to: IpAddr) {
         let source = self.nodes[from].address;
         let target = self.nodes.iter().rposition(|node| node.address == to && node.alive);
         let now = self.now;

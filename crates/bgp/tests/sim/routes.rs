@@ -293,10 +293,10 @@ fn communities_travel_and_well_known_ones_are_obeyed() {
 
 #[test]
 fn filters_change_and_stop_routes_on_both_sides() {
-    let tag = |value| vec![Change::AddCommunity(Community::Standard(value))];
+    let tag = |value| vec![Change::AddCommunity(Community::Standard(0, value))];
     let only_tagged = Filter {
         rules: vec![Rule {
-            when: Match { community: Some(Community::Standard(5)), ..Match::default() },
+            when: Match { community: Some(Community::Standard(0, 5)), ..Match::default() },
             then: vec![Change::SetLocalPref(500)],
             verdict: Some(Verdict::Accept),
         }],

@@ -1,4 +1,4 @@
-//! What peers are told by default, and which routes go into the kernel.
+//! What is advertised by default, and which routes go into the kernel.
 
 use super::settings::Settings;
 use ipnet::IpNet;

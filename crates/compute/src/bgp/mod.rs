@@ -31,7 +31,7 @@ pub struct BgpEnvironment {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Speaking {
+pub(crate) struct BgpResolver {
     host: String,
     environment: BgpEnvironment,
     nodes: BTreeMap<String, NodeFacts>,
@@ -42,15 +42,15 @@ pub(crate) struct Speaking {
     /// Blocks of this node; false while one is being given up.
     blocks: BTreeMap<IpNet, bool>,
     changed: bool,
-    told: Option<Arc<Bgp>>,
+    published: Option<Arc<Bgp>>,
 }
 
-impl Speaking {
-    pub fn new(host: &str, environment: BgpEnvironment) -> Speaking {
-        Speaking { host: host.to_owned(), environment, changed: true, ..Speaking::default() }
+impl BgpResolver {
+    pub fn new(host: &str, environment: BgpEnvironment) -> BgpResolver {
+        BgpResolver { host: host.to_owned(), environment, changed: true, ..BgpResolver::default() }
     }
 
-    /// Takes in what concerns BGP. What cannot be used counts as absent, and is told why.
+    /// Takes in what concerns BGP. A resource that cannot be used counts as absent; the error says why.
     pub fn put(&mut self, key: &Key, value: &Value) -> Result<(), String> {
         let changed = match value {
             Value::Resource(Resource::Node(node)) => {
@@ -123,10 +123,10 @@ impl Speaking {
             return None;
         }
         let new = Arc::new(self.compute());
-        if self.told.as_ref() == Some(&new) {
+        if self.published.as_ref() == Some(&new) {
             return None;
         }
-        self.told = Some(new.clone());
+        self.published = Some(new.clone());
         Some(new)
     }
 

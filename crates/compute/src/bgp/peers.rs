@@ -4,9 +4,9 @@ use super::nodes::NodeFacts;
 use super::settings::{Settings, seconds, secret};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_model::kinds::{BGPPeer, BGPPeerSpec, NextHopMode, ReversePeering, SourceAddress};
+use tortie_model::kinds::{self, BGPPeer, BGPPeerSpec, ReversePeering, SourceAddress};
 use tortie_model::selector::Selector;
-use tortie_plan::bgp::{NextHop, Session, SessionKind};
+use tortie_plan::bgp::{NextHopMode, Session, SessionKind};
 
 const PORT: u16 = 179;
 
@@ -29,26 +29,26 @@ struct Remote<'a> {
 }
 
 /// Which nodes a BGPPeer gives a session to.
-enum Side {
+enum NodeScope {
     All,
     Node(String),
     Selected(Option<Selector>),
 }
 
-impl Side {
-    fn of(spec: &BGPPeerSpec) -> Side {
+impl NodeScope {
+    fn of(spec: &BGPPeerSpec) -> NodeScope {
         match (spec.node_selector.as_str(), spec.node.as_str()) {
-            ("", "") => Side::All,
-            ("", node) => Side::Node(node.to_owned()),
-            (selector, _) => Side::Selected(Selector::parse(selector).ok()),
+            ("", "") => NodeScope::All,
+            ("", node) => NodeScope::Node(node.to_owned()),
+            (selector, _) => NodeScope::Selected(Selector::parse(selector).ok()),
         }
     }
 
     fn has(&self, name: &str, node: &NodeFacts) -> bool {
         match self {
-            Side::All => true,
-            Side::Node(wanted) => wanted == name,
-            Side::Selected(selector) => {
+            NodeScope::All => true,
+            NodeScope::Node(wanted) => wanted == name,
+            NodeScope::Selected(selector) => {
                 selector.as_ref().is_some_and(|selector| selector.matches(&node.labels))
             }
         }
@@ -58,12 +58,12 @@ impl Side {
 impl<'a> Peers<'a> {
     /// By name; where two ask for the same session, the earlier and more general one has it.
     pub fn sessions(&self) -> BTreeMap<String, Session> {
-        let mut found = Found::default();
+        let mut found = SessionSet::default();
         let ordered = |all: bool| {
-            self.peers.values().filter(move |peer| matches!(Side::of(&peer.spec), Side::All) == all)
+            self.peers.values().filter(move |peer| matches!(NodeScope::of(&peer.spec), NodeScope::All) == all)
         };
         for (kind, all) in [(SessionKind::Global, true), (SessionKind::Node, false)] {
-            for peer in ordered(all).filter(|peer| Side::of(&peer.spec).has(self.host, self.own)) {
+            for peer in ordered(all).filter(|peer| NodeScope::of(&peer.spec).has(self.host, self.own)) {
                 for remote in self.remotes(&peer.spec) {
                     found.add(self.session(kind, &peer.spec, &remote));
                 }
@@ -97,18 +97,18 @@ impl<'a> Peers<'a> {
                     remote_as: node.as_number.unwrap_or(self.as_number),
                     local_as: None,
                     source: Some(source),
-                    passive: waits(source, peer),
+                    passive: is_passive_end(source, peer),
                     password: self.settings.mesh_password.clone(),
                     restart_time: self.settings.mesh_restart_time,
                     keepalive: None,
                     ttl_security: None,
-                    next_hop: NextHop::Auto,
+                    next_hop: NextHopMode::Auto,
                     reflect: None,
                     allow_own_as: 0,
                     filters: Vec::new(),
                     reachable_by: None,
                 };
-                sessions.insert(format!("Mesh_{}", word(peer)), session);
+                sessions.insert(format!("Mesh_{}", name_part(peer)), session);
             }
         }
         sessions
@@ -119,7 +119,7 @@ impl<'a> Peers<'a> {
         if !spec.peer_selector.is_empty() {
             return self
                 .selected(&spec.peer_selector)
-                .flat_map(|(name, node)| self.ends(name, node))
+                .flat_map(|(name, node)| self.remotes_of(name, node))
                 .collect();
         }
         let Some((address, port)) = spec.peer_address() else { return Vec::new() };
@@ -153,9 +153,9 @@ impl<'a> Peers<'a> {
         if !meant {
             return Vec::new();
         }
-        let side = Side::of(spec);
+        let side = NodeScope::of(spec);
         let givers = self.nodes.iter().filter(|(name, node)| side.has(name, node));
-        let ends = givers.flat_map(|(name, node)| self.ends(name, node));
+        let ends = givers.flat_map(|(name, node)| self.remotes_of(name, node));
         ends.filter(|end| family.is_none_or(|family| family.is_ipv4() == end.address.is_ipv4())).collect()
     }
 
@@ -167,7 +167,7 @@ impl<'a> Peers<'a> {
             .filter(move |(_, node)| selector.as_ref().is_some_and(|selector| selector.matches(&node.labels)))
     }
 
-    fn ends(&self, name: &str, node: &'a NodeFacts) -> Vec<Remote<'a>> {
+    fn remotes_of(&self, name: &str, node: &'a NodeFacts) -> Vec<Remote<'a>> {
         let port = self.settings.port_of(name);
         let as_number = node.as_number.unwrap_or(self.settings.as_number);
         node.addresses().map(|address| Remote { address, port, as_number, node: Some(node) }).collect()
@@ -190,10 +190,10 @@ impl<'a> Peers<'a> {
         let another_cluster = remote.node.is_none_or(|node| node.cluster_id != self.own.cluster_id);
         let is_node = self.nodes.values().any(|node| node.like(remote.address) == Some(remote.address));
         let next_hop = match spec.next_hop_mode {
-            NextHopMode::Self_ => NextHop::Own,
-            NextHopMode::Keep => NextHop::Keep,
-            _ if spec.keep_original_next_hop && !internal => NextHop::Keep,
-            _ => NextHop::Auto,
+            kinds::NextHopMode::Self_ => NextHopMode::Own,
+            kinds::NextHopMode::Keep => NextHopMode::Keep,
+            _ if spec.keep_original_next_hop && !internal => NextHopMode::Keep,
+            _ => NextHopMode::Auto,
         };
         let allowed = spec.num_allowed_local_as_numbers.filter(|_| by_address).unwrap_or(0);
         Some(Session {
@@ -203,7 +203,10 @@ impl<'a> Peers<'a> {
             remote_as: remote.as_number,
             local_as,
             source: (spec.source_address != SourceAddress::None).then_some(own),
-            passive: kind == SessionKind::Global && by_address && is_node && waits(own, remote.address),
+            passive: kind == SessionKind::Global
+                && by_address
+                && is_node
+                && is_passive_end(own, remote.address),
             password: secret(spec.password.as_ref()),
             restart_time: seconds(spec.max_restart_time.as_ref()),
             keepalive: seconds(spec.keepalive_time.as_ref()),
@@ -218,15 +221,15 @@ impl<'a> Peers<'a> {
 }
 
 #[derive(Default)]
-struct Found {
+struct SessionSet {
     sessions: BTreeMap<String, Session>,
 }
 
-impl Found {
+impl SessionSet {
     fn add(&mut self, session: Option<Session>) {
         let Some(session) = session else { return };
         let port = if session.port == PORT { String::new() } else { format!("_port_{}", session.port) };
-        let rest = format!("{}{port}", word(session.peer));
+        let rest = format!("{}{port}", name_part(session.peer));
         let name = match session.kind {
             SessionKind::Mesh => format!("Mesh_{rest}"),
             SessionKind::Global => format!("Global_{rest}"),
@@ -238,11 +241,11 @@ impl Found {
 }
 
 /// Whether this end waits for the other to call: of two nodes the one with the larger address, as text, calls.
-fn waits(own: IpAddr, peer: IpAddr) -> bool {
+fn is_passive_end(own: IpAddr, peer: IpAddr) -> bool {
     peer.to_string() > own.to_string()
 }
 
 /// An address as part of a name.
-fn word(address: IpAddr) -> String {
+fn name_part(address: IpAddr) -> String {
     address.to_string().replace(['.', ':'], "_")
 }

@@ -2,7 +2,7 @@ use super::*;
 use serde_json::{Value as Json, json};
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::ipam::BlockAffinity;
-use tortie_plan::bgp::{Community, NextHop, PrefixOperator, SessionKind};
+use tortie_plan::bgp::{Community, NextHopMode, PrefixOperator, SessionKind};
 
 fn resource(kind: Kind, name: &str, spec: Json) -> (Key, Value) {
     let key = Key::resource(kind, "", name);
@@ -20,51 +20,51 @@ fn node(name: &str, number: u8, bgp: Json) -> (Key, Value) {
     resource(Kind::Node, name, json!({"bgp": spec}))
 }
 
-fn speaking_at(host: &str, nodes: &[(Key, Value)]) -> Speaking {
-    let mut speaking = Speaking::new(host, BgpEnvironment::default());
-    nodes.iter().for_each(|(key, value)| speaking.put(key, value).unwrap());
-    speaking
+fn resolver_at(host: &str, nodes: &[(Key, Value)]) -> BgpResolver {
+    let mut resolver = BgpResolver::new(host, BgpEnvironment::default());
+    nodes.iter().for_each(|(key, value)| resolver.put(key, value).unwrap());
+    resolver
 }
 
-fn speaking(nodes: &[(Key, Value)]) -> Speaking {
-    speaking_at("a", nodes)
+fn resolver(nodes: &[(Key, Value)]) -> BgpResolver {
+    resolver_at("a", nodes)
 }
 
-fn put(speaking: &mut Speaking, kind: Kind, name: &str, spec: Json) {
+fn put(resolver: &mut BgpResolver, kind: Kind, name: &str, spec: Json) {
     let (key, value) = resource(kind, name, spec);
-    speaking.put(&key, &value).unwrap();
+    resolver.put(&key, &value).unwrap();
 }
 
-fn peer(speaking: &mut Speaking, name: &str, spec: Json) {
-    put(speaking, Kind::BGPPeer, name, spec);
+fn peer(resolver: &mut BgpResolver, name: &str, spec: Json) {
+    put(resolver, Kind::BGPPeer, name, spec);
 }
 
-fn affinity(speaking: &mut Speaking, host: &str, cidr: &str, state: AffinityState) {
+fn affinity(resolver: &mut BgpResolver, host: &str, cidr: &str, state: AffinityState) {
     let key = affinity_key(host, cidr);
-    speaking.put(&key, &Value::BlockAffinity(BlockAffinity { state, ..BlockAffinity::default() })).unwrap();
+    resolver.put(&key, &Value::BlockAffinity(BlockAffinity { state, ..BlockAffinity::default() })).unwrap();
 }
 
 fn affinity_key(host: &str, cidr: &str) -> Key {
     Key::BlockAffinity { affinity: AffinityType::Host, owner: host.to_owned(), cidr: cidr.parse().unwrap() }
 }
 
-fn names(speaking: &mut Speaking) -> Vec<String> {
-    speaking.flush().unwrap().sessions.keys().cloned().collect()
+fn names(resolver: &mut BgpResolver) -> Vec<String> {
+    resolver.flush().unwrap().sessions.keys().cloned().collect()
 }
 
 #[test]
 fn every_node_has_a_session_with_every_other_in_both_families() {
-    let mut speaking = speaking(&[node("a", 9, json!({})), node("b", 10, json!({"asNumber": 65001}))]);
-    let bgp = speaking.flush().unwrap();
+    let mut resolver = resolver(&[node("a", 9, json!({})), node("b", 10, json!({"asNumber": 65001}))]);
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions.keys().collect::<Vec<_>>(), ["Mesh_10_0_0_10", "Mesh_fd00__10"]);
     let session = &bgp.sessions["Mesh_10_0_0_10"];
     assert_eq!((session.remote_as, session.port, session.kind), (65001, 179, SessionKind::Mesh));
     assert_eq!(session.source, Some("10.0.0.9".parse().unwrap()));
     assert!(!session.passive, "the larger text calls: 10.0.0.9 is larger than 10.0.0.10");
     assert_eq!((bgp.as_number, bgp.router_id), (64512, Some(Ipv4Addr::new(10, 0, 0, 9))));
-    assert!(speaking.flush().is_none(), "nothing changed");
+    assert!(resolver.flush().is_none(), "nothing changed");
 
-    let mut other = speaking_at("b", &[node("a", 9, json!({})), node("b", 10, json!({"asNumber": 65001}))]);
+    let mut other = resolver_at("b", &[node("a", 9, json!({})), node("b", 10, json!({"asNumber": 65001}))]);
     let bgp = other.flush().unwrap();
     assert!(bgp.sessions["Mesh_10_0_0_9"].passive);
     assert_eq!(
@@ -76,16 +76,16 @@ fn every_node_has_a_session_with_every_other_in_both_families() {
 #[test]
 fn a_reflector_is_not_in_the_mesh() {
     let reflector = json!({"routeReflectorClusterID": "224.0.0.1"});
-    let mut speaking =
-        speaking(&[node("a", 1, json!({})), node("b", 2, json!({})), node("rr", 3, reflector.clone())]);
-    assert_eq!(names(&mut speaking), ["Mesh_10_0_0_2", "Mesh_fd00__2"]);
+    let mut resolver =
+        resolver(&[node("a", 1, json!({})), node("b", 2, json!({})), node("rr", 3, reflector.clone())]);
+    assert_eq!(names(&mut resolver), ["Mesh_10_0_0_2", "Mesh_fd00__2"]);
     // The usual way to use reflectors: everyone with them, seen from an ordinary node and from a reflector.
     let spec = json!({"nodeSelector": "all()", "peerSelector": "name == 'rr'"});
-    peer(&mut speaking, "to-reflectors", spec.clone());
-    assert_eq!(names(&mut speaking), ["Mesh_10_0_0_2", "Mesh_fd00__2", "Node_10_0_0_3", "Node_fd00__3"]);
+    peer(&mut resolver, "to-reflectors", spec.clone());
+    assert_eq!(names(&mut resolver), ["Mesh_10_0_0_2", "Mesh_fd00__2", "Node_10_0_0_3", "Node_fd00__3"]);
 
     let nodes = [node("a", 1, json!({})), node("b", 2, json!({})), node("rr", 3, reflector)];
-    let mut at_reflector = speaking_at("rr", &nodes);
+    let mut at_reflector = resolver_at("rr", &nodes);
     peer(&mut at_reflector, "to-reflectors", spec);
     let bgp = at_reflector.flush().unwrap();
     let found: Vec<&String> = bgp.sessions.keys().collect();
@@ -96,30 +96,30 @@ fn a_reflector_is_not_in_the_mesh() {
 #[test]
 fn reflectors_of_one_cluster_are_plain_peers() {
     let reflector = json!({"routeReflectorClusterID": "224.0.0.1"});
-    let mut speaking = speaking(&[node("a", 1, reflector.clone()), node("b", 2, reflector)]);
-    peer(&mut speaking, "p", json!({"nodeSelector": "all()", "peerSelector": "all()"}));
-    let bgp = speaking.flush().unwrap();
+    let mut resolver = resolver(&[node("a", 1, reflector.clone()), node("b", 2, reflector)]);
+    peer(&mut resolver, "p", json!({"nodeSelector": "all()", "peerSelector": "all()"}));
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions["Node_10_0_0_2"].reflect, None);
     // By address its cluster is not known.
-    peer(&mut speaking, "p", json!({"node": "a", "peerIP": "10.0.0.2", "asNumber": 64512}));
-    let bgp = speaking.flush().unwrap();
+    peer(&mut resolver, "p", json!({"node": "a", "peerIP": "10.0.0.2", "asNumber": 64512}));
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions["Node_10_0_0_2"].reflect, Some(Ipv4Addr::new(224, 0, 0, 1)));
 }
 
 #[test]
 fn peers_by_address() {
-    let mut speaking = speaking(&[node("a", 1, json!({}))]);
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
     let spec = json!({
         "peerIP": "192.0.2.1:1790", "asNumber": 65100, "localASNumber": 65000, "nextHopMode": "Keep", "ttlSecurity": 2,
         "numAllowedLocalASNumbers": 3, "sourceAddress": "None", "keepaliveTime": "10s", "maxRestartTime": "60s",
         "password": {"secretKeyRef": {"name": "s", "key": "k"}}, "filters": ["f"], "reachableBy": "10.0.0.254",
     });
-    peer(&mut speaking, "tor", spec);
-    let bgp = speaking.flush().unwrap();
+    peer(&mut resolver, "tor", spec);
+    let bgp = resolver.flush().unwrap();
     let session = &bgp.sessions["Global_192_0_2_1_port_1790"];
     assert_eq!((session.peer, session.port), (IpAddr::from([192, 0, 2, 1]), 1790));
     assert_eq!((session.remote_as, session.local_as, session.allow_own_as), (65100, Some(65000), 3));
-    assert_eq!((session.next_hop, session.ttl_security, session.source), (NextHop::Keep, Some(2), None));
+    assert_eq!((session.next_hop, session.ttl_security, session.source), (NextHopMode::Keep, Some(2), None));
     assert_eq!((session.keepalive, session.restart_time), (Some(10), Some(60)));
     assert_eq!(session.password.as_ref().map(|secret| secret.key.as_str()), Some("k"));
     assert_eq!(session.reachable_by, Some(IpAddr::from([10, 0, 0, 254])));
@@ -128,12 +128,12 @@ fn peers_by_address() {
 
 #[test]
 fn a_general_peer_goes_before_one_of_a_node() {
-    let mut speaking = speaking(&[node("a", 1, json!({}))]);
-    peer(&mut speaking, "z-general", json!({"peerIP": "192.0.2.1", "asNumber": 1}));
-    peer(&mut speaking, "a-own", json!({"node": "a", "peerIP": "192.0.2.1", "asNumber": 2}));
-    peer(&mut speaking, "other", json!({"node": "b", "peerIP": "192.0.2.9", "asNumber": 2}));
-    peer(&mut speaking, "self", json!({"peerIP": "10.0.0.1", "asNumber": 64512}));
-    let bgp = speaking.flush().unwrap();
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
+    peer(&mut resolver, "z-general", json!({"peerIP": "192.0.2.1", "asNumber": 1}));
+    peer(&mut resolver, "a-own", json!({"node": "a", "peerIP": "192.0.2.1", "asNumber": 2}));
+    peer(&mut resolver, "other", json!({"node": "b", "peerIP": "192.0.2.9", "asNumber": 2}));
+    peer(&mut resolver, "self", json!({"peerIP": "10.0.0.1", "asNumber": 64512}));
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions.keys().collect::<Vec<_>>(), ["Global_192_0_2_1"]);
     assert_eq!(bgp.sessions["Global_192_0_2_1"].remote_as, 1);
 }
@@ -141,7 +141,7 @@ fn a_general_peer_goes_before_one_of_a_node() {
 #[test]
 fn a_peering_by_address_is_answered_unless_told_otherwise() {
     let nodes = [node("a", 1, json!({})), node("b", 2, json!({}))];
-    let mut answering = speaking(&nodes);
+    let mut answering = resolver(&nodes);
     put(&mut answering, Kind::BGPConfiguration, "default", json!({"nodeToNodeMeshEnabled": false}));
     peer(&mut answering, "p", json!({"node": "b", "peerIP": "10.0.0.1", "asNumber": 64512}));
     assert_eq!(names(&mut answering), ["Node_10_0_0_2"]);
@@ -160,47 +160,47 @@ fn a_peering_by_address_is_answered_unless_told_otherwise() {
 
 #[test]
 fn blocks_and_pools_decide_what_is_announced_and_installed() {
-    let mut speaking = speaking(&[node("a", 1, json!({}))]);
-    let pool = |speaking: &mut Speaking, name: &str, spec: Json| put(speaking, Kind::IPPool, name, spec);
-    pool(&mut speaking, "plain", json!({"cidr": "10.50.0.0/16"}));
-    pool(&mut speaking, "silent", json!({"cidr": "10.51.0.0/16", "disableBGPExport": true}));
-    pool(&mut speaking, "vxlan", json!({"cidr": "10.52.0.0/16", "vxlanMode": "Always"}));
-    pool(&mut speaking, "ipip", json!({"cidr": "10.53.0.0/16", "ipipMode": "CrossSubnet"}));
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
+    let pool = |resolver: &mut BgpResolver, name: &str, spec: Json| put(resolver, Kind::IPPool, name, spec);
+    pool(&mut resolver, "plain", json!({"cidr": "10.50.0.0/16"}));
+    pool(&mut resolver, "silent", json!({"cidr": "10.51.0.0/16", "disableBGPExport": true}));
+    pool(&mut resolver, "vxlan", json!({"cidr": "10.52.0.0/16", "vxlanMode": "Always"}));
+    pool(&mut resolver, "ipip", json!({"cidr": "10.53.0.0/16", "ipipMode": "CrossSubnet"}));
     let block: IpNet = "10.50.3.64/26".parse().unwrap();
-    affinity(&mut speaking, "a", "10.50.3.64/26", AffinityState::Confirmed);
-    affinity(&mut speaking, "a", "10.50.4.0/26", AffinityState::Pending);
-    affinity(&mut speaking, "b", "10.50.5.0/26", AffinityState::Confirmed);
-    let bgp = speaking.flush().unwrap();
+    affinity(&mut resolver, "a", "10.50.3.64/26", AffinityState::Confirmed);
+    affinity(&mut resolver, "a", "10.50.4.0/26", AffinityState::Pending);
+    affinity(&mut resolver, "b", "10.50.5.0/26", AffinityState::Confirmed);
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.export.blocks, BTreeMap::from([(block, true)]));
     assert_eq!(bgp.export.silent_pools, ["10.51.0.0/16".parse::<IpNet>().unwrap()]);
     let wants = |bgp: &Bgp, net: &str| bgp.install.wants(&net.parse().unwrap());
     assert!(wants(&bgp, "10.50.9.0/26") && wants(&bgp, "0.0.0.0/0"));
     assert!(!wants(&bgp, "10.52.9.0/26") && !wants(&bgp, "10.53.9.0/26"));
 
-    affinity(&mut speaking, "a", "10.50.3.64/26", AffinityState::PendingDeletion);
+    affinity(&mut resolver, "a", "10.50.3.64/26", AffinityState::PendingDeletion);
     let configuration =
         json!({"programClusterRoutes": "EnabledIPIPOnly", "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]});
-    put(&mut speaking, Kind::BGPConfiguration, "default", configuration);
-    let bgp = speaking.flush().unwrap();
+    put(&mut resolver, Kind::BGPConfiguration, "default", configuration);
+    let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.export.blocks, BTreeMap::from([(block, false)]));
     assert!(!wants(&bgp, "10.50.9.0/26") && wants(&bgp, "10.53.9.0/26") && !wants(&bgp, "10.96.7.7/32"));
-    speaking.remove(&affinity_key("a", "10.50.3.64/26"));
-    assert!(speaking.flush().unwrap().export.blocks.is_empty());
+    resolver.remove(&affinity_key("a", "10.50.3.64/26"));
+    assert!(resolver.flush().unwrap().export.blocks.is_empty());
 }
 
 #[test]
 fn communities_are_named_or_given_and_a_node_s_own_replace_the_common_ones() {
-    let mut speaking = speaking(&[node("a", 1, json!({}))]);
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
     let common = json!({"communities": [{"name": "blue", "value": "65001:7"}],
         "prefixAdvertisements": [{"cidr": "10.50.0.0/16", "communities": ["blue", "1:2:3", "65001:7"]},
             {"cidr": "fd50::/48", "communities": ["1:2"]}]});
-    put(&mut speaking, Kind::BGPConfiguration, "default", common);
-    let bgp = speaking.flush().unwrap();
+    put(&mut resolver, Kind::BGPConfiguration, "default", common);
+    let bgp = resolver.flush().unwrap();
     let both = vec![Community::Standard(65001, 7), Community::Large(1, 2, 3)];
     assert_eq!(bgp.export.communities[0], ("10.50.0.0/16".parse().unwrap(), both));
     let own = json!({"prefixAdvertisements": [{"cidr": "10.60.0.0/16", "communities": ["3:4"]}]});
-    put(&mut speaking, Kind::BGPConfiguration, "node.a", own);
-    let bgp = speaking.flush().unwrap();
+    put(&mut resolver, Kind::BGPConfiguration, "node.a", own);
+    let bgp = resolver.flush().unwrap();
     let nets: Vec<String> = bgp.export.communities.iter().map(|(net, _)| net.to_string()).collect();
     assert_eq!(nets, ["10.60.0.0/16", "fd50::/48"]);
 }
@@ -209,10 +209,10 @@ fn communities_are_named_or_given_and_a_node_s_own_replace_the_common_ones() {
 fn filters_are_read_and_bad_ones_named() {
     let rule = json!({"cidr": "10.0.0.0/8", "matchOperator": "In", "prefixLength": {"max": 24}, "action": "Accept",
         "source": "RemotePeers", "peerType": "eBGP", "priority": 100, "operations": [{"setPriority": {"value": 7}}]});
-    let mut speaking = speaking(&[node("a", 1, json!({}))]);
-    peer(&mut speaking, "p", json!({"peerIP": "192.0.2.1", "asNumber": 1, "filters": ["f"]}));
-    put(&mut speaking, Kind::BGPFilter, "f", json!({"importV4": [rule]}));
-    let bgp = speaking.flush().unwrap();
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
+    peer(&mut resolver, "p", json!({"peerIP": "192.0.2.1", "asNumber": 1, "filters": ["f"]}));
+    put(&mut resolver, Kind::BGPFilter, "f", json!({"importV4": [rule]}));
+    let bgp = resolver.flush().unwrap();
     let rule = &bgp.filters["f"].import_v4[0];
     let prefix = rule.prefix.unwrap();
     assert_eq!((prefix.operator, prefix.length), (PrefixOperator::In, Some((8, 24))));
@@ -220,6 +220,6 @@ fn filters_are_read_and_bad_ones_named() {
     assert_eq!((rule.internal, rule.priority), (Some(false), Some(100)));
 
     let (key, bad) = resource(Kind::BGPFilter, "f", json!({"importV4": [{"action": "Maybe"}]}));
-    assert!(speaking.put(&key, &bad).unwrap_err().contains("Maybe"));
-    assert!(speaking.flush().unwrap().filters.is_empty(), "what cannot be used counts as absent");
+    assert!(resolver.put(&key, &bad).unwrap_err().contains("Maybe"));
+    assert!(resolver.flush().unwrap().filters.is_empty(), "what cannot be used counts as absent");
 }

@@ -32,7 +32,7 @@ impl Choice {
 
 /// Where BIRD finds its configuration and listens for commands.
 #[derive(Clone, Debug)]
-pub struct BirdPlaces {
+pub struct BirdPaths {
     pub config: PathBuf,
     pub socket: PathBuf,
 }

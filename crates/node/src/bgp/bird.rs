@@ -1,12 +1,12 @@
 //! The node with a BIRD that somebody else runs: it is given its configuration, and what it does is looked at.
 //!
 //! BIRD learns the routes of workloads from the kernel and writes those of its peers there itself, so nothing comes
-//! back from here: the dataplane leaves routes of BIRD's protocol alone as long as it is told of none.
+//! back from here: the dataplane leaves routes of BIRD's protocol alone as long as it is given none.
 
-use super::backend::{Backend, BirdPlaces};
+use super::backend::{Backend, BirdPaths};
 use super::secrets::Secrets;
-use super::{Link, QUEUE};
-use crate::queries::Speech;
+use super::{BgpHandle, QUEUE};
+use crate::queries::RunningBgp;
 use crate::state::State;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use tortie_plan::Update;
 use tortie_plan::bgp::Bgp;
 
 /// Between looks at BIRD, its file and the passwords.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(2);
 /// Between attempts while something is wrong.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// There are passwords in it. BIRD may run as a user of its own: the directory's group may read it.
@@ -35,59 +35,64 @@ pub struct Bird {
     file: PathBuf,
     control: Control,
     /// Says to our own speaker, should it follow, that there are routes of BGP in the kernel.
-    mark: PathBuf,
+    restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// As it shall be, once the plan has been heard.
     rendered: Option<Rendered>,
     /// When the BIRD was started that has read it, and when it did.
     loaded: Option<(SystemTime, SystemTime)>,
     /// What was said of the state of things.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Bird {
-    pub fn start(state: Arc<State>, secrets: PathBuf, places: BirdPlaces, mark: PathBuf) -> Link {
+    pub fn start(
+        state: Arc<State>,
+        secrets: PathBuf,
+        paths: BirdPaths,
+        restart_marker: PathBuf,
+    ) -> BgpHandle {
         let (plan, plans) = mpsc::unbounded_channel();
         let (quiet, learnt) = mpsc::channel(QUEUE);
         let bird = Bird {
             state,
             secrets: Secrets::new(secrets),
-            file: places.config,
-            control: Control::new(places.socket),
-            mark,
+            file: paths.config,
+            control: Control::new(paths.socket),
+            restart_marker,
             bgp: None,
             rendered: None,
             loaded: None,
-            told: None,
+            reported: None,
         };
         tokio::spawn(async move {
             bird.run(plans).await;
             drop(quiet);
         });
-        Link { plan, learnt }
+        BgpHandle { plan, learnt }
     }
 
     async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
-        let (mut pause, mut patience) = (LOOK, RETRY.0);
+        let (mut pause, mut patience) = (POLL, RETRY.0);
         loop {
             tokio::select! {
                 updates = plans.recv() => match updates {
-                    Some(updates) => self.hear(updates),
+                    Some(updates) => self.apply_updates(updates),
                     // BIRD goes on without us.
                     None => return,
                 },
                 () = tokio::time::sleep(pause) => {}
             }
-            let trouble = self.follow().await.err();
+            let trouble = self.reconcile().await.err();
             (pause, patience) = match trouble {
                 Some(_) => (patience, (patience * 2).min(RETRY.1)),
-                None => (LOOK, RETRY.0),
+                None => (POLL, RETRY.0),
             };
-            self.tell(trouble);
+            self.report(trouble);
         }
     }
 
-    fn hear(&mut self, updates: Vec<Update>) {
+    fn apply_updates(&mut self, updates: Vec<Update>) {
         for update in updates {
             if let Update::Bgp(bgp) = update {
                 self.bgp = Some(bgp);
@@ -97,7 +102,7 @@ impl Bird {
     }
 
     /// Makes BIRD do what the plan and the secrets say by now. The error says what is in the way.
-    async fn follow(&mut self) -> Result<(), String> {
+    async fn reconcile(&mut self) -> Result<(), String> {
         let Some(bgp) = self.bgp.clone() else { return Ok(()) };
         let secret = bgp.sessions.values().any(|session| session.password.is_some());
         if secret || self.rendered.is_none() {
@@ -117,21 +122,21 @@ impl Bird {
             _ => {
                 self.control.configure(&self.file).await.map_err(|error| self.explain(error))?;
                 started = self.control.started().await.map_err(|error| self.explain(error))?;
-                super::leave(&self.mark);
-                tracing::info!(file = %self.file.display(), "BIRD has taken its configuration");
+                super::write_marker(&self.restart_marker);
+                tracing::info!(file = %self.file.display(), "BIRD loaded its configuration");
                 SystemTime::now()
             }
         };
         self.loaded = Some((started, configured));
-        let speaker = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
-        self.state.set_speech(Some(Speech { speaker, started, configured }));
+        let backend = Backend::Bird { control: self.control.clone(), asn: bgp.as_number };
+        self.state.set_running_bgp(Some(RunningBgp { backend, started, configured }));
         Ok(())
     }
 
     /// Puts the file in its place, unless the BIRD that is to read it would not take it.
     async fn write(&self, text: &str) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.file.display());
-        let new = put_beside(&self.file, text).map_err(failed)?;
+        let new = write_beside(&self.file, text).map_err(failed)?;
         match self.control.check(&new).await {
             // One that is not there yet finds it when it starts.
             Ok(()) | Err(ControlError::Unreachable { .. }) => {
@@ -157,27 +162,27 @@ impl Bird {
     }
 
     /// Says what is wrong, once, and that it is over.
-    fn tell(&mut self, trouble: Option<String>) {
+    fn report(&mut self, trouble: Option<String>) {
         if trouble.is_some() {
-            self.state.set_speech(None);
+            self.state.set_running_bgp(None);
         }
-        let left_out = self.rendered.as_ref().map(|rendered| rendered.left_out.join("; "));
-        let left_out = left_out.filter(|left_out| !left_out.is_empty());
-        self.state.set_warning(PART, left_out.clone());
+        let skipped = self.rendered.as_ref().map(|rendered| rendered.skipped.join("; "));
+        let skipped = skipped.filter(|skipped| !skipped.is_empty());
+        self.state.set_warning(PART, skipped.clone());
         self.state.set_trouble(PART, trouble.clone());
-        let now = trouble.or(left_out);
-        if self.told != now {
+        let now = trouble.or(skipped);
+        if self.reported != now {
             match &now {
-                Some(trouble) => tracing::warn!(trouble, "BIRD does not do all that it should"),
-                None => tracing::info!("BIRD does what it should"),
+                Some(trouble) => tracing::warn!(trouble, "BIRD is not configured as the resources say"),
+                None => tracing::info!("BIRD is configured as the resources say"),
             }
-            self.told = now;
+            self.reported = now;
         }
     }
 }
 
 /// Writes a file next to another, ready to take its place.
-fn put_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
+fn write_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
     let dir = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
     let mut name = std::ffi::OsString::from(".");

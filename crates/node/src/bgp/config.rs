@@ -3,13 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tortie_bgp::filter::{
-    Change, Community as Tag, Filter, LargeCommunity, Match, PeerKind, PrefixMatch, PrefixOperator, Rule,
-    Source, Verdict,
+    Change, Filter, Match, PeerType, PrefixMatch, PrefixOperator, Rule, Source, Verdict,
 };
-use tortie_bgp::{Config, NextHopMode, PeerConfig, PrefixSet};
-use tortie_plan::bgp::{
-    self as plan, Bgp, Export, FilterRule, LOCAL_PREF_OF_METRIC_0, NextHop, Operation, Session,
-};
+use tortie_bgp::{Config, PeerConfig, PrefixSet};
+use tortie_plan::bgp::{self as plan, Bgp, Export, FilterRule, LOCAL_PREF_OF_METRIC_0, Operation, Session};
 
 /// A route that beats the same one learnt in another way.
 const PREFERRED: u16 = 200;
@@ -17,14 +14,14 @@ const PREFERRED: u16 = 200;
 /// The longest time a speaker can ask its peers to wait for it.
 const LONGEST_RESTART: u16 = 4095;
 
-pub struct Wanted {
+pub struct Translated {
     pub config: Config,
     /// Sessions that cannot be, and why. All others are in the configuration.
-    pub left_out: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// `password` finds what a secret holds. Nothing if the node has no router ID.
-pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Wanted> {
+pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Translated> {
     let mut config = Config::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
@@ -33,15 +30,15 @@ pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) ->
         ],
         addresses => addresses.iter().map(|address| SocketAddr::from((*address, bgp.listen_port))).collect(),
     };
-    let mut left_out = Vec::new();
+    let mut skipped = Vec::new();
     for (name, session) in &bgp.sessions {
         let peer = peer(bgp, session, session.password.as_ref().and_then(&password));
         match peer.check(name) {
             Ok(()) => _ = config.peers.insert(name.clone(), peer),
-            Err(error) => left_out.push(format!("session {name} is left out: {error}")),
+            Err(error) => skipped.push(format!("session {name} is left out: {error}")),
         }
     }
-    Some(Wanted { config, left_out })
+    Some(Translated { config, skipped })
 }
 
 fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
@@ -57,11 +54,7 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
         keepalive: session.keepalive,
         restart_time: session.restart_time.map(|time| time.min(LONGEST_RESTART)).or(usual.restart_time),
         ttl_security: session.ttl_security,
-        next_hop: match session.next_hop {
-            NextHop::Auto => NextHopMode::Auto,
-            NextHop::Own => NextHopMode::Own,
-            NextHop::Keep => NextHopMode::Keep,
-        },
+        next_hop: session.next_hop,
         reflect: session.reflect,
         allow_own_as: session.allow_own_as,
         import: Arc::new(import(bgp, session, v4)),
@@ -95,7 +88,7 @@ fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
     rules.push(decide(device("bpf*.cali"), Verdict::Reject));
     rules.extend(export.communities.iter().map(|(net, values)| Rule {
         when: inside(std::slice::from_ref(net)),
-        then: values.iter().map(|value| Change::AddCommunity(tag(*value))).collect(),
+        then: values.iter().map(|value| Change::AddCommunity(*value)).collect(),
         verdict: None,
     }));
     let blocks: Vec<_> = export.blocks.iter().filter(|(_, told)| **told).map(|(block, _)| *block).collect();
@@ -130,12 +123,7 @@ fn filters(bgp: &Bgp, session: &Session, part: impl Fn(&plan::Filter) -> &Vec<Fi
 
 fn rule(rule: &FilterRule) -> Rule {
     let prefix = rule.prefix.map(|prefix| PrefixMatch {
-        operator: match prefix.operator {
-            plan::PrefixOperator::In => PrefixOperator::In,
-            plan::PrefixOperator::NotIn => PrefixOperator::NotIn,
-            plan::PrefixOperator::Equal => PrefixOperator::Equal,
-            plan::PrefixOperator::NotEqual => PrefixOperator::NotEqual,
-        },
+        operator: prefix.operator,
         set: [prefix.net].into_iter().collect(),
         length: prefix.length.map(|(first, last)| first..=last),
     });
@@ -147,8 +135,8 @@ fn rule(rule: &FilterRule) -> Rule {
             device: rule.interface.clone(),
             peer: rule
                 .internal
-                .map(|internal| if internal { PeerKind::Internal } else { PeerKind::External }),
-            community: rule.community.map(tag),
+                .map(|internal| if internal { PeerType::Internal } else { PeerType::External }),
+            community: rule.community,
             as_path_prefix: rule.as_path_prefix.clone(),
             local_pref: rule.priority.map(|wanted| priority(wanted)..=priority(wanted)),
         },
@@ -156,18 +144,11 @@ fn rule(rule: &FilterRule) -> Rule {
             .operations
             .iter()
             .map(|operation| match operation {
-                Operation::AddCommunity(community) => Change::AddCommunity(tag(*community)),
+                Operation::AddCommunity(community) => Change::AddCommunity(*community),
                 Operation::PrependPath(path) => Change::PrependPath(path.clone()),
                 Operation::SetPriority(wanted) => Change::SetLocalPref(priority(*wanted)),
             })
             .collect(),
         verdict: Some(if rule.accept { Verdict::Accept } else { Verdict::Reject }),
-    }
-}
-
-fn tag(community: plan::Community) -> Tag {
-    match community {
-        plan::Community::Standard(high, low) => Tag::Standard(u32::from(high) << 16 | u32::from(low)),
-        plan::Community::Large(first, second, third) => Tag::Large(LargeCommunity::new(first, second, third)),
     }
 }

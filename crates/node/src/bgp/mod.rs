@@ -1,27 +1,28 @@
 //! BGP inside the node: the plan in, routes for the kernel out, and the speaker between. Or a BIRD, which does the
 //! latter itself.
 //!
-//! The speaker starts when the plan first says how; what it cannot take, it is told again with the next change.
+//! The speaker starts when the plan first says how; what it refuses is tried again with the next change.
 
 mod backend;
 mod bird;
 mod config;
 mod health;
+mod local_routes;
 mod metrics;
 mod next_hops;
 mod secrets;
-mod telling;
 
 pub use backend::{Backend, Choice};
 pub use bird::PART as BIRD;
 
 use crate::options::NodeArgs;
-use crate::queries::Speech;
+use crate::queries::RunningBgp;
 use crate::state::State;
-use backend::BirdPlaces;
+use backend::BirdPaths;
 use bird::Bird;
-use config::Wanted;
+use config::Translated;
 use ipnet::IpNet;
+use local_routes::LocalRoutes;
 use next_hops::NextHops;
 use secrets::Secrets;
 use std::collections::BTreeMap;
@@ -29,7 +30,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use telling::Telling;
 
 pub use health::{PATIENCE, ready};
 pub use metrics::metrics;
@@ -41,151 +41,151 @@ use tortie_plan::bgp::{Bgp, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Learnt, Update};
 
 /// Between looks at the passwords, and between attempts to start.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(2);
 const QUEUE: usize = 16;
 
 /// The way from the engine to BGP and back.
-pub struct Link {
+pub struct BgpHandle {
     /// What changed in the plan, once the kernel has it.
     pub plan: mpsc::UnboundedSender<Vec<Update>>,
     /// What is to be in the kernel.
-    pub learnt: mpsc::Receiver<News>,
+    pub learnt: mpsc::Receiver<RouteUpdates>,
 }
 
 /// Routes for the kernel, and since when the oldest of them has been known.
 #[derive(Debug)]
-pub struct News {
+pub struct RouteUpdates {
     pub routes: Vec<Update>,
     pub since: Instant,
 }
 
 /// Starts what speaks BGP here, if anything does.
-pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<Link> {
-    let (secrets, mark) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
+pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<BgpHandle> {
+    let (secrets, restart_marker) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
     match choice {
-        Choice::Speaker => Some(Speaking::start(host.clone(), state.clone(), secrets, mark)),
+        Choice::Speaker => Some(BgpTask::start(host.clone(), state.clone(), secrets, restart_marker)),
         Choice::Bird => {
-            let places = BirdPlaces { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
-            Some(Bird::start(state.clone(), secrets, places, mark))
+            let paths = BirdPaths { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
+            Some(Bird::start(state.clone(), secrets, paths, restart_marker))
         }
         Choice::Off => None,
     }
 }
 
-struct Speaking {
+struct BgpTask {
     host: Netns,
     state: Arc<State>,
     secrets: Secrets,
     /// Exists once BGP was spoken here since the host's start: its routes are still in the kernel.
-    mark: PathBuf,
+    restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// The speaker may not be configured as the plan and the secrets say.
-    due: bool,
-    telling: Telling,
+    needs_configuring: bool,
+    local_routes: LocalRoutes,
     next_hops: NextHops,
     running: Option<(Speaker, Routes, Config)>,
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
     best: BTreeMap<IpNet, Learnt>,
-    learnt: mpsc::Sender<News>,
+    learnt: mpsc::Sender<RouteUpdates>,
     /// What was said of the state of things.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
-impl Speaking {
-    fn start(host: Netns, state: Arc<State>, secrets: PathBuf, mark: PathBuf) -> Link {
+impl BgpTask {
+    fn start(host: Netns, state: Arc<State>, secrets: PathBuf, restart_marker: PathBuf) -> BgpHandle {
         let (plan, plans) = mpsc::unbounded_channel();
         let (learnt, receiver) = mpsc::channel(QUEUE);
-        let speaking = Speaking {
+        let task = BgpTask {
             next_hops: NextHops::new(host.clone(), state.unreachable()),
             host,
             state,
             secrets: Secrets::new(secrets),
-            mark,
+            restart_marker,
             bgp: None,
-            due: false,
-            telling: Telling::default(),
+            needs_configuring: false,
+            local_routes: LocalRoutes::default(),
             running: None,
             best: BTreeMap::new(),
             learnt,
-            told: None,
+            reported: None,
         };
-        speaking.state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
-        tokio::spawn(speaking.run(plans));
-        Link { plan, learnt: receiver }
+        task.state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
+        tokio::spawn(task.run(plans));
+        BgpHandle { plan, learnt: receiver }
     }
 
     async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
-        let mut look = tokio::time::interval(LOOK);
+        let mut poll = tokio::time::interval(POLL);
         loop {
             tokio::select! {
                 updates = plans.recv() => match updates {
-                    Some(updates) => self.hear(updates).await,
+                    Some(updates) => self.apply_updates(updates).await,
                     None => return self.stop().await,
                 },
                 batch = next(&mut self.running) => match batch {
-                    Some(batch) => self.learn(batch).await,
+                    Some(batch) => self.install_batch(batch).await,
                     None => {
                         tracing::error!("the BGP speaker ended; starting it again");
                         self.running = None;
-                        self.state.set_speech(None);
+                        self.state.set_running_bgp(None);
                     }
                 },
-                () = self.next_hops.changed() => self.look_at_next_hops().await,
-                _ = look.tick() => {
-                    self.look().await;
-                    self.look_at_next_hops().await;
+                () = self.next_hops.changed() => self.poll_next_hops().await,
+                _ = poll.tick() => {
+                    self.poll_secrets().await;
+                    self.poll_next_hops().await;
                 }
             }
         }
     }
 
-    async fn hear(&mut self, updates: Vec<Update>) {
+    async fn apply_updates(&mut self, updates: Vec<Update>) {
         for update in updates {
             match update {
                 Update::Bgp(bgp) => {
                     self.bgp = Some(bgp);
-                    self.due = true;
+                    self.needs_configuring = true;
                 }
-                Update::Workload(id, workload) => self.telling.put_workload(id, workload),
+                Update::Workload(id, workload) => self.local_routes.put_workload(id, workload),
                 _ => {}
             }
         }
-        self.follow().await;
+        self.reconcile().await;
     }
 
     /// Some time has passed: a secret may have changed, and what failed is tried again.
-    async fn look(&mut self) {
+    async fn poll_secrets(&mut self) {
         let secret = |bgp: &Arc<Bgp>| bgp.sessions.values().any(|session| session.password.is_some());
-        self.due |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
-        if self.due {
-            self.follow().await;
+        self.needs_configuring |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
+        if self.needs_configuring {
+            self.reconcile().await;
         }
     }
 
-    async fn look_at_next_hops(&mut self) {
-        if self.next_hops.look().await
+    async fn poll_next_hops(&mut self) {
+        if self.next_hops.refresh().await
             && let Some((speaker, _, _)) = &self.running
         {
             // An error means that the speaker ended, which is noticed elsewhere.
-            let _ = speaker.set_unreachable(self.next_hops.lost());
+            let _ = speaker.set_unreachable(self.next_hops.unreachable());
         }
     }
 
     /// Makes the speaker do what the plan and the secrets say by now.
-    async fn follow(&mut self) {
+    async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
-        if self.due {
+        if self.needs_configuring {
             let configured = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
                 None => {
                     Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
                 }
-                Some(Wanted { config, left_out }) => self.configure(config).await.map(|()| left_out),
+                Some(Translated { config, skipped }) => self.configure(config).await.map(|()| skipped),
             };
-            self.due = configured.is_err();
-            self.tell(configured);
+            self.needs_configuring = configured.is_err();
+            self.report(configured);
         }
         let Some((speaker, _, _)) = &self.running else { return };
-        for (net, attrs) in self.telling.changes(&bgp) {
+        for (net, attrs) in self.local_routes.changes(&bgp) {
             // An error means that the speaker ended, which is noticed elsewhere.
             let _ = match attrs {
                 Some(attrs) => speaker.originate(net, attrs),
@@ -193,26 +193,26 @@ impl Speaking {
             };
         }
         let _ = speaker.local_complete();
-        if self.telling.install_changed(&bgp) {
-            self.tell_again(&bgp).await;
+        if self.local_routes.install_changed(&bgp) {
+            self.resend_routes(&bgp).await;
         }
     }
 
     /// Says what is wrong, once, and that it is over. Sessions that are left out do not keep the others from working.
-    fn tell(&mut self, configured: Result<Vec<String>, String>) {
-        let (trouble, left_out) = match configured {
-            Ok(left_out) => (None, Some(left_out.join("; ")).filter(|left_out| !left_out.is_empty())),
+    fn report(&mut self, configured: Result<Vec<String>, String>) {
+        let (trouble, skipped) = match configured {
+            Ok(skipped) => (None, Some(skipped.join("; ")).filter(|skipped| !skipped.is_empty())),
             Err(trouble) => (Some(trouble), None),
         };
-        let now = trouble.as_ref().or(left_out.as_ref());
-        if self.told.as_ref() != now {
+        let now = trouble.as_ref().or(skipped.as_ref());
+        if self.reported.as_ref() != now {
             match now {
-                Some(trouble) => tracing::warn!(trouble, "BGP is not all that it should be"),
-                None => tracing::info!("BGP is as it should be"),
+                Some(trouble) => tracing::warn!(trouble, "BGP is not configured as the resources say"),
+                None => tracing::info!("BGP is configured as the resources say"),
             }
-            self.told = now.cloned();
+            self.reported = now.cloned();
         }
-        self.state.set_warning("bgp", left_out);
+        self.state.set_warning("bgp", skipped);
         self.state.set_trouble("bgp", trouble);
     }
 
@@ -228,23 +228,23 @@ impl Speaking {
             None => {
                 let host = self.host.clone();
                 let sockets = Sockets::inside(move |make| host.run(make).map_err(io::Error::other)?);
-                let restarting = self.mark.exists();
+                let restarting = self.restart_marker.exists();
                 let started = Speaker::start(config.clone(), sockets, restarting).await;
                 let (speaker, routes) = started.map_err(|error| error.to_string())?;
-                leave(&self.mark);
-                tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "speaking BGP");
+                write_marker(&self.restart_marker);
+                tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "BGP speaker started");
                 let started = std::time::SystemTime::now();
                 let backend = Backend::Speaker(speaker.clone());
-                self.state.set_speech(Some(Speech { speaker: backend, started, configured: started }));
-                let _ = speaker.set_unreachable(self.next_hops.lost());
+                self.state.set_running_bgp(Some(RunningBgp { backend, started, configured: started }));
+                let _ = speaker.set_unreachable(self.next_hops.unreachable());
                 self.running = Some((speaker, routes, config));
-                self.telling.start_again();
+                self.local_routes.forget_advertised();
                 Ok(())
             }
         }
     }
 
-    async fn learn(&mut self, batch: Batch) {
+    async fn install_batch(&mut self, batch: Batch) {
         let Some(bgp) = self.bgp.clone() else { return };
         let mut routes = Vec::with_capacity(batch.changes.len());
         for change in batch.changes {
@@ -265,15 +265,15 @@ impl Speaking {
             }
         }
         // Fails only when the engine is gone, and with it everything else.
-        let _ = self.learnt.send(News { routes, since: batch.since }).await;
+        let _ = self.learnt.send(RouteUpdates { routes, since: batch.since }).await;
     }
 
     /// Which routes belong into the kernel has changed.
-    async fn tell_again(&mut self, bgp: &Bgp) {
+    async fn resend_routes(&mut self, bgp: &Bgp) {
         let wanted = |net: &IpNet, learnt: &Learnt| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
         let routes =
             self.best.iter().map(|(net, learnt)| Update::Learnt(*net, wanted(net, learnt))).collect();
-        let _ = self.learnt.send(News { routes, since: Instant::now() }).await;
+        let _ = self.learnt.send(RouteUpdates { routes, since: Instant::now() }).await;
     }
 
     /// Without a word, so that peers keep our routes for a while.
@@ -284,10 +284,10 @@ impl Speaking {
     }
 }
 
-/// Leaves the mark that there are routes of BGP in the kernel.
-fn leave(mark: &Path) {
-    if let Err(error) = std::fs::write(mark, "") {
-        tracing::warn!(%error, path = %mark.display(), "a restart will not be graceful");
+/// Writes the file that tells the next start that there are routes of BGP in the kernel.
+fn write_marker(restart_marker: &Path) {
+    if let Err(error) = std::fs::write(restart_marker, "") {
+        tracing::warn!(%error, path = %restart_marker.display(), "cannot write the marker file; the next restart of BGP will not be graceful");
     }
 }
 

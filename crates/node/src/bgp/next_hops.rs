@@ -9,12 +9,12 @@ use tortie_dataplane::{Netns, Ways};
 pub struct NextHops {
     host: Netns,
     reported: watch::Receiver<BTreeSet<IpAddr>>,
-    lost: BTreeSet<IpAddr>,
+    unreachable: BTreeSet<IpAddr>,
 }
 
 impl NextHops {
     pub fn new(host: Netns, reported: watch::Receiver<BTreeSet<IpAddr>>) -> NextHops {
-        NextHops { host, reported, lost: BTreeSet::new() }
+        NextHops { host, reported, unreachable: BTreeSet::new() }
     }
 
     /// Returns when the dataplane tells of others than before.
@@ -25,10 +25,10 @@ impl NextHops {
         }
     }
 
-    /// Looks again; whether others than before are lost.
-    pub async fn look(&mut self) -> bool {
+    /// Looks again. Returns whether the set of unreachable next hops changed.
+    pub async fn refresh(&mut self) -> bool {
         let mut now = self.reported.borrow_and_update().clone();
-        let unknown: Vec<IpAddr> = self.lost.difference(&now).copied().collect();
+        let unknown: Vec<IpAddr> = self.unreachable.difference(&now).copied().collect();
         if !unknown.is_empty() {
             match Ways::open(&self.host) {
                 Ok(ways) => {
@@ -44,12 +44,12 @@ impl NextHops {
                 }
             }
         }
-        let changed = now != self.lost;
-        self.lost = now;
+        let changed = now != self.unreachable;
+        self.unreachable = now;
         changed
     }
 
-    pub fn lost(&self) -> HashSet<IpAddr> {
-        self.lost.iter().copied().collect()
+    pub fn unreachable(&self) -> HashSet<IpAddr> {
+        self.unreachable.iter().copied().collect()
     }
 }

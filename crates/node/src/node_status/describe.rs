@@ -1,6 +1,6 @@
 //! The speaker's state in the words of CalicoNodeStatus.
 
-use crate::queries::Speech;
+use crate::queries::RunningBgp;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,29 +12,29 @@ use tortie_model::kinds::{
 };
 
 /// The speaker and how it is.
-type Speaking = (Speech, Status);
+type BgpWithStatus = (RunningBgp, Status);
 
 /// One speaker speaks for both families; where there is none, both have none.
 pub fn families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
     NodeAgentStatus { bird_v4: Some(of(false)), bird_v6: Some(of(true)) }
 }
 
-pub fn agent(speaking: Option<&Speaking>) -> BGPDaemonStatus {
-    match speaking {
-        Some((speech, status)) => BGPDaemonStatus {
+pub fn agent(bgp: Option<&BgpWithStatus>) -> BGPDaemonStatus {
+    match bgp {
+        Some((running, status)) => BGPDaemonStatus {
             state: BGPDaemonState::Ready,
             version: format!("tortie {}", env!("CARGO_PKG_VERSION")),
             router_id: status.router_id.to_string(),
-            last_boot_time: time(speech.started),
-            last_reconfiguration_time: time(speech.configured),
+            last_boot_time: time(running.started),
+            last_reconfiguration_time: time(running.configured),
         },
         None => BGPDaemonStatus { state: BGPDaemonState::NotReady, ..BGPDaemonStatus::default() },
     }
 }
 
-pub fn peers(speaking: Option<&Speaking>) -> NodeBGPStatus {
+pub fn peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
     let mut answer = NodeBGPStatus::default();
-    let Some((speech, status)) = speaking else { return answer };
+    let Some((running, status)) = bgp else { return answer };
     for peer in &status.peers {
         // Peers that are workloads have no type there.
         let Some(type_) = peer_type(&peer.name) else { continue };
@@ -56,7 +56,7 @@ pub fn peers(speaking: Option<&Speaking>) -> NodeBGPStatus {
             peer_ip: peer.address.to_string(),
             type_,
             state: session_state(peer.state),
-            since: time(speech.started + peer.since),
+            since: time(running.started + peer.since),
         });
     }
     answer
@@ -85,10 +85,10 @@ fn session_state(state: PeerState) -> BGPSessionState {
 /// `interfaces`: behind which each next hop is.
 pub fn routes(
     known: &[Vec<RouteStatus>; 2],
-    speaking: Option<&Speaking>,
+    bgp: Option<&BgpWithStatus>,
     interfaces: &BTreeMap<IpAddr, String>,
 ) -> NodeRouteStatus {
-    let peers = speaking.map_or(&[][..], |(_, status)| &status.peers);
+    let peers = bgp.map_or(&[][..], |(_, status)| &status.peers);
     let [routes_v4, routes_v6] = known.each_ref().map(|routes| {
         let mut routes: Vec<&RouteStatus> = routes.iter().collect();
         // The same routes are always told in the same order: else each telling would look like news.

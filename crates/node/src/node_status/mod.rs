@@ -3,7 +3,7 @@
 
 mod describe;
 
-use crate::queries::Speech;
+use crate::queries::RunningBgp;
 use crate::state::State;
 use describe::{agent, families, peers, routes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ impl NodeStatuses {
                 Some(event) => self.hear(event),
                 None => return false,
             },
-            () = state.speech_changed() => self.asked.values_mut().for_each(|asked| asked.due = Some(Instant::now())),
+            () = state.running_bgp_changed() => self.asked.values_mut().for_each(|asked| asked.due = Some(Instant::now())),
             name = waiting => self.answer(&name).await,
         }
         true
@@ -134,34 +134,34 @@ impl NodeStatuses {
 
     /// A part that cannot be had is told as empty and does not keep the others from being told.
     async fn collect(&self, classes: &[NodeStatusClass]) -> CalicoNodeStatusStatus {
-        let speech = self.state.speech();
-        let status = match &speech {
-            Some(speech) => speech.speaker.status().await.ok(),
+        let running = self.state.running_bgp();
+        let status = match &running {
+            Some(running) => running.backend.status().await.ok(),
             None => None,
         };
         // One that has just ended counts as none.
-        let speech = speech.zip(status);
+        let running = running.zip(status);
         let wants = |class: NodeStatusClass| classes.contains(&class);
         let mut answer = CalicoNodeStatusStatus::default();
         if wants(NodeStatusClass::Agent) {
-            answer.agent = Some(families(|_| agent(speech.as_ref())));
+            answer.agent = Some(families(|_| agent(running.as_ref())));
         }
         if wants(NodeStatusClass::BGP) {
-            answer.bgp = Some(peers(speech.as_ref()));
+            answer.bgp = Some(peers(running.as_ref()));
         }
         if wants(NodeStatusClass::Routes) {
-            let known = self.routes(speech.as_ref().map(|(speech, _)| speech)).await;
+            let known = self.routes(running.as_ref().map(|(running, _)| running)).await;
             let interfaces = self.interfaces(known.iter().flatten()).await;
-            answer.routes = Some(routes(&known, speech.as_ref(), &interfaces));
+            answer.routes = Some(routes(&known, running.as_ref(), &interfaces));
         }
         answer
     }
 
-    async fn routes(&self, speech: Option<&Speech>) -> [Vec<RouteStatus>; 2] {
+    async fn routes(&self, running: Option<&RunningBgp>) -> [Vec<RouteStatus>; 2] {
         let mut known = [Vec::new(), Vec::new()];
-        let Some(speech) = speech else { return known };
+        let Some(running) = running else { return known };
         for (family, routes) in Family::ALL.into_iter().zip(&mut known) {
-            *routes = speech.speaker.routes(family).await.unwrap_or_default();
+            *routes = running.backend.routes(family).await.unwrap_or_default();
         }
         known
     }

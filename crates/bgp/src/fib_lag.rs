@@ -8,11 +8,11 @@ const MOST: usize = 1024;
 
 /// Marks of how many changes there had been at which time.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct FibLag {
     marks: VecDeque<(u64, Instant)>,
 }
 
-impl Waiting {
+impl FibLag {
     /// There have been so many changes by now.
     pub fn recorded(&mut self, total: u64, now: Instant) {
         let full = self.marks.len() >= MOST;
@@ -41,26 +41,26 @@ mod tests {
     fn the_oldest_that_was_not_taken_counts() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut waiting = Waiting::default();
-        assert_eq!(waiting.oldest(0), None);
-        waiting.recorded(10, at(1));
-        waiting.recorded(10, at(2));
-        waiting.recorded(15, at(3));
-        assert_eq!(waiting.oldest(0), Some(at(1)));
-        assert_eq!(waiting.oldest(9), Some(at(1)));
-        assert_eq!(waiting.oldest(10), Some(at(3)));
-        assert_eq!(waiting.oldest(15), None);
+        let mut lag = FibLag::default();
+        assert_eq!(lag.oldest(0), None);
+        lag.recorded(10, at(1));
+        lag.recorded(10, at(2));
+        lag.recorded(15, at(3));
+        assert_eq!(lag.oldest(0), Some(at(1)));
+        assert_eq!(lag.oldest(9), Some(at(1)));
+        assert_eq!(lag.oldest(10), Some(at(3)));
+        assert_eq!(lag.oldest(15), None);
     }
 
     #[test]
     fn marks_are_few() {
         let start = Instant::now();
-        let mut waiting = Waiting::default();
+        let mut lag = FibLag::default();
         for number in 1..=10 * MOST as u64 {
-            waiting.recorded(number, start + Duration::from_millis(number));
+            lag.recorded(number, start + Duration::from_millis(number));
         }
-        assert_eq!(waiting.marks.len(), MOST);
-        let latest = waiting.oldest(10 * MOST as u64 - 1).unwrap();
+        assert_eq!(lag.marks.len(), MOST);
+        let latest = lag.oldest(10 * MOST as u64 - 1).unwrap();
         assert_eq!(latest, start + Duration::from_millis(MOST as u64), "as old as the oldest of them");
     }
 }

@@ -1,4 +1,4 @@
-//! The UPDATEs that nearly all traffic consists of, decoded straight into what the table keeps. Whatever is not plainly
+//! A fast decoder for the UPDATEs that nearly all traffic consists of, straight into what the table keeps. Whatever is not plainly
 //! well-formed is left to the codec, which knows what RFC 7606 makes of it.
 
 use crate::rib::attrs::Attrs;
@@ -117,7 +117,7 @@ fn next_hop(value: &[u8]) -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::receive::{Verdict, judge};
+    use super::super::receive::{ErrorHandling, error_handling};
     use super::*;
     use crate::rib::codec;
     use bytes::Bytes;
@@ -172,7 +172,7 @@ mod tests {
             nlri: Bytes::copy_from_slice(nlri),
         };
         let parsed = update.parse_revised(true, !external, false, &[]).ok()?;
-        if !parsed.malformed.is_empty() || !matches!(judge(&parsed), Verdict::Fine) {
+        if !parsed.malformed.is_empty() || !matches!(error_handling(&parsed), ErrorHandling::None) {
             return None;
         }
         let prefixes = parsed.update.announced.iter().map(|entry| (entry.prefix, entry.path_id)).collect();

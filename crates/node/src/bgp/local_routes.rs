@@ -1,4 +1,4 @@
-//! The routes of our own: blocks of this node and addresses of its workloads, and what peers have been told of them.
+//! The routes this node originates: its blocks and the addresses of its workloads, and which of them the speaker has.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,17 +7,17 @@ use tortie_bgp::Attrs;
 use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Workload, WorkloadId};
 
-/// An own route: its metric and the interface it leads to.
-type Own = (u32, Option<Arc<str>>);
+/// A route that originates here: its metric and the interface it leads to.
+type LocalRoute = (u32, Option<Arc<str>>);
 
 #[derive(Default)]
-pub struct Telling {
+pub struct LocalRoutes {
     workloads: BTreeMap<WorkloadId, Workload>,
-    told: BTreeMap<IpNet, Own>,
+    advertised: BTreeMap<IpNet, LocalRoute>,
     install: Option<Install>,
 }
 
-impl Telling {
+impl LocalRoutes {
     pub fn put_workload(&mut self, id: WorkloadId, workload: Option<Workload>) {
         match workload {
             Some(workload) => self.workloads.insert(id, workload),
@@ -26,24 +26,24 @@ impl Telling {
     }
 
     /// A new speaker knows nothing.
-    pub fn start_again(&mut self) {
-        self.told.clear();
+    pub fn forget_advertised(&mut self) {
+        self.advertised.clear();
     }
 
     /// What to announce, and what to take back.
     pub fn changes(&mut self, bgp: &Bgp) -> Vec<(IpNet, Option<Attrs>)> {
         let wanted = self.wanted(bgp);
         let gone: BTreeSet<IpNet> =
-            self.told.keys().filter(|net| !wanted.contains_key(net)).copied().collect();
-        let new = wanted.iter().filter(|(net, own)| self.told.get(net) != Some(own));
+            self.advertised.keys().filter(|net| !wanted.contains_key(net)).copied().collect();
+        let new = wanted.iter().filter(|(net, route)| self.advertised.get(net) != Some(route));
         let mut changes: Vec<(IpNet, Option<Attrs>)> =
-            new.map(|(net, own)| (*net, Some(attributes(own)))).collect();
+            new.map(|(net, route)| (*net, Some(attributes(route)))).collect();
         changes.extend(gone.into_iter().map(|net| (net, None)));
-        self.told = wanted;
+        self.advertised = wanted;
         changes
     }
 
-    fn wanted(&self, bgp: &Bgp) -> BTreeMap<IpNet, Own> {
+    fn wanted(&self, bgp: &Bgp) -> BTreeMap<IpNet, LocalRoute> {
         let metric = |net: &IpNet| match net {
             IpNet::V4(_) => bgp.export.priority_v4,
             IpNet::V6(_) => bgp.export.priority_v6,
@@ -75,7 +75,7 @@ impl Telling {
     }
 }
 
-fn attributes((metric, interface): &Own) -> Attrs {
+fn attributes((metric, interface): &LocalRoute) -> Attrs {
     Attrs {
         local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(*metric)),
         device: interface.clone(),
