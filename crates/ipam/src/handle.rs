@@ -46,7 +46,7 @@ impl HandleRecord {
         if *left <= 0 {
             handle.block.remove(&cidr.to_string());
         }
-        Some(self.write_or_delete(handle, standing.revision))
+        Some(self.write_or_delete(handle, standing.revision.clone()))
     }
 
     /// The change for no addresses in these blocks any more, whatever the counts say: they may be too high.
@@ -54,7 +54,7 @@ impl HandleRecord {
         let standing = self.standing.as_ref()?;
         let mut handle = standing.value.clone();
         handle.block.retain(|cidr, _| !blocks.contains(cidr));
-        Some(self.write_or_delete(handle, standing.revision))
+        Some(self.write_or_delete(handle, standing.revision.clone()))
     }
 
     /// The change that makes the handle what it is not yet.
@@ -64,7 +64,7 @@ impl HandleRecord {
 
     /// Goes on as if this had been written.
     pub fn assume(&mut self, handle: Handle) {
-        self.written(handle, 0);
+        self.written(handle, 0.into());
     }
 
     /// What stands after a write.
@@ -84,7 +84,7 @@ impl HandleRecord {
         let (key, value) = (handle_key(&self.id), Value::Handle(handle.clone()));
         match &self.standing {
             None => Change::Create { key, value },
-            Some(standing) => Change::Update { key, value, revision: standing.revision },
+            Some(standing) => Change::Update { key, value, revision: standing.revision.clone() },
         }
     }
 }
@@ -112,10 +112,10 @@ mod tests {
         let (create, handle) = record.add(cidr("10.65.3.8/29"), 1);
         assert_eq!(stored(&create), r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
         assert!(matches!(create, Change::Create { .. }));
-        record.written(handle, 7);
+        record.written(handle, 7.into());
         let (update, handle) = record.add(cidr("fd00::/122"), 2);
-        assert!(matches!(update, Change::Update { revision: 7, .. }));
-        record.written(handle, 8);
+        assert!(matches!(update, Change::Update { revision, .. } if revision == 7.into()));
+        record.written(handle, 8.into());
         assert_eq!(record.blocks().collect::<Vec<_>>(), ["10.65.3.8/29", "fd00::/122"]);
 
         let fewer = record.subtract(cidr("fd00::/122"), 1).unwrap();
@@ -123,10 +123,13 @@ mod tests {
         let none = record.subtract(cidr("fd00::/122"), 9).unwrap();
         assert_eq!(stored(&none), r#"{"block":{"10.65.3.8/29":1},"deleted":false}"#);
         assert_eq!(record.subtract(cidr("10.0.0.0/29"), 1).map(|change| stored(&change)), None);
-        record.written(Handle { block: [("10.65.3.8/29".to_owned(), 5)].into(), ..Handle::default() }, 9);
+        record.written(
+            Handle { block: [("10.65.3.8/29".to_owned(), 5)].into(), ..Handle::default() },
+            9.into(),
+        );
         assert!(matches!(
             record.leave(&["10.65.3.8/29".to_owned()]),
-            Some(Change::Delete { revision: 9, .. })
+            Some(Change::Delete { revision, .. }) if revision == 9.into()
         ));
     }
 

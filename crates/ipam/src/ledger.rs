@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tortie_model::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
+use tortie_store::backend::etcd::keys;
 use tortie_store::{Change, Client, Revision};
 
 /// A value and the revision it was read or written at.
@@ -69,7 +70,7 @@ impl Ledger {
         match found {
             // Written back, it would go to another key.
             Some(block) if block.value.cidr != cidr => Err(Error::Store(tortie_store::Error::Parse {
-                key: key.path(),
+                key: keys::path(&key),
                 value: block.value.cidr.to_string(),
                 reason: "the block says it is another one".to_owned(),
             })),

@@ -50,7 +50,7 @@ impl Value {
             Key::Handle { .. } => Value::Handle(read(bytes)?),
             Key::IpamConfig => Value::IpamConfig(read(bytes)?),
             Key::FelixStatus { .. } | Key::FelixLastStatus { .. } => Value::Heartbeat(read(bytes)?),
-            Key::WorkloadEndpointStatus { .. } | Key::HostEndpointStatus { .. } => {
+            Key::WorkloadEndpointStatus(_) | Key::HostEndpointStatus { .. } => {
                 Value::EndpointStatus(read(bytes)?)
             }
             Key::IpamHost { .. } | Key::CompactRevision => Value::Raw(bytes.to_vec()),

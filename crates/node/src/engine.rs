@@ -12,9 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use tortie_compute::Compute;
 use tortie_dataplane::{Dataplane, Failure, Netns, Reports};
 use tortie_model::kinds::ClusterInformation;
-use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_model::{FeedEvent, Key, Resource, Revision, Value};
 use tortie_plan::{Plan, Settings, Update, WorkloadId};
-use tortie_store::Revision;
 use tortie_sync::Feed;
 
 /// How much is taken in before the plan is looked at.
@@ -74,7 +73,7 @@ pub struct Engine {
     /// Endpoints of live attachments: only CNI takes them away.
     held: HashSet<Key>,
     /// Endpoints we deleted: news of them up to this revision is old.
-    retired: BTreeMap<Key, tortie_model::Revision>,
+    retired: BTreeMap<Key, Revision>,
     /// The feed's snapshot is complete.
     in_sync: bool,
     waiting: Vec<Waiting>,
@@ -213,7 +212,7 @@ impl Engine {
                 self.held.remove(&key);
                 self.compute.delete(&key);
                 if let Some(revision) = revision {
-                    self.retired.insert(key, sync_revision(revision));
+                    self.retired.insert(key, revision);
                 }
                 self.waiting.push(Waiting { workload: None, profile: None, since: Instant::now(), done });
             }
@@ -380,9 +379,4 @@ async fn learnt(bgp: &mut Option<bgp::BgpHandle>) -> Option<bgp::RouteUpdates> {
 
 fn is_ready(information: &ClusterInformation) -> bool {
     information.spec.datastore_ready.unwrap_or(true)
-}
-
-/// How the feed names a revision of the store.
-fn sync_revision(revision: Revision) -> tortie_model::Revision {
-    u64::try_from(revision).unwrap_or_default().into()
 }

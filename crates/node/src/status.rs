@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tortie_compute::Parameters;
 use tortie_dataplane::{Failure, Report, Reports, WorkloadState};
+use tortie_model::key::WorkloadStatusKey;
 use tortie_model::status::{EndpointState, EndpointStatus, Heartbeat};
 use tortie_model::{Key, Value};
 use tortie_plan::{Workload, WorkloadId};
@@ -209,13 +210,13 @@ impl Writer {
     async fn write_one(&mut self, region: &str) {
         let Some(id) = self.next().cloned() else { return };
         let Some(state) = self.wanted.get(&id).cloned() else { return };
-        let key = Key::WorkloadEndpointStatus {
+        let key = Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
             region: region.to_owned(),
             host: self.host.clone(),
             orchestrator: id.orchestrator.clone(),
             workload: id.workload.clone(),
             endpoint: id.endpoint.clone(),
-        };
+        }));
         let status = match &state {
             Some(WorkloadState::Up) => Some(EndpointState::Up),
             Some(WorkloadState::Down) => Some(EndpointState::Down),

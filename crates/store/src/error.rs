@@ -20,6 +20,9 @@ pub enum Error {
     InsufficientIdentifiers(String),
     #[error("failed to parse value for key={key}; value={value}: {reason}")]
     Parse { key: String, value: String, reason: String },
+    /// The store no longer knows the moment that was asked for.
+    #[error("{0} is too old for the datastore: list again from the beginning")]
+    Expired(String),
     /// The endpoint is down, slow, or answers what we cannot understand; says which and what to look at.
     #[error("{0}")]
     Datastore(String),

@@ -1,20 +1,23 @@
 //! The store: one typed, versioned client over the backends.
 //!
-//! `client` moves keys and values; `resources` adds what projectcalico.org/v3 promises about each kind on top of it.
+//! `client` moves keys and values over a [`backend`]; `resources` adds what projectcalico.org/v3 promises about each
+//! kind on top of it.
 
+pub mod backend;
 pub mod client;
 pub mod config;
-mod discovery;
 pub mod error;
-mod etcd;
+pub mod page;
 pub mod resources;
 mod watch;
 
-pub use client::{Change, Client, Entry, Event, Listing, Revision};
+pub use backend::Limits;
+pub use client::{Change, Client, Entry, Event, Listing, Transactions};
 pub use config::Config;
 pub use error::Error;
-pub use etcd::Limits;
+pub use page::{Continuation, LabelSelector, Page};
 pub use resources::Resources;
+pub use tortie_model::Revision;
 pub use watch::{Connection, Watch};
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -5,17 +5,21 @@ mod common;
 
 use common::{Store, object};
 use serde_json::json;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 use tortie_model::ipam::{Handle, IpamConfig};
 use tortie_model::status::Heartbeat;
 use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Change, Error};
+use tortie_store::{Change, Continuation, Error, LabelSelector, Page, Revision};
 
 on_each_store! {
     verbs_and_their_outcomes
     a_transaction_is_all_or_nothing
     leases_run_out
     long_lists_come_in_pages
+    a_list_is_read_page_by_page
+    pages_hold_what_is_selected
+    a_continuation_that_is_wrong_or_too_old_is_refused
     what_cannot_be_read_is_set_aside
     fields_of_newer_versions_survive_an_update
     keys_without_a_name_are_refused
@@ -37,8 +41,8 @@ async fn verbs_and_their_outcomes(store: Store) {
     let missing = "resource does not exist: IPAMHandleKey(id=h) with error: key not found";
     assert_eq!(text(client.get(&key).await.unwrap_err()), missing);
     assert_eq!(text(client.delete(&key, None).await.unwrap_err()), missing);
-    assert_eq!(text(client.delete(&key, Some(7)).await.unwrap_err()), missing);
-    assert_eq!(text(client.update(&key, &counting(1), 7).await.unwrap_err()), missing);
+    assert_eq!(text(client.delete(&key, Some(&7.into())).await.unwrap_err()), missing);
+    assert_eq!(text(client.update(&key, &counting(1), &7.into()).await.unwrap_err()), missing);
 
     let created = client.create(&key, &counting(1)).await.unwrap();
     assert_eq!(client.get(&key).await.unwrap(), created);
@@ -46,13 +50,14 @@ async fn verbs_and_their_outcomes(store: Store) {
     let stands = format!("key stands at revision {}", created.revision);
     assert_eq!(exists, format!("resource already exists: IPAMHandleKey(id=h) with error: {stands}"));
 
-    let updated = client.update(&key, &counting(3), created.revision).await.unwrap();
-    assert!(updated.revision > created.revision);
+    let updated = client.update(&key, &counting(3), &created.revision).await.unwrap();
+    assert_ne!(updated.revision, created.revision);
+    assert_eq!(updated.revision.is_at_or_before(&created.revision), Some(false));
     let conflict = "update conflict: IPAMHandleKey(id=h)";
-    assert_eq!(text(client.update(&key, &counting(4), created.revision).await.unwrap_err()), conflict);
-    assert_eq!(text(client.delete(&key, Some(created.revision)).await.unwrap_err()), conflict);
+    assert_eq!(text(client.update(&key, &counting(4), &created.revision).await.unwrap_err()), conflict);
+    assert_eq!(text(client.delete(&key, Some(&created.revision)).await.unwrap_err()), conflict);
     assert_eq!(client.get(&key).await.unwrap(), updated);
-    assert_eq!(client.delete(&key, Some(updated.revision)).await.unwrap().value, counting(3));
+    assert_eq!(client.delete(&key, Some(&updated.revision)).await.unwrap().value, counting(3));
     assert_eq!(text(client.get(&key).await.unwrap_err()), missing);
 
     let config = Value::IpamConfig(IpamConfig::default());
@@ -67,25 +72,27 @@ async fn a_transaction_is_all_or_nothing(store: Store) {
     let (a, b, c) = (handle("a"), handle("b"), handle("c"));
     let first = client.create(&a, &counting(1)).await.unwrap();
     let second = client.create(&b, &counting(1)).await.unwrap();
-    let changes = |revision| {
+    let changes = |revision: Revision| {
         vec![
             Change::Update { key: a.clone(), value: counting(2), revision },
-            Change::Delete { key: b.clone(), revision: second.revision },
+            Change::Delete { key: b.clone(), revision: second.revision.clone() },
             Change::Create { key: c.clone(), value: counting(3) },
         ]
     };
-    let refused = client.transact(&changes(first.revision + 100)).await.unwrap_err();
+    let refused = client.transact(&changes(second.revision.clone())).await.unwrap_err();
     assert_eq!(refused.to_string(), "update conflict: IPAMHandleKey(id=a)");
     assert_eq!(client.list(&KeyRange::Handles).await.unwrap().entries, [first.clone(), second.clone()]);
 
-    let revision = client.transact(&changes(first.revision)).await.unwrap();
+    let revision = client.transact(&changes(first.revision.clone())).await.unwrap();
     let after = client.list(&KeyRange::Handles).await.unwrap();
-    let seen: Vec<_> = after.entries.iter().map(|entry| (entry.key.clone(), entry.revision)).collect();
-    assert_eq!(seen, [(a.clone(), revision), (c.clone(), revision)]);
+    let seen: Vec<_> =
+        after.entries.iter().map(|entry| (entry.key.clone(), entry.revision.clone())).collect();
+    assert_eq!(seen, [(a.clone(), revision.clone()), (c.clone(), revision)]);
 
     let exists = client.transact(&[Change::Create { key: c.clone(), value: counting(1) }]).await.unwrap_err();
     assert!(matches!(exists, Error::AlreadyExists { .. }), "{exists}");
-    let missing = client.transact(&[Change::Delete { key: b.clone(), revision: 1 }]).await.unwrap_err();
+    let missing =
+        client.transact(&[Change::Delete { key: b.clone(), revision: 1.into() }]).await.unwrap_err();
     assert!(matches!(missing, Error::DoesNotExist { .. }), "{missing}");
 }
 
@@ -115,6 +122,75 @@ async fn long_lists_come_in_pages(store: Store) {
     let listing = client.list(&KeyRange::Handles).await.unwrap();
     let found: Vec<Key> = listing.entries.into_iter().map(|entry| entry.key).collect();
     assert!(found == ids.iter().map(|id| handle(id)).collect::<Vec<_>>(), "{} keys", found.len());
+}
+
+/// Pages show the moment of the first, whatever is written in between.
+async fn a_list_is_read_page_by_page(store: Store) {
+    let client = store.client().await;
+    for n in 0..25 {
+        client.create(&handle(&format!("{n:02}")), &counting(n)).await.unwrap();
+    }
+    let whole = client.list(&KeyRange::Handles).await.unwrap();
+    assert_eq!(whole.next, None);
+    let mut page = Page::first(NonZeroUsize::new(10).unwrap());
+    let mut seen = Vec::new();
+    for expected in [10, 10, 5] {
+        let listing = client.list_page(&KeyRange::Handles, &page).await.unwrap();
+        assert_eq!((listing.entries.len(), listing.unreadable.len()), (expected, 0));
+        assert_eq!(listing.revision, whole.revision);
+        seen.extend(listing.entries);
+        assert_eq!(listing.next.is_some(), expected == 10);
+        page.after = listing.next;
+        client.apply(&handle("24"), &counting(99), None).await.unwrap();
+        client.apply(&handle("99"), &counting(99), None).await.unwrap();
+    }
+    assert_eq!(seen, whole.entries);
+}
+
+async fn pages_hold_what_is_selected(store: Store) {
+    let resources = store.resources().await;
+    for n in 0..9 {
+        let mut set = object(Kind::GlobalNetworkSet, "", &format!("set-{n}"), json!({}));
+        let side = if n % 3 == 0 { "left" } else { "right" };
+        set.metadata_mut().labels.insert("side".into(), side.into());
+        resources.create(set).await.unwrap();
+    }
+    let mut page = Page::first(NonZeroUsize::new(2).unwrap());
+    page.labels = LabelSelector::equals("side", "left");
+    let mut pages = Vec::new();
+    loop {
+        let range = KeyRange::all(Kind::GlobalNetworkSet);
+        let listing = resources.client().list_page(&range, &page).await.unwrap();
+        pages.push(listing.entries.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>());
+        page.after = listing.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    let expected: [&[&str]; 2] =
+        [&["GlobalNetworkSet(set-0)", "GlobalNetworkSet(set-3)"], &["GlobalNetworkSet(set-6)"]];
+    assert_eq!(pages, expected);
+}
+
+async fn a_continuation_that_is_wrong_or_too_old_is_refused(store: Store) {
+    let client = store.client().await;
+    for n in 0..3 {
+        client.create(&handle(&format!("{n}")), &counting(n)).await.unwrap();
+    }
+    let mut page = Page::first(NonZeroUsize::new(1).unwrap());
+    page.after = Some(Continuation("nonsense".into()));
+    let wrong = client.list_page(&KeyRange::Handles, &page).await.unwrap_err();
+    assert!(wrong.to_string().contains("continue = 'nonsense'"), "{wrong}");
+    page.after = None;
+    page.after = client.list_page(&KeyRange::Handles, &page).await.unwrap().next;
+    // The continuation of another list.
+    let other = client.list_page(&KeyRange::IpamConfig, &page).await.unwrap_err();
+    assert!(matches!(other, Error::Validation(_)), "{other}");
+    client.apply(&handle("3"), &counting(1), None).await.unwrap();
+    client.apply(&handle("3"), &counting(2), None).await.unwrap();
+    store.compact().await;
+    let expired = client.list_page(&KeyRange::Handles, &page).await.unwrap_err();
+    assert!(matches!(expired, Error::Expired(_)), "{expired}");
 }
 
 async fn what_cannot_be_read_is_set_aside(store: Store) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::ipam::Handle;
 use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Client, Config, Error, Event, Limits, Watch};
+use tortie_store::{Client, Config, Error, Event, Limits, Revision, Watch};
 
 on_each_store! {
     a_snapshot_then_every_change
@@ -39,7 +39,7 @@ async fn put(client: &Client, id: &str, count: i64) {
 /// The consumer's copy of the store, kept from what it was told.
 #[derive(Default)]
 struct Mirror {
-    entries: BTreeMap<Key, i64>,
+    entries: BTreeMap<Key, Revision>,
     puts: usize,
 }
 
@@ -47,8 +47,9 @@ impl Mirror {
     fn take(&mut self, event: Event) {
         match event {
             Event::Put(entry) => {
-                let before = self.entries.insert(entry.key.clone(), entry.revision);
-                assert!(before.is_none_or(|before| before < entry.revision), "{} told twice", entry.key);
+                let before = self.entries.insert(entry.key.clone(), entry.revision.clone());
+                let newer = |before: &Revision| entry.revision.is_at_or_before(before) == Some(false);
+                assert!(before.as_ref().is_none_or(newer), "{} reported twice", entry.key);
                 self.puts += 1;
             }
             Event::Delete { key, .. } => {
@@ -80,7 +81,7 @@ impl Mirror {
     }
 }
 
-async fn truth(client: &Client) -> BTreeMap<Key, i64> {
+async fn truth(client: &Client) -> BTreeMap<Key, Revision> {
     let listing = client.list(&KeyRange::Handles).await.unwrap();
     listing.entries.into_iter().map(|entry| (entry.key, entry.revision)).collect()
 }
@@ -238,7 +239,7 @@ async fn a_watch_goes_on_from_a_revision(store: Store) {
     let seen = client.list(&KeyRange::Handles).await.unwrap().revision;
     put(&client, "b", 1).await;
     client.delete(&handle("a"), None).await.unwrap();
-    let mut watch = client.watch(KeyRange::Handles, Some(seen));
+    let mut watch = client.watch(KeyRange::Handles, Some(seen.clone()));
     assert!(matches!(next(&mut watch).await, Event::InSync(revision) if revision == seen));
     assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("b")));
     assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("a")));
@@ -251,7 +252,8 @@ async fn a_revision_that_is_gone_means_a_reset(store: Store) {
     put(&client, "b", 1).await;
     put(&client, "b", 2).await;
     store.compact().await;
-    for revision in [seen, seen + 1_000_000] {
+    let future = seen.number().unwrap() + 1_000_000;
+    for revision in [seen, future.into()] {
         let mut watch = client.watch(KeyRange::Handles, Some(revision));
         assert!(matches!(next(&mut watch).await, Event::Reset));
         assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("a")));
@@ -302,7 +304,10 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
     // "kept" was written after the backup: all four differ.
     while told < 4 {
         match next(&mut watch).await {
-            Event::Put(entry) => assert_ne!(seen.insert(entry.key, entry.revision), Some(entry.revision)),
+            Event::Put(entry) => {
+                let before = seen.insert(entry.key, entry.revision.clone());
+                assert_ne!(before, Some(entry.revision));
+            }
             Event::Delete { key, .. } => assert!(seen.remove(&key).is_some()),
             other => panic!("{other:?}"),
         };

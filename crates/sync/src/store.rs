@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tortie_model::{FeedEvent, KeyRange, Revision};
+use tortie_model::{FeedEvent, KeyRange};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
 /// Events that wait for a consumer which is busy; when they are this many, the watches wait.
@@ -33,10 +33,8 @@ pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
 async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Sender<FeedEvent>) {
     while let Some(event) = watch.next().await {
         let event = match event {
-            Event::Put(Entry { key, value, revision }) => {
-                FeedEvent::Put { key, value, revision: named(revision) }
-            }
-            Event::Delete { key, revision } => FeedEvent::Delete { key, revision: named(revision) },
+            Event::Put(Entry { key, value, revision }) => FeedEvent::Put { key, value, revision },
+            Event::Delete { key, revision } => FeedEvent::Delete { key, revision },
             Event::Unreadable { key, error: Error::Parse { value, reason, .. } } => {
                 FeedEvent::Unreadable { key, text: value, reason }
             }
@@ -51,11 +49,6 @@ async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Send
             return;
         }
     }
-}
-
-/// The feed's name of a revision. etcd's count from 1.
-fn named(revision: i64) -> Revision {
-    u64::try_from(revision).unwrap_or_default().into()
 }
 
 async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: mpsc::Sender<FeedEvent>) {

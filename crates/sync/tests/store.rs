@@ -45,7 +45,7 @@ fn key_of(event: &FeedEvent) -> Option<&Key> {
 #[tokio::test]
 async fn all_ranges_are_one_snapshot_then_changes() {
     let etcd = Etcd::start().expect("etcd");
-    let client = Client::connect(&Config::at(&etcd.endpoint())).await.unwrap();
+    let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
     put(&client, &handle("a")).await;
     put(&client, &Key::IpamConfig).await;
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
@@ -65,7 +65,7 @@ async fn all_ranges_are_one_snapshot_then_changes() {
 #[tokio::test]
 async fn an_outage_is_said_once_when_it_begins_and_once_when_it_ends() {
     let mut etcd = Etcd::start().expect("etcd");
-    let client = Client::connect(&Config::at(&etcd.endpoint())).await.unwrap();
+    let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
     let mut feed = tortie_sync::follow(&client, ranges);
     assert_eq!(next(&mut feed).await, FeedEvent::InSync);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn put(name: &str) -> Event {
-        Event::Put(Entry { key: key(name), value: Value::Resource(tier(name)), revision: 1 })
+        Event::Put(Entry { key: key(name), value: Value::Resource(tier(name)), revision: 1.into() })
     }
 
     #[test]
@@ -162,8 +162,8 @@ mod tests {
         let mut what = |event| known.note(event).map(|(what, r)| format!("{what} {}", r.metadata().name));
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));
         assert_eq!(what(put("a")).as_deref(), Some("MODIFIED a"));
-        assert_eq!(what(Event::Delete { key: key("a"), revision: 3 }).as_deref(), Some("DELETED a"));
-        assert_eq!(what(Event::Delete { key: key("a"), revision: 4 }), None);
+        assert_eq!(what(Event::Delete { key: key("a"), revision: 3.into() }).as_deref(), Some("DELETED a"));
+        assert_eq!(what(Event::Delete { key: key("a"), revision: 4.into() }), None);
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));
     }
 

@@ -141,7 +141,7 @@ async fn delete_handles(handles: &[LeakedHandle], store: &Resources, out: &mut d
     for handle in handles {
         let key = Key::Handle { id: handle.id.clone() };
         let result = match handle.revision.parse() {
-            Ok(revision) => store.client().delete(&key, Some(revision)).await,
+            Ok(revision) => store.client().delete(&key, Some(&revision)).await,
             Err(_) => Err(Error::DoesNotExist { id: key.to_string(), reason: "no revision".to_owned() }),
         };
         match result {

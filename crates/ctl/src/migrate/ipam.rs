@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
+use tortie_store::backend::etcd::keys;
 use tortie_store::{Client, Entry, Error};
 
 /// Names of nodes before and after.
@@ -37,13 +38,13 @@ pub struct Record {
 
 impl Record {
     fn new(key: &Key, value: &Value) -> Result<Record, String> {
-        let path = key.path();
+        let path = keys::path(key);
         let value = serde_json::from_slice(&value.encode()).map_err(|error| format!("{path}: {error}"))?;
         Ok(Record { key: path, value, ttl: 0 })
     }
 
     fn read(&self) -> Result<(Key, Value), String> {
-        let key = Key::parse(&self.key)
+        let key = keys::parse(&self.key)
             .ok_or_else(|| format!("{} is not the key of an address record", self.key))?;
         let bytes = self.value.to_string();
         let value =

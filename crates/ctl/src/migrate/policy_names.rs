@@ -57,7 +57,7 @@ mod tests {
     fn stored(key: &str, json: &str) -> Entry {
         let key = Key::resource(Kind::GlobalNetworkPolicy, "", key);
         let value = Value::decode(&key, json.as_bytes()).unwrap();
-        Entry { key, value, revision: 5 }
+        Entry { key, value, revision: 5.into() }
     }
 
     const OLD: &str = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.web"},"spec":{"tier":"default"}}"#;
@@ -67,12 +67,13 @@ mod tests {
     #[test]
     fn only_policies_under_an_old_key_are_moved() {
         let changes = moved(stored("default.web", OLD)).unwrap();
-        let [Change::Create { key: new, .. }, Change::Delete { key: old, revision: 5 }] = changes.as_slice()
+        let [Change::Create { key: new, .. }, Change::Delete { key: old, revision }] = changes.as_slice()
         else {
             panic!("{changes:?}")
         };
-        assert!(new.path().ends_with("/globalnetworkpolicies/web"));
-        assert!(old.path().ends_with("/globalnetworkpolicies/default.web"));
+        assert_eq!(*revision, 5.into());
+        assert_eq!(new.to_string(), "GlobalNetworkPolicy(web)");
+        assert_eq!(old.to_string(), "GlobalNetworkPolicy(default.web)");
         // Its name truly begins with "default.": the annotation says so.
         assert!(moved(stored("default.web", NAMED)).is_none());
         assert!(moved(stored("platform.web", TIERED)).is_none());

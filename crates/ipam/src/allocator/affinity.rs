@@ -121,12 +121,12 @@ impl Allocator {
                 return Err(Error::NotEmpty { block: cidr });
             }
             let change = if empty {
-                delete_block(cidr, found.revision)
+                delete_block(cidr, found.revision.clone())
             } else {
                 let mut orphan = found.value;
                 block::disown(&mut orphan);
                 block::advance(&mut orphan);
-                update_block(&orphan, found.revision)
+                update_block(&orphan, found.revision.clone())
             };
             match self.ledger.commit(&[delete_claim(owner, cidr, &claim), change]).await? {
                 Commit::Done(_) => return Ok(()),
@@ -138,7 +138,7 @@ impl Allocator {
 }
 
 fn delete_claim(owner: &Owner, cidr: IpNet, claim: &Standing<BlockAffinity>) -> Change {
-    Change::Delete { key: affinity_key(owner, cidr), revision: claim.revision }
+    Change::Delete { key: affinity_key(owner, cidr), revision: claim.revision.clone() }
 }
 
 fn does_not_exist(key: &Key) -> Error {

@@ -34,6 +34,8 @@ pub(super) struct Job<'a> {
 }
 
 /// What came of taking addresses from a block.
+// Made once for each allocation and taken apart at once.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Taken {
     Some(Standing<Block>),
     Nothing,
@@ -215,13 +217,13 @@ impl Allocator {
         block::advance(&mut next);
         let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
         let handle = job.handle.as_ref().map(|handle| handle.add(next.cidr, count));
-        let mut changes = vec![update_block(&next, standing.revision)];
+        let mut changes = vec![update_block(&next, standing.revision.clone())];
         changes.extend(keep);
         changes.extend(handle.as_ref().map(|(change, _)| change.clone()));
         match self.ledger.commit(&changes).await? {
             Commit::Done(revision) => {
                 if let (Some(record), Some((_, handle))) = (job.handle.as_mut(), handle) {
-                    record.written(handle, revision);
+                    record.written(handle, revision.clone());
                 }
                 let prefix = next.cidr.prefix_len();
                 job.assigned

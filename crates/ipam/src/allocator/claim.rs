@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use tortie_model::Value;
 use tortie_model::ipam::{Block, BlockAffinity};
-use tortie_store::Change;
+use tortie_store::{Change, Revision};
 
 /// An empty block is taken from its owner only if it has had this long to use it.
 const TIME_TO_USE: SignedDuration = SignedDuration::from_secs(60);
@@ -73,7 +73,7 @@ impl Allocator {
         match self.ledger.commit(changes).await? {
             Commit::Refused(_) => Ok(None),
             Commit::Done(revision) => {
-                let standing = Standing { value: block, revision };
+                let standing = Standing { value: block, revision: revision.clone() };
                 owned.add(Claim {
                     cidr: standing.value.cidr,
                     affinity: Standing { value: BlockAffinity::default(), revision },
@@ -98,7 +98,7 @@ impl Allocator {
                     continue;
                 }
                 if block::belongs_to(&thawed, &self.owner) {
-                    let revision = standing.revision;
+                    let revision = standing.revision.clone();
                     if self.adopt(thawed, revision, &[], owned).await?.is_some() {
                         return Ok(true);
                     }
@@ -114,11 +114,11 @@ impl Allocator {
                 let owner = Owner { affinity, name: name.to_owned() };
                 if let Some(theirs) = self.ledger.affinity(&owner, found.cidr).await? {
                     let key = affinity_key(&owner, found.cidr);
-                    release.push(Change::Delete { key, revision: theirs.revision });
+                    release.push(Change::Delete { key, revision: theirs.revision.clone() });
                 }
             }
             let fresh = block::fresh(found.cidr, &self.owner, job.request.reserved.as_ref(), job.now);
-            if self.adopt(fresh, standing.revision, &release, owned).await?.is_some() {
+            if self.adopt(fresh, standing.revision.clone(), &release, owned).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -128,7 +128,7 @@ impl Allocator {
     async fn adopt(
         &self,
         mut block: Block,
-        revision: i64,
+        revision: Revision,
         release: &[Change],
         owned: &mut Owned,
     ) -> Result<Option<Standing<Block>>> {

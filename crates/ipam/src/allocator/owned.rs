@@ -111,7 +111,7 @@ impl Owned {
 impl Claim {
     /// The condition that the claim still stands as we know it.
     pub fn keep(&self, owner: &Owner) -> Change {
-        Change::Keep { key: affinity_key(owner, self.cidr), revision: self.affinity.revision }
+        Change::Keep { key: affinity_key(owner, self.cidr), revision: self.affinity.revision.clone() }
     }
 
     fn set_state(&self, owner: &Owner, state: AffinityState) -> Change {
@@ -122,7 +122,7 @@ impl Claim {
         Change::Update {
             key: affinity_key(owner, self.cidr),
             value: Value::BlockAffinity(value),
-            revision: self.affinity.revision,
+            revision: self.affinity.revision.clone(),
         }
     }
 }
@@ -159,7 +159,7 @@ impl Allocator {
                     // The new sequence number tells rivals that release the block that it is wanted again.
                     let mut block = found.value.clone();
                     block::advance(&mut block);
-                    (vec![confirm, update_block(&block, found.revision)], block)
+                    (vec![confirm, update_block(&block, found.revision.clone())], block)
                 }
                 Seen::NotYet | Seen::Absent => {
                     let block = block::fresh(claim.cidr, &self.owner, reserved, now);
@@ -169,7 +169,7 @@ impl Allocator {
             match self.ledger.commit(&changes).await? {
                 Commit::Done(revision) => {
                     if matches!(changes.first(), Some(Change::Update { .. })) {
-                        claim.affinity.revision = revision;
+                        claim.affinity.revision = revision.clone();
                     }
                     claim.affinity.value.state = AffinityState::Confirmed;
                     let standing = Standing { value: block, revision };
@@ -202,7 +202,7 @@ impl Allocator {
     /// Deletes a claim on a block that belongs to somebody else. That it is gone already is as good.
     async fn withdraw(&self, claim: &Claim) -> Result<()> {
         let key = affinity_key(&self.owner, claim.cidr);
-        self.ledger.commit(&[Change::Delete { key, revision: claim.affinity.revision }]).await?;
+        self.ledger.commit(&[Change::Delete { key, revision: claim.affinity.revision.clone() }]).await?;
         Ok(())
     }
 }

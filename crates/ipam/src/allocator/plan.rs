@@ -125,7 +125,7 @@ impl Plan {
         for mut draft in drafts.blocks.into_iter().filter(|draft| draft.touched) {
             block::thaw(&mut draft.block, facts.config.ip_cooldown_seconds, now);
             block::advance(&mut draft.block);
-            plan.changes.push(update_block(&draft.block, draft.revision));
+            plan.changes.push(update_block(&draft.block, draft.revision.clone()));
             plan.changes.push(draft.keep);
             plan.blocks.push(draft.block);
         }
@@ -211,7 +211,7 @@ fn usable(owner: &Owner, facts: &Facts, owned: &mut Owned, now: Timestamp) -> Ve
             block::thaw(&mut block, facts.config.ip_cooldown_seconds, now);
             drafts.push(Draft {
                 block,
-                revision: standing.revision,
+                revision: standing.revision.clone(),
                 keep: claim.keep(owner),
                 touched: false,
             });

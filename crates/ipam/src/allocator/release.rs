@@ -17,7 +17,7 @@ use tortie_model::ipam::{Block, Handle};
 use tortie_model::key::AffinityType;
 use tortie_model::selector::Selector;
 use tortie_model::{Key, Kind};
-use tortie_store::Change;
+use tortie_store::{Change, Revision};
 
 /// A store takes 128 steps in one transaction; each address may bring a handle with it.
 const PER_TRANSACTION: usize = 100;
@@ -128,7 +128,7 @@ impl Allocator {
                 .collect();
             let mut next = standing.value.clone();
             let released = block::release(&mut next, &batch, now)?;
-            let mut changes = vec![write_back(&mut next, standing.revision, facts, now)];
+            let mut changes = vec![write_back(&mut next, standing.revision.clone(), facts, now)];
             for (id, count) in &released.handles {
                 if !handles.contains_key(id) {
                     handles.insert(id.clone(), HandleRecord::new(id, self.ledger.handle(id).await?));
@@ -198,9 +198,10 @@ impl Allocator {
                 let given_back = block::release_handle(&mut next, id, now);
                 if given_back.is_empty() {
                     // The count was wrong; it may only be put right if nothing is being added meanwhile.
-                    changes.push(Change::Keep { key: Key::Block { cidr }, revision: standing.revision });
+                    changes
+                        .push(Change::Keep { key: Key::Block { cidr }, revision: standing.revision.clone() });
                 } else {
-                    changes.push(write_back(&mut next, standing.revision, &facts, now));
+                    changes.push(write_back(&mut next, standing.revision.clone(), &facts, now));
                     addresses.extend(given_back);
                     written.push(next);
                 }
@@ -210,7 +211,7 @@ impl Allocator {
                     existed = true;
                     released.append(&mut addresses);
                     for block in written {
-                        self.written(block, revision, &changes, &facts, owned).await;
+                        self.written(block, revision.clone(), &changes, &facts, owned).await;
                     }
                     if matches!(changes.first(), Some(Change::Delete { .. })) {
                         return Ok(released);
@@ -246,7 +247,7 @@ impl Allocator {
     pub(super) async fn written(
         &self,
         block: Block,
-        revision: i64,
+        revision: Revision,
         changes: &[Change],
         facts: &Facts,
         owned: &mut Owned,
@@ -289,7 +290,7 @@ impl Allocator {
 }
 
 /// The block as it goes back: what has cooled down is free, and one that is empty and nobody's is deleted.
-fn write_back(block: &mut Block, revision: i64, facts: &Facts, now: Timestamp) -> Change {
+fn write_back(block: &mut Block, revision: Revision, facts: &Facts, now: Timestamp) -> Change {
     block::thaw(block, facts.config.ip_cooldown_seconds, now);
     if block.affinity.is_none() && block::is_empty(block) {
         return delete_block(block.cidr, revision);

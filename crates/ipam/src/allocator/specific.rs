@@ -75,7 +75,7 @@ impl Allocator {
             block::advance(&mut next);
             let change = handle.as_ref().map(|record| record.add(cidr, 1).0);
             let changes: Vec<_> =
-                [update_block(&next, standing.revision)].into_iter().chain(change).collect();
+                [update_block(&next, standing.revision.clone())].into_iter().chain(change).collect();
             match self.ledger.commit(&changes).await? {
                 Commit::Done(revision) => {
                     owned.remember(cidr, Some(Standing { value: next, revision }));

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 use tortie_model::Key;
+use tortie_store::Revision;
 
 /// A store takes 128 steps in one transaction; each request brings one, each block two.
 const TOGETHER: usize = 48;
@@ -76,10 +77,10 @@ impl Allocator {
                 Commit::Refused(key) => key,
                 Commit::Done(revision) => {
                     for block in plan.blocks {
-                        self.written(block, revision, &[], &facts, owned).await;
+                        self.written(block, revision.clone(), &[], &facts, owned).await;
                     }
                     for planned in plan.planned {
-                        self.settle(planned, revision, owned).await;
+                        self.settle(planned, revision.clone(), owned).await;
                     }
                     return Ok(());
                 }
@@ -102,7 +103,7 @@ impl Allocator {
         Ok(())
     }
 
-    async fn settle(&self, planned: Planned, revision: i64, owned: &mut Owned) {
+    async fn settle(&self, planned: Planned, revision: Revision, owned: &mut Owned) {
         match planned {
             Planned::Release { answer, released, .. } => {
                 let _ = answer.send(released);
@@ -110,7 +111,7 @@ impl Allocator {
             Planned::Assign { work, answer, assigned, handle } => {
                 let Some(id) = work.holder.handle else { return };
                 let mut record = HandleRecord::new(&id, None);
-                record.written(handle, revision);
+                record.written(handle, revision.clone());
                 owned.remember_handle(record);
                 // Nobody waits any more: nobody would give it back either.
                 if answer.send(assigned).is_err()

@@ -9,6 +9,7 @@ use tortie_datastore::{Options, Server};
 use tortie_ipam::pool::Pool;
 use tortie_ipam::{Allocator, Holder, Ledger, Owner, Request, audit, facts};
 use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::backend::etcd::keys;
 use tortie_store::{Client, Config};
 use tortie_testkit::Etcd;
 
@@ -73,14 +74,14 @@ impl Store {
 
     /// Writes an entry of address management as somebody else would have.
     pub async fn put_raw(&self, path: &str, text: &str) {
-        let key = Key::parse(path).unwrap();
+        let key = keys::parse(path).unwrap();
         let value = Value::decode(&key, text.as_bytes()).unwrap();
         self.client.apply(&key, &value, None).await.unwrap();
     }
 
     /// What is stored under a path.
     pub async fn raw(&self, path: &str) -> Option<String> {
-        let entry = self.client.get(&Key::parse(path).unwrap()).await.ok()?;
+        let entry = self.client.get(&keys::parse(path).unwrap()).await.ok()?;
         Some(String::from_utf8(entry.value.encode()).unwrap())
     }
 

@@ -1,6 +1,6 @@
 //! What every kind's metadata must and must not say when it is written.
 
-use crate::{Error, Result, Revision};
+use crate::Result;
 use tortie_model::{FieldError, Kind, ObjectMeta, Resource, ValidationError};
 use uuid::Uuid;
 
@@ -84,17 +84,6 @@ pub fn stamp(meta: &mut ObjectMeta) {
     if meta.creation_timestamp.as_deref().unwrap_or_default().is_empty() {
         meta.creation_timestamp = Some(format!("{:.0}", jiff::Timestamp::now()));
     }
-}
-
-/// etcd's revision in the text of a resourceVersion.
-pub fn revision(text: &str) -> Result<Revision> {
-    text.parse().map_err(|_| {
-        Error::Validation(ValidationError::one(
-            "ResourceVersion",
-            text,
-            "invalid resource version: not a number",
-        ))
-    })
 }
 
 #[cfg(test)]

@@ -74,8 +74,10 @@ impl Resources {
         resource_version: Option<&str>,
     ) -> Result<Resource> {
         metadata::check_identity(kind, namespace, name)?;
-        let revision =
-            resource_version.filter(|text| !text.is_empty()).map(metadata::revision).transpose()?;
+        let revision = resource_version
+            .filter(|text| !text.is_empty())
+            .map(|text| self.client.revision(text))
+            .transpose()?;
         let key = Key::resource(kind, namespace, name);
         match kind {
             Kind::Tier => self.check_tier_unused(name).await?,
@@ -84,7 +86,7 @@ impl Resources {
             _ if profile::is_synthetic(kind, name) => return Err(profile::refused("delete")),
             _ => {}
         }
-        read(self.client.delete(&key, revision).await?)
+        read(self.client.delete(&key, revision.as_ref()).await?)
     }
 
     /// A snapshot of the kind, then every change.
@@ -125,9 +127,9 @@ impl Resources {
 
     /// Stores a checked object over the one it was made from.
     async fn replace(&self, mut resource: Resource) -> Result<Resource> {
-        let revision = metadata::revision(&resource.metadata().resource_version)?;
+        let revision = self.client.revision(&resource.metadata().resource_version)?;
         resource.metadata_mut().self_link.clear();
-        read(self.client.update(&key(&resource), &Value::Resource(resource), revision).await?)
+        read(self.client.update(&key(&resource), &Value::Resource(resource), &revision).await?)
     }
 }
 
@@ -154,7 +156,7 @@ fn read(entry: Entry) -> Result<Resource> {
     match entry.value {
         Value::Resource(resource) => Ok(resource),
         _ => Err(Error::Parse {
-            key: entry.key.path(),
+            key: entry.key.to_string(),
             value: String::new(),
             reason: "not a projectcalico.org/v3 resource".into(),
         }),
@@ -166,7 +168,7 @@ where
     Object<S>: TryFrom<Resource, Error = Resource>,
 {
     Object::try_from(resource).map_err(|other| Error::Parse {
-        key: key(&other).path(),
+        key: key(&other).to_string(),
         value: String::new(),
         reason: format!("not a {}", S::KIND),
     })

@@ -15,7 +15,7 @@ impl Resources {
     pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
         let key = Key::resource(Kind::Node, "", name);
         let entry = self.client.get(&key).await?;
-        if revision.is_some_and(|revision| revision != entry.revision) {
+        if revision.as_ref().is_some_and(|revision| *revision != entry.revision) {
             return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
         }
         let node: Object<NodeSpec> = typed(read(entry)?)?;
@@ -36,7 +36,7 @@ impl Resources {
         }
         outcome = outcome.and(self.remove_where::<HostEndpointSpec>(|endpoint| endpoint.node == name).await);
         outcome?;
-        read(self.client.delete(&key, revision).await?)
+        read(self.client.delete(&key, revision.as_ref()).await?)
     }
 
     async fn endpoints_of(&self, node: &str) -> Result<Vec<WorkloadEndpoint>> {

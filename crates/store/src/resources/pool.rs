@@ -47,7 +47,7 @@ impl Resources {
         if let Ok(cidr) = pool.spec.cidr.parse() {
             Addresses::new(&self.client).release_range(&cidr).await?;
         }
-        read(self.client.delete(key, revision).await?)
+        read(self.client.delete(key, revision.as_ref()).await?)
     }
 
     /// The disabled pool, and the revision that must still stand when it is deleted if the caller gave one.
@@ -55,16 +55,16 @@ impl Resources {
         let mut attempt = 1;
         loop {
             let entry = self.client.get(key).await?;
-            if given.is_some_and(|given| given != entry.revision) {
+            if given.as_ref().is_some_and(|given| *given != entry.revision) {
                 return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
             }
-            let revision = entry.revision;
+            let revision = entry.revision.clone();
             let mut pool: IPPool = super::typed(read(entry)?)?;
             if pool.spec.disabled {
                 return Ok((pool, given));
             }
             pool.spec.disabled = true;
-            match self.client.update(key, &Value::Resource(pool.clone().into()), revision).await {
+            match self.client.update(key, &Value::Resource(pool.clone().into()), &revision).await {
                 Ok(entry) => return Ok((pool, given.map(|_| entry.revision))),
                 Err(Error::Conflict { .. }) if given.is_none() && attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),

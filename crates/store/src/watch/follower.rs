@@ -1,208 +1,142 @@
-//! What a watcher knows and what it makes of what it hears.
+//! What a watcher knows and what it makes of what it hears, without I/O and for any backend.
 //!
-//! It remembers the revision up to which everything has been told, and for every key the revision it was told
-//! with. When history is lost (compaction, a store put back to an older state) that is enough to find out from a
-//! new list what has changed, deletions included, without telling anything twice.
+//! It remembers the revision up to which everything has been delivered, and for every key the revision it was
+//! delivered with. When history is lost (compaction, a store put back to an older state) that is enough to find out
+//! from a new list what has changed, deletions included, without delivering anything twice.
 
 use std::collections::BTreeMap;
-use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
-use tortie_etcd_proto::mvccpb::event::EventType;
-use tortie_etcd_proto::mvccpb::{Event, KeyValue};
-use tortie_model::{Key, KeyRange};
+use tortie_model::{Key, Revision};
 
-/// The watch id of answers to progress requests. etcd before 3.4.25 sends these past events still queued, so they
-/// show life but say nothing about what has been delivered.
-const NO_WATCH: i64 = -1;
+/// An entry as a backend reports it; the value need not have been read yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Item<V> {
+    pub key: Key,
+    pub revision: Revision,
+    pub value: V,
+}
+
+/// A change of one entry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Update<V> {
+    Put(Item<V>),
+    Delete { key: Key, revision: Revision },
+}
 
 /// What to ask the store next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
     List,
     /// The keys as they were at a revision the consumer has seen.
     ListKeys {
-        revision: i64,
+        revision: Revision,
     },
     Watch {
-        from: i64,
+        after: Revision,
     },
 }
 
-/// What to tell the consumer.
+/// What to deliver to the consumer.
 #[derive(Debug, PartialEq)]
-pub enum Change {
-    Put {
-        key: Key,
-        kv: KeyValue,
-    },
-    Delete {
-        key: Key,
-        revision: i64,
-    },
-    InSync(i64),
+pub(crate) enum Change<V> {
+    Update(Update<V>),
+    InSync(Revision),
     /// Forget everything: a snapshot follows.
     Reset,
-}
-
-/// What a response comes to.
-#[derive(Debug, PartialEq)]
-pub enum Heard {
-    Changes(Vec<Change>),
-    /// Our place in history is gone: list again.
-    Stale(String),
-    /// The server ended the watch; take it up again where we are.
-    Closed(String),
 }
 
 #[derive(Debug, PartialEq)]
 enum Phase {
     Listing,
-    Resuming,
-    Following,
+    /// The consumer has seen this revision elsewhere.
+    Resuming(Revision),
+    /// Everything up to here has been delivered.
+    Following(Revision),
 }
 
 #[derive(Debug)]
-pub struct Follower {
-    range: KeyRange,
+pub(crate) struct Follower {
     phase: Phase,
-    /// Everything up to here has been told.
-    revision: i64,
-    /// Copies, not slices of responses: those would keep whole responses in memory.
-    known: BTreeMap<Box<[u8]>, i64>,
-    cluster_id: u64,
-    /// Only grows, except in a store that was put back to an older state.
-    raft_term: u64,
+    known: BTreeMap<Key, Revision>,
     in_sync: bool,
 }
 
 impl Follower {
     /// With `after`, the consumer knows the state at that revision and wants what came later.
-    pub fn new(range: KeyRange, after: Option<i64>) -> Follower {
+    pub fn new(after: Option<Revision>) -> Follower {
         Follower {
-            range,
-            phase: if after.is_some() { Phase::Resuming } else { Phase::Listing },
-            revision: after.unwrap_or_default(),
+            phase: after.map_or(Phase::Listing, Phase::Resuming),
             known: BTreeMap::new(),
-            cluster_id: 0,
-            raft_term: 0,
             in_sync: false,
         }
     }
 
     pub fn step(&self) -> Step {
-        match self.phase {
+        match &self.phase {
             Phase::Listing => Step::List,
-            Phase::Resuming => Step::ListKeys { revision: self.revision },
-            Phase::Following => Step::Watch { from: self.revision.saturating_add(1) },
+            Phase::Resuming(revision) => Step::ListKeys { revision: revision.clone() },
+            Phase::Following(revision) => Step::Watch { after: revision.clone() },
         }
     }
 
-    /// The whole range as it stands: tells what differs from what is known.
-    pub fn listed(&mut self, items: Vec<KeyValue>, revision: i64, cluster_id: u64) -> Vec<Change> {
+    /// The whole range as it stands: delivers what differs from what is known.
+    pub fn listed<V>(&mut self, items: Vec<Item<V>>, revision: Revision) -> Vec<Change<V>> {
         let mut before = std::mem::take(&mut self.known);
         let mut puts = Vec::new();
-        for kv in items {
-            let Some(key) = self.key(&kv.key) else { continue };
-            let told = before.remove(&kv.key[..]);
-            self.known.insert(kv.key[..].into(), kv.mod_revision);
-            if told != Some(kv.mod_revision) {
-                puts.push(Change::Put { key, kv });
+        for item in items {
+            let delivered = before.remove(&item.key);
+            self.known.insert(item.key.clone(), item.revision.clone());
+            if delivered.as_ref() != Some(&item.revision) {
+                puts.push(Change::Update(Update::Put(item)));
             }
         }
         // Deletions first: a consumer never holds both an object and its replacement.
-        let gone = before.keys().filter_map(|key| self.key(key));
-        let mut changes: Vec<Change> = gone.map(|key| Change::Delete { key, revision }).collect();
+        let gone = before.into_keys().map(|key| Update::Delete { key, revision: revision.clone() });
+        let mut changes: Vec<Change<V>> = gone.map(Change::Update).collect();
         changes.append(&mut puts);
-        self.follow(revision, cluster_id, &mut changes);
+        self.follow(revision, &mut changes);
         changes
     }
 
-    /// The keys at the revision the consumer has seen: nothing to tell yet.
-    pub fn keys_listed(&mut self, items: Vec<KeyValue>, cluster_id: u64) -> Vec<Change> {
-        let wanted = items.into_iter().filter(|kv| self.key(&kv.key).is_some());
-        self.known = wanted.map(|kv| (kv.key[..].into(), kv.mod_revision)).collect();
+    /// The keys at the revision the consumer has seen: nothing to deliver yet.
+    pub fn keys_listed<V>(&mut self, keys: Vec<(Key, Revision)>, revision: Revision) -> Vec<Change<V>> {
+        self.known = keys.into_iter().collect();
         let mut changes = Vec::new();
-        self.follow(self.revision, cluster_id, &mut changes);
+        self.follow(revision, &mut changes);
         changes
     }
 
     /// The revision the consumer has seen is no longer (or not yet) in the store's history.
-    pub fn revision_gone(&mut self) -> Vec<Change> {
+    pub fn revision_gone<V>(&mut self) -> Vec<Change<V>> {
         self.phase = Phase::Listing;
         self.known.clear();
         vec![Change::Reset]
     }
 
-    fn follow(&mut self, revision: i64, cluster_id: u64, changes: &mut Vec<Change>) {
-        self.phase = Phase::Following;
-        self.revision = revision;
-        self.cluster_id = cluster_id;
-        self.raft_term = 0;
+    /// The place in history is lost: the next step is a list.
+    pub fn stale(&mut self) {
+        self.phase = Phase::Listing;
+    }
+
+    /// What happened up to a revision. A backend may repeat what it has reported; the consumer hears it once.
+    pub fn updated<V>(&mut self, updates: Vec<Update<V>>, revision: Revision) -> Vec<Change<V>> {
+        self.phase = Phase::Following(revision);
+        updates.into_iter().filter(|update| self.is_news(update)).map(Change::Update).collect()
+    }
+
+    fn is_news<V>(&mut self, update: &Update<V>) -> bool {
+        match update {
+            Update::Put(Item { key, revision, .. }) => {
+                self.known.insert(key.clone(), revision.clone()).as_ref() != Some(revision)
+            }
+            Update::Delete { key, .. } => self.known.remove(key).is_some(),
+        }
+    }
+
+    fn follow<V>(&mut self, revision: Revision, changes: &mut Vec<Change<V>>) {
         if !self.in_sync {
             self.in_sync = true;
-            changes.push(Change::InSync(revision));
+            changes.push(Change::InSync(revision.clone()));
         }
-    }
-
-    pub fn heard(&mut self, response: WatchResponse) -> Heard {
-        let ResponseHeader { revision, cluster_id, raft_term, .. } = response.header.unwrap_or_default();
-        if response.canceled && response.compact_revision > 0 {
-            return self.stale(format!("revision {} was compacted away", self.revision));
-        }
-        if response.canceled {
-            return Heard::Closed(response.cancel_reason);
-        }
-        if cluster_id != self.cluster_id {
-            return self.stale("the datastore was replaced by another".into());
-        }
-        if response.created && revision < self.revision {
-            return self
-                .stale(format!("the datastore went back from revision {} to {revision}", self.revision));
-        }
-        if raft_term < self.raft_term {
-            return self
-                .stale(format!("the datastore went back from raft term {} to {raft_term}", self.raft_term));
-        }
-        self.raft_term = raft_term;
-        if response.events.is_empty() {
-            if !response.created && response.watch_id != NO_WATCH {
-                self.revision = self.revision.max(revision);
-            }
-            return Heard::Changes(Vec::new());
-        }
-        // All events of one revision come in one response, so after it that revision is complete.
-        let told = self.revision;
-        let mut changes = Vec::new();
-        for event in response.events {
-            if let Some(kv) = event.kv.as_ref().filter(|kv| kv.mod_revision > told) {
-                self.revision = self.revision.max(kv.mod_revision);
-                changes.extend(self.change(event));
-            }
-        }
-        Heard::Changes(changes)
-    }
-
-    fn change(&mut self, event: Event) -> Option<Change> {
-        let deleted = event.r#type() == EventType::Delete;
-        let kv = event.kv?;
-        let key = self.key(&kv.key)?;
-        if deleted {
-            self.known.remove(&kv.key[..]);
-            return Some(Change::Delete { key, revision: kv.mod_revision });
-        }
-        self.known.insert(kv.key[..].into(), kv.mod_revision);
-        Some(Change::Put { key, kv })
-    }
-
-    fn stale(&mut self, reason: String) -> Heard {
-        self.phase = Phase::Listing;
-        Heard::Stale(reason)
-    }
-
-    fn key(&self, bytes: &[u8]) -> Option<Key> {
-        let key = Key::parse(std::str::from_utf8(bytes).ok()?)?;
-        self.range.contains(&key).then_some(key)
+        self.phase = Phase::Following(revision);
     }
 }
-
-#[cfg(test)]
-mod tests;

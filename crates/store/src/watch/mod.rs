@@ -1,17 +1,16 @@
 //! Watches that survive: a snapshot, then every later change once, whatever happens to connections and history.
 //!
-//! `follower` is the thinking (responses in, changes out, no I/O); this file feeds it from the network and hands
-//! its changes to the consumer.
+//! `follower` decides (what the backend says in, changes out, no I/O); a `source` is the backend's part; this file
+//! drives the one with the other and hands the changes to the consumer.
 
 mod backoff;
-mod follower;
+pub(crate) mod follower;
+pub(crate) mod source;
 
-use crate::client::{Event, entry};
-use crate::etcd::{Cluster, open_watch};
-use crate::{Error, Result};
+use crate::{Error, Event, Result, Revision};
 use backoff::Backoff;
-use follower::{Change, Follower, Heard, Step};
-use std::sync::Arc;
+use follower::{Change, Follower, Step, Update};
+use source::{Heard, Snapshot, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -38,11 +37,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(cluster: Arc<Cluster>, range: KeyRange, after: Option<i64>) -> Watch {
+    pub(crate) fn start(source: impl Source, range: KeyRange, after: Option<Revision>) -> Watch {
         let (sender, events) = mpsc::channel(QUEUE);
         let (report, connection) = watch::channel(Connection::default());
-        let feed = Feed { cluster, prefix: range.prefix(), sender, connection: report };
-        let task = tokio::spawn(feed.run(Follower::new(range, after))).abort_handle();
+        let feed = Feed { source, range, sender, connection: report };
+        let task = tokio::spawn(feed.run(Follower::new(after))).abort_handle();
         Watch { events, connection, task }
     }
 
@@ -71,34 +70,34 @@ impl Drop for Watch {
 /// The consumer is gone.
 struct Gone;
 
-struct Feed {
-    cluster: Arc<Cluster>,
-    prefix: String,
+struct Feed<S> {
+    source: S,
+    range: KeyRange,
     sender: mpsc::Sender<Event>,
     connection: watch::Sender<Connection>,
 }
 
-impl Feed {
-    async fn run(self, mut follower: Follower) {
+impl<S: Source> Feed<S> {
+    async fn run(mut self, mut follower: Follower) {
         let mut backoff = Backoff::default();
         loop {
             let began = Instant::now();
             let outcome = match follower.step() {
                 Step::List => self.list(&mut follower).await,
                 Step::ListKeys { revision } => self.list_keys(&mut follower, revision).await,
-                Step::Watch { from } => self.watch(&mut follower, from, &mut backoff).await,
+                Step::Watch { after } => self.watch(&mut follower, after, &mut backoff).await,
             };
             match outcome {
                 Err(Gone) => return,
                 Ok(Ok(())) => self.connected(),
                 Ok(Err(error)) => {
                     // Tried again until it works: whoever watches says once that it does not.
-                    tracing::debug!(prefix = self.prefix, %error, "watch interrupted; trying again");
+                    tracing::debug!(range = %self.range, %error, "watch interrupted; trying again");
                     self.connection.send_modify(|connection| {
                         connection.trouble = Some(error.to_string());
                         connection.failed_attempts += 1;
                     });
-                    // What went well for a while is a new start, also when there was nothing to tell.
+                    // What went well for a while is a new start, also when there was nothing to report.
                     if began.elapsed() > Backoff::LONGEST {
                         backoff.reset();
                     }
@@ -108,69 +107,63 @@ impl Feed {
         }
     }
 
-    async fn list(&self, follower: &mut Follower) -> std::result::Result<Result<()>, Gone> {
-        match self.cluster.list(&self.prefix, None, false, Some).await {
-            Ok(listed) => {
-                self.deliver(follower.listed(listed.items, listed.revision, listed.cluster_id)).await.map(Ok)
-            }
+    async fn list(&mut self, follower: &mut Follower) -> std::result::Result<Result<()>, Gone> {
+        match self.source.list().await {
+            Ok(Snapshot { items, revision }) => self.deliver(follower.listed(items, revision)).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
 
     async fn list_keys(
-        &self,
+        &mut self,
         follower: &mut Follower,
-        revision: i64,
+        revision: Revision,
     ) -> std::result::Result<Result<()>, Gone> {
-        match self.cluster.list(&self.prefix, Some(revision), true, Some).await {
-            Ok(listed) => self.deliver(follower.keys_listed(listed.items, listed.cluster_id)).await.map(Ok),
-            Err(Error::Datastore(text)) if text.contains("required revision") => {
-                self.deliver(follower.revision_gone()).await.map(Ok)
-            }
+        match self.source.keys_at(&revision).await {
+            Ok(Some(keys)) => self.deliver(follower.keys_listed(keys, revision)).await.map(Ok),
+            Ok(None) => self.deliver(follower.revision_gone()).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
 
     async fn watch(
-        &self,
+        &mut self,
         follower: &mut Follower,
-        from: i64,
+        after: Revision,
         backoff: &mut Backoff,
     ) -> std::result::Result<Result<()>, Gone> {
-        let mut stream = match open_watch(&self.cluster, &self.prefix, from).await {
-            Ok(stream) => stream,
-            Err(error) => return Ok(Err(error)),
-        };
+        if let Err(error) = self.source.open(&after).await {
+            return Ok(Err(error));
+        }
         loop {
-            let response = match stream.next().await {
-                Ok(response) => response,
-                Err(error) => return Ok(Err(error)),
-            };
-            match follower.heard(response) {
-                Heard::Changes(changes) => {
+            match self.source.next().await {
+                Ok(Heard::Updates { updates, revision }) => {
                     self.connected();
-                    if !changes.is_empty() {
+                    if !updates.is_empty() {
                         backoff.reset();
                     }
-                    self.deliver(changes).await?;
+                    self.deliver(follower.updated(updates, revision)).await?;
                 }
-                Heard::Stale(reason) => return Ok(Err(Error::Datastore(reason))),
-                Heard::Closed(reason) => {
-                    stream.refused().await;
-                    return Ok(Err(Error::Datastore(format!("the datastore closed the watch: {reason}"))));
+                Ok(Heard::Stale(reason)) => {
+                    follower.stale();
+                    return Ok(Err(Error::Datastore(reason)));
                 }
+                Err(error) => return Ok(Err(error)),
             }
         }
     }
 
-    async fn deliver(&self, changes: Vec<Change>) -> std::result::Result<(), Gone> {
+    async fn deliver(&mut self, changes: Vec<Change<S::Value>>) -> std::result::Result<(), Gone> {
         for change in changes {
             let event = match change {
-                Change::Put { key, kv } => match entry(key.clone(), &kv.value, kv.mod_revision) {
-                    Ok(entry) => Event::Put(entry),
-                    Err(error) => Event::Unreadable { key, error },
-                },
-                Change::Delete { key, revision } => Event::Delete { key, revision },
+                Change::Update(Update::Put(item)) => {
+                    let key = item.key.clone();
+                    match self.source.read(item) {
+                        Ok(entry) => Event::Put(entry),
+                        Err(error) => Event::Unreadable { key, error },
+                    }
+                }
+                Change::Update(Update::Delete { key, revision }) => Event::Delete { key, revision },
                 Change::InSync(revision) => Event::InSync(revision),
                 Change::Reset => Event::Reset,
             };

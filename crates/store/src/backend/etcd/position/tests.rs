@@ -1,9 +1,12 @@
 //! Whatever happens to the connection and to history, the consumer ends up with the store's state and hears each
-//! change once.
+//! change once: a follower and its position against generated histories.
 
 use super::*;
+use crate::watch::follower::{Change, Follower, Step};
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use tortie_etcd_proto::mvccpb::KeyValue;
+use tortie_model::Key;
 
 const CLUSTER: u64 = 7;
 
@@ -22,6 +25,56 @@ fn path(key: u8) -> Vec<u8> {
 
 fn kv(key: u8, revision: i64) -> KeyValue {
     KeyValue { key: path(key).into(), mod_revision: revision, ..Default::default() }
+}
+
+fn handle(id: &str) -> Key {
+    Key::Handle { id: id.into() }
+}
+
+fn item(key: u8, revision: i64) -> Item<Bytes> {
+    Item { key: handle(&key.to_string()), revision: opaque(revision), value: Bytes::new() }
+}
+
+/// A follower with its position in etcd's history.
+struct Watcher {
+    follower: Follower,
+    position: Position,
+    range: KeyRange,
+}
+
+impl Watcher {
+    fn new(after: Option<i64>) -> Watcher {
+        Watcher {
+            follower: Follower::new(after.map(opaque)),
+            position: Position::new(),
+            range: KeyRange::Handles,
+        }
+    }
+
+    fn listed(&mut self, items: Vec<Item<Bytes>>, revision: i64, cluster_id: u64) -> Vec<Change<Bytes>> {
+        self.position.listed(cluster_id);
+        self.follower.listed(items, opaque(revision))
+    }
+
+    /// What the consumer hears; `None` when the watch must begin with a new list.
+    fn heard(&mut self, response: WatchResponse) -> Option<Vec<Change<Bytes>>> {
+        match self.position.heard(&self.range, response) {
+            Response::Heard(Heard::Updates { updates, revision }) => {
+                Some(self.follower.updated(updates, revision))
+            }
+            Response::Heard(Heard::Stale(_)) => {
+                self.follower.stale();
+                None
+            }
+            Response::Closed(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn open(&mut self) {
+        if let Step::Watch { after } = self.follower.step() {
+            self.position.open(&after);
+        }
+    }
 }
 
 impl Store {
@@ -44,8 +97,8 @@ impl Store {
         state
     }
 
-    fn list(&self, at: i64) -> Vec<KeyValue> {
-        self.state(at).into_iter().map(|(key, revision)| kv(key, revision)).collect()
+    fn list(&self, at: i64) -> Vec<Item<Bytes>> {
+        self.state(at).into_iter().map(|(key, revision)| item(key, revision)).collect()
     }
 
     /// Forgets everything after a revision, as a restored backup does.
@@ -70,26 +123,27 @@ impl Store {
     }
 }
 
-/// What a consumer makes of the changes; refuses anything told twice.
+/// What a consumer makes of the changes; refuses anything delivered twice.
 #[derive(Default)]
 struct Consumer {
     state: HashMap<Key, i64>,
-    told: Vec<(Key, i64, bool)>,
+    delivered: Vec<(Key, i64, bool)>,
     in_sync: usize,
 }
 
 impl Consumer {
-    fn take(&mut self, changes: Vec<Change>) {
+    fn take(&mut self, changes: Vec<Change<Bytes>>) {
         for change in changes {
             match change {
-                Change::Put { key, kv } => {
-                    let before = self.state.insert(key.clone(), kv.mod_revision);
-                    assert_ne!(before, Some(kv.mod_revision), "{key} told twice");
-                    self.told.push((key, kv.mod_revision, true));
+                Change::Update(Update::Put(Item { key, revision, .. })) => {
+                    let revision = number(&revision);
+                    let before = self.state.insert(key.clone(), revision);
+                    assert_ne!(before, Some(revision), "{key} delivered twice");
+                    self.delivered.push((key, revision, true));
                 }
-                Change::Delete { key, revision } => {
+                Change::Update(Update::Delete { key, revision }) => {
                     assert!(self.state.remove(&key).is_some(), "{key} deleted twice");
-                    self.told.push((key, revision, false));
+                    self.delivered.push((key, number(&revision), false));
                 }
                 Change::InSync(_) => self.in_sync += 1,
                 Change::Reset => self.state.clear(),
@@ -129,17 +183,23 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..120)
 }
 
-/// One step of the follower against the store.
-fn step(store: &Store, follower: &mut Follower, consumer: &mut Consumer, limit: usize) {
-    match follower.step() {
-        Step::List => consumer.take(follower.listed(store.list(store.revision), store.revision, CLUSTER)),
-        Step::ListKeys { revision } if revision < store.compacted || revision > store.revision => {
-            consumer.take(follower.revision_gone());
+/// One step of the watcher against the store.
+fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: usize) {
+    match watcher.follower.step() {
+        Step::List => consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER)),
+        Step::ListKeys { revision } => {
+            let at = number(&revision);
+            if at < store.compacted || at > store.revision {
+                return consumer.take(watcher.follower.revision_gone());
+            }
+            let keys = store.list(at).into_iter().map(|item| (item.key, item.revision)).collect();
+            watcher.position.listed(CLUSTER);
+            consumer.take(watcher.follower.keys_listed(keys, revision));
         }
-        Step::ListKeys { revision } => consumer.take(follower.keys_listed(store.list(revision), CLUSTER)),
-        Step::Watch { from } => {
+        Step::Watch { after } => {
+            let from = watcher.position.open(&after);
             let created = WatchResponse { header: store.header(), created: true, ..Default::default() };
-            if follower.heard(created) != Heard::Changes(Vec::new()) {
+            if watcher.heard(created) != Some(Vec::new()) {
                 return;
             }
             if from <= store.compacted {
@@ -150,17 +210,14 @@ fn step(store: &Store, follower: &mut Follower, consumer: &mut Consumer, limit: 
                     compact_revision,
                     ..Default::default()
                 };
-                assert!(matches!(follower.heard(gone), Heard::Stale(_)));
+                assert_eq!(watcher.heard(gone), None);
                 return;
             }
             // Servers may send again what a client has seen.
             for event in store.events(from.saturating_sub(1).max(1)).into_iter().take(limit) {
                 let response =
                     WatchResponse { header: store.header(), events: vec![event], ..Default::default() };
-                match follower.heard(response) {
-                    Heard::Changes(changes) => consumer.take(changes),
-                    other => panic!("{other:?}"),
-                }
+                consumer.take(watcher.heard(response).expect("history is whole"));
             }
         }
     }
@@ -172,22 +229,25 @@ fn run(
     mut store: Store,
     mut consumer: Consumer,
 ) -> (Store, Consumer, bool) {
-    let mut follower = Follower::new(KeyRange::Handles, after);
+    let mut watcher = Watcher::new(after);
     let mut rewritten = false;
     for act in acts {
         match act {
             Act::Put(key) => store.change(key, true),
             Act::Delete(key) => store.change(key, false),
-            Act::Step(limit) => step(&store, &mut follower, &mut consumer, limit),
+            Act::Step(limit) => step(&store, &mut watcher, &mut consumer, limit),
             Act::Compact(back) => store.compacted = store.compacted.max(store.revision - i64::from(back)),
             Act::Progress => {
-                let (delivered, current) = (follower.revision, store.revision);
                 let progress =
                     WatchResponse { header: store.header(), watch_id: NO_WATCH, ..Default::default() };
-                if follower.phase == Phase::Following && current >= delivered {
-                    assert_eq!(follower.heard(progress), Heard::Changes(Vec::new()));
+                let before = watcher.follower.step();
+                if let Step::Watch { after } = &before
+                    && store.revision >= watcher.position.open(after) - 1
+                {
+                    assert_eq!(watcher.heard(progress), Some(Vec::new()));
                     assert_eq!(
-                        follower.revision, delivered,
+                        watcher.follower.step(),
+                        before,
                         "an answer to a progress request moved our place"
                     );
                 }
@@ -198,13 +258,13 @@ fn run(
                 store.restore(to);
                 rewritten = true;
                 for _ in 0..4 {
-                    step(&store, &mut follower, &mut consumer, usize::MAX);
+                    step(&store, &mut watcher, &mut consumer, usize::MAX);
                 }
             }
         }
     }
     for _ in 0..4 {
-        step(&store, &mut follower, &mut consumer, usize::MAX);
+        step(&store, &mut watcher, &mut consumer, usize::MAX);
     }
     (store, consumer, rewritten)
 }
@@ -216,11 +276,11 @@ proptest! {
         prop_assert_eq!(consumer.as_store(), store.state(store.revision));
         prop_assert_eq!(consumer.in_sync, 1);
         if !rewritten {
-            let mut puts: Vec<_> = consumer.told.iter().filter(|told| told.2).map(|told| told.1).collect();
+            let mut puts: Vec<_> = consumer.delivered.iter().filter(|change| change.2).map(|change| change.1).collect();
             let count = puts.len();
             puts.sort_unstable();
             puts.dedup();
-            prop_assert_eq!(puts.len(), count, "a put was told twice");
+            prop_assert_eq!(puts.len(), count, "a put was delivered twice");
         }
     }
 
@@ -239,24 +299,27 @@ proptest! {
         let mut acts_with_start = vec![Act::Step(0)];
         acts_with_start.extend(acts);
         let (store, consumer, _) = run(acts_with_start, None, Store::default(), Consumer::default());
-        let told: Vec<i64> = consumer.told.iter().map(|told| told.1).collect();
+        let delivered: Vec<i64> = consumer.delivered.iter().map(|change| change.1).collect();
         let happened: Vec<i64> = store.history.iter().map(|change| change.1).collect();
-        prop_assert_eq!(told, happened);
+        prop_assert_eq!(delivered, happened);
     }
 }
 
 #[test]
 fn a_replaced_store_is_noticed() {
-    let mut follower = Follower::new(KeyRange::Handles, None);
-    follower.listed(vec![kv(1, 5)], 5, CLUSTER);
+    let mut watcher = Watcher::new(None);
+    watcher.listed(vec![item(1, 5)], 5, CLUSTER);
+    watcher.open();
     let other = Some(ResponseHeader { revision: 9, cluster_id: CLUSTER + 1, ..Default::default() });
     let response = WatchResponse { header: other, created: true, ..Default::default() };
-    assert!(matches!(follower.heard(response), Heard::Stale(_)));
-    assert_eq!(follower.step(), Step::List);
-    let handle = |id: &str| Key::Handle { id: id.into() };
+    assert_eq!(watcher.heard(response), None);
+    assert_eq!(watcher.follower.step(), Step::List);
     assert_eq!(
-        follower.listed(vec![kv(2, 3)], 9, CLUSTER + 1),
-        [Change::Delete { key: handle("1"), revision: 9 }, Change::Put { key: handle("2"), kv: kv(2, 3) }]
+        watcher.listed(vec![item(2, 3)], 9, CLUSTER + 1),
+        [
+            Change::Update(Update::Delete { key: handle("1"), revision: opaque(9) }),
+            Change::Update(Update::Put(item(2, 3))),
+        ]
     );
 }
 
@@ -266,32 +329,40 @@ fn a_store_put_back_is_noticed_by_its_term() {
         let header = ResponseHeader { revision, raft_term, cluster_id: CLUSTER, ..Default::default() };
         WatchResponse { header: Some(header), created: true, ..Default::default() }
     };
-    let mut follower = Follower::new(KeyRange::Handles, None);
-    follower.listed(vec![kv(1, 5)], 5, CLUSTER);
-    assert_eq!(follower.heard(header(5, 9)), Heard::Changes(Vec::new()));
-    assert_eq!(follower.heard(header(7, 9)), Heard::Changes(Vec::new()));
-    assert!(matches!(follower.heard(header(7, 2)), Heard::Stale(_)));
-    follower.listed(vec![kv(1, 5)], 7, CLUSTER);
-    assert_eq!(follower.heard(header(7, 2)), Heard::Changes(Vec::new()));
+    let mut watcher = Watcher::new(None);
+    watcher.listed(vec![item(1, 5)], 5, CLUSTER);
+    watcher.open();
+    assert_eq!(watcher.heard(header(5, 9)), Some(Vec::new()));
+    assert_eq!(watcher.heard(header(7, 9)), Some(Vec::new()));
+    assert_eq!(watcher.heard(header(7, 2)), None);
+    watcher.listed(vec![item(1, 5)], 7, CLUSTER);
+    watcher.open();
+    assert_eq!(watcher.heard(header(7, 2)), Some(Vec::new()));
 }
 
 #[test]
-fn keys_of_others_are_not_told() {
-    let mut follower = Follower::new(KeyRange::IpamConfig, None);
-    let foreign =
-        KeyValue { key: "/calico/ipam/v2/configuration".into(), mod_revision: 3, ..Default::default() };
-    let unnamed = KeyValue { key: vec![0xff].into(), mod_revision: 3, ..Default::default() };
-    assert_eq!(follower.listed(vec![foreign, unnamed], 4, CLUSTER), [Change::InSync(4)]);
-    assert!(follower.known.is_empty());
+fn keys_of_others_are_not_reported() {
+    let mut position = Position::new();
+    position.listed(CLUSTER);
+    let put = |key: &[u8]| {
+        let kv = KeyValue { key: key.to_vec().into(), mod_revision: 3, ..Default::default() };
+        Event { r#type: EventType::Put.into(), kv: Some(kv), prev_kv: None }
+    };
+    let header = Some(ResponseHeader { revision: 3, cluster_id: CLUSTER, ..Default::default() });
+    let events = vec![put(b"/calico/ipam/v2/configuration"), put(&[0xff])];
+    let response = WatchResponse { header, events, ..Default::default() };
+    let nothing = Heard::Updates { updates: Vec::new(), revision: opaque(3) };
+    assert_eq!(position.heard(&KeyRange::IpamConfig, response), Response::Heard(nothing));
 }
 
 #[test]
-fn all_changes_of_one_revision_are_told() {
-    let mut follower = Follower::new(KeyRange::Handles, None);
-    follower.listed(Vec::new(), 4, CLUSTER);
+fn all_changes_of_one_revision_are_reported() {
+    let mut watcher = Watcher::new(None);
+    watcher.listed(Vec::new(), 4, CLUSTER);
+    watcher.open();
     let put = |key| Event { r#type: EventType::Put.into(), kv: Some(kv(key, 5)), prev_kv: None };
     let header = Some(ResponseHeader { revision: 5, cluster_id: CLUSTER, ..Default::default() });
     let response = WatchResponse { header, events: vec![put(1), put(2)], ..Default::default() };
-    assert!(matches!(follower.heard(response), Heard::Changes(changes) if changes.len() == 2));
-    assert_eq!(follower.step(), Step::Watch { from: 6 });
+    assert_eq!(watcher.heard(response).map(|changes| changes.len()), Some(2));
+    assert_eq!(watcher.follower.step(), Step::Watch { after: opaque(5) });
 }

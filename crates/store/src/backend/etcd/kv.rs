@@ -30,6 +30,14 @@ pub(crate) struct Listed<T> {
     pub cluster_id: u64,
 }
 
+/// Some entries of a range at one revision.
+#[derive(Debug)]
+pub(crate) struct KeyValues {
+    pub kvs: Vec<KeyValue>,
+    pub revision: i64,
+    pub more: bool,
+}
+
 /// The outcome of a transaction.
 #[derive(Debug)]
 pub(crate) struct Committed {
@@ -129,6 +137,16 @@ impl Cluster {
         }
     }
 
+    /// At most `limit` entries with the prefix from `start` on, at a revision or (for 0) the present one.
+    pub async fn page(&self, prefix: &str, start: Bytes, revision: i64, limit: i64) -> Result<KeyValues> {
+        let range_end = prefix_end(prefix.as_bytes());
+        let request = RangeRequest { key: start, range_end, limit, revision, ..Default::default() };
+        let answer = self.range(request).await?;
+        let current = header(answer.header)?.revision;
+        let revision = if revision == 0 { current } else { revision };
+        Ok(KeyValues { kvs: answer.kvs, revision, more: answer.more })
+    }
+
     pub async fn put(&self, request: PutRequest) -> Result<i64> {
         // An unconditional write gives the same result when it happens twice.
         let answer = self
@@ -172,7 +190,7 @@ pub(crate) fn is_compacted(error: &Error) -> bool {
 }
 
 /// The smallest key greater than this one.
-fn after(key: &[u8]) -> Bytes {
+pub(crate) fn after(key: &[u8]) -> Bytes {
     let mut next = key.to_vec();
     next.push(0);
     next.into()

@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 
 /// A connection, and which one it is.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct Connection {
     pub channel: Channel,
     number: u64,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Line {
 pub(crate) struct Member {
     pub endpoint: Endpoint,
     dialler: Dialler,
-    line: Mutex<Line>,
+    connection: Mutex<Connection>,
 }
 
 impl Member {
@@ -30,20 +30,20 @@ impl Member {
         limits: &Limits,
     ) -> Result<Member> {
         let dialler = dialler(endpoint, tls, dial, limits)?;
-        let line = Mutex::new(Line { channel: dialler.channel(), number: 0 });
-        Ok(Member { endpoint: endpoint.clone(), dialler, line })
+        let connection = Mutex::new(Connection { channel: dialler.channel(), number: 0 });
+        Ok(Member { endpoint: endpoint.clone(), dialler, connection })
     }
 
-    pub fn line(&self) -> Line {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn connection(&self) -> Connection {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Gives up a connection on which nothing comes back any more; the next call opens another. A dead connection
     /// is not always closed: a firewall that forgot it, or a host that is gone, say nothing.
-    pub fn hang_up(&self, dead: &Line) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        if line.number == dead.number {
-            *line = Line { channel: self.dialler.channel(), number: dead.number.wrapping_add(1) };
+    pub fn discard(&self, dead: &Connection) {
+        let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.number == dead.number {
+            *current = Connection { channel: self.dialler.channel(), number: dead.number.wrapping_add(1) };
         }
     }
 }

@@ -6,12 +6,13 @@
 use super::auth::Auth;
 use super::failure::Failure;
 use super::limits::Limits;
-use super::member::{Line, Member};
+use super::member::{Connection, Member};
 use super::tls::{TlsPolicy, client_config};
 use crate::config::{Endpoint, EtcdTarget};
 use crate::{Error, Result};
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -27,7 +28,7 @@ pub(crate) enum Retry {
 }
 
 pub(crate) struct Cluster {
-    members: Vec<Member>,
+    members: Vec<Arc<Member>>,
     /// The member that answered last.
     current: AtomicUsize,
     auth: Option<Auth>,
@@ -40,7 +41,7 @@ impl Cluster {
         let tls = client_config(&target.tls, &TlsPolicy::from_env(), used)?;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
         let dial = (limits.dial / count).max(limits.dial.min(Duration::from_secs(2)));
-        let member = |endpoint: &Endpoint| Member::new(endpoint, &tls, dial, &limits);
+        let member = |endpoint: &Endpoint| Member::new(endpoint, &tls, dial, &limits).map(Arc::new);
         Ok(Cluster {
             members: endpoints.iter().map(member).collect::<Result<_>>()?,
             current: AtomicUsize::new(0),
@@ -68,8 +69,8 @@ impl Cluster {
             let left = deadline.saturating_duration_since(Instant::now());
             // The others must still get their turn when this one is silent.
             let share = left / u32::try_from(count - step).unwrap_or(1).max(1);
-            let line = member.line();
-            let attempt = self.attempt(member, &line, &message, &send);
+            let connection = member.connection();
+            let attempt = self.attempt(member, &connection, &message, &send);
             let failure = match tokio::time::timeout(share, attempt).await {
                 Ok(Ok(answer)) => {
                     self.current.store(index, Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl Cluster {
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => {
-                    member.hang_up(&line);
+                    member.discard(&connection);
                     Failure::silent(&member.endpoint, share)
                 }
             };
@@ -109,7 +110,7 @@ impl Cluster {
     async fn attempt<M, R, F, S>(
         &self,
         member: &Member,
-        line: &Line,
+        connection: &Connection,
         message: &M,
         send: &S,
     ) -> std::result::Result<R, Failure>
@@ -121,8 +122,8 @@ impl Cluster {
         let mut renewed = false;
         loop {
             let mut request = Request::new(message.clone());
-            let token = self.authorise(member, line, &mut request).await?;
-            match send(line.channel.clone(), request).await {
+            let token = self.authorise(member, connection, &mut request).await?;
+            match send(connection.channel.clone(), request).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => match (&self.auth, token) {
                     (Some(auth), Some(token)) if !renewed && Auth::is_stale(&status) => {
@@ -139,12 +140,12 @@ impl Cluster {
     pub async fn authorise<M>(
         &self,
         member: &Member,
-        line: &Line,
+        connection: &Connection,
         request: &mut Request<M>,
     ) -> std::result::Result<Option<String>, Failure> {
         let Some(auth) = &self.auth else { return Ok(None) };
         let token =
-            auth.token(&line.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
+            auth.token(&connection.channel).await.map_err(|status| Failure::of(&member.endpoint, status))?;
         if !token.is_empty()
             && let Ok(value) = MetadataValue::try_from(token.as_str())
         {
@@ -154,13 +155,13 @@ impl Cluster {
     }
 
     /// The member calls go to at present.
-    pub fn current(&self) -> Option<&Member> {
-        self.members.get(self.current.load(Ordering::Relaxed) % self.members.len().max(1))
+    pub fn current(&self) -> Option<Arc<Member>> {
+        self.members.get(self.current.load(Ordering::Relaxed) % self.members.len().max(1)).cloned()
     }
 
     /// Moves on from a member that failed outside of a call.
     pub fn leave(&self, member: &Member) {
-        if let Some(index) = self.members.iter().position(|other| std::ptr::eq(other, member)) {
+        if let Some(index) = self.members.iter().position(|other| std::ptr::eq(&**other, member)) {
             let next = (index + 1) % self.members.len().max(1);
             let _ = self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
         }

@@ -3,9 +3,10 @@
 use super::Cluster;
 use super::failure::Failure;
 use super::kv::prefix_end;
-use super::member::{Line, Member};
+use super::member::{Connection, Member};
 use crate::{Error, Result};
 use bytes::Bytes;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
@@ -18,41 +19,41 @@ use tortie_etcd_proto::etcdserverpb::{
 
 const MESSAGE_LIMIT: usize = 1 << 30;
 
-pub(crate) struct WatchStream<'a> {
-    cluster: &'a Cluster,
-    member: &'a Member,
-    line: Line,
+pub(crate) struct WatchStream {
+    cluster: Arc<Cluster>,
+    member: Arc<Member>,
+    connection: Connection,
     token: Option<String>,
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
 /// Asks for every change of keys with the prefix from a revision on.
-pub(crate) async fn open_watch<'a>(cluster: &'a Cluster, prefix: &str, from: i64) -> Result<WatchStream<'a>> {
+pub(crate) async fn open_watch(cluster: &Arc<Cluster>, prefix: &str, from: i64) -> Result<WatchStream> {
     let Some(member) = cluster.current() else {
         return Err(Error::Config("no etcd endpoints specified".into()));
     };
-    let line = member.line();
+    let connection = member.connection();
     let limit = cluster.limits.request;
-    let failure = match tokio::time::timeout(limit, open(cluster, member, &line, prefix, from)).await {
+    let failure = match tokio::time::timeout(limit, open(cluster, &member, &connection, prefix, from)).await {
         Ok(Ok(stream)) => return Ok(stream),
         Ok(Err(failure)) => failure,
         Err(_) => {
-            member.hang_up(&line);
+            member.discard(&connection);
             Failure::silent(&member.endpoint, limit)
         }
     };
-    cluster.leave(member);
+    cluster.leave(&member);
     Err(failure.into_error(&member.endpoint))
 }
 
-async fn open<'a>(
-    cluster: &'a Cluster,
-    member: &'a Member,
-    line: &Line,
+async fn open(
+    cluster: &Arc<Cluster>,
+    member: &Arc<Member>,
+    connection: &Connection,
     prefix: &str,
     from: i64,
-) -> std::result::Result<WatchStream<'a>, Failure> {
+) -> std::result::Result<WatchStream, Failure> {
     let (requests, queue) = mpsc::channel(4);
     let create = WatchCreateRequest {
         key: Bytes::copy_from_slice(prefix.as_bytes()),
@@ -65,15 +66,22 @@ async fn open<'a>(
     // The queue was just made and holds more than one.
     let _ = requests.try_send(create);
     let mut request = Request::new(ReceiverStream::new(queue));
-    let token = cluster.authorise(member, line, &mut request).await?;
+    let token = cluster.authorise(member, connection, &mut request).await?;
     // A server cut off from the others ends the stream instead of falling silent.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    let mut client = WatchClient::new(line.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut client = WatchClient::new(connection.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
     let answer = client.watch(request).await.map_err(|status| Failure::of(&member.endpoint, status))?;
-    Ok(WatchStream { cluster, member, line: line.clone(), token, requests, responses: answer.into_inner() })
+    Ok(WatchStream {
+        cluster: cluster.clone(),
+        member: member.clone(),
+        connection: connection.clone(),
+        token,
+        requests,
+        responses: answer.into_inner(),
+    })
 }
 
-impl WatchStream<'_> {
+impl WatchStream {
     /// The next response. A silent server is asked for a sign of life and given up when it gives none.
     pub async fn next(&mut self) -> Result<WatchResponse> {
         let silence = self.cluster.limits.watch_silence;
@@ -84,7 +92,7 @@ impl WatchStream<'_> {
                 Ok(Ok(None)) => return Err(self.fail(Failure::Lost("the server ended the watch".into()))),
                 Ok(Err(status)) => return Err(self.fail(Failure::of(&self.member.endpoint, status))),
                 Err(_) if asked => {
-                    self.member.hang_up(&self.line);
+                    self.member.discard(&self.connection);
                     return Err(self.fail(Failure::silent(&self.member.endpoint, silence)));
                 }
                 Err(_) => {
@@ -97,7 +105,7 @@ impl WatchStream<'_> {
     }
 
     fn fail(&self, failure: Failure) -> Error {
-        self.cluster.leave(self.member);
+        self.cluster.leave(&self.member);
         failure.into_error(&self.member.endpoint)
     }
 

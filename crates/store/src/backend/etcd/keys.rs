@@ -1,0 +1,200 @@
+//! The text of keys, to the byte: where etcd keeps things.
+//!
+//! A key's text is a contract with every other client of the same store, so parsing accepts a text only if
+//! writing the parsed key gives that text back.
+
+use ipnet::IpNet;
+use tortie_model::key::{AffinityType, WorkloadStatusKey};
+use tortie_model::{Key, KeyRange, Kind};
+
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
+const IPAM: &str = "/calico/ipam/v2/";
+const BLOCKS: &str = "/calico/ipam/v2/assignment/";
+const HANDLES: &str = "/calico/ipam/v2/handle/";
+const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
+const FELIX_BY_REGION: &str = "/calico/felix/v2/";
+const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
+const COMPACT_REVISION: &str = "compact_rev_key";
+
+/// The text under which the store keeps it.
+pub fn path(key: &Key) -> String {
+    match key {
+        Key::Resource { kind, namespace, name } if kind.is_namespaced() => {
+            format!("{RESOURCES}{}/{namespace}/{name}", kind.plural())
+        }
+        Key::Resource { kind, name, .. } => format!("{RESOURCES}{}/{name}", kind.plural()),
+        Key::Block { cidr } => format!("{BLOCKS}{}", block_part(cidr)),
+        Key::BlockAffinity { affinity, owner, cidr } => {
+            format!("{IPAM}{affinity}/{owner}/{}", block_part(cidr))
+        }
+        Key::Handle { id } => format!("{HANDLES}{id}"),
+        Key::IpamConfig => IPAM_CONFIG.to_owned(),
+        Key::IpamHost { host } => format!("{IPAM}host/{host}"),
+        Key::FelixStatus { region, host } => {
+            format!("{FELIX_BY_REGION}{}/host/{host}/status", region_part(region))
+        }
+        Key::FelixLastStatus { region, host } => {
+            format!("{FELIX_BY_REGION}{}/host/{host}/last_reported_status", region_part(region))
+        }
+        Key::WorkloadEndpointStatus(status) => format!(
+            "{FELIX_BY_REGION}{}/host/{}/workload/{}/{}/endpoint/{}",
+            region_part(&status.region),
+            status.host,
+            escape(&status.orchestrator),
+            escape(&status.workload),
+            escape(&status.endpoint)
+        ),
+        Key::HostEndpointStatus { host, endpoint } => {
+            format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
+        }
+        Key::CompactRevision => COMPACT_REVISION.to_owned(),
+    }
+}
+
+/// The key whose text this is; `None` for anything else that may live in the same store.
+pub fn parse(path: &str) -> Option<Key> {
+    let key = if let Some(rest) = path.strip_prefix(RESOURCES) {
+        parse_resource(rest)
+    } else if let Some(rest) = path.strip_prefix(BLOCKS) {
+        parse_block(rest).map(|cidr| Key::Block { cidr })
+    } else if let Some(rest) = path.strip_prefix(HANDLES) {
+        (!rest.is_empty()).then(|| Key::Handle { id: rest.to_owned() })
+    } else if path == IPAM_CONFIG {
+        Some(Key::IpamConfig)
+    } else if let Some(rest) = path.strip_prefix(IPAM) {
+        parse_affinity(rest)
+    } else if let Some(rest) = path.strip_prefix(FELIX_BY_REGION) {
+        parse_felix(rest)
+    } else if let Some(rest) = path.strip_prefix(FELIX_BY_HOST) {
+        match segments(rest)?[..] {
+            [host, "endpoint", endpoint] => {
+                Some(Key::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
+            }
+            _ => None,
+        }
+    } else {
+        (path == COMPACT_REVISION).then_some(Key::CompactRevision)
+    };
+    key.filter(|key| self::path(key) == path)
+}
+
+/// The text every key of the range begins with. Keys outside the range may begin with it too: what is
+/// found there must still be asked for with [`KeyRange::contains`].
+pub fn prefix(range: &KeyRange) -> String {
+    match range {
+        KeyRange::Resources { kind, namespace, name_prefix } => {
+            let plural = kind.plural();
+            match (kind.is_namespaced(), namespace) {
+                (false, _) => format!("{RESOURCES}{plural}/{name_prefix}"),
+                (true, Some(namespace)) => format!("{RESOURCES}{plural}/{namespace}/{name_prefix}"),
+                (true, None) => format!("{RESOURCES}{plural}/"),
+            }
+        }
+        KeyRange::Blocks { ip_version: None } => BLOCKS.to_owned(),
+        KeyRange::Blocks { ip_version: Some(version) } => format!("{BLOCKS}ipv{version}/"),
+        KeyRange::BlockAffinities { affinity, owner, ip_version } => match (owner, ip_version) {
+            (None, _) => format!("{IPAM}{affinity}/"),
+            (Some(owner), None) => format!("{IPAM}{affinity}/{owner}/"),
+            (Some(owner), Some(version)) => format!("{IPAM}{affinity}/{owner}/ipv{version}/block/"),
+        },
+        KeyRange::Handles => HANDLES.to_owned(),
+        KeyRange::IpamConfig => IPAM_CONFIG.to_owned(),
+        KeyRange::FelixStatuses => FELIX_BY_REGION.to_owned(),
+        KeyRange::WorkloadEndpointStatuses { region, host } => match (region, host) {
+            (None, _) => FELIX_BY_REGION.to_owned(),
+            (Some(region), None) => format!("{FELIX_BY_REGION}{}/host/", region_part(region)),
+            (Some(region), Some(host)) => {
+                format!("{FELIX_BY_REGION}{}/host/{host}/workload/", region_part(region))
+            }
+        },
+        KeyRange::HostEndpointStatuses { host: None } => FELIX_BY_HOST.to_owned(),
+        KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_BY_HOST}{host}/endpoint/"),
+    }
+}
+
+fn version_of(cidr: &IpNet) -> u8 {
+    match cidr {
+        IpNet::V4(_) => 4,
+        IpNet::V6(_) => 6,
+    }
+}
+
+/// `ipv4/block/10.65.3.0-26`.
+fn block_part(cidr: &IpNet) -> String {
+    format!("ipv{}/block/{}-{}", version_of(cidr), cidr.network(), cidr.prefix_len())
+}
+
+fn region_part(region: &str) -> String {
+    if region.is_empty() { "no-region".to_owned() } else { format!("region-{region}") }
+}
+
+fn escape(part: &str) -> String {
+    part.replace('%', "%25").replace('/', "%2f")
+}
+
+fn unescape(part: &str) -> String {
+    part.replace("%2f", "/").replace("%25", "%")
+}
+
+/// The parts of a path; `None` if one of them is empty.
+fn segments(rest: &str) -> Option<Vec<&str>> {
+    let parts: Vec<&str> = rest.split('/').collect();
+    parts.iter().all(|part| !part.is_empty()).then_some(parts)
+}
+
+fn parse_resource(rest: &str) -> Option<Key> {
+    let parts = segments(rest)?;
+    let kind = Kind::from_plural(parts.first()?)?;
+    match (kind.is_namespaced(), &parts[1..]) {
+        (true, [namespace, name]) => Some(Key::resource(kind, namespace, name)),
+        (false, [name]) => Some(Key::resource(kind, "", name)),
+        _ => None,
+    }
+}
+
+fn parse_block(rest: &str) -> Option<IpNet> {
+    let (_version, cidr) = rest.split_once("/block/")?;
+    cidr.replacen('-', "/", 1).parse().ok()
+}
+
+fn parse_affinity(rest: &str) -> Option<Key> {
+    let (affinity, rest) = rest.split_once('/')?;
+    let affinity: AffinityType = affinity.parse().ok()?;
+    match rest.split_once('/') {
+        None if affinity == AffinityType::Host && !rest.is_empty() => {
+            Some(Key::IpamHost { host: rest.to_owned() })
+        }
+        Some((owner, block)) if !owner.is_empty() => {
+            Some(Key::BlockAffinity { affinity, owner: owner.to_owned(), cidr: parse_block(block)? })
+        }
+        _ => None,
+    }
+}
+
+fn parse_felix(rest: &str) -> Option<Key> {
+    let parts = segments(rest)?;
+    let (region, parts) = parts.split_first()?;
+    let region = match *region {
+        "no-region" => String::new(),
+        other => other.strip_prefix("region-").filter(|name| !name.is_empty())?.to_owned(),
+    };
+    match *parts {
+        ["host", host, "status"] => Some(Key::FelixStatus { region, host: host.to_owned() }),
+        ["host", host, "last_reported_status"] => {
+            Some(Key::FelixLastStatus { region, host: host.to_owned() })
+        }
+        ["host", host, "workload", orchestrator, workload, "endpoint", endpoint] => {
+            Some(Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+                region,
+                host: host.to_owned(),
+                orchestrator: unescape(orchestrator),
+                workload: unescape(workload),
+                endpoint: unescape(endpoint),
+            })))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

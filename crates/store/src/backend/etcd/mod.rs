@@ -1,0 +1,68 @@
+//! etcd, or our embedded server of the same protocol.
+//!
+//! `keys` is where things lie, `entries` and `transactions` are the client's verbs, `source` and `position` its
+//! watches; the rest is the etcd v3 protocol: connections, failover, credentials. Nothing outside knows gRPC.
+
+mod auth;
+mod channel;
+mod cluster;
+mod discovery;
+mod entries;
+mod failure;
+pub mod keys;
+mod kv;
+mod limits;
+mod member;
+mod position;
+mod source;
+mod tls;
+mod transactions;
+mod watch;
+
+use crate::config::{EndpointSource, EtcdTarget};
+use crate::{Error, Result, Revision};
+use cluster::{Cluster, Retry};
+pub use limits::Limits;
+use source::EtcdSource;
+use std::sync::Arc;
+use tortie_model::{KeyRange, ValidationError};
+
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    cluster: Arc<Cluster>,
+}
+
+impl Etcd {
+    pub(crate) async fn connect(target: &EtcdTarget, limits: Limits) -> Result<Etcd> {
+        let endpoints = match &target.endpoints {
+            EndpointSource::Given(endpoints) => endpoints.clone(),
+            EndpointSource::Srv(domain) => discovery::endpoints(domain, limits.dial).await?,
+        };
+        Ok(Etcd { cluster: Arc::new(Cluster::new(target, &endpoints, limits)?) })
+    }
+
+    pub(crate) fn source(&self, range: &KeyRange) -> EtcdSource {
+        EtcdSource::new(self.cluster.clone(), range.clone())
+    }
+}
+
+/// Revisions of etcd are numbers.
+pub(crate) fn revision(text: &str) -> Result<Revision> {
+    text.parse().ok().filter(|revision: &Revision| revision.number().is_some()).ok_or_else(|| {
+        Error::Validation(ValidationError::one(
+            "ResourceVersion",
+            text,
+            "invalid resource version: not a number",
+        ))
+    })
+}
+
+/// etcd counts from 1 and never beyond what a signed number holds.
+fn opaque(revision: i64) -> Revision {
+    u64::try_from(revision).unwrap_or_default().into()
+}
+
+/// What a revision is in the protocol; one that is not etcd's matches no entry.
+fn number(revision: &Revision) -> i64 {
+    revision.number().and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX)
+}

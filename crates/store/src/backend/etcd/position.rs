@@ -1,0 +1,101 @@
+//! Where a watch is in the history of an etcd cluster, and what a response means there.
+
+use super::entries::key_in;
+use super::{number, opaque};
+use crate::watch::follower::{Item, Update};
+use crate::watch::source::Heard;
+use bytes::Bytes;
+use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
+use tortie_etcd_proto::mvccpb::Event;
+use tortie_etcd_proto::mvccpb::event::EventType;
+use tortie_model::{KeyRange, Revision};
+
+/// The watch id of answers to progress requests. etcd before 3.4.25 sends these past events still queued, so they
+/// show life but say nothing about what has been delivered.
+const NO_WATCH: i64 = -1;
+
+#[derive(Debug)]
+pub(crate) struct Position {
+    /// Everything up to here has been delivered.
+    revision: i64,
+    cluster_id: u64,
+    /// Only grows, except in a store that was put back to an older state.
+    raft_term: u64,
+}
+
+/// What a response comes to.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Response {
+    Heard(Heard<Bytes>),
+    /// The server ended the watch; take it up again at the same place.
+    Closed(String),
+}
+
+impl Position {
+    pub fn new() -> Position {
+        Position { revision: 0, cluster_id: 0, raft_term: 0 }
+    }
+
+    /// A list of this cluster is the new beginning.
+    pub fn listed(&mut self, cluster_id: u64) {
+        self.cluster_id = cluster_id;
+        self.raft_term = 0;
+    }
+
+    /// A watch begins after this revision; the number to ask for.
+    pub fn open(&mut self, after: &Revision) -> i64 {
+        self.revision = number(after);
+        self.revision.saturating_add(1)
+    }
+
+    pub fn heard(&mut self, range: &KeyRange, response: WatchResponse) -> Response {
+        let ResponseHeader { revision, cluster_id, raft_term, .. } = response.header.unwrap_or_default();
+        let stale = |reason: String| Response::Heard(Heard::Stale(reason));
+        if response.canceled && response.compact_revision > 0 {
+            return stale(format!("revision {} was compacted away", self.revision));
+        }
+        if response.canceled {
+            return Response::Closed(response.cancel_reason);
+        }
+        if cluster_id != self.cluster_id {
+            return stale("the datastore was replaced by another".into());
+        }
+        if response.created && revision < self.revision {
+            return stale(format!("the datastore went back from revision {} to {revision}", self.revision));
+        }
+        if raft_term < self.raft_term {
+            return stale(format!(
+                "the datastore went back from raft term {} to {raft_term}",
+                self.raft_term
+            ));
+        }
+        self.raft_term = raft_term;
+        let delivered = self.revision;
+        if response.events.is_empty() && !response.created && response.watch_id != NO_WATCH {
+            self.revision = self.revision.max(revision);
+        }
+        // All events of one revision come in one response, so after it that revision is complete.
+        let mut updates = Vec::new();
+        for event in response.events {
+            if let Some(kv) = event.kv.as_ref().filter(|kv| kv.mod_revision > delivered) {
+                self.revision = self.revision.max(kv.mod_revision);
+                updates.extend(update(range, event));
+            }
+        }
+        Response::Heard(Heard::Updates { updates, revision: opaque(self.revision) })
+    }
+}
+
+fn update(range: &KeyRange, event: Event) -> Option<Update<Bytes>> {
+    let deleted = event.r#type() == EventType::Delete;
+    let kv = event.kv?;
+    let key = key_in(range, &kv.key)?;
+    let revision = opaque(kv.mod_revision);
+    Some(match deleted {
+        true => Update::Delete { key, revision },
+        false => Update::Put(Item { key, revision, value: kv.value }),
+    })
+}
+
+#[cfg(test)]
+mod tests;

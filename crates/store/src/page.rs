@@ -1,0 +1,121 @@
+//! Lists in pages: how many entries, where to go on, and which of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroUsize;
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// At most this many entries, counted after the selection.
+    pub limit: NonZeroUsize,
+    /// Where the page before ended; `None` for the first.
+    pub after: Option<Continuation>,
+    pub labels: LabelSelector,
+}
+
+/// Where a page ended: a text that means something only to the backend that wrote it. All pages of a list show the
+/// same moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continuation(pub String);
+
+/// Which entries of a list are wanted, in the terms of Kubernetes' label selectors. The empty one selects everything;
+/// otherwise all requirements must hold. Entries without labels (IPAM records, statuses) count as having none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector(pub Vec<Requirement>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    In {
+        key: String,
+        values: BTreeSet<String>,
+    },
+    /// Holds, too, where there is no such label.
+    NotIn {
+        key: String,
+        values: BTreeSet<String>,
+    },
+    Exists {
+        key: String,
+    },
+    DoesNotExist {
+        key: String,
+    },
+}
+
+impl Page {
+    pub fn first(limit: NonZeroUsize) -> Page {
+        Page { limit, after: None, labels: LabelSelector::default() }
+    }
+}
+
+impl LabelSelector {
+    pub fn equals(key: &str, value: &str) -> LabelSelector {
+        LabelSelector(vec![Requirement::In { key: key.to_owned(), values: [value.to_owned()].into() }])
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| match requirement {
+            Requirement::In { key, values } => labels.get(key).is_some_and(|value| values.contains(value)),
+            Requirement::NotIn { key, values } => labels.get(key).is_none_or(|value| !values.contains(value)),
+            Requirement::Exists { key } => labels.contains_key(key),
+            Requirement::DoesNotExist { key } => !labels.contains_key(key),
+        })
+    }
+}
+
+/// As Kubernetes' API takes it.
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |values: &BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(",");
+        for (index, requirement) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            match requirement {
+                Requirement::In { key, values } => write!(f, "{key} in ({})", list(values))?,
+                Requirement::NotIn { key, values } => write!(f, "{key} notin ({})", list(values))?,
+                Requirement::Exists { key } => f.write_str(key)?,
+                Requirement::DoesNotExist { key } => write!(f, "!{key}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selects_as_kubernetes_does() {
+        let values = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect::<BTreeSet<_>>();
+        let key = || "app".to_owned();
+        let web: BTreeMap<String, String> = [(key(), "web".to_owned())].into();
+        let none = BTreeMap::new();
+        for (requirement, text, of_web, of_none) in [
+            (Requirement::In { key: key(), values: values(&["db", "web"]) }, "app in (db,web)", true, false),
+            (Requirement::In { key: key(), values: values(&["db"]) }, "app in (db)", false, false),
+            (Requirement::NotIn { key: key(), values: values(&["web"]) }, "app notin (web)", false, true),
+            (Requirement::NotIn { key: key(), values: values(&["db"]) }, "app notin (db)", true, true),
+            (Requirement::Exists { key: key() }, "app", true, false),
+            (Requirement::DoesNotExist { key: key() }, "!app", false, true),
+        ] {
+            let selector = LabelSelector(vec![requirement]);
+            assert_eq!(selector.to_string(), text);
+            assert_eq!((selector.matches(&web), selector.matches(&none)), (of_web, of_none), "{text}");
+        }
+        let both = LabelSelector(vec![
+            Requirement::Exists { key: key() },
+            Requirement::DoesNotExist { key: "tier".to_owned() },
+        ]);
+        assert_eq!(both.to_string(), "app,!tier");
+        assert!(both.matches(&web) && !both.matches(&none));
+        assert!(LabelSelector::default().matches(&none));
+        assert_eq!(LabelSelector::equals("app", "web").to_string(), "app in (web)");
+    }
+}
