@@ -195,7 +195,6 @@ impl Engine {
                     self.stale.everything = true;
                     self.stale.switches = true;
                     self.enforcer.doubt();
-                    self.enforcer.forgive();
                     resync.set(tokio::time::sleep(jittered(RESYNC)));
                 }
             }
@@ -282,7 +281,7 @@ impl Engine {
             self.enforcer.interfaces_are(self.core.host_interfaces());
         }
         // Policy before routes: what a route leads to is guarded already.
-        failures.extend(self.enforcer.converge().await);
+        failures.extend(self.enforcer.converge(self.started.elapsed()).await);
         self.settings().await;
         self.routes(&mut failures).await;
         self.neighbours().await;
@@ -409,7 +408,7 @@ impl Engine {
     async fn neighbours(&mut self) {
         let (wanted, unwanted) = self.core.neighbour_work();
         for (key, mac) in wanted {
-            match self.kernel.set_neighbour(key, mac).await {
+            match self.kernel.set_neighbour(key, &self.core.name(key.device), mac).await {
                 Ok(()) => self.core.neighbour_is(key, Some(mac)),
                 Err(refusal) => self.core.neighbour_failed(key, refusal.reason),
             }

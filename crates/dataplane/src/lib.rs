@@ -5,10 +5,11 @@
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
 mod cut;
-mod echo;
+
 mod engine;
 mod error;
 mod failure;
+mod faults;
 mod kernel;
 mod mtu;
 mod netns;
@@ -16,6 +17,7 @@ mod nft;
 pub mod pod;
 mod reconcile;
 mod reports;
+mod socket_filter;
 mod sysctl;
 mod ways;
 
@@ -23,6 +25,8 @@ pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, Dataplane};
 pub use error::{Error, Result};
 pub use failure::{Concerns, Failure, KernelObject};
+#[cfg(feature = "fault-injection")]
+pub use faults::Faults;
 pub use mtu::MtuChoice;
 pub use netns::Netns;
 pub use nft::{RuleCounter, TableStats, When, counters, remove_table};

@@ -1,6 +1,8 @@
 //! An open network namespace. Every kernel handle here is made from one, never from "the current one".
 
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use crate::faults::Faults;
 use nlink::netlink::{Netfilter, NetlinkSocket, Nftables, Protocol, namespace};
 use nlink::{Connection, Route};
 use std::path::Path;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Netns {
     inner: Arc<namespace::Netns>,
+    faults: Faults,
 }
 
 impl Netns {
@@ -17,19 +20,51 @@ impl Netns {
     pub fn current() -> Result<Netns> {
         let inner = namespace::Netns::current()
             .map_err(|error| Error::Namespace { path: "current".into(), reason: error.to_string() })?;
-        Ok(Netns { inner: Arc::new(inner) })
+        Ok(Netns::new(inner))
     }
 
     /// The namespace behind a file: `/run/netns/NAME`, `/proc/PID/ns/net`.
     pub fn open(path: impl AsRef<Path>) -> Result<Netns> {
         let path = path.as_ref();
         match namespace::Netns::from_path(path) {
-            Ok(inner) => Ok(Netns { inner: Arc::new(inner) }),
+            Ok(inner) => Ok(Netns::new(inner)),
             Err(error) if error.is_not_found() || !path.exists() => {
                 Err(Error::NamespaceGone { path: path.into() })
             }
             Err(error) => Err(Error::Namespace { path: path.into(), reason: error.to_string() }),
         }
+    }
+
+    fn new(inner: namespace::Netns) -> Netns {
+        Netns { inner: Arc::new(inner), faults: Faults::default() }
+    }
+
+    /// The same namespace, whose kernel refuses what a test names.
+    #[cfg(feature = "fault-injection")]
+    pub fn with_faults(self, faults: Faults) -> Netns {
+        Netns { faults, ..self }
+    }
+
+    /// The same namespace, with the faults of another one.
+    pub(crate) fn failing_like(self, other: &Netns) -> Netns {
+        Netns { faults: other.faults.clone(), ..self }
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// Has the kernel make or change an object; an error names it.
+    pub(crate) async fn make(
+        &self,
+        object: KernelObject,
+        request: impl Future<Output = nlink::Result<()>>,
+    ) -> Result<()> {
+        let outcome = match self.faults.check(|| object.clone()) {
+            Ok(()) => request.await,
+            refused => refused,
+        };
+        outcome.map_err(|error| Error::kernel(object, &error))
     }
 
     /// Runs a closure on a thread of its own inside the namespace and waits for it.

@@ -2,6 +2,8 @@
 //! are read and written on a thread inside it.
 
 use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use crate::faults::Faults;
 use crate::netns::Netns;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -43,13 +45,14 @@ pub(crate) async fn write(netns: &Netns, settings: Vec<Setting>) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
     }
-    netns.within(move || write_here(&settings)).await?
+    let faults = netns.faults().clone();
+    netns.within(move || write_here(&settings, &faults)).await?
 }
 
-fn write_here(settings: &[Setting]) -> Result<()> {
+fn write_here(settings: &[Setting], faults: &Faults) -> Result<()> {
     let mut outcome = Ok(());
     for setting in settings {
-        let Err(error) = write_one(setting) else { continue };
+        let Err(error) = write_one(setting, faults) else { continue };
         match setting.on_failure {
             OnFailure::Warn => tracing::warn!(%error, "setting left as it is"),
             OnFailure::Fail if outcome.is_ok() => outcome = Err(error),
@@ -59,15 +62,18 @@ fn write_here(settings: &[Setting]) -> Result<()> {
     outcome
 }
 
-fn write_one(setting: &Setting) -> Result<()> {
+fn write_one(setting: &Setting, faults: &Faults) -> Result<()> {
     let path = Path::new("/proc/sys").join(&setting.key);
-    let wanted = setting.value.to_string();
+    let (key, wanted) = (setting.key.replace('/', "."), setting.value.to_string());
+    if let Err(error) = faults.check(|| KernelObject::Sysctl { key: key.clone() }) {
+        return Err(Error::Sysctl { key, value: wanted, reason: error.to_string() });
+    }
     // Reading first keeps a setting that is already right from failing where /proc/sys is read-only.
     if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted) {
         return Ok(());
     }
     std::fs::write(&path, &wanted).map_err(|error| Error::Sysctl {
-        key: setting.key.replace('/', "."),
+        key,
         value: wanted,
         reason: match error.kind() {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
@@ -85,7 +91,9 @@ mod tests {
 
     #[test]
     fn a_setting_that_does_not_exist_is_named() {
-        let error = write_here(&[Setting::new("net/ipv4/conf/no-such-if/forwarding".into(), 1)]).unwrap_err();
+        let error =
+            write_here(&[Setting::new("net/ipv4/conf/no-such-if/forwarding".into(), 1)], &Faults::default())
+                .unwrap_err();
         assert_eq!(
             error.to_string(),
             "sysctl net.ipv4.conf.no-such-if.forwarding=1: this kernel or interface does not have it"
@@ -94,6 +102,7 @@ mod tests {
 
     #[test]
     fn a_lenient_setting_may_be_missing() {
-        write_here(&[Setting::lenient("net/ipv4/conf/no-such-if/forwarding".into(), 1)]).unwrap();
+        let setting = Setting::lenient("net/ipv4/conf/no-such-if/forwarding".into(), 1);
+        write_here(&[setting], &Faults::default()).unwrap();
     }
 }

@@ -25,4 +25,4 @@ pub use policy::{
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
-pub use workload::{Learnt, Route, Workload, WorkloadId};
+pub use workload::{Learnt, Route, Workload, WorkloadId, link_local};

@@ -1,6 +1,6 @@
 //! Workloads and routes: what is wired to a node, and where it sends what is addressed elsewhere.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Who a workload endpoint is, in the words of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +24,13 @@ pub struct Workload {
     pub addresses: Vec<IpAddr>,
     /// Whether the workload may send from addresses that are not its own.
     pub may_spoof: bool,
+}
+
+/// The address that an interface with this MAC gives itself: modified EUI-64 in `fe80::/64`.
+pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac;
+    let group = |high: u8, low: u8| u16::from_be_bytes([high, low]);
+    Ipv6Addr::new(0xfe80, 0, 0, 0, group(a ^ 2, b), group(c, 0xff), group(0xfe, d), group(e, f))
 }
 
 /// A route that BGP brought, or one of our own that it announces.

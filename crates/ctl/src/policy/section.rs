@@ -237,6 +237,8 @@ fn kind(cause: Cause<'_>) -> &'static str {
         Cause::Down => "down",
         Cause::UnknownWorkload => "unknownWorkload",
         Cause::Spoofed => "spoofed",
+        Cause::Loopback => "loopback",
+        Cause::LinkLocal => "linkLocal",
         Cause::Encapsulation => "encapsulation",
         Cause::NeighbourDiscovery => "neighbourDiscovery",
         Cause::EndpointToHost(_) => "endpointToHost",
@@ -273,6 +275,8 @@ fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster)
         Cause::Down => format!("{who} is administratively down"),
         Cause::UnknownWorkload => "the interface belongs to no endpoint".to_owned(),
         Cause::Spoofed => format!("{who} may not send from this address"),
+        Cause::Loopback => "workloads do not reach the loopback of their host".to_owned(),
+        Cause::LinkLocal => "hosts do not forward to link-local addresses".to_owned(),
         Cause::Encapsulation => "workloads may not send VXLAN or IP in IP".to_owned(),
         Cause::NeighbourDiscovery => "hosts answer neighbour discovery, whatever the policy".to_owned(),
         Cause::EndpointToHost(action) => match action {

@@ -9,10 +9,11 @@ pub(crate) use decode::mac;
 pub(crate) use flows::{Forgetting, cut};
 pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
-use crate::echo::others_than;
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
+use crate::faults::Faults;
 use crate::netns::Netns;
+use crate::socket_filter::ignore_ports;
 use futures::StreamExt;
 use nlink::netlink::neigh::Neighbor;
 use nlink::netlink::netconf::NetconfDevice;
@@ -29,6 +30,7 @@ const EVENT_BUFFER: usize = 32 << 20;
 /// A connection for requests.
 pub(crate) struct Kernel {
     connection: Connection<Route>,
+    faults: Faults,
 }
 
 impl Kernel {
@@ -38,7 +40,7 @@ impl Kernel {
             .socket()
             .set_rcvbuf(REQUEST_BUFFER)
             .map_err(|error| Error::kernel("netlink socket", &error))?;
-        Ok(Kernel { connection })
+        Ok(Kernel { connection, faults: netns.faults().clone() })
     }
 
     pub async fn snapshot(&self) -> Result<Snapshot> {
@@ -104,7 +106,32 @@ impl Kernel {
 
     /// Adds routes that are not there; the failures by position.
     pub async fn add_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+        if !self.faults.is_empty() {
+            return self.add_routes_but_refused(entries).await;
+        }
         self.in_batches(entries, |batch, entry| batch.add_route(encode::Wire(entry))).await
+    }
+
+    fn refuses_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
+        Ok(self.faults.check(|| KernelObject::Route { destination: entry.destination })?)
+    }
+
+    /// Adds those that the faults of a test let through.
+    async fn add_routes_but_refused(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
+        let (mut failures, mut positions, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+        for (position, entry) in entries.iter().enumerate() {
+            match self.refuses_route(entry) {
+                Err(refusal) => failures.push((position, refusal)),
+                Ok(()) => {
+                    positions.push(position);
+                    rest.push(*entry);
+                }
+            }
+        }
+        let others = self.in_batches(&rest, |batch, entry| batch.add_route(encode::Wire(entry))).await;
+        let at = |number: usize| positions.get(number).copied().unwrap_or_default();
+        failures.extend(others.into_iter().map(|(number, refusal)| (at(number), refusal)));
+        failures
     }
 
     /// Deletes routes; one that is already gone is no failure.
@@ -139,10 +166,19 @@ impl Kernel {
     }
 
     pub async fn replace_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
+        self.refuses_route(entry)?;
         Ok(self.connection.replace_route(encode::Wire(entry)).await?)
     }
 
-    pub async fn set_neighbour(&self, key: NeighbourKey, mac: [u8; 6]) -> std::result::Result<(), Refusal> {
+    /// `interface` is the name of the key's device.
+    pub async fn set_neighbour(
+        &self,
+        key: NeighbourKey,
+        interface: &str,
+        mac: [u8; 6],
+    ) -> std::result::Result<(), Refusal> {
+        let interface = || interface.to_owned();
+        self.faults.check(|| KernelObject::Neighbour { address: key.address, interface: interface() })?;
         let entry = Neighbor::with_index(key.device, key.address).lladdr(mac).permanent();
         Ok(self.connection.replace_neighbor(entry).await?)
     }
@@ -224,9 +260,9 @@ impl Events {
     /// What is done through `own` is no event.
     pub async fn open(netns: &Netns, own: &Kernel) -> Result<Events> {
         let connection = netns.rtnetlink()?;
-        let echo = others_than(own.connection.socket().pid());
+        let filter = ignore_ports(&[own.connection.socket().pid()]);
         let prepared = connection.socket().set_rcvbuf(EVENT_BUFFER);
-        let prepared = prepared.and_then(|()| connection.socket().attach_filter(&echo));
+        let prepared = prepared.and_then(|()| connection.socket().attach_filter(&filter));
         let subscribed = prepared.and_then(|()| {
             connection.subscribe(&[
                 RtnetlinkGroup::Link,

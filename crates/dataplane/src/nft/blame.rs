@@ -1,18 +1,16 @@
 //! Which chain, rule, set or element a refusal of the kernel is about, and which workloads do not have what they should
 //! because of it.
 
+use super::draft::Draft;
 use super::kernel::Refusal;
 use super::message::Operation;
 use super::render::{Holder, Stage, names};
 use super::state::{DIRECTIONS, State};
-use super::table::{Element, SetType};
+use super::table::{Element, SetType, TableFamily};
 use crate::failure::{Concerns, Failure, KernelObject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::WorkloadId;
-
-/// Elements of one operation that are named one by one; the kernel does not say which of them it refused.
-const NAMED_ELEMENTS: usize = 16;
 
 /// Something the kernel named when it refused a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +19,24 @@ pub(crate) struct Culprit {
     pub name: String,
     pub object: KernelObject,
     pub reason: String,
-    /// The interface of a workload that an element belongs to.
+    /// An element that is about one workload alone.
+    pub element: Option<Element>,
+    /// The interface of that workload.
     pub interface: Option<String>,
+}
+
+/// The objects that an operation makes, changes or removes.
+pub(super) fn objects(
+    operations: &[Operation<'_>],
+    position: usize,
+    family: TableFamily,
+) -> Vec<KernelObject> {
+    let alone =
+        Refusal { operations: vec![(position, String::new())], reason: String::new(), general: false };
+    match operations.get(position) {
+        Some(Operation::AddTable) => vec![family.object()],
+        _ => culprits(operations, &alone).into_iter().map(|culprit| culprit.object).collect(),
+    }
 }
 
 /// The chains, rules, sets and elements that a refusal is about.
@@ -34,6 +48,7 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
             name: name.to_owned(),
             object,
             reason: reason.clone(),
+            element: None,
             interface: None,
         };
         match operation {
@@ -54,18 +69,25 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
             }
             Operation::AddElements { set, kind, elements }
             | Operation::DeleteElements { set, kind, elements } => {
-                for element in elements.iter().take(NAMED_ELEMENTS) {
-                    let (text, interface) = describe(element, *kind);
-                    let object = match kind {
-                        SetType::Chains => KernelObject::MapElement { map: (*set).to_owned(), key: text },
-                        _ => KernelObject::SetElement { set: (*set).to_owned(), element: text },
-                    };
-                    culprits.push(Culprit { interface, ..culprit(set, object) });
+                for element in elements {
+                    let (object, interface) = element_object(set, *kind, element);
+                    let own = interface.is_some().then(|| (*element).clone());
+                    culprits.push(Culprit { interface, element: own, ..culprit(set, object) });
                 }
             }
         }
     }
     culprits
+}
+
+/// An element of a set or map, and the interface of the workload it is about.
+fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject, Option<String>) {
+    let (text, interface) = describe(element, kind);
+    let object = match kind {
+        SetType::Chains => KernelObject::MapElement { map: set.to_owned(), key: text },
+        _ => KernelObject::SetElement { set: set.to_owned(), element: text },
+    };
+    (object, interface)
 }
 
 /// An element in words, and the interface it is about.
@@ -106,6 +128,22 @@ fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
 impl State {
     /// What the kernel does not take. Every chain in it is closed.
     pub fn refused(&self) -> Vec<Failure> {
+        let mut failures = self.refused_elements(&self.arp);
+        failures.extend(self.refused_elements(&self.draft));
+        failures.extend(self.refused_objects());
+        failures
+    }
+
+    fn refused_elements(&self, draft: &Draft) -> Vec<Failure> {
+        let failure = |(set, kind, element, reason): (&str, SetType, &Element, &str)| {
+            let (object, interface) = element_object(set, kind, element);
+            let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
+            Failure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
+        };
+        draft.refused_elements().map(failure).collect()
+    }
+
+    fn refused_objects(&self) -> Vec<Failure> {
         let refused = self.draft.refused();
         if refused.is_empty() {
             return Vec::new();

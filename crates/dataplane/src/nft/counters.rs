@@ -1,7 +1,7 @@
 //! What the kernel has counted, by the rules that people wrote.
 
-use super::OUR_TABLE;
 use super::message::TABLE;
+use super::table::TableFamily;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
@@ -32,11 +32,11 @@ pub struct RuleCounter {
 /// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
 pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
-    let describe = |error: nlink::Error| Error::kernel(OUR_TABLE, &error);
+    let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
     let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
     if !tables.iter().any(|table| table.name == TABLE) {
         let reason = "there is none in this network namespace: no policy is enforced here".into();
-        return Err(Error::Kernel { object: OUR_TABLE, reason });
+        return Err(Error::Kernel { object: TableFamily::Inet.object(), reason });
     }
     let mut sums: BTreeMap<(String, Direction, When, usize), (u64, u64)> = BTreeMap::new();
     for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {

@@ -113,6 +113,9 @@ impl<'n> Writer<'n> {
             Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
             Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
             Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
+            Field::DestinationType => self.destination_type(register),
+            // Behind the kinds of both addresses, the operation and the hardware address.
+            Field::ArpSender => self.payload(NETWORK, 14, length, register),
             Field::Mark => self.meta(3, register),
             Field::InIndex => self.meta(4, register),
             Field::InInterface => self.meta(6, register),
@@ -128,6 +131,16 @@ impl<'n> Writer<'n> {
         let data =
             Attributes::default().number(wire::NFTA_META_KEY, key).number(wire::NFTA_META_DREG, register);
         self.push("meta", data);
+    }
+
+    fn destination_type(&mut self, register: u32) {
+        const ADDRESS_TYPE: u32 = 3;
+        const DESTINATION_AND_INTERFACE: u32 = 2 | 8;
+        let data = Attributes::default()
+            .number(wire::NFTA_FIB_DREG, register)
+            .number(wire::NFTA_FIB_RESULT, ADDRESS_TYPE)
+            .number(wire::NFTA_FIB_FLAGS, DESTINATION_AND_INTERFACE);
+        self.push("fib", data);
     }
 
     fn connection(&mut self, key: u32, register: u32) {

@@ -1,19 +1,19 @@
 //! The table in the kernel: transactions, looks and events.
 
-use super::OUR_TABLE;
-use super::attributes;
 use super::draft::{Print, Seen};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
-use super::table::{Element, Hook, Point, SetType};
-use crate::echo::others_than;
+use super::table::{Element, Hook, Point, SetType, TableFamily};
+use super::{attributes, blame};
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
+use crate::faults::Faults;
 use crate::netns::Netns;
+use crate::socket_filter::ignore_ports;
 use nix::sys::socket::{setsockopt, sockopt};
 use nlink::Connection;
-use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, SetInfo};
+use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, SetInfo};
 use nlink::netlink::{NetlinkSocket, Nftables};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,13 +26,14 @@ const EVENT_BUFFER: usize = 32 << 20;
 const LOOKS: usize = 10;
 /// How many refused operations of a transaction are written down.
 const SHOWN: usize = 3;
-const INET: u8 = 1;
 const SUBSYSTEM: u8 = 10;
 
 pub(crate) struct Kernel {
+    pub family: TableFamily,
     connection: Connection<Nftables>,
     /// For reading elements.
     reader: NetlinkSocket,
+    faults: Faults,
 }
 
 /// Why a transaction was refused.
@@ -60,7 +61,7 @@ fn is_general(errno: i32) -> bool {
 }
 
 impl Kernel {
-    pub fn open(netns: &Netns) -> Result<Kernel> {
+    pub fn open(netns: &Netns, family: TableFamily) -> Result<Kernel> {
         let connection = netns.nftables()?;
         let socket = connection.socket();
         setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER)
@@ -68,7 +69,7 @@ impl Kernel {
         socket.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
         let reader = netns.netfilter_socket()?;
         reader.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
-        Ok(Kernel { connection, reader })
+        Ok(Kernel { family, connection, reader, faults: netns.faults().clone() })
     }
 
     /// The number by which events name what we did.
@@ -78,7 +79,12 @@ impl Kernel {
 
     /// All of it or nothing.
     pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
-        let messages = message::messages(operations);
+        if !self.faults.is_empty()
+            && let Some(refusal) = self.injected(operations)
+        {
+            return Err(refusal);
+        }
+        let messages = message::messages(operations, self.family);
         let positions: Vec<usize> = messages.iter().map(|(position, _)| *position).collect();
         let transaction = messages
             .into_iter()
@@ -99,9 +105,23 @@ impl Kernel {
         Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
     }
 
+    /// The refusal of what the faults of a test name among these operations.
+    fn injected(&self, operations: &[Operation<'_>]) -> Option<Refusal> {
+        let mut refusal = Refusal { operations: Vec::new(), reason: String::new(), general: false };
+        for position in 0..operations.len() {
+            for object in blame::objects(operations, position, self.family) {
+                let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
+                refusal.reason = format!("{object}: {}", nlink::Error::from_errno(-errno));
+                refusal.operations.push((position, refusal.reason.clone()));
+                refusal.general |= is_general(errno);
+            }
+        }
+        (!refusal.reason.is_empty()).then_some(refusal)
+    }
+
     /// Reads the table, if there is one.
     pub async fn look(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel(OUR_TABLE, &error);
+        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
         for _ in 0..LOOKS {
             let before = self.connection.generation().await.map_err(describe)?;
             let looked = self.look_once().await;
@@ -110,28 +130,29 @@ impl Kernel {
             }
         }
         let reason = "it changes faster than it can be read".into();
-        Err(Error::Kernel { object: OUR_TABLE, reason })
+        Err(Error::Kernel { object: self.family.object(), reason })
     }
 
     async fn look_once(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
-        let describe = |error: nlink::Error| Error::kernel(OUR_TABLE, &error);
-        let mut seen = Seen::default();
-        let tables = self.connection.list_tables_in(Family::Inet).await.map_err(describe)?;
+        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+        let (mut seen, family) = (Seen::default(), self.family.wire());
+        let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
         let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
             return Ok((seen, BTreeMap::new()));
         };
         seen.there = true;
         seen.odd = table.flags != 0;
-        for chain in self.connection.list_chains_in(TABLE, Family::Inet).await.map_err(describe)? {
-            seen.chains.insert(chain.name.clone(), Print { hook: hook(&chain), rules: Vec::new() });
+        for chain in self.connection.list_chains_in(TABLE, family).await.map_err(describe)? {
+            seen.chains
+                .insert(chain.name.clone(), Print { hook: hook(&chain, self.family), rules: Vec::new() });
         }
-        for rule in self.connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
+        for rule in self.connection.list_rules(TABLE, family).await.map_err(describe)? {
             let print = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
             if let Some(chain) = seen.chains.get_mut(&rule.chain) {
                 chain.rules.push(print);
             }
         }
-        for set in self.connection.list_sets_in(TABLE, Family::Inet).await.map_err(describe)? {
+        for set in self.connection.list_sets_in(TABLE, family).await.map_err(describe)? {
             if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
                 seen.sets.insert(set.name.clone(), set_type(&set));
             }
@@ -151,7 +172,7 @@ impl Kernel {
         let describe =
             |error: nlink::Error| Error::kernel(KernelObject::Set { name: set.to_owned() }, &error);
         let sequence = self.reader.next_seq();
-        let request = message::list_elements(set, sequence);
+        let request = message::list_elements(self.family, set, sequence);
         self.reader.send(&request).await.map_err(describe)?;
         let mut raw = Vec::new();
         loop {
@@ -274,12 +295,11 @@ fn fingerprint(userdata: &[u8]) -> u64 {
     0
 }
 
-fn hook(chain: &ChainInfo) -> Option<Hook> {
+fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
     const ACCEPT: u32 = 1;
-    let points = [Point::Prerouting, Point::Input, Point::Forward, Point::Output, Point::Postrouting];
     let number = chain.hook?;
     let ours = chain.chain_type == Some(ChainType::Filter) && chain.policy == Some(ACCEPT);
-    let point = points.into_iter().find(|point| point.number() == number && ours);
+    let point = family.points().iter().copied().find(|point| point.number() == number && ours);
     // One that is none of ours has a priority that we never use.
     let unlike = Hook { point: Point::Prerouting, priority: i32::MIN };
     Some(point.zip(chain.priority).map_or(unlike, |(point, priority)| Hook { point, priority }))
@@ -306,17 +326,18 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
     alike.next()
 }
 
-/// What others do to the table.
+/// What others do to our tables.
 pub(crate) struct Events {
     socket: NetlinkSocket,
 }
 
 impl Events {
-    pub fn open(netns: &Netns, own: u32) -> Result<Events> {
+    /// What is done through these ports is no event.
+    pub fn open(netns: &Netns, own: [u32; 2]) -> Result<Events> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
             .set_rcvbuf(EVENT_BUFFER)
-            .and_then(|()| socket.attach_filter(&others_than(own)))
+            .and_then(|()| socket.attach_filter(&ignore_ports(&own)))
             .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
         ready.map_err(|error| Error::kernel("events of tables", &error))?;
         Ok(Events { socket })
@@ -339,11 +360,12 @@ impl Events {
     }
 }
 
-/// Whether an event is about our table.
+/// Whether an event is about one of our tables.
 fn concerns(frame: &Frame<'_>) -> bool {
     // The first attribute of everything but generations is the table's name.
     let [_, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
     let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
-    subsystem == SUBSYSTEM && frame.body.first() == Some(&INET) && named
+    let families = [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8);
+    subsystem == SUBSYSTEM && frame.body.first().is_some_and(|family| families.contains(family)) && named
 }

@@ -4,8 +4,8 @@ use super::attributes::Attributes;
 use super::expression::{self, Nameless};
 use super::ranges;
 use super::rule::{Field, Rule};
-use super::table::{Element, Hook, SetType, padded};
-use nlink::netlink::nftables::{self as wire, Family, RawMessage};
+use super::table::{Element, Hook, SetType, TableFamily, padded};
+use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// The one table that is ours.
 pub(crate) const TABLE: &str = "tortie";
@@ -61,22 +61,31 @@ pub(crate) enum Operation<'t> {
 }
 
 /// The messages of operations, each with the position of its operation.
-pub(super) fn messages(operations: &[Operation<'_>]) -> Vec<(usize, RawMessage)> {
+pub(super) fn messages(operations: &[Operation<'_>], family: TableFamily) -> Vec<(usize, RawMessage)> {
     let mut messages = Vec::new();
     // Numbers for sets that have no name before the kernel gives them one; only unique within the transaction.
     let mut next = 1;
     for (position, operation) in operations.iter().enumerate() {
-        let written = write(operation, &mut next);
-        messages.extend(written.into_iter().map(|message| (position, message)));
+        for Message { kind, flags, attributes } in write(operation, &mut next) {
+            let message = RawMessage::new(kind, family.wire()).flags(flags).attrs(attributes.into_bytes());
+            messages.push((position, message));
+        }
     }
     messages
 }
 
-fn message(kind: u8, flags: u16, attributes: Attributes) -> RawMessage {
-    RawMessage::new(kind, Family::Inet).flags(flags).attrs(attributes.into_bytes())
+/// A message of whichever family.
+struct Message {
+    kind: u8,
+    flags: u16,
+    attributes: Attributes,
 }
 
-fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<RawMessage> {
+fn message(kind: u8, flags: u16, attributes: Attributes) -> Message {
+    Message { kind, flags, attributes }
+}
+
+fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
     let attributes = || Attributes::default().text(wire::NFTA_TABLE_NAME, TABLE);
     match operation {
         Operation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, attributes())],
@@ -126,9 +135,9 @@ fn with_hook(chain: Attributes, hook: Option<Hook>) -> Attributes {
         .text(wire::NFTA_CHAIN_TYPE, "filter")
 }
 
-fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<RawMessage> {
+fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {
     let (expressions, nameless) = expression::expressions(rule, next);
-    let mut messages: Vec<RawMessage> = nameless.iter().flat_map(nameless_set).collect();
+    let mut messages: Vec<Message> = nameless.iter().flat_map(nameless_set).collect();
     let attributes = Attributes::default()
         .text(wire::NFTA_RULE_TABLE, TABLE)
         .text(wire::NFTA_RULE_CHAIN, chain)
@@ -215,7 +224,7 @@ fn set(name: &str, kind: SetType, id: u32) -> Attributes {
 }
 
 /// A constant set of ranges for one rule, and its elements.
-fn nameless_set(nameless: &Nameless) -> Vec<RawMessage> {
+fn nameless_set(nameless: &Nameless) -> Vec<Message> {
     let kind = match nameless.field {
         Field::Source(super::rule::Family::V4) | Field::Destination(super::rule::Family::V4) => 7,
         Field::Source(super::rule::Family::V6) | Field::Destination(super::rule::Family::V6) => 8,
@@ -306,9 +315,8 @@ fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
 }
 
 /// The request for all elements of a set.
-pub(super) fn list_elements(set: &str, sequence: u32) -> Vec<u8> {
+pub(super) fn list_elements(family: TableFamily, set: &str, sequence: u32) -> Vec<u8> {
     const REQUEST_DUMP: u16 = 0x301;
-    const INET: u8 = 1;
     let attributes = Attributes::default()
         .text(wire::NFTA_SET_ELEM_LIST_TABLE, TABLE)
         .text(wire::NFTA_SET_ELEM_LIST_SET, set)
@@ -319,7 +327,7 @@ pub(super) fn list_elements(set: &str, sequence: u32) -> Vec<u8> {
     request.extend_from_slice(&REQUEST_DUMP.to_ne_bytes());
     request.extend_from_slice(&sequence.to_ne_bytes());
     request.extend_from_slice(&[0; 4]);
-    request.extend_from_slice(&[INET, 0, 0, 0]);
+    request.extend_from_slice(&[family.wire() as u8, 0, 0, 0]);
     request.extend_from_slice(&attributes);
     request
 }

@@ -15,26 +15,23 @@ mod render;
 mod rule;
 mod state;
 mod table;
+mod writer;
 
 pub use counters::{RuleCounter, When, counters};
 pub(crate) use kernel::Events;
 
 use crate::error::{Error, Result};
-use crate::failure::{Concerns, Failure, KernelObject};
+use crate::failure::Failure;
 use crate::netns::Netns;
-use blame::Culprit;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use state::State;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
+use table::TableFamily;
 use tortie_plan::{Plan, Settings, Update};
-
-/// The one table that is ours, for messages.
-const OUR_TABLE: KernelObject = KernelObject::Table { name: "inet tortie" };
-
-/// How often a transaction is changed and tried again before it has to wait.
-const ATTEMPTS: usize = 20;
+use writer::{TableFailure, Writer};
 
 /// Numbers about the table, for whoever watches over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,47 +47,51 @@ pub struct TableStats {
     pub failed_looks: u64,
 }
 
-/// Takes the table away, if there is one: nothing is enforced any more. For hosts that are no longer nodes.
+/// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
 pub async fn remove_table(netns: &Netns) -> Result<()> {
-    // Adding what is there does nothing, so this works whether it is there or not.
-    let operations = [Operation::AddTable, Operation::DeleteTable];
-    let refused = |refusal: Refusal| Error::Kernel { object: OUR_TABLE, reason: refusal.reason };
-    Kernel::open(netns)?.commit(&operations).await.map_err(refused)
+    for family in [TableFamily::Inet, TableFamily::Arp] {
+        // Adding what is there does nothing, so this works whether it is there or not.
+        let operations = [Operation::AddTable, Operation::DeleteTable];
+        let refused = |refusal: Refusal| Error::Kernel { object: family.object(), reason: refusal.reason };
+        Kernel::open(netns, family)?.commit(&operations).await.map_err(refused)?;
+    }
+    Ok(())
 }
 
 pub(crate) struct Enforcer {
-    kernel: Kernel,
+    policy: Writer,
+    arp: Writer,
     state: State,
     /// The whole plan has been heard once: before that, nothing is touched.
     in_force: bool,
-    /// The kernel has to be looked at before the next transaction.
-    unsure: bool,
-    /// Why the kernel's table is not the plan's; the kernel judges by what it had before, or by nothing.
-    failure: Option<TableFailure>,
-    stats: TableStats,
 }
 
 impl Enforcer {
     pub fn open(netns: &Netns, settings: Settings) -> Result<(Enforcer, Events)> {
-        let kernel = Kernel::open(netns)?;
-        let events = Events::open(netns, kernel.port())?;
-        let state = State::new(settings);
-        let stats = TableStats::default();
-        let enforcer = Enforcer { kernel, state, in_force: false, unsure: true, failure: None, stats };
-        Ok((enforcer, events))
+        let policy = Writer::open(netns, TableFamily::Inet)?;
+        let arp = Writer::open(netns, TableFamily::Arp)?;
+        let events = Events::open(netns, [policy.port(), arp.port()])?;
+        Ok((Enforcer { policy, arp, state: State::new(settings), in_force: false }, events))
     }
 
     pub fn replace(&mut self, plan: &Plan) {
         self.state.replace(plan);
         self.in_force = true;
+        self.writers().into_iter().for_each(Writer::draft_changed);
     }
 
     pub fn apply(&mut self, update: &Update) {
-        self.state.apply(update);
+        if self.state.apply(update) {
+            self.writers().into_iter().for_each(Writer::draft_changed);
+        }
+    }
+
+    fn writers(&mut self) -> [&mut Writer; 2] {
+        [&mut self.policy, &mut self.arp]
     }
 
     pub fn stats(&self) -> TableStats {
-        self.stats
+        self.policy.stats
     }
 
     /// What the kernel does not take, and why; what depends on it is closed.
@@ -100,12 +101,16 @@ impl Enforcer {
 
     /// Why the kernel does not judge by the plan, if so.
     pub fn table_failure(&self) -> Option<Failure> {
-        self.failure.as_ref().map(TableFailure::failure)
+        self.failed_tables().next().map(TableFailure::failure)
+    }
+
+    fn failed_tables(&self) -> impl Iterator<Item = &TableFailure> {
+        [&self.policy, &self.arp].into_iter().filter_map(Writer::failure)
     }
 
     /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
     pub fn is_settled(&self) -> bool {
-        self.in_force && self.failure.is_none()
+        self.in_force && self.failed_tables().next().is_none()
     }
 
     /// Says whether [`Enforcer::interfaces_are`] makes a difference.
@@ -118,104 +123,25 @@ impl Enforcer {
         self.state.interfaces_are(interfaces);
     }
 
-    /// Somebody else may have changed the table.
+    /// Somebody else may have changed the tables.
     pub fn doubt(&mut self) {
-        self.unsure = true;
+        self.writers().into_iter().for_each(Writer::doubt);
     }
 
-    /// Tries again what the kernel refused.
-    pub fn forgive(&mut self) {
-        self.state.draft.forgive();
-    }
-
-    /// Makes the kernel's table what it shall be, in one transaction.
-    pub async fn converge(&mut self) -> Vec<Failure> {
+    /// Makes the kernel's tables what they shall be, each in one transaction.
+    pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
         if !self.in_force {
             return Vec::new();
         }
         self.state.draw();
-        self.failure = self.settle().await.err();
-        (self.stats.chains, self.stats.rules) = self.state.draft.chain_counts();
-        (self.stats.sets, self.stats.maps) = self.state.draft.set_counts();
+        self.policy.converge(&mut self.state.draft, now).await;
+        self.arp.converge(&mut self.state.arp, now).await;
         let mut failures = self.state.refused();
-        if let Some(failure) = &self.failure {
+        for failed in self.failed_tables() {
             // What the kernel named comes first: it says more to whoever waits for it.
-            failures.extend(failure.culprits.iter().map(|culprit| self.state.failure_of(culprit)));
-            failures.push(failure.failure());
+            failures.extend(failed.culprits.iter().map(|culprit| self.state.failure_of(culprit)));
+            failures.push(failed.failure());
         }
         failures
-    }
-
-    async fn settle(&mut self) -> std::result::Result<(), TableFailure> {
-        let mut fresh = false;
-        let mut last = String::new();
-        for _ in 0..ATTEMPTS {
-            if self.unsure {
-                self.stats.looks += 1;
-                let looked = self.kernel.look().await;
-                self.stats.failed_looks += u64::from(looked.is_err());
-                let (seen, elements) = looked.map_err(|error| TableFailure::new(error.to_string()))?;
-                self.state.draft.look(seen, elements);
-                self.unsure = false;
-                fresh = true;
-            }
-            let draft = &mut self.state.draft;
-            let preparations = draft.preparations();
-            let preparing = !preparations.is_empty();
-            let operations = if preparing { preparations } else { draft.operations() };
-            if operations.is_empty() {
-                return Ok(());
-            }
-            self.stats.transactions += 1;
-            let committed = self.kernel.commit(&operations).await;
-            let culprits = committed.as_ref().err().map(|refusal| blame::culprits(&operations, refusal));
-            let refusal = match committed {
-                Ok(()) if preparing => {
-                    draft.prepared();
-                    continue;
-                }
-                Ok(()) => {
-                    draft.done();
-                    return Ok(());
-                }
-                Err(refusal) => refusal,
-            };
-            self.stats.refusals += 1;
-            tracing::warn!(reason = refusal.reason, "the kernel refused a change of table inet tortie");
-            self.unsure = true;
-            if refusal.is_of_the_whole() {
-                return Err(TableFailure::new(refusal.reason));
-            }
-            // The kernel may only be different from what we believed: look before blaming anything.
-            if fresh {
-                let culprits = culprits.unwrap_or_default();
-                let mut helped = false;
-                for culprit in &culprits {
-                    helped |= self.state.draft.refuse(culprit);
-                }
-                if !helped {
-                    return Err(TableFailure { reason: refusal.reason, culprits });
-                }
-            }
-            last = refusal.reason;
-        }
-        Err(TableFailure::new(last))
-    }
-}
-
-/// Why a transaction was given up.
-struct TableFailure {
-    reason: String,
-    /// What the kernel named, if it named anything.
-    culprits: Vec<Culprit>,
-}
-
-impl TableFailure {
-    fn new(reason: String) -> TableFailure {
-        TableFailure { reason, culprits: Vec::new() }
-    }
-
-    fn failure(&self) -> Failure {
-        Failure { object: OUR_TABLE, concerns: Concerns::Everything, reason: self.reason.clone() }
     }
 }

@@ -21,6 +21,10 @@ pub(crate) enum Field {
     Connection,
     ConnectionStatus,
     Mark,
+    /// What the destination is to the host that the packet came to, seen from the link it came by.
+    DestinationType,
+    /// The address that the sender of an ARP packet claims.
+    ArpSender,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +63,7 @@ impl Field {
             Field::Source(Family::V6) | Field::Destination(Family::V6) => 16,
             Field::Source(Family::V4) | Field::Destination(Family::V4) => 4,
             Field::InIndex | Field::Connection | Field::ConnectionStatus | Field::Mark => 4,
+            Field::DestinationType | Field::ArpSender => 4,
             Field::SourcePort | Field::DestinationPort => 2,
             Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode | Field::TcpFlags => 1,
         }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
     Assignment, Direction, Guard, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
-    SetKind, Settings, Side, Tier, Update, WorkloadId,
+    SetKind, Settings, Side, Tier, Update, Workload, WorkloadId,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -22,6 +22,8 @@ pub(crate) struct State {
     policies: BTreeMap<PolicyId, Arc<Policy>>,
     profiles: BTreeMap<String, Arc<Profile>>,
     guards: BTreeMap<WorkloadId, Guard>,
+    /// Where they are known.
+    macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
     /// The guards that list a policy.
@@ -34,7 +36,10 @@ pub(crate) struct State {
     /// Chains and maps that belong to no single object.
     fixed: BTreeSet<String>,
     stale: Stale,
+    /// The table of policy.
     pub draft: Draft,
+    /// The table of the ARP family.
+    pub arp: Draft,
 }
 
 /// What has to be drawn again.
@@ -53,16 +58,18 @@ impl State {
         let mut draft = Draft::new();
         draft.put_set(names::FROM.into(), SetType::Chains);
         draft.put_set(names::TO.into(), SetType::Chains);
-        draft.put_set(names::WORKLOADS.into(), SetType::Interfaces);
         for family in Family::BOTH {
             draft.put_set(names::sources(family), SetType::Sources(family));
         }
+        let mut arp = Draft::new();
+        arp.put_set(names::SENDERS.into(), SetType::Sources(Family::V4));
         State {
             settings,
             sets: Sets::default(),
             policies: BTreeMap::new(),
             profiles: BTreeMap::new(),
             guards: BTreeMap::new(),
+            macs: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
             users: BTreeMap::new(),
@@ -72,12 +79,19 @@ impl State {
             fixed: BTreeSet::new(),
             stale: Stale { fixed: true, ..Stale::default() },
             draft,
+            arp,
         }
     }
 
     /// Everything is as in the plan from now on.
     pub fn replace(&mut self, plan: &Plan) {
-        let gone = |keys: Vec<Update>, state: &mut State| keys.into_iter().for_each(|key| state.apply(&key));
+        let gone = |keys: Vec<Update>, state: &mut State| {
+            keys.iter().for_each(|key| {
+                state.apply(key);
+            });
+        };
+        let macs = self.macs.keys().filter(|id| !plan.workloads.contains_key(id));
+        gone(macs.map(|id| Update::Workload(id.clone(), None)).collect(), self);
         let guards = self.guards.keys().filter(|id| !plan.guards.contains_key(id));
         gone(guards.map(|id| Update::Guard(id.clone(), None)).collect(), self);
         let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
@@ -89,6 +103,9 @@ impl State {
         // Sets are taken out and put in as a whole: the draft sees what is the same.
         gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
 
+        for (id, workload) in &plan.workloads {
+            self.apply(&Update::Workload(id.clone(), Some(workload.clone())));
+        }
         for (id, set) in &plan.sets {
             self.apply(&Update::Set(id.clone(), Some(set.kind)));
             let added = set.members.iter().copied().collect();
@@ -109,10 +126,11 @@ impl State {
         self.apply(&Update::ServiceRanges(plan.service_ranges.clone()));
     }
 
-    pub fn apply(&mut self, update: &Update) {
+    /// Says whether it is of any concern here.
+    pub fn apply(&mut self, update: &Update) -> bool {
         match update {
-            Update::Workload(..) | Update::Route(..) => {}
-            Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => {}
+            Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
+            Update::Route(..) | Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => return false,
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
@@ -144,6 +162,16 @@ impl State {
                 self.service_ranges.clone_from(ranges);
                 self.stale.fixed = true;
             }
+        }
+        true
+    }
+
+    fn mac(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
+        let mac = workload.and_then(|workload| workload.mac);
+        if put(&mut self.macs, id, mac) != mac
+            && let Some(guard) = self.guards.get(id)
+        {
+            self.stale.interfaces.insert(guard.interface.clone());
         }
     }
 
@@ -378,8 +406,9 @@ impl State {
     }
 
     fn draw_workload(&mut self, name: &str) {
-        let guard =
-            self.claims.get(name).and_then(BTreeSet::first).and_then(|id| self.guards.get(id)).cloned();
+        let active = self.claims.get(name).and_then(BTreeSet::first);
+        let mac = active.and_then(|id| self.macs.get(id)).copied();
+        let guard = active.and_then(|id| self.guards.get(id)).cloned();
         for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
             let chain = names::workload(name, direction);
             let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
@@ -395,38 +424,27 @@ impl State {
                 }
             }
         }
-        match &guard {
-            Some(guard) if guard.up => self.draft.insert(names::WORKLOADS, Element::key(interface(name))),
-            _ => self.draft.remove(names::WORKLOADS, &Element::key(interface(name))),
+        let covered = self.workloads(false).is_covered(name);
+        for draft in [&mut self.draft, &mut self.arp] {
+            draw_uncovered(draft, name, guard.is_some() && !covered);
         }
         for family in Family::BOTH {
-            let own = guard.as_ref().map(|guard| workloads::sources(guard, family)).unwrap_or_default();
-            self.draw_sources(&names::sources(family), name, own);
+            let own = guard.as_ref().map(|guard| workloads::sources(guard, mac, family)).unwrap_or_default();
+            if family == Family::V4 {
+                draw_sources(&mut self.arp, names::SENDERS, name, own.clone());
+            }
+            draw_sources(&mut self.draft, &names::sources(family), name, own);
             let nets = guard.as_ref().map(|guard| workloads::source_nets(guard, family)).unwrap_or_default();
             let set = names::source_nets(family);
             if !nets.is_empty() {
                 self.draft.put_set(set.clone(), SetType::SourceNets(family));
             }
-            self.draw_sources(&set, name, nets);
+            draw_sources(&mut self.draft, &set, name, nets);
             if self.draft.elements(&set).next().is_none() {
                 self.draft.drop_set(&set);
             }
         }
         self.stale.fixed = true;
-    }
-
-    /// The elements of one interface in a set of sources.
-    fn draw_sources(&mut self, set: &str, name: &str, wanted: Vec<Element>) {
-        let mine = interface(name);
-        let old: Vec<Element> = self
-            .draft
-            .elements_from(set, &Element::key(mine.clone()))
-            .take_while(|element| element.key.starts_with(&mine))
-            .filter(|element| !wanted.contains(element))
-            .cloned()
-            .collect();
-        old.iter().for_each(|element| self.draft.remove(set, element));
-        wanted.into_iter().for_each(|element| self.draft.insert(set, element));
     }
 
     /// The interfaces that do not lead to workloads, as they are now.
@@ -444,8 +462,8 @@ impl State {
     fn assign(&mut self) {
         // An interface that an endpoint names is guarded before it comes.
         let mut interfaces = self.interfaces.clone();
-        let prefixes = &self.settings.interface_prefixes;
-        let leads_to_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        let leads_to_workload =
+            |name: &str| self.workloads(false).is_covered(name) || self.claims.contains_key(name);
         for host in self.hosts.values().filter(|host| !["", "*"].contains(&host.interface.as_str())) {
             if !leads_to_workload(&host.interface) {
                 interfaces.entry(host.interface.clone()).or_default();
@@ -465,7 +483,10 @@ impl State {
         });
         let there = |family| nets.contains(&(family, true));
         let part = hosts::draw(&self.hosts, &self.assignment, self.tiers());
-        let mut chains = entry::chains(&self.settings, &self.service_ranges, there, &part.ways);
+        let others = self.draft.elements(names::WORKLOADS).next().is_some();
+        let workloads = self.workloads(others);
+        let of_arp = super::render::arp::chains(&workloads);
+        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.ways);
         chains.extend(part.chains);
         let drawn: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, drawn.clone()).difference(&drawn) {
@@ -479,7 +500,43 @@ impl State {
         for (name, chain) in chains {
             self.draft.put_chain(name, chain);
         }
+        for (name, chain) in of_arp {
+            self.arp.put_chain(name, chain);
+        }
     }
+
+    fn workloads(&self, others: bool) -> super::render::Workloads<'_> {
+        super::render::Workloads { prefixes: &self.settings.interface_prefixes, others }
+    }
+}
+
+/// An interface that no prefix covers is in a set of its own, which exists only where there are any.
+fn draw_uncovered(draft: &mut Draft, name: &str, present: bool) {
+    let element = Element::key(interface(name));
+    if present {
+        if !draft.wanted().sets.contains_key(names::WORKLOADS) {
+            draft.put_set(names::WORKLOADS.into(), SetType::Interfaces);
+        }
+        draft.insert(names::WORKLOADS, element);
+    } else {
+        draft.remove(names::WORKLOADS, &element);
+        if draft.elements(names::WORKLOADS).next().is_none() {
+            draft.drop_set(names::WORKLOADS);
+        }
+    }
+}
+
+/// The elements of one interface in a set of sources.
+fn draw_sources(draft: &mut Draft, set: &str, name: &str, wanted: Vec<Element>) {
+    let mine = interface(name);
+    let old: Vec<Element> = draft
+        .elements_from(set, &Element::key(mine.clone()))
+        .take_while(|element| element.key.starts_with(&mine))
+        .filter(|element| !wanted.contains(element))
+        .cloned()
+        .collect();
+    old.iter().for_each(|element| draft.remove(set, element));
+    wanted.into_iter().for_each(|element| draft.insert(set, element));
 }
 
 /// The lists of a host endpoint.

@@ -1,6 +1,7 @@
 //! The table as a value: chains with their rules, sets and maps with what they hold.
 
 use super::rule::{Family, Field, Rule};
+use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the kernel enters a chain.
@@ -17,13 +18,50 @@ pub(crate) enum Point {
     Forward,
     Output,
     Postrouting,
+    /// Of a table of the ARP family.
+    ArpInput,
+    ArpOutput,
+}
+
+/// The families that we have a table of, each named `tortie`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableFamily {
+    /// Policy.
+    Inet,
+    /// Who may claim which address on the links of workloads.
+    Arp,
+}
+
+impl TableFamily {
+    pub fn points(self) -> &'static [Point] {
+        match self {
+            TableFamily::Inet => {
+                &[Point::Prerouting, Point::Input, Point::Forward, Point::Output, Point::Postrouting]
+            }
+            TableFamily::Arp => &[Point::ArpInput, Point::ArpOutput],
+        }
+    }
+
+    pub fn wire(self) -> nlink::netlink::nftables::Family {
+        match self {
+            TableFamily::Inet => nlink::netlink::nftables::Family::Inet,
+            TableFamily::Arp => nlink::netlink::nftables::Family::Arp,
+        }
+    }
+
+    pub fn object(self) -> KernelObject {
+        match self {
+            TableFamily::Inet => KernelObject::Table { name: "inet tortie" },
+            TableFamily::Arp => KernelObject::Table { name: "arp tortie" },
+        }
+    }
 }
 
 impl Point {
     pub fn number(self) -> u32 {
         match self {
-            Point::Prerouting => 0,
-            Point::Input => 1,
+            Point::Prerouting | Point::ArpInput => 0,
+            Point::Input | Point::ArpOutput => 1,
             Point::Forward => 2,
             Point::Output => 3,
             Point::Postrouting => 4,

@@ -68,7 +68,7 @@ pub(super) async fn require(connection: &Connection<Route>, name: &str) -> Resul
 }
 
 /// Makes the pair from inside the namespace, the other end directly in the host's.
-pub(super) async fn create(inside: &Connection<Route>, host: &Netns, request: &Attach) -> Result<()> {
+pub(super) async fn create(host: &Netns, inside: &Connection<Route>, request: &Attach) -> Result<()> {
     let mut veth = VethLink::new(&request.container_interface, &request.host_interface)
         .peer_netns_fd(host.handle())
         .peer_address(HOST_MAC);
@@ -78,13 +78,8 @@ pub(super) async fn create(inside: &Connection<Route>, host: &Netns, request: &A
     if let Some(mac) = request.mac {
         veth = veth.address(mac);
     }
-    inside.add_link(Pair { veth, queues: request.queues }).await.map_err(|error| {
-        let Attach { container_interface, host_interface, .. } = request;
-        Error::Kernel {
-            object: KernelObject::interface(host_interface),
-            reason: format!("veth pair with {container_interface} cannot be made: {error}"),
-        }
-    })
+    let pair = inside.add_link(Pair { veth, queues: request.queues });
+    host.make(KernelObject::interface(&request.host_interface), pair).await
 }
 
 /// Removes an interface if it is there; refuses one that is no end of a pair, as nobody here can have made it.

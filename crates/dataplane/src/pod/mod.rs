@@ -118,7 +118,7 @@ pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
 }
 
 async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
-    let container = Netns::open(&request.netns)?;
+    let container = Netns::open(&request.netns)?.failing_like(host);
     let (outside, inside) = (host.rtnetlink()?, container.rtnetlink()?);
     if link::find(&inside, &request.container_interface).await?.is_some() {
         return Err(Error::Kernel {
@@ -128,7 +128,7 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
     }
     // Left by a sandbox that is gone; its name is ours to use.
     link::remove_veth(&outside, &request.host_interface).await?;
-    link::create(&inside, host, request).await?;
+    link::create(host, &inside, request).await?;
     match wiring::wire(host, &container, &outside, &inside, request).await {
         Ok(attached) => Ok(attached),
         Err(error) => {

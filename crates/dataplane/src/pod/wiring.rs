@@ -33,24 +33,21 @@ pub(super) async fn wire(
     for (connection, index, name) in
         [(outside, host_index, &request.host_interface), (inside, index, &request.container_interface)]
     {
-        connection
-            .set_link_up_by_index(index)
-            .await
-            .map_err(|error| Error::kernel(KernelObject::interface(name), &error))?;
+        host.make(KernelObject::interface(name), connection.set_link_up_by_index(index)).await?;
     }
     // Routes before addresses, so that nothing is ever sent the wrong way.
-    routes(outside, inside, host_index, index, request).await?;
+    routes(container, outside, inside, host_index, index, request).await?;
     for address in &request.addresses {
-        let added = match *address {
-            IpAddr::V4(address) => inside.add_address(Ipv4Address::with_index(index, address, 32)).await,
-            IpAddr::V6(address) => {
-                inside.add_address(Ipv6Address::with_index(index, address, 128).nodad()).await
+        let interface = request.container_interface.clone();
+        let add = async {
+            match *address {
+                IpAddr::V4(address) => inside.add_address(Ipv4Address::with_index(index, address, 32)).await,
+                IpAddr::V6(address) => {
+                    inside.add_address(Ipv6Address::with_index(index, address, 128).nodad()).await
+                }
             }
         };
-        added.map_err(|error| {
-            let interface = request.container_interface.clone();
-            Error::kernel(KernelObject::Address { address: *address, interface }, &error)
-        })?;
+        container.make(KernelObject::Address { address: *address, interface }, add).await?;
     }
     link::wait_until_running(outside, &request.host_interface).await?;
     let finished = link::require(inside, &request.container_interface).await?;
@@ -85,7 +82,6 @@ pub(super) fn host_settings(request: &Attach) -> Vec<Setting> {
     let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
     let mut settings = vec![Setting::lenient(v6("accept_ra"), 0)];
     if request.has_v4() {
-        settings.push(Setting::new(v4("route_localnet"), 1));
         settings.push(Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
         settings.push(Setting::new(v4("proxy_arp"), 1));
         settings.push(Setting::new(v4("forwarding"), 1));
@@ -100,6 +96,7 @@ pub(super) fn host_settings(request: &Attach) -> Vec<Setting> {
 }
 
 async fn routes(
+    container: &Netns,
     outside: &Connection<Route>,
     inside: &Connection<Route>,
     host_index: u32,
@@ -108,41 +105,44 @@ async fn routes(
 ) -> Result<()> {
     if request.has_v4() {
         let route = Ipv4Route::new(GATEWAY_V4, 32).dev_index(index).scope(RouteScope::Link);
-        inside
-            .add_route(route)
-            .await
-            .map_err(|error| Error::kernel(route_to(IpNet::from(IpAddr::from(GATEWAY_V4))), &error))?;
+        let destination = IpNet::from(IpAddr::from(GATEWAY_V4));
+        container.make(KernelObject::Route { destination }, inside.add_route(route)).await?;
         // Proxy ARP alone answers only on a host that has a default route.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
-        inside.replace_neighbor(gateway.permanent()).await.map_err(|error| {
-            let interface = request.container_interface.clone();
-            Error::kernel(KernelObject::Neighbour { address: GATEWAY_V4.into(), interface }, &error)
-        })?;
+        let interface = request.container_interface.clone();
+        let neighbour = KernelObject::Neighbour { address: GATEWAY_V4.into(), interface };
+        container.make(neighbour, inside.replace_neighbor(gateway.permanent())).await?;
     }
     let gateway_v6 = if request.has_v6() {
         gateway_v6(outside, host_index, &request.host_interface).await?
     } else {
         GATEWAY_V6
     };
+    if request.has_v6() {
+        // Known for good: the workload need not ask, and its questions from link-local addresses may be refused.
+        let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
+        let gateway = Neighbor::with_index(index, gateway_v6.into()).lladdr(host_mac.unwrap_or(HOST_MAC));
+        let interface = request.container_interface.clone();
+        let neighbour = KernelObject::Neighbour { address: gateway_v6.into(), interface };
+        container.make(neighbour, inside.replace_neighbor(gateway.permanent())).await?;
+    }
     for net in request.effective_routes() {
-        let added = match net {
-            IpNet::V4(net) => {
-                let route = Ipv4Route::new(net.network(), net.prefix_len()).gateway(GATEWAY_V4);
-                inside.add_route(route.dev_index(index)).await
-            }
-            IpNet::V6(net) => {
-                let route = Ipv6Route::new(net.network(), net.prefix_len()).gateway(gateway_v6);
-                inside.add_route(route.dev_index(index)).await
+        let add = async {
+            match net {
+                IpNet::V4(net) => {
+                    let route = Ipv4Route::new(net.network(), net.prefix_len()).gateway(GATEWAY_V4);
+                    inside.add_route(route.dev_index(index)).await
+                }
+                IpNet::V6(net) => {
+                    let route = Ipv6Route::new(net.network(), net.prefix_len()).gateway(gateway_v6);
+                    inside.add_route(route.dev_index(index)).await
+                }
             }
         };
-        added.map_err(|error| Error::kernel(route_to(net), &error))?;
+        container.make(KernelObject::Route { destination: net }, add).await?;
     }
     Ok(())
-}
-
-fn route_to(destination: IpNet) -> KernelObject {
-    KernelObject::Route { destination }
 }
 
 /// The host end's link-local address. A host that makes other ones than its MAC says gets a second chance.

@@ -16,7 +16,6 @@ pub(super) fn missing(
     let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
     let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
     let mut wanted = vec![
-        (conf.route_localnet, Setting::new(v4("route_localnet"), 1)),
         (conf.proxy_arp, Setting::new(v4("proxy_arp"), 1)),
         (conf.v4_forwarding, Setting::new(v4("forwarding"), 1)),
         (conf.rp_filter, Setting::new(v4("rp_filter"), rp_filter)),
@@ -53,7 +52,6 @@ mod tests {
         v4_forwarding: Some(1),
         proxy_arp: Some(1),
         rp_filter: Some(1),
-        route_localnet: Some(1),
         v6_forwarding: Some(1),
         proxy_ndp: Some(1),
         accept_ra: Some(0),

@@ -259,8 +259,10 @@ impl Core {
         self.dirty.extend(destinations);
     }
 
+    /// Whether an interface leads to a workload: one of the plan has it, or its name is one that only they have.
     fn is_workload(&self, interface: &str) -> bool {
         self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
+            || self.plan.active(interface).is_some()
     }
 
     /// The protocol that only we use.
@@ -419,7 +421,7 @@ impl Core {
         work
     }
 
-    fn name(&self, device: u32) -> String {
+    pub fn name(&self, device: u32) -> String {
         self.mirror.link(device).map_or_else(|| format!("#{device}"), |link| link.name.clone())
     }
 

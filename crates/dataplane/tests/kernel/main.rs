@@ -6,6 +6,7 @@ mod learnt;
 mod namespace;
 mod pods;
 mod read_only;
+mod refused;
 mod repair;
 mod restart;
 mod routes;

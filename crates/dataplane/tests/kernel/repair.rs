@@ -66,7 +66,6 @@ async fn settings_come_back() {
     let settings = [
         ("net/ipv4/conf/cali1/proxy_arp", "1"),
         ("net/ipv4/conf/cali1/forwarding", "1"),
-        ("net/ipv4/conf/cali1/route_localnet", "1"),
         ("net/ipv6/conf/cali1/proxy_ndp", "1"),
         ("net/ipv6/conf/cali1/forwarding", "1"),
         ("net/ipv6/conf/cali1/accept_ra", "0"),

@@ -18,14 +18,19 @@ mod generate;
 #[path = "../../../compute/tests/policy/history.rs"]
 mod history;
 mod logged;
+mod loopback;
 // Shared with the other tests of the kernel, which use more of it.
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]
 mod namespace;
+mod neighbours;
 mod orders;
 mod packets;
 mod plans;
+mod prefix;
+mod raw;
 mod refusal;
+mod refused_table;
 mod repair;
 mod shrink;
 mod size;

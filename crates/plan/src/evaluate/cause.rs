@@ -41,6 +41,10 @@ pub enum Cause<'p> {
     Down,
     UnknownWorkload,
     Spoofed,
+    /// A workload to or from the loopback of its host.
+    Loopback,
+    /// Addresses of one link are not forwarded to.
+    LinkLocal,
     /// VXLAN or IP in IP out of a workload.
     Encapsulation,
     /// A workload asks the host for its neighbours.

@@ -86,6 +86,7 @@ impl<'p> Node<'p> {
 
     pub(super) fn leads_to_workload(&self, interface: &str) -> bool {
         self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
+            || self.workloads.contains_key(interface)
     }
 
     pub(super) fn workload(&self, interface: &str) -> Option<(&'p WorkloadId, &'p Guard)> {

@@ -8,7 +8,7 @@ use super::tiers::{Decision, Outcome, Stage, Tracing, note};
 use crate::endpoint::{Guard, HostEndpoint};
 use crate::policy::{Direction, IpVersion};
 use crate::settings::EndpointToHost;
-use crate::workload::WorkloadId;
+use crate::workload::{WorkloadId, link_local};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -56,6 +56,9 @@ impl<'w, 'p> Walk<'w, 'p> {
             false => self.forwarded(from, Direction::Ingress)?,
         };
         if self.node.leads_to_workload(from) {
+            if is_link_local(self.packet.destination) {
+                return self.refuse(Cause::LinkLocal);
+            }
             last = self.workload(from, Direction::Egress)?;
         }
         if self.node.leads_to_workload(to) {
@@ -110,14 +113,17 @@ impl<'w, 'p> Walk<'w, 'p> {
     fn genuine(&mut self, from: &str) -> Passage<'p, ()> {
         let (id, guard) = self.open(from, Direction::Egress)?;
         let source = self.packet.source;
+        let mac = self.node.index().plan().workloads.get(id).and_then(|workload| workload.mac);
         let own = guard.addresses.contains(&source)
             || guard.allowed_sources.iter().any(|net| net.contains(&source))
-            || is_on_link(source);
-        if own {
-            return ControlFlow::Continue(());
-        }
+            || is_on_link(source, mac);
+        let cause = match own {
+            _ if self.original.destination.is_loopback() || source.is_loopback() => Cause::Loopback,
+            true => return ControlFlow::Continue(()),
+            false => Cause::Spoofed,
+        };
         note(&mut self.trace, || Step::Workload { id, direction: Direction::Egress });
-        self.refuse(Cause::Spoofed)
+        self.refuse(cause)
     }
 
     /// The workload of an interface, if that lets anything through at all.
@@ -275,12 +281,16 @@ impl<'w, 'p> Walk<'w, 'p> {
     }
 }
 
-/// Addresses that only ever mean the link they are used on: the way back to them leads over it.
-fn is_on_link(address: IpAddr) -> bool {
+/// What a workload uses on its link besides its addresses: the one its MAC makes, and none while it looks for one.
+fn is_on_link(address: IpAddr, mac: Option<[u8; 6]>) -> bool {
     match address {
         IpAddr::V4(_) => false,
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.is_unspecified(),
+        IpAddr::V6(address) => address.is_unspecified() || mac.is_some_and(|mac| link_local(mac) == address),
     }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.

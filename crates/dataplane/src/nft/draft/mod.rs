@@ -50,6 +50,8 @@ pub(crate) struct Draft {
     elements: BTreeMap<String, BTreeMap<Element, bool>>,
     /// Chains and sets that the kernel refused, or that need one that it refused.
     refused: BTreeMap<String, Refused>,
+    /// Elements of single workloads that the kernel refused: without them nothing of theirs gets through.
+    refused_elements: BTreeMap<String, BTreeMap<Element, String>>,
     /// Stands for every chain that was refused, or that needs what was refused.
     closed: Chain,
 }
@@ -106,6 +108,7 @@ impl Draft {
             touched.entry(element).or_insert(true);
         });
         self.refused.remove(name);
+        self.refused_elements.remove(name);
         self.sets.insert(name.to_owned());
     }
 
@@ -119,7 +122,8 @@ impl Draft {
     pub fn remove(&mut self, name: &str, element: &Element) {
         let Some(set) = self.wanted.sets.get_mut(name) else { return };
         if set.elements.remove(element) {
-            touch(&mut self.elements, name).entry(element.clone()).or_insert(true);
+            let refused = self.refused_elements.get_mut(name).and_then(|refused| refused.remove(element));
+            touch(&mut self.elements, name).entry(element.clone()).or_insert(refused.is_none());
         }
     }
 
@@ -163,10 +167,30 @@ impl Draft {
             self.chains.insert(name.clone());
             self.sets.insert(name);
         }
+        for (name, refused) in std::mem::take(&mut self.refused_elements) {
+            let touched = self.elements.entry(name).or_default();
+            refused.into_keys().for_each(|element| {
+                touched.entry(element).or_insert(false);
+            });
+        }
     }
 
     pub fn refused(&self) -> &BTreeMap<String, Refused> {
         &self.refused
+    }
+
+    /// Elements of single workloads: set, its type, element and reason.
+    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &Element, &str)> {
+        self.refused_elements.iter().flat_map(|(name, refused)| {
+            let kind = self.wanted.sets.get(name).map(|set| set.kind);
+            let refused = refused.iter().map(|(element, reason)| (element, reason.as_str()));
+            refused.filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
+        })
+    }
+
+    /// How many chains, sets and elements of workloads the kernel does not take.
+    pub fn refused_count(&self) -> usize {
+        self.refused.len() + self.refused_elements.values().map(BTreeMap::len).sum::<usize>()
     }
 
     /// How many chains and rules there shall be.
@@ -181,7 +205,10 @@ impl Draft {
 
     /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
     pub fn refuse(&mut self, culprit: &Culprit) -> bool {
-        let Culprit { name, object, reason, .. } = culprit;
+        let Culprit { name, object, reason, element, .. } = culprit;
+        if let Some(element) = element {
+            return self.refuse_element(name, element, reason);
+        }
         let is_set = self.wanted.sets.contains_key(name);
         let entered = self.wanted.chains.get(name).is_some_and(|chain| chain.hook.is_some());
         if entered || !(is_set || self.wanted.chains.contains_key(name)) || self.refused.contains_key(name) {
@@ -210,6 +237,22 @@ impl Draft {
         true
     }
 
+    fn refuse_element(&mut self, set: &str, element: &Element, reason: &str) -> bool {
+        if !self.wanted.sets.get(set).is_some_and(|set| set.elements.contains(element)) {
+            return false;
+        }
+        let refused = self.refused_elements.entry(set.to_owned()).or_default();
+        refused.insert(element.clone(), reason.to_owned()).is_none()
+    }
+
+    /// The elements that a set of the kernel shall have now.
+    fn accepted<'t>(&'t self, name: &str, set: &'t Set) -> impl Iterator<Item = &'t Element> {
+        let refused = self.refused_elements.get(name);
+        set.elements
+            .iter()
+            .filter(move |element| refused.is_none_or(|refused| !refused.contains_key(*element)))
+    }
+
     /// The chains with a rule that looks into a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
         let uses = move |rule: &Rule| {
@@ -236,7 +279,8 @@ impl Draft {
     pub fn preparations(&self) -> Vec<Operation<'_>> {
         let mut plan = Operations::default();
         if !self.must_start_over() {
-            self.new_ranges().for_each(|(name, set)| plan.add_set(name, set));
+            self.new_ranges()
+                .for_each(|(name, set)| plan.add_set(name, set.kind, self.accepted(name, set).collect()));
         }
         if !plan.first.is_empty() && !self.seen.there {
             plan.first.insert(0, Operation::AddTable);
@@ -280,7 +324,9 @@ impl Draft {
         }
         for name in &self.sets {
             match (self.set(name), self.seen.sets.contains_key(name)) {
-                (Some(set), false) => plan.add_set(name, set),
+                (Some(set), false) => {
+                    plan.add_set(name, set.kind, self.accepted(name, set).collect());
+                }
                 (None, true) => plan.last.push(Operation::DeleteSet { name }),
                 _ => {}
             }
@@ -288,7 +334,11 @@ impl Draft {
         for (name, touched) in &self.elements {
             let Some(set) = self.set(name).filter(|_| self.seen.sets.contains_key(name)) else { continue };
             let differing = |there: bool| -> Vec<&Element> {
-                let now = |element: &Element| set.elements.contains(element);
+                let refused = self.refused_elements.get(name);
+                let now = |element: &Element| {
+                    set.elements.contains(element)
+                        && refused.is_none_or(|refused| !refused.contains_key(element))
+                };
                 let differing =
                     touched.iter().filter(|(element, was)| **was == there && now(element) != there);
                 differing.map(|(element, _)| element).collect()
@@ -322,7 +372,7 @@ impl Draft {
         }
         for name in self.wanted.sets.keys() {
             if let Some(set) = self.set(name) {
-                plan.add_set(name, set);
+                plan.add_set(name, set.kind, self.accepted(name, set).collect());
             }
         }
         plan.in_order()
@@ -394,9 +444,9 @@ impl<'t> Operations<'t> {
         self.last.push(Operation::DeleteChain { name });
     }
 
-    fn add_set(&mut self, name: &'t str, set: &'t Set) {
-        self.first.push(Operation::AddSet { name, kind: set.kind });
-        self.change_elements(name, set.kind, Vec::new(), set.elements.iter().collect());
+    fn add_set(&mut self, name: &'t str, kind: SetType, elements: Vec<&'t Element>) {
+        self.first.push(Operation::AddSet { name, kind });
+        self.change_elements(name, kind, Vec::new(), elements);
     }
 
     fn change_elements(

@@ -6,16 +6,19 @@ use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
 use super::super::table::{Chain, Hook, Point};
 use super::hosts::{Ways, accepted_early};
-use super::names;
+use super::{Workloads, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
 use tortie_plan::{DenyAction, EndpointToHost, Settings};
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
 /// Destinations were rewritten.
 const DNAT: u32 = 0x20;
+
+const LOOPBACK_V4: &str = "127.0.0.0/8";
+const LOOPBACK_V6: &str = "::1/128";
+const LINK_LOCAL: &str = "fe80::/10";
 
 const RAW: i32 = -300;
 const MANGLE: i32 = -150;
@@ -24,11 +27,12 @@ const FILTER: i32 = 0;
 /// The chains that the kernel enters and those they share. `source_nets` says for which families there is a set of those.
 pub(crate) fn chains(
     settings: &Settings,
+    workloads: Workloads<'_>,
     service_ranges: &BTreeSet<IpNet>,
     source_nets: impl Fn(Family) -> bool,
     ways: &Ways,
 ) -> BTreeMap<String, Chain> {
-    let entry = Entry { settings, ways };
+    let entry = Entry { settings, workloads, ways };
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
         if !rules.is_empty() {
@@ -60,17 +64,14 @@ pub(crate) fn chains(
 
 struct Entry<'s> {
     settings: &'s Settings,
+    workloads: Workloads<'s>,
     ways: &'s Ways,
 }
 
 impl Entry<'_> {
     /// What comes from or goes to interfaces of workloads.
     fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
-        let prefixes = self.settings.interface_prefixes.iter();
-        let rule = |prefix: &String| {
-            Rule::new(vec![Match::interface_begins(field, prefix)], actions.to_vec()).says(comment)
-        };
-        prefixes.map(rule).collect()
+        self.workloads.rules(field, comment, actions)
     }
 
     fn unmark(&self) -> Option<Rule> {
@@ -235,9 +236,44 @@ fn discovery() -> Rule {
     Rule::new(matches, vec![Action::Accept]).says("neighbour discovery")
 }
 
-/// Only a workload's own addresses get past these.
+/// Addresses of one link are not reached through another hop. Sent back to the link it came from, each would become a
+/// neighbour of the host.
+fn not_forwarded() -> Rule {
+    const LOCAL: u32 = 2;
+    let matches = vec![
+        Match::family(Family::V6),
+        within(Field::Destination(Family::V6), LINK_LOCAL),
+        Match::is(Field::DestinationType, LOCAL.to_ne_bytes()).not(),
+    ];
+    Rule::new(matches, vec![Action::Count, Action::Drop]).says("link-local addresses are not forwarded to")
+}
+
+fn within(field: Field, net: &str) -> Match {
+    let family = match field {
+        Field::Source(family) | Field::Destination(family) => family,
+        _ => Family::V4,
+    };
+    let net: Option<IpNet> = net.parse().ok();
+    Match::new(field, Test::Within(ranges::of_nets(net.iter(), family)))
+}
+
+/// Only a workload's own addresses get past these, and nothing to or from the host's loopback: where `route_localnet` is
+/// set, or a destination is rewritten, it would be delivered.
 fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
     let mut rules = Vec::new();
+    for (family, loopback) in [(Family::V4, LOOPBACK_V4), (Family::V6, LOOPBACK_V6)] {
+        let mut fields = vec![Field::Destination(family)];
+        // Otherwise no source of that kind gets past the lookups.
+        if source_nets(family) {
+            fields.push(Field::Source(family));
+        }
+        for field in fields {
+            let matches = vec![Match::family(family), within(field, loopback)];
+            let drop = vec![Action::Count, Action::Drop];
+            rules.push(Rule::new(matches, drop).says("the loopback of the host"));
+        }
+    }
+    rules.push(not_forwarded());
     for family in Family::BOTH {
         let mut sets = vec![names::sources(family)];
         if source_nets(family) {
@@ -249,15 +285,6 @@ fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
             rules.push(Rule::new(matches, vec![Action::Accept]));
         }
     }
-    // Addresses that only ever mean the link they are used on; the kernel does not forward them.
-    let on_link = [(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10), (Ipv6Addr::UNSPECIFIED, 128)];
-    let on_link = on_link.map(|(address, length)| IpNet::V6(ipnet::Ipv6Net::new_assert(address, length)));
-    let matches = vec![
-        Match::family(Family::V6),
-        Match::new(Field::Source(Family::V6), Test::Within(ranges::of_nets(&on_link, Family::V6))),
-        Match::lookup([Field::InInterface], names::WORKLOADS),
-    ];
-    rules.push(Rule::new(matches, vec![Action::Accept]));
     rules.push(closed("not a source of the workload"));
     rules
 }

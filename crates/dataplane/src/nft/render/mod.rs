@@ -1,5 +1,6 @@
 //! From the plan to chains: pure functions. What they return depends on the plan alone, never on what was there before.
 
+pub(crate) mod arp;
 mod criteria;
 pub(crate) mod entry;
 pub(crate) mod hosts;
@@ -11,10 +12,37 @@ pub(crate) mod workloads;
 pub(crate) use policy::{Holder, holder_chain, passes};
 pub(crate) use tiers::Tiers;
 
-use super::rule::Family;
+use super::rule::{Action, Family, Field, Match, Rule};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{SetId, SetKind};
+
+/// How interfaces that lead to workloads are told from others: by prefix, which also closes those that nobody told us
+/// of yet, and by name where a workload has an interface that no prefix covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workloads<'s> {
+    pub prefixes: &'s [String],
+    /// There are interfaces in the set of those.
+    pub others: bool,
+}
+
+impl<'s> Workloads<'s> {
+    pub fn is_covered(self, interface: &str) -> bool {
+        self.prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
+    }
+
+    /// The ways in which an interface can be one of theirs.
+    pub fn conditions(self, field: Field) -> impl Iterator<Item = Match> + 's {
+        let prefixes = self.prefixes.iter().map(move |prefix| Match::interface_begins(field, prefix));
+        prefixes.chain(self.others.then(|| Match::lookup([field], names::WORKLOADS)))
+    }
+
+    /// Rules for what comes from or goes to workloads.
+    pub fn rules(self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
+        let rule = |condition| Rule::new(vec![condition], actions.to_vec()).says(comment);
+        self.conditions(field).map(rule).collect()
+    }
+}
 
 /// Which list of an endpoint's policies a chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,7 +10,10 @@ const LIMIT: usize = 255;
 
 pub(crate) const FROM: &str = "from-workload";
 pub(crate) const TO: &str = "to-workload";
+/// Interfaces of workloads that no prefix covers.
 pub(crate) const WORKLOADS: &str = "workloads";
+/// Of the ARP family: interface and address.
+pub(crate) const SENDERS: &str = "senders";
 
 /// The set of the addresses, or of the named ports, of one family.
 pub(crate) fn set(id: &SetId, family: Family) -> String {

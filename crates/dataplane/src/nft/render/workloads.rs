@@ -5,7 +5,7 @@ use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface, st
 use super::super::table::{Chain, Element, join};
 use super::Tiers;
 use ipnet::IpNet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use tortie_plan::{Direction, Guard};
 
 const TCP: u8 = 6;
@@ -64,9 +64,14 @@ pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Ch
 }
 
 /// The sources a workload may use, as elements: interface and address.
-pub(crate) fn sources(guard: &Guard, family: Family) -> Vec<Element> {
+/// Besides its addresses these are the one that its MAC makes of `fe80::/64`, and none at all, for asking whether an
+/// address is free. Any other link-local address would be one more neighbour of the host.
+pub(crate) fn sources(guard: &Guard, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
     let name = interface(&guard.interface);
-    let own = guard.addresses.iter().filter(|address| guard.up && Family::of(**address) == family);
+    let link_local = mac.map(tortie_plan::link_local).map(IpAddr::V6);
+    let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let all = guard.addresses.iter().copied().chain(link_local).chain([unspecified]);
+    let own = all.filter(|address| guard.up && Family::of(*address) == family);
     own.map(|address| {
         let bytes = match address {
             IpAddr::V4(address) => address.octets().to_vec(),

@@ -189,17 +189,53 @@ fn workload_to_host_is_a_setting() {
 }
 
 #[test]
+fn a_workload_reaches_no_loopback_and_no_link_but_its_own() {
+    let mut world = World::new();
+    world.settings.policy.endpoint_to_host = crate::EndpointToHost::Accept;
+    world.guard("a").allowed_sources = vec![net("0.0.0.0/0"), net("::/0")];
+    for (from, to) in [(A, "127.0.0.1"), (A, "127.255.255.255"), ("127.0.0.1", NODE), ("fd00::1", "::1")] {
+        world.denies(&tcp(from, to, 80), TO_A, Host, "Loopback");
+    }
+    world.denies(&tcp("127.0.0.1", B, 80), TO_A, TO_B, "Loopback");
+    world.denies(&tcp("fd00::1", "fe80::9", 80), TO_A, TO_A, "LinkLocal");
+    assert!(world.allows(&tcp(A, NODE, 80), TO_A, Host));
+}
+
+#[test]
+fn a_workload_is_known_by_its_endpoint_whatever_its_interface_is_called() {
+    let mut world = World::new();
+    world.guard("a").interface = "tap1".into();
+    let tap = Interface("tap1");
+    world.denies(&tcp("10.9.9.9", B, 80), tap, TO_B, "Spoofed");
+    let closed = world.list("closed", &[deny()]);
+    world.guard("a").tiers = closed;
+    assert!(!world.allows(&tcp(A, B, 80), tap, TO_B));
+}
+
+#[test]
 fn neighbours_are_found_whatever_the_policy() {
     let mut world = World::new();
     let closed = world.list("closed", &[deny()]);
     world.guard("a").tiers = closed;
+    let workload = crate::Workload {
+        interface: "cali-a".into(),
+        mac: Some([2, 0, 0, 0, 0, 1]),
+        addresses: Vec::new(),
+        may_spoof: false,
+    };
+    world.plan.workloads.insert(id("a"), workload);
+    const OWN: &str = "fe80::ff:fe00:1";
     for kind in [130, 131, 132, 133, 135, 136] {
-        assert!(world.allows(&icmp("fe80::1", "ff02::1", kind, 0), TO_A, Host), "{kind}");
+        assert!(world.allows(&icmp(OWN, "ff02::1", kind, 0), TO_A, Host), "{kind}");
+        world.denies(&icmp("fe80::2", "ff02::1", kind, 0), TO_A, Host, "Spoofed");
     }
     assert!(world.allows(&icmp("::", "ff02::1", 135, 0), TO_A, Host));
     for kind in [128, 134, 137] {
-        assert!(!world.allows(&icmp("fe80::1", "ff02::1", kind, 0), TO_A, Host), "{kind}");
+        assert!(!world.allows(&icmp(OWN, "ff02::1", kind, 0), TO_A, Host), "{kind}");
     }
+    // Without its MAC nobody knows which is its own.
+    world.plan.workloads.clear();
+    world.denies(&icmp(OWN, "ff02::1", 135, 0), TO_A, Host, "Spoofed");
     assert!(!world.allows(&icmp(A, NODE, 135, 0), TO_A, Host));
 }
 

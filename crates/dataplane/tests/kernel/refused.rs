@@ -1,0 +1,100 @@
+//! The kernel refuses an object of a workload: the failure names the object and the workload, and no other.
+
+use crate::namespace::{Namespace, Open, eventually, id, plan, pod, request, workload};
+use std::sync::{Arc, Mutex};
+use tortie_dataplane::pod::attach;
+use tortie_dataplane::{Dataplane, Faults, KernelObject, Netns};
+use tortie_plan::{Settings, Update, Workload};
+
+const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+const EINVAL: i32 = 22;
+
+/// A namespace whose kernel refuses the object with this text, for as long as it is set.
+fn failing(node: &Namespace) -> (Netns, Arc<Mutex<Option<String>>>) {
+    let refused: Arc<Mutex<Option<String>>> = Arc::default();
+    let asked = refused.clone();
+    let faults = Faults::new(move |object: &KernelObject| {
+        let refused = asked.lock().unwrap();
+        refused.as_ref().filter(|text| object.to_string() == **text).map(|_| EINVAL)
+    });
+    (node.open().with_faults(faults), refused)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
+    let (node, sandbox) = (Namespace::new("node"), Namespace::new("pod"));
+    let (host, refused) = failing(&node);
+    let wanted = request(&sandbox, "cali1", &ONE);
+    for object in [
+        "interface cali1",
+        "interface eth0",
+        "address 10.65.0.2 on eth0",
+        "address fd80:65::2 on eth0",
+        "route 169.254.1.1/32",
+        "route 0.0.0.0/0",
+        "route ::/0",
+        "neighbour 169.254.1.1 on eth0",
+        "neighbour fe80::ecee:eeff:feee:eeee on eth0",
+        "sysctl net.ipv4.conf.cali1.proxy_arp",
+        "sysctl net.ipv6.conf.cali1.proxy_ndp",
+    ] {
+        *refused.lock().unwrap() = Some(object.to_owned());
+        let error = attach(&host, &wanted).await.unwrap_err().to_string();
+        assert!(error.starts_with(object), "{object}: {error}");
+        assert!(!node.has_link("cali1") && !sandbox.has_link("eth0"), "{object}: something is left");
+    }
+    *refused.lock().unwrap() = None;
+    attach(&host, &wanted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_kernel_refuses_a_workload_is_told_of_that_workload_until_it_is_mended() {
+    let node = Namespace::new("node");
+    let _one = pod(&node, "cali1", &ONE).await;
+    let _two = pod(&node, "cali2", &TWO).await;
+    let (host, refused) = failing(&node);
+    let (dataplane, _reports) = Dataplane::start(host, Settings::default()).await.unwrap();
+    let one = Workload { mac: Some([2, 0, 0, 0, 0, 1]), ..workload("cali1", &ONE) };
+    let both = plan(&[("one", one.clone()), ("two", workload("cali2", &TWO))], &[]);
+    let alone = plan(&[("two", workload("cali2", &TWO))], &[]);
+    for object in [
+        "route 10.65.0.2/32",
+        "route fd80:65::2/128",
+        "neighbour 10.65.0.2 on cali1",
+        "sysctl net.ipv4.conf.cali1.proxy_arp",
+        "sysctl net.ipv6.conf.cali1.proxy_ndp",
+        "chain to-cali1",
+        "rule 0 of chain from-cali1",
+        "element cali1 . 10.65.0.2 of set sources-4",
+        "element cali1 . fd80:65::2 of set sources-6",
+        "element cali1 of map to-workload",
+    ] {
+        assert_eq!(dataplane.replace(alone.clone()).await.unwrap().failures, [], "{object}");
+        // As they are before anybody set them.
+        for key in ["net/ipv4/conf/cali1/proxy_arp", "net/ipv6/conf/cali1/proxy_ndp"] {
+            node.exec(&["sh", "-c", &format!("echo 0 > /proc/sys/{key}")]);
+        }
+        *refused.lock().unwrap() = Some(object.to_owned());
+        let updates = vec![
+            Update::Workload(id("one"), Some(one.clone())),
+            Update::Guard(id("one"), both.guards.get(&id("one")).cloned()),
+        ];
+        let outcome = dataplane.apply(updates).await.unwrap();
+        let of_one: Vec<_> = outcome.failures.iter().filter(|failure| failure.concerns(&id("one"))).collect();
+        let named = of_one.iter().any(|failure| failure.object.to_string() == object);
+        assert!(named, "{object}: {:?}", outcome.failures);
+        assert!(of_one.iter().all(|failure| !failure.concerns(&id("two"))), "{object}: {of_one:?}");
+        let again = dataplane.apply(Vec::new()).await.unwrap();
+        assert!(again.failures.iter().any(|failure| failure.concerns(&id("one"))), "{object} stands");
+
+        *refused.lock().unwrap() = None;
+        eventually(&format!("{object} is mended"), || {
+            let outcome = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(dataplane.apply(Vec::new()))
+            });
+            outcome.unwrap().failures.is_empty()
+        })
+        .await;
+    }
+}

@@ -1,0 +1,97 @@
+//! A workload is as many neighbours of its host as it has addresses: it cannot fill the table that all share.
+
+use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
+use crate::plans::{ONE, TWO, reaches};
+use crate::raw::{Link, udp_v6};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use tortie_plan::Workload;
+
+/// More than the kernel's table takes.
+const FLOOD: u32 = 3000;
+const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+
+/// How many neighbours the node has behind an interface.
+fn neighbours(node: &Namespace, interface: &str) -> usize {
+    ["-4", "-6"]
+        .map(|family| node.ip(&format!("{family} neigh show nud all dev {interface}")))
+        .iter()
+        .map(|text| text.lines().filter(|line| !line.contains("NOARP") && !line.contains("ff02:")).count())
+        .sum()
+}
+
+fn numbered(number: u32) -> Ipv6Addr {
+    let [high, low] = [u16::try_from(number >> 16).unwrap(), u16::try_from(number & 0xffff).unwrap()];
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 7, 7, high, low)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
+    let node = Namespace::new("node");
+    let one = pod(&node, "cali1", &ONE).await;
+    let two = pod(&node, "cali2", &TWO).await;
+    let link = Link::open(&one, "eth0");
+    let with_mac = |interface, with, mac| Workload { mac: Some(mac), ..workload(interface, with) };
+    let workloads = [
+        ("one", with_mac("cali1", &ONE, link.mac())),
+        ("two", with_mac("cali2", &TWO, Link::open(&two, "eth0").mac())),
+    ];
+    let (dataplane, _reports) = start(&node).await;
+    assert_eq!(dataplane.replace(plan(&workloads, &[])).await.unwrap().failures, []);
+    // Any source passes the kernel's own check, as on many hosts.
+    for interface in ["all", "cali1"] {
+        node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{interface}.rp_filter=0")]);
+    }
+    eventually("all know each other", || {
+        ["10.65.0.3", "fd80:65::3"].iter().all(|address| reaches(&one, address))
+    })
+    .await;
+
+    for number in 0..FLOOD {
+        let claimed = Ipv4Addr::from(0x0a63_0000 + number);
+        link.ask(claimed, Ipv4Addr::new(169, 254, 1, 1));
+        link.solicit(numbered(number), GATEWAY);
+        // Answered by "port unreachable", to an address that is nobody's.
+        link.send_ip(&udp_v6(numbered(number), GATEWAY, 9));
+        // Sent back to where it came from, to an address that is nobody's.
+        link.send_ip(&udp_v6("fd80:65::2".parse().unwrap(), numbered(number), 9));
+    }
+    let count = neighbours(&node, "cali1");
+    assert!(
+        count <= 8,
+        "{count} neighbours of a workload with three addresses:\n{}",
+        node.ip("neigh show nud all")
+    );
+
+    // Its own addresses, its link-local one among them, still work.
+    assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));
+    assert!(reaches(&one, &format!("{GATEWAY}%eth0")), "the host by its link-local address");
+    node.ip("neigh flush all");
+    eventually("others are found again", || {
+        reaches(&two, "10.65.0.2") && reaches(&two, "fd80:65::2") && node.pings("fd80:65::3")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_does_not_answer_for_a_workloads_own_address() {
+    let node = Namespace::new("node");
+    let one = pod(&node, "cali1", &ONE).await;
+    node.ip("route add blackhole default");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    let listing = node.exec(&["nft", "list", "table", "arp", "tortie"]);
+    assert!(listing.contains("\"cali1\" . 10.65.0.2"), "{listing}");
+    assert!(reaches(&one, "10.65.0.2"));
+
+    // Taken away by hand, it comes back; it goes with the dataplane's other table.
+    node.nft("delete table arp tortie");
+    eventually("the table is back", || {
+        node.try_exec(&["nft", "list", "table", "arp", "tortie"]).status.success()
+    })
+    .await;
+    dataplane.stop().await;
+    tortie_dataplane::remove_table(&node.open()).await.unwrap();
+    for family in ["arp", "inet"] {
+        assert!(!node.try_exec(&["nft", "list", "table", family, "tortie"]).status.success(), "{family}");
+    }
+}

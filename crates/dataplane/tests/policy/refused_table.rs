@@ -1,0 +1,65 @@
+//! The kernel refuses the whole table: nothing is blamed for it, everybody is told, and the first success heals it.
+
+use crate::namespace::{Namespace, id, start};
+use crate::plans::{open_plan, reaches, two_pods};
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tortie_dataplane::{Concerns, KernelObject, Report, Reports};
+
+/// Somebody else who holds our table: the kernel lets nobody but its owner change it.
+struct Owner(Child);
+
+impl Owner {
+    fn take(node: &Namespace) -> Owner {
+        let mut command: Command = node.command("nft");
+        let mut child = command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let stdin = child.stdin.as_mut().unwrap();
+        stdin.write_all(b"add table inet tortie { flags owner; }\n").unwrap();
+        stdin.flush().unwrap();
+        Owner(child)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn told(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Report {
+    let next = async {
+        loop {
+            let report = reports.next().await.unwrap();
+            if wanted(&report) {
+                return report;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), next).await.expect("it is reported")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_whole_table_blames_nothing_and_heals_at_once() {
+    let (node, one, _two) = two_pods().await;
+    let owner = Owner::take(&node);
+    crate::namespace::eventually("the table is taken", || {
+        node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()
+    })
+    .await;
+    let (dataplane, mut reports) = start(&node).await;
+    let outcome = dataplane.replace(open_plan()).await.unwrap();
+    let named: Vec<&KernelObject> = outcome.failures.iter().map(|failure| &failure.object).collect();
+    assert_eq!(named, [&KernelObject::Table { name: "inet tortie" }], "{:?}", outcome.failures);
+    assert_eq!(outcome.failures[0].concerns, Concerns::Everything);
+    assert!(outcome.failures[0].concerns(&id("one")));
+    let not_enforced = |report: &Report| matches!(report, Report::NotEnforced(Some(_)));
+    told(&mut reports, not_enforced).await;
+
+    drop(owner);
+    told(&mut reports, |report| matches!(report, Report::NotEnforced(None))).await;
+    let outcome = dataplane.apply(Vec::new()).await.unwrap();
+    assert_eq!(outcome.failures, [], "nothing is left of it");
+    assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));
+}
