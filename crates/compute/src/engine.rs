@@ -36,7 +36,7 @@ pub struct Compute {
     settings: Settings,
     may_spoof: bool,
     /// Endpoints of this node as they stand in the store, good or bad.
-    own: BTreeMap<Key, WorkloadEndpoint>,
+    local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
     routes: Routes,
     /// None where the node does not speak BGP.
@@ -78,7 +78,7 @@ impl Compute {
             parameters: Parameters::default(),
             settings: Settings::default(),
             may_spoof: false,
-            own: BTreeMap::new(),
+            local_endpoints: BTreeMap::new(),
             workloads: Workloads::default(),
             routes: Routes::new(host),
             bgp: None,
@@ -146,7 +146,7 @@ impl Compute {
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 if let Err(error) = endpoint.validate() {
                     self.problems.insert(key.clone(), error.to_string());
-                    self.take_away(key);
+                    self.remove(key);
                     return;
                 }
                 self.policies.put_endpoint(key, endpoint);
@@ -168,7 +168,7 @@ impl Compute {
         if let Err(reason) = outcome {
             self.problems.insert(key.clone(), reason);
             // A writer's mistake takes effect as if the object were not there.
-            self.take_away(key);
+            self.remove(key);
         }
     }
 
@@ -177,10 +177,10 @@ impl Compute {
         if let Some(resolver) = &mut self.bgp {
             resolver.remove(key);
         }
-        self.take_away(key);
+        self.remove(key);
     }
 
-    fn take_away(&mut self, key: &Key) {
+    fn remove(&mut self, key: &Key) {
         match key {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
@@ -196,7 +196,7 @@ impl Compute {
             }
             Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let name = (namespace.clone(), name.clone());
-                self.own.remove(key);
+                self.local_endpoints.remove(key);
                 self.workloads.remove(&name);
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
@@ -210,9 +210,8 @@ impl Compute {
 
     /// What changed in the plan since the last time: what goes comes before what replaces it.
     pub fn flush(&mut self) -> Vec<Update> {
-        let (mut removed, mut added) = (Vec::new(), Vec::new());
-        let (moved, wired) = self.workloads.flush(&mut removed, &mut added);
-        for ((namespace, name), wired) in wired {
+        let workloads = self.workloads.flush();
+        for ((namespace, name), wired) in workloads.wired {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
@@ -220,17 +219,20 @@ impl Compute {
         if let (Some(resolver), Some(bgp)) = (&self.bgp, &bgp) {
             self.routes.set_gateways(resolver.gateways(bgp));
         }
-        let workloads = &self.workloads;
-        self.routes.flush(moved, |address| workloads.has_address(address), &mut removed, &mut added);
-        // A guard is there before its workload and goes after it.
-        let (mut guards, mut gone) = (Vec::new(), Vec::new());
-        self.policies.flush(&mut guards, &mut gone);
-        guards.append(&mut removed);
-        guards.append(&mut added);
-        guards.append(&mut gone);
-        guards.extend(self.service_ranges.flush());
-        guards.extend(bgp.map(Update::Bgp));
-        guards
+        let local = &self.workloads;
+        let routes = self.routes.flush(workloads.addresses, |address| local.has_address(address));
+        // The policy of a workload is there before the workload and goes after it.
+        let policies = self.policies.flush();
+        let parts = [
+            policies.added,
+            workloads.plan.removed,
+            routes.removed,
+            workloads.plan.added,
+            routes.added,
+            policies.removed,
+        ];
+        let last = self.service_ranges.flush().into_iter().chain(bgp.map(Update::Bgp));
+        parts.into_iter().flatten().chain(last).collect()
     }
 
     /// Whether a profile has been heard of.
@@ -269,11 +271,11 @@ impl Compute {
         let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         if endpoint.spec.node == self.host {
             self.routes.remove_remote(&name());
-            self.own.insert(key.clone(), endpoint.clone());
+            self.local_endpoints.insert(key.clone(), endpoint.clone());
             self.program(key);
             return;
         }
-        if self.own.remove(key).is_some() {
+        if self.local_endpoints.remove(key).is_some() {
             self.workloads.remove(&name());
             self.policies.remove_workload(key);
         }
@@ -283,7 +285,7 @@ impl Compute {
     }
 
     fn program(&mut self, key: &Key) {
-        let Some(endpoint) = self.own.get(key) else { return };
+        let Some(endpoint) = self.local_endpoints.get(key) else { return };
         let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         match local_workload(endpoint, self.may_spoof) {
             Ok((id, workload)) => {
@@ -316,7 +318,7 @@ impl Compute {
         }
         if self.may_spoof != self.parameters.may_spoof() {
             self.may_spoof = self.parameters.may_spoof();
-            let keys: Vec<Key> = self.own.keys().cloned().collect();
+            let keys: Vec<Key> = self.local_endpoints.keys().cloned().collect();
             keys.iter().for_each(|key| self.program(key));
         }
     }

@@ -4,6 +4,7 @@
 //! It does no I/O and reads no clock, so the same datastore always gives the same plan.
 
 mod bgp;
+mod changes;
 mod engine;
 mod parameters;
 mod policy;

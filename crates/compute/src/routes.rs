@@ -9,6 +9,7 @@ use tortie_model::key::AffinityType;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool, Node, NodeAddressType};
 use tortie_plan::{Route, Update};
 
+use crate::changes::Changes;
 use crate::workloads::Name;
 
 /// Which routes are this node's to write.
@@ -47,8 +48,9 @@ struct Addresses {
     v6: Option<IpNet>,
 }
 
+/// Which nodes use the addresses of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Owned {
+struct BlockUse {
     owner: Option<String>,
     /// Addresses that another node than the owner uses.
     borrowed: Vec<(IpAddr, String)>,
@@ -69,7 +71,7 @@ pub(crate) struct Routes {
     policy: Policy,
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<String, Addresses>,
-    blocks: BTreeMap<IpNet, Owned>,
+    blocks: BTreeMap<IpNet, BlockUse>,
     /// Workloads of other nodes, as long as they have routes of their own.
     remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
     /// Of BGP peers.
@@ -80,7 +82,7 @@ pub(crate) struct Routes {
     /// Per destination, in the order of sources: the last is the most specific.
     offers: BTreeMap<IpNet, Vec<(Source, Route)>>,
     offered: BTreeMap<Source, Vec<IpNet>>,
-    told: BTreeMap<IpNet, Route>,
+    in_plan: BTreeMap<IpNet, Route>,
 }
 
 impl Routes {
@@ -206,13 +208,8 @@ impl Routes {
     }
 
     /// What changed since the last time. Addresses of local workloads have no route here: they are the workload's.
-    pub fn flush(
-        &mut self,
-        moved: BTreeSet<IpAddr>,
-        is_local: impl Fn(IpAddr) -> bool,
-        removed: &mut Vec<Update>,
-        added: &mut Vec<Update>,
-    ) {
+    pub fn flush(&mut self, moved: BTreeSet<IpAddr>, is_local: impl Fn(IpAddr) -> bool) -> Changes {
+        let mut changes = Changes::default();
         let mut nets: BTreeSet<IpNet> = moved.into_iter().map(IpNet::from).collect();
         for source in std::mem::take(&mut self.changed) {
             let wanted = self.wanted(&source);
@@ -242,14 +239,15 @@ impl Routes {
             let route = self.offers.get(&net).and_then(|offers| offers.last()).map(|(_, route)| *route);
             let route = route.filter(|_| !single || !is_local(net.addr()));
             match route {
-                Some(route) if self.told.get(&net) != Some(&route) => {
-                    self.told.insert(net, route);
-                    added.push(Update::Route(net, Some(route)));
+                Some(route) if self.in_plan.get(&net) != Some(&route) => {
+                    self.in_plan.insert(net, route);
+                    changes.added.push(Update::Route(net, Some(route)));
                 }
-                None if self.told.remove(&net).is_some() => removed.push(Update::Route(net, None)),
+                None if self.in_plan.remove(&net).is_some() => changes.removed.push(Update::Route(net, None)),
                 _ => {}
             }
         }
+        changes
     }
 
     fn wanted(&self, source: &Source) -> BTreeMap<IpNet, Route> {
@@ -389,7 +387,7 @@ fn addresses_of(node: &Node) -> Addresses {
     found
 }
 
-fn read_block(block: &Block) -> Owned {
+fn read_block(block: &Block) -> BlockUse {
     let owner = match block.owner() {
         Some((AffinityType::Host, host)) => Some(host.to_owned()),
         Some((AffinityType::Virtual, _)) | None => None,
@@ -405,7 +403,7 @@ fn read_block(block: &Block) -> Owned {
             borrowed.push((address, node.clone()));
         }
     }
-    Owned { owner, borrowed }
+    BlockUse { owner, borrowed }
 }
 
 fn address_at(cidr: IpNet, ordinal: usize) -> Option<IpAddr> {

@@ -11,11 +11,11 @@ const FOR_ALL: &str = "default";
 #[derive(Debug, Default)]
 pub(crate) struct ServiceRanges {
     wanted: BTreeSet<IpNet>,
-    told: BTreeSet<IpNet>,
+    in_plan: BTreeSet<IpNet>,
 }
 
 impl ServiceRanges {
-    /// What cannot be used counts as absent, and is told why.
+    /// What cannot be used counts as absent, and is in_plan why.
     pub fn put(&mut self, configuration: &BGPConfiguration) -> Result<(), String> {
         if configuration.metadata.name != FOR_ALL {
             return Ok(());
@@ -36,8 +36,8 @@ impl ServiceRanges {
     }
 
     pub fn flush(&mut self) -> Option<Update> {
-        (self.wanted != self.told).then(|| {
-            self.told.clone_from(&self.wanted);
+        (self.wanted != self.in_plan).then(|| {
+            self.in_plan.clone_from(&self.wanted);
             Update::ServiceRanges(self.wanted.clone())
         })
     }

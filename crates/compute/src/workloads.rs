@@ -1,5 +1,6 @@
 //! The workloads of this node: which interface leads to which addresses.
 
+use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
@@ -14,9 +15,19 @@ pub(crate) struct Workloads {
     /// Who claims an interface; the first has it, the others wait.
     claims: BTreeMap<String, BTreeSet<(WorkloadId, Name)>>,
     changed: BTreeSet<String>,
-    told: BTreeMap<WorkloadId, (Name, Workload)>,
-    /// Addresses of told workloads, counted, since two may claim the same.
+    in_plan: BTreeMap<WorkloadId, (Name, Workload)>,
+    /// Addresses of the workloads in the plan, counted, since two may claim the same.
     addresses: BTreeMap<IpAddr, usize>,
+}
+
+/// What a flush changes.
+#[derive(Debug, Default)]
+pub(crate) struct WorkloadChanges {
+    pub plan: Changes,
+    /// The addresses it concerns.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Which endpoints have an interface now, and which have none any more.
+    pub wired: Vec<(Name, bool)>,
 }
 
 /// What an endpoint of this node asks for, or why it cannot be had.
@@ -86,7 +97,7 @@ impl Workloads {
     }
 
     pub fn len(&self) -> usize {
-        self.told.len()
+        self.in_plan.len()
     }
 
     pub fn has_address(&self, address: IpAddr) -> bool {
@@ -98,18 +109,13 @@ impl Workloads {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
     }
 
-    /// What changed in the plan since the last time; returns the addresses it concerns, and which endpoints have an
-    /// interface now and which have none any more.
-    pub fn flush(
-        &mut self,
-        removed: &mut Vec<Update>,
-        added: &mut Vec<Update>,
-    ) -> (BTreeSet<IpAddr>, Vec<(Name, bool)>) {
-        let (mut concerned, mut wired) = (BTreeSet::new(), Vec::new());
+    /// What changed in the plan since the last time.
+    pub fn flush(&mut self) -> WorkloadChanges {
+        let mut changes = WorkloadChanges::default();
         let mut wanted: BTreeMap<WorkloadId, (Name, Workload)> = BTreeMap::new();
         let mut stale: BTreeSet<WorkloadId> = BTreeSet::new();
         let changed = std::mem::take(&mut self.changed);
-        for (id, (_, workload)) in &self.told {
+        for (id, (_, workload)) in &self.in_plan {
             if changed.contains(&workload.interface) {
                 stale.insert(id.clone());
             }
@@ -123,28 +129,28 @@ impl Workloads {
             }
         }
         for id in stale.iter().filter(|id| !wanted.contains_key(id)) {
-            if let Some((name, old)) = self.told.remove(id) {
-                self.forget(&old, &mut concerned);
-                wired.push((name, false));
-                removed.push(Update::Workload(id.clone(), None));
+            if let Some((name, old)) = self.in_plan.remove(id) {
+                self.forget(&old, &mut changes.addresses);
+                changes.wired.push((name, false));
+                changes.plan.removed.push(Update::Workload(id.clone(), None));
             }
         }
         for (id, (name, workload)) in wanted {
-            wired.push((name.clone(), true));
-            if self.told.get(&id).is_some_and(|(_, told)| *told == workload) {
+            changes.wired.push((name.clone(), true));
+            if self.in_plan.get(&id).is_some_and(|(_, in_plan)| *in_plan == workload) {
                 continue;
             }
-            if let Some((_, old)) = self.told.remove(&id) {
-                self.forget(&old, &mut concerned);
+            if let Some((_, old)) = self.in_plan.remove(&id) {
+                self.forget(&old, &mut changes.addresses);
             }
             for address in &workload.addresses {
                 *self.addresses.entry(*address).or_default() += 1;
-                concerned.insert(*address);
+                changes.addresses.insert(*address);
             }
-            added.push(Update::Workload(id.clone(), Some(workload.clone())));
-            self.told.insert(id, (name, workload));
+            changes.plan.added.push(Update::Workload(id.clone(), Some(workload.clone())));
+            self.in_plan.insert(id, (name, workload));
         }
-        (concerned, wired)
+        changes
     }
 
     fn forget(&mut self, old: &Workload, concerned: &mut BTreeSet<IpAddr>) {

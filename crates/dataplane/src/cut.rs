@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::evaluate::{Index, Outcome, Packet};
-use tortie_plan::{Direction, Guard, Plan, PolicyId, Rule, SetId, Update, WorkloadId};
+use tortie_plan::{Direction, Plan, PolicyId, Rule, SetId, Update, WorkloadId, WorkloadPolicy};
 
 /// Between two looks at all connections: policy may change more often.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) struct Cutter {
 #[derive(Default)]
 struct News {
     everything: bool,
-    guards: BTreeSet<WorkloadId>,
+    workload_policies: BTreeSet<WorkloadId>,
     policies: BTreeSet<PolicyId>,
     profiles: BTreeSet<String>,
     sets: BTreeSet<SetId>,
@@ -37,8 +37,9 @@ struct News {
 
 impl News {
     fn any(&self) -> bool {
-        let News { everything, guards, policies, profiles, sets } = self;
-        let none = guards.is_empty() && policies.is_empty() && profiles.is_empty() && sets.is_empty();
+        let News { everything, workload_policies, policies, profiles, sets } = self;
+        let none =
+            workload_policies.is_empty() && policies.is_empty() && profiles.is_empty() && sets.is_empty();
         *everything || !none
     }
 }
@@ -49,7 +50,7 @@ impl Cutter {
             sets: plan.sets.clone(),
             policies: plan.policies.clone(),
             profiles: plan.profiles.clone(),
-            guards: plan.guards.clone(),
+            workload_policies: plan.workload_policies.clone(),
             ..Plan::default()
         };
         self.news.everything = true;
@@ -57,7 +58,7 @@ impl Cutter {
 
     pub fn apply(&mut self, update: &Update) {
         match update {
-            Update::Guard(id, _) => drop(self.news.guards.insert(id.clone())),
+            Update::WorkloadPolicy(id, _) => drop(self.news.workload_policies.insert(id.clone())),
             Update::Policy(id, _) => drop(self.news.policies.insert(id.clone())),
             Update::Profile(name, _) => drop(self.news.profiles.insert(name.clone())),
             Update::Set(id, _) | Update::Members { set: id, .. } => drop(self.news.sets.insert(id.clone())),
@@ -89,9 +90,9 @@ impl Cutter {
 /// The workloads that flows can be of.
 struct Parties<'p> {
     index: Index<'p>,
-    by_address: HashMap<IpAddr, Vec<&'p Guard>>,
+    by_address: HashMap<IpAddr, Vec<&'p WorkloadPolicy>>,
     /// Those that may use sources that are not their own.
-    with_nets: Vec<&'p Guard>,
+    with_nets: Vec<&'p WorkloadPolicy>,
     /// Interfaces of those for whom something changed.
     concerned: HashSet<&'p str>,
 }
@@ -117,10 +118,10 @@ impl<'p> Parties<'p> {
             })
             .map(|(name, _)| name)
             .collect();
-        let is_concerned = |id: &WorkloadId, guard: &Guard| {
+        let is_concerned = |id: &WorkloadId, guard: &WorkloadPolicy| {
             let mut named = guard.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress));
             news.everything
-                || news.guards.contains(id)
+                || news.workload_policies.contains(id)
                 || named.any(|id| policies.contains(id))
                 || guard.profiles.iter().any(|name| profiles.contains(name))
         };
@@ -130,7 +131,7 @@ impl<'p> Parties<'p> {
             with_nets: Vec::new(),
             concerned: HashSet::new(),
         };
-        for (id, guard) in &plan.guards {
+        for (id, guard) in &plan.workload_policies {
             if is_concerned(id, guard) {
                 parties.concerned.insert(&guard.interface);
             }
@@ -148,8 +149,9 @@ impl<'p> Parties<'p> {
         let by_address = |address| self.by_address.get(&address).map(Vec::as_slice).unwrap_or_default();
         let mut senders = by_address(packet.source).to_vec();
         if senders.is_empty() {
-            let may_send =
-                |guard: &&&Guard| guard.allowed_sources.iter().any(|net| net.contains(&packet.source));
+            let may_send = |guard: &&&WorkloadPolicy| {
+                guard.allowed_sources.iter().any(|net| net.contains(&packet.source))
+            };
             senders.extend(self.with_nets.iter().filter(may_send));
         }
         let receivers = if host.contains(&packet.source) { &[] } else { by_address(packet.destination) };
@@ -158,12 +160,17 @@ impl<'p> Parties<'p> {
     }
 
     /// Where several workloads claim an address it is not known whose flow it is: all of them have to agree.
-    fn all_deny(&self, guards: &[&'p Guard], direction: Direction, packet: &Packet) -> bool {
-        let denies = |guard: &&'p Guard| {
+    fn all_deny(
+        &self,
+        workload_policies: &[&'p WorkloadPolicy],
+        direction: Direction,
+        packet: &Packet,
+    ) -> bool {
+        let denies = |guard: &&'p WorkloadPolicy| {
             !guard.up || self.index.workload(guard, direction, packet, None).outcome == Outcome::Deny
         };
-        guards.iter().any(|guard| self.concerned.contains(guard.interface.as_str()))
-            && guards.iter().all(denies)
+        workload_policies.iter().any(|guard| self.concerned.contains(guard.interface.as_str()))
+            && workload_policies.iter().all(denies)
     }
 }
 
@@ -193,12 +200,12 @@ mod tests {
     /// One may do everything, nobody may reach two.
     fn cutter() -> Cutter {
         let open = vec![Rule::new(Action::Allow)];
-        let guard = |interface: &str, own: &str| Guard {
+        let guard = |interface: &str, own: &str| WorkloadPolicy {
             interface: interface.into(),
             up: true,
             addresses: vec![address(own)],
             profiles: vec!["open".into()],
-            ..Guard::default()
+            ..WorkloadPolicy::default()
         };
         let mut two = guard("cali2", "10.0.0.2");
         let ingress = vec![policy()];
@@ -206,7 +213,7 @@ mod tests {
         let mut plan = Plan::default();
         plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
         plan.policies.insert(policy(), Arc::default());
-        plan.guards.extend([(id("one"), guard("cali1", "10.0.0.1")), (id("two"), two)]);
+        plan.workload_policies.extend([(id("one"), guard("cali1", "10.0.0.1")), (id("two"), two)]);
         let mut cutter = Cutter::default();
         cutter.replace(&plan);
         cutter
@@ -232,7 +239,10 @@ mod tests {
         let mut cutter = cutter();
         cutter.news = News::default();
         assert!(!cutter.is_due(Duration::ZERO));
-        cutter.apply(&Update::Guard(id("one"), cutter.plan.guards.get(&id("one")).cloned()));
+        cutter.apply(&Update::WorkloadPolicy(
+            id("one"),
+            cutter.plan.workload_policies.get(&id("one")).cloned(),
+        ));
         assert!(cutter.is_due(Duration::ZERO));
         assert!(!denied(&cutter, &packet("198.51.100.1", "10.0.0.2")));
         cutter.apply(&Update::Policy(policy(), Some(Arc::default())));
@@ -242,21 +252,21 @@ mod tests {
     #[test]
     fn a_shared_address_is_cut_only_if_all_deny() {
         let mut cutter = cutter();
-        let mut twin = cutter.plan.guards[&id("one")].clone();
+        let mut twin = cutter.plan.workload_policies[&id("one")].clone();
         (twin.interface, twin.addresses) = ("cali3".into(), vec![address("10.0.0.2")]);
-        cutter.apply(&Update::Guard(id("twin"), Some(twin.clone())));
+        cutter.apply(&Update::WorkloadPolicy(id("twin"), Some(twin.clone())));
         assert!(!denied(&cutter, &packet("10.0.0.1", "10.0.0.2")));
         twin.up = false;
-        cutter.apply(&Update::Guard(id("twin"), Some(twin)));
+        cutter.apply(&Update::WorkloadPolicy(id("twin"), Some(twin)));
         assert!(denied(&cutter, &packet("10.0.0.1", "10.0.0.2")));
     }
 
     #[test]
     fn sources_that_are_lent_to_a_workload_are_its_own() {
         let mut cutter = cutter();
-        let mut one = cutter.plan.guards[&id("one")].clone();
+        let mut one = cutter.plan.workload_policies[&id("one")].clone();
         (one.allowed_sources, one.up) = (vec!["203.0.113.0/24".parse().unwrap()], false);
-        cutter.apply(&Update::Guard(id("one"), Some(one)));
+        cutter.apply(&Update::WorkloadPolicy(id("one"), Some(one)));
         assert!(denied(&cutter, &packet("203.0.113.7", "198.51.100.1")));
         assert!(!denied(&cutter, &packet("203.0.112.7", "198.51.100.1")));
     }

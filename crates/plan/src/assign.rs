@@ -1,4 +1,4 @@
-//! Which host endpoint guards which interface.
+//! Which host endpoint workload_policies which interface.
 
 use crate::endpoint::HostEndpoint;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ impl Assignment {
     }
 }
 
-/// Names decide where several could guard the same interface: the smallest does. `interfaces` are those that do not lead
+/// Names decide where several could workload_policy the same interface: the smallest does. `interfaces` are those that do not lead
 /// to workloads, with their addresses.
 pub fn assign(
     endpoints: &BTreeMap<String, HostEndpoint>,

@@ -1,7 +1,7 @@
 //! The plan as a whole, and the changes it is made of.
 
 use crate::bgp::Bgp;
-use crate::endpoint::{Guard, HostEndpoint};
+use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Policy, PolicyId, Profile};
 use crate::set::{Member, SetId, SetKind};
 use crate::workload::{Learnt, Route, Workload, WorkloadId};
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Everything a node must have in its kernel. What guards and policies refer to is in it too.
+/// Everything a node must have in its kernel. What it refers to is in it too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workloads: BTreeMap<WorkloadId, Workload>,
@@ -21,7 +21,7 @@ pub struct Plan {
     pub sets: BTreeMap<SetId, Set>,
     pub policies: BTreeMap<PolicyId, Arc<Policy>>,
     pub profiles: BTreeMap<String, Arc<Profile>>,
-    pub guards: BTreeMap<WorkloadId, Guard>,
+    pub workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     pub host_endpoints: BTreeMap<String, HostEndpoint>,
     /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
     /// would go round between the node and its router.
@@ -37,7 +37,7 @@ pub struct Set {
 }
 
 /// One change to a plan; `None` takes away. The updates of one flush belong together: in between, a policy may name a
-/// set that a later one brings, or goes before the guard that names it.
+/// set that a later one brings, or goes before the endpoint that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     Workload(WorkloadId, Option<Workload>),
@@ -54,7 +54,7 @@ pub enum Update {
     },
     Policy(PolicyId, Option<Arc<Policy>>),
     Profile(String, Option<Arc<Profile>>),
-    Guard(WorkloadId, Option<Guard>),
+    WorkloadPolicy(WorkloadId, Option<WorkloadPolicy>),
     HostEndpoint(String, Option<HostEndpoint>),
     ServiceRanges(BTreeSet<IpNet>),
     Bgp(Arc<Bgp>),
@@ -86,10 +86,27 @@ impl Plan {
             }
             Update::Policy(id, policy) => put(&mut self.policies, id, policy),
             Update::Profile(name, profile) => put(&mut self.profiles, name, profile),
-            Update::Guard(id, guard) => put(&mut self.guards, id, guard),
+            Update::WorkloadPolicy(id, workload_policy) => {
+                put(&mut self.workload_policies, id, workload_policy)
+            }
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
             Update::ServiceRanges(ranges) => self.service_ranges = ranges,
             Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rule, RuleIndex};
+
+    /// Plans hold many of these: a field more in one of them is a decision.
+    #[test]
+    fn hot_structures_keep_their_sizes() {
+        assert_eq!(size_of::<Member>(), 22, "a member of a set");
+        assert_eq!(size_of::<(IpNet, Route)>(), 35, "a route");
+        assert_eq!(size_of::<Rule>(), 504, "a rule");
+        assert_eq!(size_of::<RuleIndex>(), 4);
     }
 }

@@ -32,9 +32,9 @@ impl Tier {
     }
 }
 
-/// What guards a local workload. Its interface drops everything while this is not in the kernel.
+/// The policy of a local workload. Its interface drops everything while this is not in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct WorkloadPolicy {
     pub interface: String,
     /// An endpoint that is administratively down passes nothing.
     pub up: bool,

@@ -17,7 +17,7 @@ mod workload;
 
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
-pub use endpoint::{EndpointId, Guard, HostEndpoint, Tier, TierEnd};
+pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,

@@ -3,17 +3,15 @@
 //! Most policies of a cluster concern no endpoint of this node: their rules are read again when they do. As they come, they
 //! would take ten times the memory.
 
-use super::texts::Texts;
+use super::ids::RulesId;
+use super::interner::Interner;
 use tortie_model::kinds::Rule;
-
-/// Names the rules of a policy or profile, both directions.
-pub(super) type RulesId = u32;
 
 #[derive(Debug, Default)]
 pub(super) struct Archive {
-    texts: Texts,
-    /// Room to write in.
-    draft: Vec<u8>,
+    interner: Interner<RulesId>,
+    /// A buffer, kept for the next rules.
+    scratch: Vec<u8>,
 }
 
 /// What is in nearly every rule. Each is written as one byte that JSON never has, its place in the list; longer ones come
@@ -40,21 +38,21 @@ const PHRASES: [&str; 16] = [
 impl Archive {
     /// Files rules; they have one holder more.
     pub fn keep(&mut self, ingress: &[Rule], egress: &[Rule]) -> RulesId {
-        self.draft.clear();
+        self.scratch.clear();
         // Writing to memory does not fail, and what a rule holds has a form in JSON.
-        serde_json::to_writer(&mut self.draft, &(ingress, egress)).unwrap_or_default();
-        shorten(&mut self.draft);
+        serde_json::to_writer(&mut self.scratch, &(ingress, egress)).unwrap_or_default();
+        shorten(&mut self.scratch);
         // It was text, and the phrases are whole.
-        self.texts.hold(std::str::from_utf8(&self.draft).unwrap_or_default())
+        self.interner.hold(std::str::from_utf8(&self.scratch).unwrap_or_default())
     }
 
     pub fn release(&mut self, id: RulesId) {
-        self.texts.release(id);
+        self.interner.release(id);
     }
 
     /// Ingress and egress.
     pub fn read(&self, id: RulesId) -> Result<(Vec<Rule>, Vec<Rule>), String> {
-        serde_json::from_slice(&lengthen(self.texts.get(id))).map_err(|error| error.to_string())
+        serde_json::from_slice(&lengthen(self.interner.get(id))).map_err(|error| error.to_string())
     }
 }
 
@@ -121,7 +119,7 @@ mod tests {
         let rules = [rule(Action::Allow, "", "projectcalico.org/name == 'customer-12345'")];
         let one = archive.keep(&rules, &[]);
         assert_eq!(archive.keep(&rules, &[]), one);
-        assert!(archive.texts.get(one).len() < 40);
+        assert!(archive.interner.get(one).len() < 40);
         archive.release(one);
         assert_eq!(archive.read(one), Ok((rules.to_vec(), Vec::new())));
     }

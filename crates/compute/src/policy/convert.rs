@@ -1,7 +1,8 @@
 //! From rules as people write them to rules as a node enforces them: selectors, named ports and services become sets.
 
-use super::archive::{Archive, RulesId};
-use super::sets::{Contents, Need};
+use super::archive::Archive;
+use super::ids::RulesId;
+use super::sets::{Contents, NeededSet};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tortie_plan::{Action, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, SetI
 pub(super) struct Converted {
     pub ingress: Vec<Rule>,
     pub egress: Vec<Rule>,
-    pub needs: Box<[Arc<Need>]>,
+    pub needs: Box<[Arc<NeededSet>]>,
 }
 
 /// Converts rules of the archive.
@@ -24,7 +25,7 @@ pub(super) struct Converted {
 pub(super) struct Converter<'a> {
     pub archive: &'a Archive,
     /// The set of a selector, if there is one already.
-    pub known: &'a dyn Fn(&Selector) -> Option<Arc<Need>>,
+    pub known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
 }
 
 impl Converter<'_> {
@@ -49,8 +50,8 @@ impl Converted {
 /// Converts the rules of one policy or profile, and collects the sets they need.
 struct Conversion<'a> {
     namespace: &'a str,
-    known: &'a dyn Fn(&Selector) -> Option<Arc<Need>>,
-    needs: Vec<Arc<Need>>,
+    known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
+    needs: Vec<Arc<NeededSet>>,
 }
 
 impl Conversion<'_> {
@@ -168,7 +169,7 @@ impl Conversion<'_> {
 
     fn need(&mut self, id: &str, of: Contents) -> SetId {
         let id = SetId::new(id);
-        self.needs.push(Arc::new(Need { id: id.clone(), of }));
+        self.needs.push(Arc::new(NeededSet { id: id.clone(), of }));
         id
     }
 }
@@ -203,8 +204,8 @@ fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
     Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
 }
 
-fn nets(texts: &[String]) -> Result<Vec<IpNet>, String> {
-    texts.iter().map(|text| net(text).ok_or_else(|| format!("{text:?} is not a CIDR"))).collect()
+fn nets(interner: &[String]) -> Result<Vec<IpNet>, String> {
+    interner.iter().map(|text| net(text).ok_or_else(|| format!("{text:?} is not a CIDR"))).collect()
 }
 
 /// A net, or an address as the net of it alone.

@@ -2,57 +2,58 @@
 //!
 //! Pods of one make have the same label keys and differ in the values, so the keys are kept once for all of them.
 
+use super::ids::{Id, KeyListId, LabelSetId, Symbol, nothing};
+use super::interner::Interner;
 use super::pool::Pool;
-use super::texts::Texts;
-use super::words::Word;
 
-pub(super) type Label = (Word, Word);
-pub(super) type LabelsId = u32;
+pub(super) type Label = (Symbol, Symbol);
 
 #[derive(Debug, Default)]
 pub(super) struct LabelSets {
-    keys: Pool<Box<[Word]>>,
-    /// The name of the keys, then a value for each of them.
-    sets: Pool<Box<[Word]>>,
-    /// Room to write in.
-    draft: Vec<Word>,
+    keys: Pool<KeyListId, Box<[Symbol]>>,
+    /// The id of the keys, then a symbol for the value of each of them: in one allocation, since there are millions.
+    sets: Pool<LabelSetId, Box<[u32]>>,
+    /// Buffers, kept for the next set.
+    scratch_keys: Vec<Symbol>,
+    scratch: Vec<u32>,
 }
 
 impl LabelSets {
-    /// The name of a set, with one holder more. The labels are sorted; the set holds their words.
-    pub fn hold(&mut self, texts: &mut Texts, labels: &[Label]) -> LabelsId {
-        let LabelSets { keys, sets, draft } = self;
-        draft.clear();
-        draft.extend(labels.iter().map(|(key, _)| *key));
-        let of_keys = keys.hold(&draft[..], || draft[..].into());
+    /// The id of a set, with one holder more. The labels are sorted; the set holds their symbols.
+    pub fn hold(&mut self, interner: &mut Interner<Symbol>, labels: &[Label]) -> LabelSetId {
+        let LabelSets { keys, sets, scratch_keys, scratch } = self;
+        scratch_keys.clear();
+        scratch_keys.extend(labels.iter().map(|(key, _)| *key));
+        let of_keys = keys.hold(&scratch_keys[..], || scratch_keys[..].into());
         if keys.holders(of_keys) == 1 {
-            draft.iter().for_each(|key| texts.hold_again(*key));
+            scratch_keys.iter().for_each(|key| interner.hold_again(*key));
         }
-        draft.clear();
-        draft.push(of_keys);
-        draft.extend(labels.iter().map(|(_, value)| *value));
-        let id = sets.hold(&draft[..], || draft[..].into());
+        scratch.clear();
+        scratch.push(of_keys.number());
+        scratch.extend(labels.iter().map(|(_, value)| value.number()));
+        let id = sets.hold(&scratch[..], || scratch[..].into());
         if sets.holders(id) == 1 {
-            draft.iter().skip(1).for_each(|value| texts.hold_again(*value));
+            labels.iter().for_each(|(_, value)| interner.hold_again(*value));
         } else {
             keys.release(of_keys);
         }
         id
     }
 
-    pub fn release(&mut self, texts: &mut Texts, id: LabelsId) {
+    pub fn release(&mut self, interner: &mut Interner<Symbol>, id: LabelSetId) {
         let Some(set) = self.sets.release(id) else { return };
         let Some((of_keys, values)) = set.split_first() else { return };
-        values.iter().for_each(|value| texts.release(*value));
-        let keys = self.keys.release(*of_keys).unwrap_or_default();
-        keys.iter().for_each(|key| texts.release(*key));
+        values.iter().for_each(|value| interner.release(Symbol::new(*value)));
+        let keys = self.keys.release(KeyListId::new(*of_keys)).unwrap_or_default();
+        keys.iter().for_each(|key| interner.release(*key));
     }
 
-    pub fn get(&self, id: LabelsId) -> impl Iterator<Item = Label> {
+    pub fn get(&self, id: LabelSetId) -> impl Iterator<Item = Label> {
+        let set = self.sets.get(id).and_then(|set| set.split_first());
         let (of_keys, values) =
-            self.sets.get(id).and_then(|set| set.split_first()).unwrap_or((&u32::MAX, &[]));
-        let keys = self.keys.get(*of_keys).map_or(&[][..], AsRef::as_ref);
-        keys.iter().copied().zip(values.iter().copied())
+            set.map_or((nothing(), &[][..]), |(keys, values)| (KeyListId::new(*keys), values));
+        let keys = self.keys.get(of_keys).map_or(&[][..], AsRef::as_ref);
+        keys.iter().copied().zip(values.iter().copied().map(Symbol::new))
     }
 }
 
@@ -61,29 +62,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_hold_their_words_as_long_as_somebody_holds_them() {
-        let (mut texts, mut sets) = (Texts::default(), LabelSets::default());
-        let hold = |texts: &mut Texts, sets: &mut LabelSets, labels: &[(&str, &str)]| {
+    fn sets_hold_their_symbols_as_long_as_somebody_holds_them() {
+        let (mut interner, mut sets) = (Interner::default(), LabelSets::default());
+        let hold = |interner: &mut Interner<Symbol>, sets: &mut LabelSets, labels: &[(&str, &str)]| {
             let mut labels: Vec<Label> =
-                labels.iter().map(|(key, value)| (texts.intern(key), texts.intern(value))).collect();
+                labels.iter().map(|(key, value)| (interner.intern(key), interner.intern(value))).collect();
             labels.sort_unstable();
-            let id = sets.hold(texts, &labels);
+            let id = sets.hold(interner, &labels);
             assert!(sets.get(id).eq(labels));
             id
         };
-        let one = hold(&mut texts, &mut sets, &[("app", "web"), ("run", "a")]);
-        let other = hold(&mut texts, &mut sets, &[("app", "web"), ("run", "b")]);
+        let one = hold(&mut interner, &mut sets, &[("app", "web"), ("run", "a")]);
+        let other = hold(&mut interner, &mut sets, &[("app", "web"), ("run", "b")]);
         assert_ne!(one, other);
-        assert_eq!(hold(&mut texts, &mut sets, &[("app", "web"), ("run", "a")]), one);
+        assert_eq!(hold(&mut interner, &mut sets, &[("app", "web"), ("run", "a")]), one);
         assert_eq!(sets.keys.len(), 1);
-        sets.release(&mut texts, one);
-        assert!(texts.find("a").is_some());
-        sets.release(&mut texts, one);
-        assert_eq!((texts.find("a"), texts.find("b").is_some()), (None, true));
+        sets.release(&mut interner, one);
+        assert!(interner.find("a").is_some());
+        sets.release(&mut interner, one);
+        assert_eq!((interner.find("a"), interner.find("b").is_some()), (None, true));
         assert_eq!(sets.get(one).count(), 0);
-        sets.release(&mut texts, other);
-        assert_eq!((texts.find("app"), texts.find("run"), texts.find("web")), (None, None, None));
-        let none = hold(&mut texts, &mut sets, &[]);
+        sets.release(&mut interner, other);
+        assert_eq!((interner.find("app"), interner.find("run"), interner.find("web")), (None, None, None));
+        let none = hold(&mut interner, &mut sets, &[]);
         assert_eq!(sets.get(none).count(), 0);
     }
 }

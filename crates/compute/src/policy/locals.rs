@@ -1,28 +1,28 @@
-//! The endpoints of this node: which policies apply to each, in which order.
+//! The endpoints of this node: which policies apply to each, in order.
 
-use super::ids::Ids;
-use super::items::ItemId;
-use super::words::ClassId;
+use super::id_set::IdSet;
+use super::ids::{ClassId, LabelledId, PolicySlot, SelectorId};
+use crate::changes::Changes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{EndpointId, Guard, HostEndpoint, PolicyId, Tier, TierEnd, Update, WorkloadId};
+use tortie_plan::{EndpointId, HostEndpoint, PolicyId, Tier, TierEnd, Update, WorkloadId, WorkloadPolicy};
 
 /// The policies of one tier, by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layer {
+pub(super) struct TierPolicies {
     pub tier: String,
     pub end: TierEnd,
-    pub ingress: Vec<u32>,
-    pub egress: Vec<u32>,
+    pub ingress: Vec<PolicySlot>,
+    pub egress: Vec<PolicySlot>,
 }
 
 /// What applies to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Layers {
-    pub normal: Vec<Layer>,
-    pub forward: Vec<Layer>,
-    pub untracked: Vec<Layer>,
-    pub pre_dnat: Vec<Layer>,
+pub(super) struct AppliedTiers {
+    pub normal: Vec<TierPolicies>,
+    pub forward: Vec<TierPolicies>,
+    pub untracked: Vec<TierPolicies>,
+    pub pre_dnat: Vec<TierPolicies>,
 }
 
 /// The same with the names of the policies.
@@ -36,21 +36,22 @@ struct Tiers {
 
 /// What applies to all endpoints that the same selectors match.
 struct Answer<'a> {
-    matched: &'a Ids,
-    layers: Layers,
+    matched: &'a IdSet<SelectorId>,
+    applied: AppliedTiers,
+    /// Made when the first endpoint needs it.
     tiers: Option<Tiers>,
 }
 
 /// An endpoint without the tiers, which are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Frame {
-    Workload(WorkloadId, Guard),
+pub(super) enum EndpointBase {
+    Workload(WorkloadId, WorkloadPolicy),
     Host(String, HostEndpoint),
 }
 
 #[derive(Debug)]
 pub(super) struct Local {
-    pub frame: Frame,
+    pub base: EndpointBase,
     /// Whether it is in the plan; an endpoint whose interface belongs to another one is not.
     pub wired: bool,
     /// The class it counts for.
@@ -61,36 +62,39 @@ pub(super) struct Local {
 
 #[derive(Debug, Default)]
 pub(super) struct Locals {
-    pub all: HashMap<ItemId, Local>,
-    pub of_class: HashMap<ClassId, Ids>,
-    pub by_id: BTreeMap<EndpointId, ItemId>,
+    pub all: HashMap<LabelledId, Local>,
+    pub of_class: HashMap<ClassId, IdSet<LabelledId>>,
+    pub by_id: BTreeMap<EndpointId, LabelledId>,
     /// To be looked at again.
     pub stale: BTreeSet<EndpointId>,
-    pub told: BTreeMap<EndpointId, (Frame, Layers)>,
+    pub in_plan: BTreeMap<EndpointId, (EndpointBase, AppliedTiers)>,
 }
 
-impl Frame {
+impl EndpointBase {
     pub fn profiles(&self) -> &[String] {
         match self {
-            Frame::Workload(_, guard) => &guard.profiles,
-            Frame::Host(_, endpoint) => &endpoint.profiles,
+            EndpointBase::Workload(_, policy) => &policy.profiles,
+            EndpointBase::Host(_, endpoint) => &endpoint.profiles,
         }
     }
 
     /// Host endpoints have more than one list of policies, workloads only the first.
-    fn fit(&self, layers: &Layers) -> Layers {
+    fn fit(&self, applied: &AppliedTiers) -> AppliedTiers {
         match self {
-            Frame::Workload(..) => Layers { normal: layers.normal.clone(), ..Layers::default() },
-            Frame::Host(..) => layers.clone(),
+            EndpointBase::Workload(..) => {
+                AppliedTiers { normal: applied.normal.clone(), ..AppliedTiers::default() }
+            }
+            EndpointBase::Host(..) => applied.clone(),
         }
     }
 
     fn update(&self, tiers: &Tiers) -> Update {
         match self {
-            Frame::Workload(id, guard) => {
-                Update::Guard(id.clone(), Some(Guard { tiers: tiers.normal.clone(), ..guard.clone() }))
-            }
-            Frame::Host(id, endpoint) => {
+            EndpointBase::Workload(id, policy) => Update::WorkloadPolicy(
+                id.clone(),
+                Some(WorkloadPolicy { tiers: tiers.normal.clone(), ..policy.clone() }),
+            ),
+            EndpointBase::Host(id, endpoint) => {
                 let endpoint = HostEndpoint {
                     tiers: tiers.normal.clone(),
                     forward: tiers.forward.clone(),
@@ -105,27 +109,27 @@ impl Frame {
 
     pub fn id(&self) -> EndpointId {
         match self {
-            Frame::Workload(id, _) => EndpointId::Workload(id.clone()),
-            Frame::Host(name, _) => EndpointId::Host(name.clone()),
+            EndpointBase::Workload(id, _) => EndpointId::Workload(id.clone()),
+            EndpointBase::Host(name, _) => EndpointId::Host(name.clone()),
         }
     }
 }
 
 impl Tiers {
-    fn of(layers: &Layers, name: &impl Fn(u32) -> Option<PolicyId>) -> Tiers {
-        let tiers = |layers: &[Layer]| layers.iter().map(|layer| layer.tier(name)).collect();
+    fn of(applied: &AppliedTiers, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> Tiers {
+        let tiers = |tiers: &[TierPolicies]| tiers.iter().map(|tier| tier.tier(name)).collect();
         Tiers {
-            normal: tiers(&layers.normal),
-            forward: tiers(&layers.forward),
-            untracked: tiers(&layers.untracked),
-            pre_dnat: tiers(&layers.pre_dnat),
+            normal: tiers(&applied.normal),
+            forward: tiers(&applied.forward),
+            untracked: tiers(&applied.untracked),
+            pre_dnat: tiers(&applied.pre_dnat),
         }
     }
 }
 
-impl Layer {
-    fn tier(&self, name: &impl Fn(u32) -> Option<PolicyId>) -> Tier {
-        let names = |policies: &[u32]| policies.iter().filter_map(|policy| name(*policy)).collect();
+impl TierPolicies {
+    fn tier(&self, name: &impl Fn(PolicySlot) -> Option<PolicyId>) -> Tier {
+        let names = |policies: &[PolicySlot]| policies.iter().filter_map(|policy| name(*policy)).collect();
         Tier {
             name: self.tier.clone(),
             end: self.end,
@@ -136,34 +140,33 @@ impl Layer {
 }
 
 impl Locals {
-    pub fn mark(&mut self, item: ItemId) {
+    pub fn mark(&mut self, item: LabelledId) {
         if let Some(local) = self.all.get(&item) {
-            self.stale.insert(local.frame.id());
+            self.stale.insert(local.base.id());
         }
     }
 
     pub fn mark_class(&mut self, class: ClassId) {
-        let items = self.of_class.get(&class).into_iter().flat_map(Ids::iter);
-        self.stale.extend(items.filter_map(|item| self.all.get(&item)).map(|local| local.frame.id()));
+        let items = self.of_class.get(&class).into_iter().flat_map(IdSet::iter);
+        self.stale.extend(items.filter_map(|item| self.all.get(&item)).map(|local| local.base.id()));
     }
 
     /// What changed, given the selectors that match a class, what applies to its endpoints, and how policies are called.
     pub fn flush<'a>(
         &mut self,
-        matched: impl Fn(ClassId) -> &'a Ids,
-        layers: impl Fn(ClassId) -> Layers,
-        name: impl Fn(u32) -> Option<PolicyId>,
-        added: &mut Vec<Update>,
-        removed: &mut Vec<Update>,
-    ) {
+        matched: impl Fn(ClassId) -> &'a IdSet<SelectorId>,
+        applied: impl Fn(ClassId) -> AppliedTiers,
+        name: impl Fn(PolicySlot) -> Option<PolicyId>,
+    ) -> Changes {
+        let mut changes = Changes::default();
         // A change of one policy concerns endpoints that mostly have the same policies.
         let mut last: Option<Answer<'a>> = None;
         for id in std::mem::take(&mut self.stale) {
             let local = self.by_id.get(&id).and_then(|item| self.all.get(item));
             let Some((local, class)) = local.and_then(|local| Some((local, local.class?))) else {
-                if self.told.remove(&id).is_some() {
-                    removed.push(match id {
-                        EndpointId::Workload(id) => Update::Guard(id, None),
+                if self.in_plan.remove(&id).is_some() {
+                    changes.removed.push(match id {
+                        EndpointId::Workload(id) => Update::WorkloadPolicy(id, None),
                         EndpointId::Host(name) => Update::HostEndpoint(name, None),
                     });
                 }
@@ -171,15 +174,19 @@ impl Locals {
             };
             let matched = matched(class);
             let known = last.take().filter(|answer| answer.matched == matched);
-            let answer =
-                last.insert(known.unwrap_or_else(|| Answer { matched, layers: layers(class), tiers: None }));
-            let fitting = local.frame.fit(&answer.layers);
-            let told = self.told.get(&id);
-            if told.is_none_or(|(frame, layers)| *frame != local.frame || *layers != fitting) {
-                let tiers = answer.tiers.get_or_insert_with(|| Tiers::of(&answer.layers, &name));
-                added.push(local.frame.update(tiers));
-                self.told.insert(id, (local.frame.clone(), fitting));
+            let answer = last.insert(known.unwrap_or_else(|| Answer {
+                matched,
+                applied: applied(class),
+                tiers: None,
+            }));
+            let fitting = local.base.fit(&answer.applied);
+            let in_plan = self.in_plan.get(&id);
+            if in_plan.is_none_or(|(base, applied)| *base != local.base || *applied != fitting) {
+                let tiers = answer.tiers.get_or_insert_with(|| Tiers::of(&answer.applied, &name));
+                changes.added.push(local.base.update(tiers));
+                self.in_plan.insert(id, (local.base.clone(), fitting));
             }
         }
+        changes
     }
 }

@@ -1,42 +1,41 @@
 //! Which selectors match which classes of endpoints, kept up to date as both come and go.
 //!
-//! Neither side is searched as a whole. A selector is filed under one label that it cannot do without, so that a class
-//! finds the few selectors that may match it; classes are filed under their labels, so that a selector finds the few
+//! Neither side is searched as a whole. A selector is indexed by one label that it cannot match without, so that a class
+//! finds the few selectors that may match it; classes are indexed by their labels, so that a selector finds the few
 //! classes that it may match. Only those are evaluated.
 //!
-//! Labels that no selector needs are not looked at. The first selector that needs a label key makes a shelf for it, which
-//! takes one look at all label sets; from then on the shelf is kept up to date.
+//! Label keys that no selector needs are not indexed. The first selector that needs a key builds its index with one scan of
+//! all label sets; from then on the index is kept up to date.
 
-use super::ids::Ids;
+use super::chunked::ChunkedVec;
+use super::id_set::IdSet;
+use super::ids::{ClassId, LabelSetId, SelectorId, Symbol};
+use super::label_index::{KeyIndex, ValueIndex};
 use super::labels::Label;
-use super::list::List;
 use super::pool::Pool;
-use super::shelf::{Holders, Shelf};
-use super::words::{ClassId, Gift, Word, Words};
+use super::symbols::{InheritedChange, SymbolTable};
 use hashbrown::HashMap;
 use tortie_model::selector::{Requirement, Requirements, Selector};
 
-pub(super) type SelectorId = u32;
-
-/// As many shelves may stand empty in any case.
-const FEW_SHELVES: usize = 8;
+/// As many indexes are kept without a user in any case.
+const SPARE_INDEXES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
-    selectors: Pool<Box<Selector>>,
+    selectors: Pool<SelectorId, Box<Selector>>,
     /// By selector.
-    drawers: List<Drawer>,
-    shelves: HashMap<Word, Shelf>,
-    /// Shelves that no selector needs at the moment. They are kept for a while: selectors come back.
+    indexed_by: ChunkedVec<SelectorId, IndexedBy>,
+    label_index: HashMap<Symbol, KeyIndex>,
+    /// Indexes that no selector needs at the moment. They are kept for a while: selectors come back.
     unused: usize,
-    unfiled: Ids,
+    unindexed: IdSet<SelectorId>,
     /// How many classes a selector matches.
     counts: HashMap<SelectorId, u32>,
     /// Label set to classes.
-    of_labels: List<Ids>,
+    of_labels: ChunkedVec<LabelSetId, IdSet<ClassId>>,
     /// Profile to classes.
-    of_profile: Holders,
-    matched: HashMap<ClassId, Ids>,
+    of_profile: ValueIndex<ClassId>,
+    matched: HashMap<ClassId, IdSet<SelectorId>>,
     pub evaluations: Evaluations,
 }
 
@@ -51,17 +50,17 @@ pub struct Evaluations {
     pub among_all: u64,
 }
 
-/// Where a selector is filed.
+/// The label by which a selector is found.
 #[derive(Clone, Debug, Default)]
-enum Drawer {
+enum IndexedBy {
     /// It can match nothing.
     #[default]
-    Bin,
-    Key(Word),
-    Value(Word, Word),
-    Values(Box<(Word, Vec<Word>)>),
+    Nothing,
+    Key(Symbol),
+    Value(Symbol, Symbol),
+    Values(Box<(Symbol, Vec<Symbol>)>),
     /// It needs no label.
-    Unfiled,
+    Scan,
 }
 
 /// What a change means for one class.
@@ -77,8 +76,8 @@ impl Matcher {
     }
 
     /// How many of the selectors are found by a label.
-    pub fn filed(&self) -> usize {
-        self.selectors.len() - self.unfiled.len()
+    pub fn indexed(&self) -> usize {
+        self.selectors.len() - self.unindexed.len()
     }
 
     pub fn selector(&self, id: SelectorId) -> Option<&Selector> {
@@ -90,8 +89,8 @@ impl Matcher {
     }
 
     /// The selectors that match a class.
-    pub fn matched(&self, class: ClassId) -> &Ids {
-        static NOTHING: Ids = Ids::None;
+    pub fn matched(&self, class: ClassId) -> &IdSet<SelectorId> {
+        static NOTHING: IdSet<SelectorId> = IdSet::None;
         self.matched.get(&class).unwrap_or(&NOTHING)
     }
 
@@ -100,37 +99,37 @@ impl Matcher {
     }
 
     /// One holder more of a selector.
-    pub fn hold(&mut self, words: &mut Words, selector: &Selector) -> SelectorId {
+    pub fn hold(&mut self, symbols: &mut SymbolTable, selector: &Selector) -> SelectorId {
         let id = self.selectors.hold(selector, || Box::new(selector.clone()));
         if self.selectors.holders(id) > 1 {
             return id;
         }
         let requirements = selector.requirements();
-        self.make_shelves(words, keys(&requirements));
-        keys(&requirements).for_each(|key| self.need(words, key));
-        let drawer = self.choose(words, &requirements);
-        match drawer {
-            Drawer::Bin => {}
-            Drawer::Value(..) | Drawer::Values(_) => self.evaluations.by_value += 1,
-            Drawer::Key(_) => self.evaluations.by_key += 1,
-            Drawer::Unfiled => {
+        self.build_indexes(symbols, keys(&requirements));
+        keys(&requirements).for_each(|key| self.need(symbols, key));
+        let indexed_by = self.choose(symbols, &requirements);
+        match indexed_by {
+            IndexedBy::Nothing => {}
+            IndexedBy::Value(..) | IndexedBy::Values(_) => self.evaluations.by_value += 1,
+            IndexedBy::Key(_) => self.evaluations.by_key += 1,
+            IndexedBy::Scan => {
                 self.evaluations.among_all += 1;
-                self.unfiled.insert(id);
+                self.unindexed.insert(id);
             }
         }
-        drawer.each(|key, value| {
-            self.shelves.get_mut(&key).into_iter().for_each(|shelf| shelf.file(value, id));
+        indexed_by.each(|key, value| {
+            self.label_index.get_mut(&key).into_iter().for_each(|index| index.insert_selector(value, id));
         });
-        for class in self.candidates(&drawer) {
-            if self.evaluate(words, selector, class) {
+        for class in self.candidates(&indexed_by) {
+            if self.evaluate(symbols, selector, class) {
                 self.note(class, id, true);
             }
         }
-        *self.drawers.at(id) = drawer;
+        *self.indexed_by.at(id) = indexed_by;
         id
     }
 
-    pub fn release(&mut self, words: &mut Words, id: SelectorId) {
+    pub fn release(&mut self, symbols: &mut SymbolTable, id: SelectorId) {
         if self.selectors.holders(id) > 1 {
             self.selectors.release(id);
             return;
@@ -138,157 +137,172 @@ impl Matcher {
         for class in self.matching(id) {
             self.note(class, id, false);
         }
-        let drawer = std::mem::take(self.drawers.at(id));
-        if let Drawer::Unfiled = drawer {
-            self.unfiled.remove(id);
+        let indexed_by = std::mem::take(self.indexed_by.at(id));
+        if let IndexedBy::Scan = indexed_by {
+            self.unindexed.remove(id);
         }
-        drawer.each(|key, value| {
-            self.shelves.get_mut(&key).into_iter().for_each(|shelf| shelf.unfile(value, id));
-            value.into_iter().for_each(|value| words.release(value));
+        indexed_by.each(|key, value| {
+            self.label_index.get_mut(&key).into_iter().for_each(|index| index.remove_selector(value, id));
+            value.into_iter().for_each(|value| symbols.release(value));
         });
         if let Some(selector) = self.selectors.release(id) {
-            keys(&selector.requirements()).for_each(|key| self.need_no_more(words, key));
-            self.sweep(words);
+            keys(&selector.requirements()).for_each(|key| self.need_no_more(symbols, key));
+            self.drop_unused_indexes(symbols);
         }
     }
 
-    /// Selectors are about to come: all the shelves that they need take one look at the label sets together.
-    pub fn prepare<'a>(&mut self, words: &mut Words, selectors: impl Iterator<Item = &'a Selector>) {
+    /// Selectors are about to come: the indexes that they need are built in one scan of the label sets.
+    pub fn prepare<'a>(&mut self, symbols: &mut SymbolTable, selectors: impl Iterator<Item = &'a Selector>) {
         let keys = selectors.flat_map(|selector| keys(&selector.requirements()).collect::<Vec<_>>());
-        self.make_shelves(words, keys);
+        self.build_indexes(symbols, keys);
     }
 
-    fn make_shelves<'a>(&mut self, words: &mut Words, keys: impl Iterator<Item = &'a str>) {
-        let mut new: HashMap<Word, Shelf> = HashMap::new();
+    fn build_indexes<'a>(&mut self, symbols: &mut SymbolTable, keys: impl Iterator<Item = &'a str>) {
+        let mut new: HashMap<Symbol, KeyIndex> = HashMap::new();
         for key in keys {
-            let known = |word| self.shelves.contains_key(&word) || new.contains_key(&word);
-            if !words.find(key).is_some_and(known) {
-                new.insert(words.hold(key), Shelf::default());
+            let known = |symbol| self.label_index.contains_key(&symbol) || new.contains_key(&symbol);
+            if !symbols.find(key).is_some_and(known) {
+                new.insert(symbols.hold(key), KeyIndex::default());
             }
         }
         if new.is_empty() {
             return;
         }
-        let there = self.of_labels.iter().zip(0..).filter(|(classes, _)| !classes.is_empty());
-        for (_, labels) in there {
-            for (key, value) in words.label_set(labels) {
-                new.get_mut(&key).into_iter().for_each(|shelf| shelf.holders.insert(value, labels));
+        let in_use = self.of_labels.iter().filter(|(_, classes)| !classes.is_empty());
+        for (labels, _) in in_use {
+            for (key, value) in symbols.label_set(labels) {
+                new.get_mut(&key).into_iter().for_each(|index| index.label_sets.insert(value, labels));
             }
         }
-        for profile in self.of_profile.words() {
-            for (key, value) in words.given_by(profile) {
-                new.get_mut(&key).into_iter().for_each(|shelf| shelf.givers.insert(value, profile));
+        for profile in self.of_profile.values() {
+            for (key, value) in symbols.inherited_from(profile) {
+                new.get_mut(&key).into_iter().for_each(|index| index.profiles.insert(value, profile));
             }
         }
         self.unused += new.len();
-        self.shelves.extend(new);
+        self.label_index.extend(new);
     }
 
-    fn need(&mut self, words: &Words, key: &str) {
-        if let Some(shelf) = words.find(key).and_then(|key| self.shelves.get_mut(&key)) {
-            self.unused -= usize::from(shelf.users == 0);
-            shelf.users += 1;
+    fn need(&mut self, symbols: &SymbolTable, key: &str) {
+        if let Some(index) = symbols.find(key).and_then(|key| self.label_index.get_mut(&key)) {
+            self.unused -= usize::from(index.users == 0);
+            index.users += 1;
         }
     }
 
-    fn need_no_more(&mut self, words: &Words, key: &str) {
-        if let Some(shelf) = words.find(key).and_then(|key| self.shelves.get_mut(&key)) {
-            shelf.users -= 1;
-            self.unused += usize::from(shelf.users == 0);
+    fn need_no_more(&mut self, symbols: &SymbolTable, key: &str) {
+        if let Some(index) = symbols.find(key).and_then(|key| self.label_index.get_mut(&key)) {
+            index.users -= 1;
+            self.unused += usize::from(index.users == 0);
         }
     }
 
-    /// Takes down the shelves that nobody needs once they are the larger part.
-    fn sweep(&mut self, words: &mut Words) {
-        if self.unused <= FEW_SHELVES + self.shelves.len() / 2 {
+    /// Drops the indexes that no selector needs once they are the larger part.
+    fn drop_unused_indexes(&mut self, symbols: &mut SymbolTable) {
+        if self.unused <= SPARE_INDEXES + self.label_index.len() / 2 {
             return;
         }
-        self.shelves.retain(|key, shelf| {
-            if shelf.users == 0 {
-                words.release(*key);
+        self.label_index.retain(|key, index| {
+            if index.users == 0 {
+                symbols.release(*key);
             }
-            shelf.users > 0
+            index.users > 0
         });
         self.unused = 0;
     }
 
     /// The classes that a selector matches.
     pub fn matching(&self, id: SelectorId) -> Vec<ClassId> {
-        let Some(drawer) = self.drawers.get(id) else { return Vec::new() };
+        let Some(indexed_by) = self.indexed_by.get(id) else { return Vec::new() };
         if !self.matches_any(id) {
             return Vec::new();
         }
-        let mut classes = self.candidates(drawer);
+        let mut classes = self.candidates(indexed_by);
         classes.retain(|class| self.matched(*class).contains(id));
         classes
     }
 
     /// A class that has not been here comes.
-    pub fn enter(&mut self, words: &Words, class: ClassId) {
-        let labels = words.labels_of(class);
+    pub fn enter(&mut self, symbols: &SymbolTable, class: ClassId) {
+        let labels = symbols.labels_of(class);
         let classes = self.of_labels.at(labels);
         let first = classes.is_empty();
         classes.insert(class);
         if first {
-            self.shelve(words.label_set(labels), |shelf, value| shelf.holders.insert(value, labels));
+            self.update_indexes(symbols.label_set(labels), |index, value| {
+                index.label_sets.insert(value, labels)
+            });
         }
-        for profile in words.profiles(class) {
+        for profile in symbols.profiles(class) {
             self.of_profile.insert(*profile, class);
             if self.of_profile.count(*profile) == 1 {
-                self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.insert(value, *profile));
+                self.update_indexes(symbols.inherited_from(*profile), |index, value| {
+                    index.profiles.insert(value, *profile)
+                });
             }
         }
-        for id in self.matching_now(words, class) {
+        for id in self.matching_now(symbols, class) {
             self.note(class, id, true);
         }
     }
 
     /// A class that is here goes.
-    pub fn leave(&mut self, words: &Words, class: ClassId) {
+    pub fn leave(&mut self, symbols: &SymbolTable, class: ClassId) {
         let matched = self.matched.get(&class).cloned().unwrap_or_default();
         for id in matched.iter() {
             self.note(class, id, false);
         }
-        let labels = words.labels_of(class);
+        let labels = symbols.labels_of(class);
         let classes = self.of_labels.at(labels);
         if classes.remove(class) && classes.is_empty() {
-            self.shelve(words.label_set(labels), |shelf, value| shelf.holders.remove(value, labels));
+            self.update_indexes(symbols.label_set(labels), |index, value| {
+                index.label_sets.remove(value, labels)
+            });
         }
-        for profile in words.profiles(class) {
+        for profile in symbols.profiles(class) {
             self.of_profile.remove(*profile, class);
             if self.of_profile.count(*profile) == 0 {
-                self.shelve(words.given_by(*profile), |shelf, value| shelf.givers.remove(value, *profile));
+                self.update_indexes(symbols.inherited_from(*profile), |index, value| {
+                    index.profiles.remove(value, *profile)
+                });
             }
         }
     }
 
-    /// A profile gives other labels now. What that means for its heirs is found out by [`Matcher::compare`].
-    pub fn regive(&mut self, words: &Words, gift: &Gift) {
-        let profile = gift.profile;
+    /// Endpoints inherit other labels from a profile now. What that means for their classes is found out by
+    /// [`Matcher::compare`].
+    pub fn inherited_changed(&mut self, symbols: &SymbolTable, change: &InheritedChange) {
+        let profile = change.profile;
         if self.of_profile.count(profile) > 0 {
-            let old = gift.old.into_iter().flat_map(|labels| words.label_set(labels));
-            self.shelve(old, |shelf, value| shelf.givers.remove(value, profile));
-            self.shelve(words.given_by(profile), |shelf, value| shelf.givers.insert(value, profile));
+            let old = change.old.into_iter().flat_map(|labels| symbols.label_set(labels));
+            self.update_indexes(old, |index, value| index.profiles.remove(value, profile));
+            self.update_indexes(symbols.inherited_from(profile), |index, value| {
+                index.profiles.insert(value, profile)
+            });
         }
     }
 
-    /// Does something with the shelves of those labels that have one.
-    fn shelve(&mut self, labels: impl Iterator<Item = Label>, change: impl Fn(&mut Shelf, Word)) {
+    /// Changes the indexes of those labels whose key has one.
+    fn update_indexes(
+        &mut self,
+        labels: impl Iterator<Item = Label>,
+        change: impl Fn(&mut KeyIndex, Symbol),
+    ) {
         for (key, value) in labels {
-            if let Some(shelf) = self.shelves.get_mut(&key) {
-                change(shelf, value);
+            if let Some(index) = self.label_index.get_mut(&key) {
+                change(index, value);
             }
         }
     }
 
-    /// The classes that take labels from a profile.
-    pub fn heirs(&self, profile: Word) -> Vec<ClassId> {
+    /// The classes that inherit labels from a profile.
+    pub fn inheriting(&self, profile: Symbol) -> Vec<ClassId> {
         self.of_profile.of(profile).collect()
     }
 
-    /// How the selectors of a class change now that it inherits other labels; to be told to [`Matcher::settle`].
-    pub fn compare(&mut self, words: &Words, class: ClassId) -> Difference {
-        let now: Ids = self.matching_now(words, class).into_iter().collect();
+    /// How the selectors of a class change now that it inherits other labels; to be handed to [`Matcher::settle`].
+    pub fn compare(&mut self, symbols: &SymbolTable, class: ClassId) -> Difference {
+        let now: IdSet<SelectorId> = self.matching_now(symbols, class).into_iter().collect();
         let before = self.matched(class);
         Difference {
             gone: before.iter().filter(|id| !now.contains(*id)).collect(),
@@ -321,15 +335,15 @@ impl Matcher {
         }
     }
 
-    fn matching_now(&mut self, words: &Words, class: ClassId) -> Vec<SelectorId> {
-        let mut ids: Vec<SelectorId> = self.unfiled.iter().collect();
-        for (key, value) in words.all_labels(class) {
-            ids.extend(self.shelves.get(&key).into_iter().flat_map(|shelf| shelf.asking(value)));
+    fn matching_now(&mut self, symbols: &SymbolTable, class: ClassId) -> Vec<SelectorId> {
+        let mut ids: Vec<SelectorId> = self.unindexed.iter().collect();
+        for (key, value) in symbols.all_labels(class) {
+            ids.extend(self.label_index.get(&key).into_iter().flat_map(|index| index.selectors(value)));
         }
         ids.sort_unstable();
         ids.dedup();
         let (selectors, evaluations) = (&self.selectors, &mut self.evaluations);
-        let view = words.view(class);
+        let view = symbols.view(class);
         ids.retain(|id| {
             let matches = selectors.get(*id).is_some_and(|selector| selector.matches(&view));
             evaluations.count(matches);
@@ -338,61 +352,64 @@ impl Matcher {
         ids
     }
 
-    fn evaluate(&mut self, words: &Words, selector: &Selector, class: ClassId) -> bool {
-        let matches = selector.matches(&words.view(class));
+    fn evaluate(&mut self, symbols: &SymbolTable, selector: &Selector, class: ClassId) -> bool {
+        let matches = selector.matches(&symbols.view(class));
         self.evaluations.count(matches);
         matches
     }
 
     /// Under which label to file a selector: the one that the fewest classes have and the fewest selectors need. Its values
-    /// have one holder more; the key is the shelf's.
-    fn choose(&self, words: &mut Words, requirements: &Requirements<'_>) -> Drawer {
+    /// have one holder more; the key is the index's.
+    fn choose(&self, symbols: &mut SymbolTable, requirements: &Requirements<'_>) -> IndexedBy {
         if requirements.impossible {
-            return Drawer::Bin;
+            return IndexedBy::Nothing;
         }
-        let mut best: Option<((bool, usize), Word, &Requirement<'_>)> = None;
+        let mut best: Option<((bool, usize), Symbol, &Requirement<'_>)> = None;
         for (key, requirement) in &requirements.labels {
-            let Some(key) = words.find(key) else { continue };
-            let Some(shelf) = self.shelves.get(&key) else { continue };
-            let weight = match requirement {
+            let Some(key) = symbols.find(key) else { continue };
+            let Some(index) = self.label_index.get(&key) else { continue };
+            let cost = match requirement {
                 Requirement::Absent => continue,
-                Requirement::Present => (true, shelf.weight()),
+                Requirement::Present => (true, index.cost()),
                 Requirement::OneOf(values) => {
-                    let known = values.iter().filter_map(|value| words.find(value));
-                    (false, known.map(|value| shelf.weight_of(value)).sum())
+                    let known = values.iter().filter_map(|value| symbols.find(value));
+                    (false, known.map(|value| index.cost_of(value)).sum())
                 }
             };
-            if best.is_none_or(|(other, _, _)| weight < other) {
-                best = Some((weight, key, requirement));
+            if best.is_none_or(|(other, _, _)| cost < other) {
+                best = Some((cost, key, requirement));
             }
         }
         match best {
-            None => Drawer::Unfiled,
+            None => IndexedBy::Scan,
             Some((_, key, Requirement::OneOf(values))) => match values[..] {
-                [value] => Drawer::Value(key, words.hold(value)),
-                _ => Drawer::Values(Box::new((key, values.iter().map(|value| words.hold(value)).collect()))),
+                [value] => IndexedBy::Value(key, symbols.hold(value)),
+                _ => IndexedBy::Values(Box::new((
+                    key,
+                    values.iter().map(|value| symbols.hold(value)).collect(),
+                ))),
             },
-            Some((_, key, _)) => Drawer::Key(key),
+            Some((_, key, _)) => IndexedBy::Key(key),
         }
     }
 
-    fn candidates(&self, drawer: &Drawer) -> Vec<ClassId> {
+    fn candidates(&self, indexed_by: &IndexedBy) -> Vec<ClassId> {
         let mut classes: Vec<ClassId> = Vec::new();
-        if let Drawer::Unfiled = drawer {
-            classes.extend(self.of_labels.iter().flat_map(Ids::iter));
+        if let IndexedBy::Scan = indexed_by {
+            classes.extend(self.of_labels.iter().flat_map(|(_, classes)| classes.iter()));
         }
-        drawer.each(|key, value| {
-            let Some(Shelf { holders, givers, .. }) = self.shelves.get(&key) else { return };
-            let of_labels = |labels: u32| self.of_labels.get(labels).into_iter().flat_map(Ids::iter);
-            let of_profile = |profile: u32| self.of_profile.of(profile);
+        indexed_by.each(|key, value| {
+            let Some(KeyIndex { label_sets, profiles, .. }) = self.label_index.get(&key) else { return };
+            let of_labels = |labels: LabelSetId| self.of_labels.get(labels).into_iter().flat_map(IdSet::iter);
+            let of_profile = |profile: Symbol| self.of_profile.of(profile);
             match value {
                 Some(value) => {
-                    classes.extend(holders.of(value).flat_map(of_labels));
-                    classes.extend(givers.of(value).flat_map(of_profile));
+                    classes.extend(label_sets.of(value).flat_map(of_labels));
+                    classes.extend(profiles.of(value).flat_map(of_profile));
                 }
                 None => {
-                    classes.extend(holders.all().flat_map(of_labels));
-                    classes.extend(givers.all().flat_map(of_profile));
+                    classes.extend(label_sets.all().flat_map(of_labels));
+                    classes.extend(profiles.all().flat_map(of_profile));
                 }
             }
         });
@@ -402,14 +419,14 @@ impl Matcher {
     }
 }
 
-impl Drawer {
+impl IndexedBy {
     /// Each label that it stands under; without a value if any will do.
-    fn each(&self, mut visit: impl FnMut(Word, Option<Word>)) {
+    fn each(&self, mut visit: impl FnMut(Symbol, Option<Symbol>)) {
         match self {
-            Drawer::Bin | Drawer::Unfiled => {}
-            Drawer::Key(key) => visit(*key, None),
-            Drawer::Value(key, value) => visit(*key, Some(*value)),
-            Drawer::Values(label) => label.1.iter().for_each(|value| visit(label.0, Some(*value))),
+            IndexedBy::Nothing | IndexedBy::Scan => {}
+            IndexedBy::Key(key) => visit(*key, None),
+            IndexedBy::Value(key, value) => visit(*key, Some(*value)),
+            IndexedBy::Values(label) => label.1.iter().for_each(|value| visit(label.0, Some(*value))),
         }
     }
 }

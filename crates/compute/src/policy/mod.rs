@@ -1,68 +1,72 @@
 //! Policy: which policies and profiles apply to the endpoints of this node, and whom their rules mean.
 //!
 //! ```text
-//! endpoints, network sets --> words (labels, classes) --> everyone (matcher) --> sets --> members of sets in use
-//! profiles ------------------^                       \--> here (matcher of local classes) --> locals: guards
-//! policies, tiers --> draft --> roster (who is in force, in which order) --^
+//! endpoints, network sets --> symbols (labels, classes) --> cluster_matches --> sets --> members of sets in use
+//! profiles -------------------^                        \--> local_matches --> locals: policy of each endpoint here
+//! policies, tiers --> parsed --> policy_table (which are in force, in which order) --^
 //! ```
 //!
-//! What comes in is filed at once; what follows from it is worked out in [`Policies::flush`], so that what comes and goes
+//! What comes in is indexed at once; what follows from it is worked out in [`Policies::flush`], so that what comes and goes
 //! in between costs nothing further.
 
 mod archive;
+mod arena;
+mod chunked;
 mod convert;
-mod draft;
+mod hash_index;
+mod id_set;
 mod ids;
-mod index;
-mod items;
+mod interner;
 mod kubernetes;
+mod label_index;
+mod labelled;
 mod labels;
-mod list;
 mod locals;
 mod matcher;
 mod order;
+mod parsed;
+mod policy_table;
 mod pool;
 mod profiles;
-mod roster;
 mod sets;
-mod shelf;
 mod subject;
-mod texts;
-mod words;
+mod symbols;
 
 use crate::Totals;
+use crate::changes::Changes;
 use crate::workloads::Name;
 use archive::Archive;
 use convert::Converter;
+use ids::{ClassId, LabelledId, Symbol};
 use ipnet::IpNet;
-use items::{Item, ItemId, ItemKind, ItemName, Items, NamedPort, Parts};
-use locals::{Frame, Local, Locals};
+use labelled::{Labelled, LabelledKind, LabelledName, LabelledTable, NamedPort, Parts};
+use locals::{EndpointBase, Local, Locals};
 pub use matcher::Evaluations;
 use matcher::Matcher;
-use profiles::{Needs, Profiles};
-use roster::Roster;
-use sets::{Sets, World};
+use policy_table::{PolicyChanges, PolicyTable};
+use profiles::Profiles;
+use sets::{MatchView, Sets};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subject::Subject;
+use symbols::SymbolTable;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource};
-use tortie_plan::{Guard, Update, Workload, WorkloadId};
-use words::{ClassId, Word, Words};
+use tortie_plan::{Workload, WorkloadId, WorkloadPolicy};
 
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     host: String,
-    words: Words,
+    symbols: SymbolTable,
     /// The rules of policies and profiles.
     archive: Archive,
-    items: Items,
+    labelled: LabelledTable,
     /// All classes, against the selectors of sets in use.
-    everyone: Matcher,
+    cluster_matches: Matcher,
     /// Classes with endpoints of this node, against the selectors of policies.
-    here: Matcher,
+    local_matches: Matcher,
     sets: Sets,
-    roster: Roster,
+    policies: PolicyTable,
     profiles: Profiles,
     locals: Locals,
     workloads: usize,
@@ -105,15 +109,14 @@ impl Policies {
                 problem
             }
             _ => {
-                let reading = draft::read(&mut self.archive, resource)?;
-                let concerned = match reading.draft {
-                    Some(draft) => {
-                        self.roster.put(&mut self.words, &mut self.here, &mut self.archive, key, draft)
-                    }
-                    None => self.roster.remove(&mut self.words, &mut self.here, key),
+                let parsed = parsed::read(&mut self.archive, resource)?;
+                let (symbols, local_matches) = (&mut self.symbols, &mut self.local_matches);
+                let concerned = match parsed.policy {
+                    Some(policy) => self.policies.put(symbols, local_matches, &mut self.archive, key, policy),
+                    None => self.policies.remove(symbols, local_matches, key),
                 };
                 self.mark(concerned);
-                reading.problem
+                parsed.problem
             }
         }
     }
@@ -122,18 +125,18 @@ impl Policies {
         let Key::Resource { kind, name, .. } = key else { return };
         match kind {
             Kind::Profile => {
-                self.profiles.remove(&mut self.words, &mut self.archive, name);
-                self.give(name, &BTreeMap::new());
+                self.profiles.remove(&mut self.symbols, &mut self.archive, name);
+                self.set_inherited_labels(name, &BTreeMap::new());
             }
             Kind::Tier => {
-                let concerned = self.roster.remove_tier(&self.here, name);
+                let concerned = self.policies.remove_tier(&self.local_matches, name);
                 self.mark(concerned);
             }
             Kind::NetworkSet | Kind::GlobalNetworkSet | Kind::HostEndpoint | Kind::WorkloadEndpoint => {
-                self.remove_item(ItemName::of(key));
+                self.remove_item(LabelledName::of(key));
             }
             _ => {
-                let concerned = self.roster.remove(&mut self.words, &mut self.here, key);
+                let concerned = self.policies.remove(&mut self.symbols, &mut self.local_matches, key);
                 self.mark(concerned);
             }
         }
@@ -141,10 +144,10 @@ impl Policies {
 
     /// Any endpoint of the cluster, as others see it.
     pub fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
-        self.put_item(ItemName::of(key), Subject::of_workload(endpoint));
+        self.put_item(LabelledName::of(key), Subject::of_workload(endpoint));
     }
 
-    /// How an endpoint of this node looks apart from what is computed. It has been told by `put_endpoint` before.
+    /// How an endpoint of this node looks apart from what is computed. `put_endpoint` comes before.
     pub fn put_workload(
         &mut self,
         key: &Key,
@@ -152,9 +155,9 @@ impl Policies {
         workload: &Workload,
         endpoint: &WorkloadEndpoint,
     ) {
-        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
+        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
         let sources = endpoint.spec.allow_spoofed_source_prefixes.iter();
-        let guard = Guard {
+        let policy = WorkloadPolicy {
             interface: workload.interface.clone(),
             up: true,
             addresses: workload.addresses.clone(),
@@ -162,19 +165,19 @@ impl Policies {
             tiers: Vec::new(),
             profiles: endpoint.spec.profiles.clone(),
         };
-        self.put_local(item, Frame::Workload(id.clone(), guard), None);
+        self.put_local(item, EndpointBase::Workload(id.clone(), policy), None);
     }
 
     /// An endpoint is not one of this node's, or is no good.
     pub fn remove_workload(&mut self, key: &Key) {
-        if let Some(item) = self.items.find(&self.words, ItemName::of(key)) {
+        if let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) {
             self.remove_local(item);
         }
     }
 
     /// Whether an endpoint of this node has the interface it asks for.
     pub fn set_wired(&mut self, key: &Key, wired: bool) {
-        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
+        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
         if let Some(local) = self.locals.all.get_mut(&item) {
             local.wired = wired;
             self.settle(item);
@@ -184,65 +187,65 @@ impl Policies {
     fn put_profile(&mut self, profile: &Profile) {
         let name = &profile.metadata.name;
         let Profile { spec, .. } = profile;
-        self.profiles.put(&mut self.words, &mut self.archive, name, &spec.ingress, &spec.egress);
-        self.give(name, &profile.spec.labels_to_apply);
+        self.profiles.put(&mut self.symbols, &mut self.archive, name, &spec.ingress, &spec.egress);
+        self.set_inherited_labels(name, &profile.spec.labels_to_apply);
     }
 
     fn put_tier(&mut self, tier: &Tier) {
-        let concerned = self.roster.put_tier(&self.here, tier);
+        let concerned = self.policies.put_tier(&self.local_matches, tier);
         self.mark(concerned);
     }
 
     fn put_checked(&mut self, key: &Key, problem: Option<String>, subject: Subject) -> Option<String> {
         match problem {
-            None => self.put_item(ItemName::of(key), subject),
-            Some(_) => self.remove_item(ItemName::of(key)),
+            None => self.put_item(LabelledName::of(key), subject),
+            Some(_) => self.remove_item(LabelledName::of(key)),
         }
         problem
     }
 
     fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint, good: bool) {
-        let Some(item) = self.items.find(&self.words, ItemName::of(key)) else { return };
+        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
         if !good || endpoint.spec.node != self.host {
             self.remove_local(item);
             return;
         }
-        let frame = tortie_plan::HostEndpoint {
+        let base = tortie_plan::HostEndpoint {
             interface: endpoint.spec.interface_name.clone(),
             expected: endpoint.spec.expected_ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
             profiles: endpoint.spec.profiles.clone(),
             ..tortie_plan::HostEndpoint::default()
         };
-        self.put_local(item, Frame::Host(endpoint.metadata.name.clone(), frame), Some(true));
+        self.put_local(item, EndpointBase::Host(endpoint.metadata.name.clone(), base), Some(true));
     }
 
-    fn put_item(&mut self, name: ItemName<'_>, subject: Subject) {
-        let known = self.items.find(&self.words, name);
-        let namespace = self.words.hold(name.namespace);
-        let class = subject.class(&mut self.words);
-        let ports: Vec<NamedPort> = subject.ports(&mut self.words);
-        let node = subject.node(&mut self.words);
+    fn put_item(&mut self, name: LabelledName<'_>, subject: Subject) {
+        let known = self.labelled.find(&self.symbols, name);
+        let namespace = self.symbols.hold(name.namespace);
+        let class = subject.class(&mut self.symbols);
+        let ports: Vec<NamedPort> = subject.ports(&mut self.symbols);
+        let node = subject.node(&mut self.symbols);
         let parts = Parts { namespace, class, node, nets: subject.nets(), ports: &ports };
-        if known.is_some_and(|known| self.items.is(known, &parts)) {
-            self.words.release_class(class);
-            self.release_words([namespace, node], &ports);
+        if known.is_some_and(|known| self.labelled.is(known, &parts)) {
+            self.symbols.release_class(class);
+            self.release_symbols([namespace, node], &ports);
             return;
         }
-        if self.words.holders(class) == 1 {
-            self.everyone.enter(&self.words, class);
+        if self.symbols.holders(class) == 1 {
+            self.cluster_matches.enter(&self.symbols, class);
         }
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let world = World { items: &self.items, matcher: &self.everyone };
-        self.sets.touch(&world, class, parts.nets, &ports);
+        let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
+        self.sets.touch(&view, class, parts.nets, &ports);
         // The item keeps its number if it had one: the number is taken again at once.
         let local = known.and_then(|known| self.locals.all.remove(&known));
-        let old = known.and_then(|known| self.items.remove(known));
-        let item = self.items.insert(name.kind, name.name, parts);
+        let old = known.and_then(|known| self.labelled.remove(known));
+        let item = self.labelled.insert(name.kind, name.name, parts);
         if known.is_none() {
-            self.workloads += usize::from(name.kind == ItemKind::Workload);
-            self.host_endpoints += usize::from(name.kind == ItemKind::Host);
+            self.workloads += usize::from(name.kind == LabelledKind::Workload);
+            self.host_endpoints += usize::from(name.kind == LabelledKind::Host);
         }
         if let Some(local) = local {
             self.locals.all.insert(item, local);
@@ -253,80 +256,80 @@ impl Policies {
         }
     }
 
-    fn remove_item(&mut self, name: ItemName<'_>) {
-        let Some(item) = self.items.find(&self.words, name) else { return };
+    fn remove_item(&mut self, name: LabelledName<'_>) {
+        let Some(item) = self.labelled.find(&self.symbols, name) else { return };
         self.remove_local(item);
         self.touch_item(item);
-        self.workloads -= usize::from(name.kind == ItemKind::Workload);
-        self.host_endpoints -= usize::from(name.kind == ItemKind::Host);
-        if let Some((old, ports)) = self.items.remove(item) {
+        self.workloads -= usize::from(name.kind == LabelledKind::Workload);
+        self.host_endpoints -= usize::from(name.kind == LabelledKind::Host);
+        if let Some((old, ports)) = self.labelled.remove(item) {
             self.forget_item(&old, &ports);
         }
     }
 
-    fn forget_item(&mut self, old: &Item, ports: &[NamedPort]) {
+    fn forget_item(&mut self, old: &Labelled, ports: &[NamedPort]) {
         self.drop_class(old.class);
-        self.release_words([old.namespace, old.node], ports);
+        self.release_symbols([old.namespace, old.node], ports);
     }
 
-    fn touch_item(&mut self, item: ItemId) {
-        let Some(class) = self.items.get(item).map(|item| item.class) else { return };
-        let world = World { items: &self.items, matcher: &self.everyone };
-        self.sets.touch(&world, class, self.items.nets(item), self.items.ports(item));
+    fn touch_item(&mut self, item: LabelledId) {
+        let Some(class) = self.labelled.get(item).map(|item| item.class) else { return };
+        let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
+        self.sets.touch(&view, class, self.labelled.nets(item), self.labelled.ports(item));
     }
 
     fn drop_class(&mut self, class: ClassId) {
-        if self.words.holders(class) == 1 {
-            self.everyone.leave(&self.words, class);
+        if self.symbols.holders(class) == 1 {
+            self.cluster_matches.leave(&self.symbols, class);
         }
-        self.words.release_class(class);
+        self.symbols.release_class(class);
     }
 
-    fn release_words(&mut self, names: [Word; 2], ports: &[NamedPort]) {
-        names.into_iter().for_each(|word| self.words.release(word));
-        ports.iter().for_each(|port| self.words.release(port.name));
+    fn release_symbols(&mut self, names: [Symbol; 2], ports: &[NamedPort]) {
+        names.into_iter().for_each(|symbol| self.symbols.release(symbol));
+        ports.iter().for_each(|port| self.symbols.release(port.name));
     }
 
     /// A profile gives these labels.
-    fn give(&mut self, profile: &str, labels: &BTreeMap<String, String>) {
+    fn set_inherited_labels(&mut self, profile: &str, labels: &BTreeMap<String, String>) {
         let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let Some(gift) = self.words.set_given(profile, labels) else { return };
-        let profile = gift.profile;
-        self.everyone.regive(&self.words, &gift);
-        self.here.regive(&self.words, &gift);
-        for class in self.everyone.heirs(profile) {
-            let difference = self.everyone.compare(&self.words, class);
-            let world = World { items: &self.items, matcher: &self.everyone };
+        let Some(change) = self.symbols.set_inherited(profile, labels) else { return };
+        let profile = change.profile;
+        self.cluster_matches.inherited_changed(&self.symbols, &change);
+        self.local_matches.inherited_changed(&self.symbols, &change);
+        for class in self.cluster_matches.inheriting(profile) {
+            let difference = self.cluster_matches.compare(&self.symbols, class);
+            let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
             for selector in difference.gone.iter().chain(&difference.come) {
-                for item in self.items.of_class(class).iter() {
-                    let (nets, ports) = (self.items.nets(item), self.items.ports(item));
-                    self.sets.touch_selector(&world, *selector, nets, ports);
+                for item in self.labelled.of_class(class).iter() {
+                    let (nets, ports) = (self.labelled.nets(item), self.labelled.ports(item));
+                    self.sets.touch_selector(&view, *selector, nets, ports);
                 }
             }
-            self.everyone.settle(class, &difference);
+            self.cluster_matches.settle(class, &difference);
         }
-        for class in self.here.heirs(profile) {
-            let difference = self.here.compare(&self.words, class);
-            self.here.settle(class, &difference);
+        for class in self.local_matches.inheriting(profile) {
+            let difference = self.local_matches.compare(&self.symbols, class);
+            self.local_matches.settle(class, &difference);
             for selector in difference.gone.into_iter().chain(difference.come) {
-                self.roster.selector_changed(selector);
+                self.policies.selector_changed(selector);
                 self.locals.mark_class(class);
             }
         }
-        self.words.forget(gift);
+        self.symbols.forget(change);
     }
 
-    fn put_local(&mut self, item: ItemId, frame: Frame, wired: Option<bool>) {
+    fn put_local(&mut self, item: LabelledId, base: EndpointBase, wired: Option<bool>) {
         self.locals.mark(item);
-        let id = frame.id();
+        let id = base.id();
         let old = match self.locals.all.get_mut(&item) {
             Some(local) => {
                 local.wired = wired.unwrap_or(local.wired);
-                Some(std::mem::replace(&mut local.frame, frame))
+                Some(std::mem::replace(&mut local.base, base))
             }
             None => {
                 let local =
-                    Local { frame, wired: wired.unwrap_or_default(), class: None, profiles: Vec::new() };
+                    Local { base, wired: wired.unwrap_or_default(), class: None, profiles: Vec::new() };
                 self.locals.all.insert(item, local);
                 None
             }
@@ -339,29 +342,29 @@ impl Policies {
         self.settle(item);
     }
 
-    fn remove_local(&mut self, item: ItemId) {
+    fn remove_local(&mut self, item: LabelledId) {
         if let Some(local) = self.locals.all.get_mut(&item) {
             local.wired = false;
             self.settle(item);
         }
         if let Some(local) = self.locals.all.remove(&item) {
-            self.forget_name(item, &local.frame);
+            self.forget_name(item, &local.base);
         }
     }
 
-    fn forget_name(&mut self, item: ItemId, frame: &Frame) {
-        let id = frame.id();
+    fn forget_name(&mut self, item: LabelledId, base: &EndpointBase) {
+        let id = base.id();
         if self.locals.by_id.get(&id) == Some(&item) {
             self.locals.by_id.remove(&id);
         }
     }
 
     /// Counts a local endpoint for the class it is of now, and for its profiles.
-    fn settle(&mut self, item: ItemId) {
-        let class = self.items.get(item).map(|item| item.class);
+    fn settle(&mut self, item: LabelledId) {
+        let class = self.labelled.get(item).map(|item| item.class);
         let Some(local) = self.locals.all.get_mut(&item) else { return };
         let class = class.filter(|_| local.wired);
-        let profiles = if class.is_some() { local.frame.profiles().to_vec() } else { Vec::new() };
+        let profiles = if class.is_some() { local.base.profiles().to_vec() } else { Vec::new() };
         profiles.iter().for_each(|name| self.profiles.hold(name));
         let held = std::mem::replace(&mut local.profiles, profiles);
         held.iter().for_each(|name| self.profiles.release(name));
@@ -375,7 +378,7 @@ impl Policies {
             let first = items.is_empty();
             items.insert(item);
             if first {
-                self.here.enter(&self.words, class);
+                self.local_matches.enter(&self.symbols, class);
                 self.class_changed(class);
             }
         }
@@ -385,15 +388,15 @@ impl Policies {
             if items.is_empty() {
                 self.locals.of_class.remove(&class);
                 self.class_changed(class);
-                self.here.leave(&self.words, class);
+                self.local_matches.leave(&self.symbols, class);
             }
         }
     }
 
     /// Policies may come into force or go out of it with a class.
     fn class_changed(&mut self, class: ClassId) {
-        for selector in self.here.matched(class).iter() {
-            self.roster.selector_changed(selector);
+        for selector in self.local_matches.matched(class).iter() {
+            self.policies.selector_changed(selector);
         }
     }
 
@@ -402,61 +405,76 @@ impl Policies {
     }
 
     /// What changed in the plan: what others refer to comes first in `added` and last in `removed`.
-    pub fn flush(&mut self, added: &mut Vec<Update>, removed: &mut Vec<Update>) {
-        let (mut policies, mut gone_policies) = (Vec::new(), Vec::new());
-        let (mut profiles, mut gone_profiles) = (Vec::new(), Vec::new());
-        let mut gone_sets = Vec::new();
-        let mut needs = Needs::default();
-        let (sets, everyone) = (&self.sets, &self.everyone);
-        let known = |selector: &_| sets.known(everyone, selector);
+    pub fn flush(&mut self) -> Changes {
+        let (sets, cluster_matches) = (&self.sets, &self.cluster_matches);
+        let known = |selector: &_| sets.known(cluster_matches, selector);
         let converter = Converter { archive: &self.archive, known: &known };
-        let (words, here) = (&self.words, &self.here);
-        let forgotten =
-            self.roster.flush(words, here, converter, &mut policies, &mut gone_policies, &mut needs);
-        self.profiles.flush(words, converter, &mut profiles, &mut gone_profiles, &mut needs);
-        self.sets.hold_all(&mut self.words, &mut self.everyone, &needs.new);
-        for need in &needs.old {
-            self.sets.release(&need.id);
+        let (symbols, local_matches) = (&self.symbols, &self.local_matches);
+        let PolicyChanges { changes: policies, mut usage, gone } =
+            self.policies.flush(symbols, local_matches, converter);
+        let (profiles, of_profiles) = self.profiles.flush(symbols, converter);
+        usage.extend(of_profiles);
+        self.sets.hold_all(&mut self.symbols, &mut self.cluster_matches, &usage.new);
+        for set in &usage.old {
+            self.sets.release(&set.id);
         }
-        self.sets.flush(&mut self.words, &self.items, &mut self.everyone, added, &mut gone_sets);
-        added.append(&mut policies);
-        added.append(&mut profiles);
-        let (roster, here, words) = (&self.roster, &self.here, &self.words);
-        let (matched, layers) = (|class| here.matched(class), |class| roster.layers(here, class));
-        self.locals.flush(matched, layers, |slot| roster.id(words, slot), added, removed);
-        self.roster.forget(&mut self.words, &mut self.archive, forgotten);
-        removed.append(&mut gone_profiles);
-        removed.append(&mut gone_policies);
-        removed.append(&mut gone_sets);
+        let sets = self.sets.flush(&mut self.symbols, &self.labelled, &mut self.cluster_matches);
+        let (table, local_matches, symbols) = (&self.policies, &self.local_matches, &self.symbols);
+        let endpoints = self.locals.flush(
+            |class| local_matches.matched(class),
+            |class| table.applied_tiers(local_matches, class),
+            |slot| table.id(symbols, slot),
+        );
+        self.policies.forget(&mut self.symbols, &mut self.archive, gone);
+        let added = [sets.added, policies.added, profiles.added, endpoints.added];
+        let removed = [endpoints.removed, profiles.removed, policies.removed, sets.removed];
+        Changes {
+            added: added.into_iter().flatten().collect(),
+            removed: removed.into_iter().flatten().collect(),
+        }
     }
 
     /// Endpoints of other nodes: name, node, addresses.
     pub fn remote_workloads(&self) -> impl Iterator<Item = (Name, &str, Vec<IpAddr>)> {
-        self.items.workloads().filter_map(|(name, item, nets)| {
-            let (namespace, node) = (self.words.text(item.namespace), self.words.text(item.node));
+        self.labelled.workloads().filter_map(|(name, item, nets)| {
+            let (namespace, node) = (self.symbols.text(item.namespace), self.symbols.text(item.node));
             let addresses = nets.iter().map(IpNet::addr).collect();
             (node != self.host).then(|| ((namespace.to_owned(), name.to_owned()), node, addresses))
         })
     }
 
     pub fn has_profile(&self, name: &str) -> bool {
-        self.profiles.has(&self.words, name)
+        self.profiles.has(&self.symbols, name)
     }
 
     pub fn count(&self, totals: &mut Totals) {
-        (totals.policies, totals.active_policies) = self.roster.totals();
-        totals.tiers = self.roster.tiers();
+        (totals.policies, totals.active_policies) = self.policies.totals();
+        totals.tiers = self.policies.tiers();
         totals.profiles = self.profiles.len();
         totals.sets = self.sets.len();
         totals.workload_endpoints = self.workloads;
         totals.host_endpoints = self.host_endpoints;
-        totals.labelled = self.items.len();
-        totals.selectors = self.everyone.len() + self.here.len();
-        totals.indexed_selectors = self.everyone.filed() + self.here.filed();
-        totals.evaluations = self.everyone.evaluations;
+        totals.labelled = self.labelled.len();
+        totals.selectors = self.cluster_matches.len() + self.local_matches.len();
+        totals.indexed_selectors = self.cluster_matches.indexed() + self.local_matches.indexed();
+        totals.evaluations = self.cluster_matches.evaluations;
     }
 
     pub fn problems(&self) -> impl Iterator<Item = (&Key, &String)> {
-        self.roster.problems.iter()
+        self.policies.problems.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be a million endpoints and a hundred thousand policies: a field more in one of these is a decision.
+    #[test]
+    fn hot_structures_keep_their_sizes() {
+        assert_eq!(size_of::<Option<Labelled>>(), 56, "an endpoint or network set of the cluster");
+        assert_eq!(policy_table::record_size(), 88, "a policy that is not in force");
+        assert_eq!(size_of::<id_set::IdSet<ClassId>>(), 16);
+        assert_eq!(size_of::<NamedPort>(), 8);
     }
 }

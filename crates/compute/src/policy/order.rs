@@ -2,6 +2,7 @@
 //!
 //! Each has a number that says where it stands; a newcomer gets one between its neighbours', so that nobody else moves.
 
+use super::ids::PolicySlot;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +11,7 @@ use tortie_plan::PolicyId;
 /// Where a policy belongs: tiers that do not exist come last, then by order and name; in a tier by order, then by
 /// name, namespace and kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct SortKey {
     missing_tier: bool,
     tier_order: u64,
     tier: String,
@@ -18,10 +19,10 @@ pub(super) struct Place {
     text: String,
 }
 
-impl Place {
+impl SortKey {
     /// `tier_order` is none if there is no such tier; without an order of its own a policy comes last.
-    pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> Place {
-        Place {
+    pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> SortKey {
+        SortKey {
             missing_tier: tier_order.is_none(),
             tier_order: tier_order.map_or(0, ascending),
             tier: tier.to_owned(),
@@ -40,41 +41,41 @@ fn ascending(number: f64) -> u64 {
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    places: BTreeMap<Place, u32>,
-    of: HashMap<u32, (Place, u64)>,
+    places: BTreeMap<SortKey, PolicySlot>,
+    of: HashMap<PolicySlot, (SortKey, u64)>,
 }
 
 impl Order {
     /// Puts a policy into its place; whether that is another one than before.
-    pub fn insert(&mut self, policy: u32, place: Place) -> bool {
+    pub fn insert(&mut self, policy: PolicySlot, place: SortKey) -> bool {
         if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
             return false;
         }
         self.remove(policy);
-        let number = |found: Option<(&Place, &u32)>| {
+        let number = |found: Option<(&SortKey, &PolicySlot)>| {
             found.and_then(|(_, policy)| self.of.get(policy)).map(|(_, number)| *number)
         };
         let before = number(self.places.range(..&place).next_back());
         let after = number(self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next());
         let (low, high) = (before.unwrap_or(0), after.unwrap_or(u64::MAX));
         // At the end there is room for many more behind it.
-        let here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
+        let number_here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
         self.places.insert(place.clone(), policy);
-        self.of.insert(policy, (place, here));
-        if here <= low || here >= high {
+        self.of.insert(policy, (place, number_here));
+        if number_here <= low || number_here >= high {
             self.number_again();
         }
         true
     }
 
-    pub fn remove(&mut self, policy: u32) {
+    pub fn remove(&mut self, policy: PolicySlot) {
         if let Some((place, _)) = self.of.remove(&policy) {
             self.places.remove(&place);
         }
     }
 
     /// Greater for those that are asked later.
-    pub fn number(&self, policy: u32) -> u64 {
+    pub fn number(&self, policy: PolicySlot) -> u64 {
         self.of.get(&policy).map_or(u64::MAX, |(_, number)| *number)
     }
 
@@ -90,6 +91,7 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ids::Id;
     use super::*;
     use proptest::prelude::*;
     use tortie_plan::PolicyKind;
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn places_compare_as_the_reference_compares() {
-        let place = |tier, tier_order, order, id| Place::new(tier, tier_order, order, &id);
+        let place = |tier, tier_order, order, id| SortKey::new(tier, tier_order, order, &id);
         let default = |order, id| place("default", Some(1e6), order, id);
         let sorted = [
             place("early", Some(-1.5), None, id("", "z")),
@@ -124,10 +126,11 @@ mod tests {
         #[test]
         fn numbers_follow_places(steps in prop::collection::vec((0u32..40, 0u16..500, any::<bool>()), 0..300)) {
             let mut order = Order::default();
-            let mut model: BTreeMap<u32, Place> = BTreeMap::new();
-            for (policy, at, add) in steps {
+            let mut model: BTreeMap<PolicySlot, SortKey> = BTreeMap::new();
+            for (number, at, add) in steps {
+                let policy = PolicySlot::new(number);
                 if add {
-                    let place = Place::new("t", Some(1.0), Some(f64::from(at)), &id("", &policy.to_string()));
+                    let place = SortKey::new("t", Some(1.0), Some(f64::from(at)), &id("", &number.to_string()));
                     order.insert(policy, place.clone());
                     model.insert(policy, place);
                 } else {
@@ -135,7 +138,7 @@ mod tests {
                     model.remove(&policy);
                 }
             }
-            let mut by_place: Vec<u32> = model.keys().copied().collect();
+            let mut by_place: Vec<PolicySlot> = model.keys().copied().collect();
             by_place.sort_by_key(|policy| model[policy].clone());
             let numbers: Vec<u64> = by_place.iter().map(|policy| order.number(*policy)).collect();
             prop_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", numbers);

@@ -1,15 +1,16 @@
-//! Values kept once, however many hold them: each has a four-byte name and a count of its holders.
+//! Values kept once, however many hold them: each has an id of four bytes and a count of its holders.
 
-use super::index::Index;
-use super::list::{List, Numbers};
+use super::chunked::{ChunkedVec, IdAllocator};
+use super::hash_index::HashIndex;
+use super::ids::Id;
 use std::borrow::Borrow;
 use std::hash::Hash;
 
 #[derive(Debug)]
-pub(super) struct Pool<T> {
-    slots: List<Slot<T>>,
-    numbers: Numbers,
-    index: Index,
+pub(super) struct Pool<I, T> {
+    slots: ChunkedVec<I, Slot<T>>,
+    ids: IdAllocator<I>,
+    index: HashIndex<I>,
 }
 
 #[derive(Debug)]
@@ -24,15 +25,15 @@ impl<T> Default for Slot<T> {
     }
 }
 
-impl<T> Default for Pool<T> {
+impl<I, T> Default for Pool<I, T> {
     fn default() -> Self {
-        Pool { slots: List::default(), numbers: Numbers::default(), index: Index::default() }
+        Pool { slots: ChunkedVec::default(), ids: IdAllocator::default(), index: HashIndex::default() }
     }
 }
 
-impl<T: Eq + Hash> Pool<T> {
-    /// The name of a value, with one holder more.
-    pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> u32
+impl<I: Id, T: Eq + Hash> Pool<I, T> {
+    /// The id of a value, with one holder more.
+    pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> I
     where
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
@@ -42,14 +43,14 @@ impl<T: Eq + Hash> Pool<T> {
             self.slots.at(id).holders += 1;
             return id;
         }
-        let id = self.numbers.take();
+        let id = self.ids.take();
         *self.slots.at(id) = Slot { value: Some(own()), holders: 1 };
         self.index.insert(hash, id);
         id
     }
 
     /// One holder less; returns the value if that was the last.
-    pub fn release(&mut self, id: u32) -> Option<T> {
+    pub fn release(&mut self, id: I) -> Option<T> {
         let slot = self.slots.at(id);
         slot.holders -= 1;
         if slot.holders > 0 {
@@ -57,11 +58,11 @@ impl<T: Eq + Hash> Pool<T> {
         }
         let value = slot.value.take()?;
         self.index.remove(self.index.hash(&value), id);
-        self.numbers.give_back(id);
+        self.ids.give_back(id);
         Some(value)
     }
 
-    pub fn find<Q>(&self, value: &Q) -> Option<u32>
+    pub fn find<Q>(&self, value: &Q) -> Option<I>
     where
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
@@ -69,7 +70,7 @@ impl<T: Eq + Hash> Pool<T> {
         self.index.find(self.index.hash(value), |id| self.is(id, value))
     }
 
-    fn is<Q>(&self, id: u32, value: &Q) -> bool
+    fn is<Q>(&self, id: I, value: &Q) -> bool
     where
         T: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -77,11 +78,11 @@ impl<T: Eq + Hash> Pool<T> {
         self.get(id).is_some_and(|known| known.borrow() == value)
     }
 
-    pub fn get(&self, id: u32) -> Option<&T> {
+    pub fn get(&self, id: I) -> Option<&T> {
         self.slots.get(id)?.value.as_ref()
     }
 
-    pub fn holders(&self, id: u32) -> u32 {
+    pub fn holders(&self, id: I) -> u32 {
         self.slots.get(id).map_or(0, |slot| slot.holders)
     }
 

@@ -1,9 +1,11 @@
 //! Profiles: which of them local endpoints name, and what stands in the plan for them.
 
-use super::archive::{Archive, RulesId};
+use super::archive::Archive;
 use super::convert::{Converted, Converter};
-use super::sets::Need;
-use super::words::{Word, Words};
+use super::ids::{RulesId, Symbol};
+use super::sets::NeededSet;
+use super::symbols::SymbolTable;
+use crate::changes::Changes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,47 +17,47 @@ const DEFAULT_ALLOW: &str = "projectcalico-default-allow";
 
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
-    rules: HashMap<Word, RulesId>,
+    rules: HashMap<Symbol, RulesId>,
     /// How many local endpoints name it.
     users: BTreeMap<String, u32>,
-    told: BTreeMap<String, Told>,
+    in_plan: BTreeMap<String, InPlan>,
     changed: BTreeSet<String>,
 }
 
 /// What the plan has, and the sets it needs.
-type Told = (Arc<Profile>, Box<[Arc<Need>]>);
+type InPlan = (Arc<Profile>, Box<[Arc<NeededSet>]>);
 
 impl Profiles {
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    pub fn has(&self, words: &Words, name: &str) -> bool {
-        words.find(name).is_some_and(|name| self.rules.contains_key(&name))
+    pub fn has(&self, symbols: &SymbolTable, name: &str) -> bool {
+        symbols.find(name).is_some_and(|name| self.rules.contains_key(&name))
     }
 
     pub fn put(
         &mut self,
-        words: &mut Words,
+        symbols: &mut SymbolTable,
         archive: &mut Archive,
         name: &str,
         ingress: &[kinds::Rule],
         egress: &[kinds::Rule],
     ) {
         let rules = archive.keep(ingress, egress);
-        let word = words.hold(name);
-        if let Some(old) = self.rules.insert(word, rules) {
+        let symbol = symbols.hold(name);
+        if let Some(old) = self.rules.insert(symbol, rules) {
             archive.release(old);
-            words.release(word);
+            symbols.release(symbol);
         }
         self.mark(name);
     }
 
-    pub fn remove(&mut self, words: &mut Words, archive: &mut Archive, name: &str) {
-        let Some(word) = words.find(name) else { return };
-        if let Some(old) = self.rules.remove(&word) {
+    pub fn remove(&mut self, symbols: &mut SymbolTable, archive: &mut Archive, name: &str) {
+        let Some(symbol) = symbols.find(name) else { return };
+        if let Some(old) = self.rules.remove(&symbol) {
             archive.release(old);
-            words.release(word);
+            symbols.release(symbol);
             self.mark(name);
         }
     }
@@ -85,24 +87,18 @@ impl Profiles {
         }
     }
 
-    /// What changed. Sets that are needed now and sets that were needed are told apart from that.
-    pub fn flush(
-        &mut self,
-        words: &Words,
-        converter: Converter<'_>,
-        added: &mut Vec<Update>,
-        removed: &mut Vec<Update>,
-        needs: &mut Needs,
-    ) {
+    /// What changed, and which sets the profiles need from now on or no more.
+    pub fn flush(&mut self, symbols: &SymbolTable, converter: Converter<'_>) -> (Changes, SetUsage) {
+        let (mut changes, mut usage) = (Changes::default(), SetUsage::default());
         for name in std::mem::take(&mut self.changed) {
             if !self.users.contains_key(&name) {
-                if let Some((_, old)) = self.told.remove(&name) {
-                    needs.old.extend(old);
-                    removed.push(Update::Profile(name, None));
+                if let Some((_, old)) = self.in_plan.remove(&name) {
+                    usage.old.extend(old);
+                    changes.removed.push(Update::Profile(name, None));
                 }
                 continue;
             }
-            let rules = words.find(&name).and_then(|name| self.rules.get(&name)).copied();
+            let rules = symbols.find(&name).and_then(|name| self.rules.get(&name)).copied();
             let (profile, new) = if name == DEFAULT_ALLOW {
                 (same(vec![Rule::new(Action::Allow)]), Box::default())
             } else {
@@ -111,13 +107,14 @@ impl Profiles {
                 (Profile { ingress, egress }, needs)
             };
             let profile = Arc::new(profile);
-            needs.new.extend(new.iter().cloned());
-            let old = self.told.insert(name.clone(), (profile.clone(), new));
+            usage.new.extend(new.iter().cloned());
+            let old = self.in_plan.insert(name.clone(), (profile.clone(), new));
             if old.as_ref().is_none_or(|(old, _)| *old != profile) {
-                added.push(Update::Profile(name, Some(profile)));
+                changes.added.push(Update::Profile(name, Some(profile)));
             }
-            needs.old.extend(old.into_iter().flat_map(|(_, needs)| needs));
+            usage.old.extend(old.into_iter().flat_map(|(_, needs)| needs));
         }
+        (changes, usage)
     }
 }
 
@@ -128,7 +125,14 @@ fn same(rules: Vec<Rule>) -> Profile {
 /// Sets that come into use and sets that go out of use. The first are taken before the second are let go, so that what
 /// only changes hands stays.
 #[derive(Debug, Default)]
-pub(super) struct Needs {
-    pub new: Vec<Arc<Need>>,
-    pub old: Vec<Arc<Need>>,
+pub(super) struct SetUsage {
+    pub new: Vec<Arc<NeededSet>>,
+    pub old: Vec<Arc<NeededSet>>,
+}
+
+impl SetUsage {
+    pub fn extend(&mut self, other: SetUsage) {
+        self.new.extend(other.new);
+        self.old.extend(other.old);
+    }
 }

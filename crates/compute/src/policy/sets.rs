@@ -1,11 +1,14 @@
 //! The address sets that the rules in force refer to, and how their members change.
 //!
-//! Members are not stored here: a set contains what the items of the classes that its selector matches have. What is
+//! Members are not stored here: a set contains the addresses of what is in the classes that its selector matches. What is
 //! remembered between two flushes is which members may have changed, and whether they were there before.
 
-use super::items::{Item, ItemId, Items, NamedPort};
-use super::matcher::{Matcher, SelectorId};
-use super::words::{ClassId, Word, Words};
+use super::chunked::{ChunkedVec, IdAllocator};
+use super::ids::{ClassId, LabelledId, SelectorId, SetSlot, Symbol};
+use super::labelled::{Labelled, LabelledTable, NamedPort};
+use super::matcher::Matcher;
+use super::symbols::SymbolTable;
+use crate::changes::Changes;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -15,7 +18,7 @@ use tortie_plan::{Member, SetId, SetKind, Update};
 
 /// A set that a rule needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct NeededSet {
     pub id: SetId,
     pub of: Contents,
 }
@@ -41,10 +44,10 @@ impl Contents {
 
 #[derive(Debug)]
 struct Set {
-    need: Arc<Need>,
+    need: Arc<NeededSet>,
     uses: u32,
     /// Whether the plan has it.
-    told: bool,
+    in_plan: bool,
     source: Source,
     /// Members that may have changed, and whether they were there.
     touched: HashMap<Member, bool>,
@@ -53,24 +56,24 @@ struct Set {
 #[derive(Debug)]
 enum Source {
     Nets(SelectorId),
-    Ports { selector: SelectorId, protocol: Option<u8>, name: Word },
+    Ports { selector: SelectorId, protocol: Option<u8>, name: Symbol },
     Nothing(SetKind),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Sets {
-    slots: Vec<Option<Set>>,
-    free: Vec<u32>,
-    by_id: HashMap<SetId, u32>,
-    of_selector: HashMap<SelectorId, Vec<u32>>,
-    touched: BTreeSet<u32>,
+    slots: ChunkedVec<SetSlot, Option<Set>>,
+    ids: IdAllocator<SetSlot>,
+    by_id: HashMap<SetId, SetSlot>,
+    of_selector: HashMap<SelectorId, Vec<SetSlot>>,
+    touched: BTreeSet<SetSlot>,
     /// New, or perhaps not needed any more.
-    changed: BTreeSet<u32>,
+    changed: BTreeSet<SetSlot>,
 }
 
 /// Everything that has labels and addresses, and who matches whom.
-pub(super) struct World<'a> {
-    pub items: &'a Items,
+pub(super) struct MatchView<'a> {
+    pub labelled: &'a LabelledTable,
     pub matcher: &'a Matcher,
 }
 
@@ -91,16 +94,16 @@ impl Source {
     }
 
     /// What something with these nets and ports brings into the set.
-    fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut tell: impl FnMut(Member)) {
+    fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut visit: impl FnMut(Member)) {
         match self {
-            Source::Nets(_) => nets.iter().for_each(|net| tell(Member::Net(*net))),
+            Source::Nets(_) => nets.iter().for_each(|net| visit(Member::Net(*net))),
             Source::Ports { protocol, name, .. } => {
                 let wanted =
                     |port: &&NamedPort| port.name == *name && protocol.is_none_or(|p| p == port.protocol);
                 for port in ports.iter().filter(wanted) {
                     for net in nets {
                         let (address, protocol, port) = (net.addr(), port.protocol, port.port);
-                        tell(Member::Port { address, protocol, port });
+                        visit(Member::Port { address, protocol, port });
                     }
                 }
             }
@@ -108,21 +111,21 @@ impl Source {
         }
     }
 
-    fn brings(&self, world: &World<'_>, id: ItemId, item: &Item, member: Member) -> bool {
+    fn brings(&self, view: &MatchView<'_>, id: LabelledId, item: &Labelled, member: Member) -> bool {
         let Some(selector) = self.selector() else { return false };
-        if !world.matcher.matched(item.class).contains(selector) {
+        if !view.matcher.matched(item.class).contains(selector) {
             return false;
         }
         let mut found = matches!(self, Source::Nets(_));
         if !found {
             let net = [net_of(member)];
-            self.members(&net, world.items.ports(id), |other| found |= other == member);
+            self.members(&net, view.labelled.ports(id), |other| found |= other == member);
         }
         found
     }
 
-    fn contains(&self, world: &World<'_>, member: Member) -> bool {
-        world.items.having(net_of(member)).any(|(id, item)| self.brings(world, id, item, member))
+    fn contains(&self, view: &MatchView<'_>, member: Member) -> bool {
+        view.labelled.having(net_of(member)).any(|(id, item)| self.brings(view, id, item, member))
     }
 }
 
@@ -140,52 +143,49 @@ impl Sets {
     }
 
     /// The set of a selector, if a rule in force already needs it: computing its name takes long.
-    pub fn known(&self, matcher: &Matcher, selector: &Selector) -> Option<Arc<Need>> {
+    pub fn known(&self, matcher: &Matcher, selector: &Selector) -> Option<Arc<NeededSet>> {
         let slots = self.of_selector.get(&matcher.find(selector)?)?;
-        let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot as usize)?.as_ref());
+        let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
         sets.find(|set| matches!(set.source, Source::Nets(_))).map(|set| set.need.clone())
     }
 
-    pub fn hold_all(&mut self, words: &mut Words, matcher: &mut Matcher, needs: &[Arc<Need>]) {
+    pub fn hold_all(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, needs: &[Arc<NeededSet>]) {
         let unknown = needs.iter().filter(|need| !self.by_id.contains_key(&need.id));
         let selectors: HashMap<&SetId, &Selector> =
             unknown.filter_map(|need| Some((&need.id, need.of.selector()?))).collect();
-        matcher.prepare(words, selectors.into_values());
-        needs.iter().for_each(|need| self.hold(words, matcher, need));
+        matcher.prepare(symbols, selectors.into_values());
+        needs.iter().for_each(|need| self.hold(symbols, matcher, need));
     }
 
-    fn hold(&mut self, words: &mut Words, matcher: &mut Matcher, need: &Arc<Need>) {
+    fn hold(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, need: &Arc<NeededSet>) {
         if let Some(slot) = self.by_id.get(&need.id) {
-            if let Some(Some(set)) = self.slots.get_mut(*slot as usize) {
+            if let Some(Some(set)) = self.slots.get_mut(*slot) {
                 set.uses += 1;
             }
             return;
         }
         let source = match &need.of {
-            Contents::Nets(selector) => Source::Nets(matcher.hold(words, selector)),
+            Contents::Nets(selector) => Source::Nets(matcher.hold(symbols, selector)),
             Contents::Ports { selector, protocol, name } => Source::Ports {
-                selector: matcher.hold(words, selector),
+                selector: matcher.hold(symbols, selector),
                 protocol: *protocol,
-                name: words.hold(name),
+                name: symbols.hold(name),
             },
             Contents::Service(kind) => Source::Nothing(*kind),
         };
-        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let slot = self.ids.take();
         if let Some(selector) = source.selector() {
             self.of_selector.entry(selector).or_default().push(slot);
         }
-        let set = Set { need: need.clone(), uses: 1, told: false, source, touched: HashMap::new() };
-        match self.slots.get_mut(slot as usize) {
-            Some(free) => *free = Some(set),
-            None => self.slots.push(Some(set)),
-        }
+        let set = Set { need: need.clone(), uses: 1, in_plan: false, source, touched: HashMap::new() };
+        *self.slots.at(slot) = Some(set);
         self.by_id.insert(need.id.clone(), slot);
         self.changed.insert(slot);
     }
 
     pub fn release(&mut self, id: &SetId) {
         if let Some(slot) = self.by_id.get(id)
-            && let Some(Some(set)) = self.slots.get_mut(*slot as usize)
+            && let Some(Some(set)) = self.slots.get_mut(*slot)
         {
             set.uses -= 1;
             self.changed.insert(*slot);
@@ -193,78 +193,77 @@ impl Sets {
     }
 
     /// Something of a class with these nets and ports is about to come or go.
-    pub fn touch(&mut self, world: &World<'_>, class: ClassId, nets: &[IpNet], ports: &[NamedPort]) {
+    pub fn touch(&mut self, view: &MatchView<'_>, class: ClassId, nets: &[IpNet], ports: &[NamedPort]) {
         if self.of_selector.is_empty() {
             return;
         }
-        for selector in world.matcher.matched(class).iter() {
-            self.touch_selector(world, selector, nets, ports);
+        for selector in view.matcher.matched(class).iter() {
+            self.touch_selector(view, selector, nets, ports);
         }
     }
 
     /// A selector is about to match, or not to match any more, something with these nets and ports.
     pub fn touch_selector(
         &mut self,
-        world: &World<'_>,
+        view: &MatchView<'_>,
         selector: SelectorId,
         nets: &[IpNet],
         ports: &[NamedPort],
     ) {
         for slot in self.of_selector.get(&selector).into_iter().flatten() {
-            let Some(Some(set)) = self.slots.get_mut(*slot as usize) else { continue };
-            if !set.told {
+            let Some(Some(set)) = self.slots.get_mut(*slot) else { continue };
+            if !set.in_plan {
                 continue;
             }
             let Set { source, touched, .. } = set;
             source.members(nets, ports, |member| {
-                touched.entry(member).or_insert_with(|| source.contains(world, member));
+                touched.entry(member).or_insert_with(|| source.contains(view, member));
             });
             self.touched.insert(*slot);
         }
     }
 
-    /// Sets that are new, with their members, and members that changed in `added`; sets that are gone in `removed`.
+    /// What changed: sets that are new, with their members, and members that changed; sets that are gone.
     pub fn flush(
         &mut self,
-        words: &mut Words,
-        items: &Items,
+        symbols: &mut SymbolTable,
+        labelled: &LabelledTable,
         matcher: &mut Matcher,
-        added: &mut Vec<Update>,
-        removed: &mut Vec<Update>,
-    ) {
-        let mut comes: Vec<(SetId, u32)> = Vec::new();
+    ) -> Changes {
+        let mut changes = Changes::default();
+        let mut comes: Vec<(SetId, SetSlot)> = Vec::new();
         let mut goes: Vec<SetId> = Vec::new();
         for slot in std::mem::take(&mut self.changed) {
-            let Some(Some(set)) = self.slots.get_mut(slot as usize) else { continue };
+            let Some(Some(set)) = self.slots.get_mut(slot) else { continue };
             if set.uses > 0 {
-                if !set.told {
-                    set.told = true;
+                if !set.in_plan {
+                    set.in_plan = true;
                     comes.push((set.need.id.clone(), slot));
                 }
                 continue;
             }
-            if set.told {
+            if set.in_plan {
                 goes.push(set.need.id.clone());
             }
-            self.drop_set(words, matcher, slot);
+            self.drop_set(symbols, matcher, slot);
         }
         comes.sort();
         goes.sort();
-        let world = World { items, matcher };
+        let view = MatchView { labelled, matcher };
         let mut members = Vec::new();
         for (id, slot) in comes {
-            let Some(Some(set)) = self.slots.get(slot as usize) else { continue };
-            added.push(Update::Set(id.clone(), Some(set.source.kind())));
-            let all = all_members(&world, &set.source);
+            let Some(Some(set)) = self.slots.get(slot) else { continue };
+            changes.added.push(Update::Set(id.clone(), Some(set.source.kind())));
+            let all = all_members(&view, &set.source);
             if !all.is_empty() {
                 members.push((id, all, Vec::new()));
             }
         }
         for slot in std::mem::take(&mut self.touched) {
-            let Some(Some(set)) = self.slots.get_mut(slot as usize) else { continue };
+            let Some(Some(set)) = self.slots.get_mut(slot) else { continue };
             let (mut come, mut gone) = (Vec::new(), Vec::new());
             for (member, before) in std::mem::take(&mut set.touched) {
-                match (before, set.source.contains(&world, member)) {
+                match (before, set.source.contains(&view, member)) {
                     (false, true) => come.push(member),
                     (true, false) => gone.push(member),
                     _ => {}
@@ -277,18 +276,19 @@ impl Sets {
             }
         }
         members.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-        added.extend(members.into_iter().map(|(set, added, removed)| Update::Members {
+        changes.added.extend(members.into_iter().map(|(set, added, removed)| Update::Members {
             set,
             added,
             removed,
         }));
-        removed.extend(goes.into_iter().map(|id| Update::Set(id, None)));
+        changes.removed.extend(goes.into_iter().map(|id| Update::Set(id, None)));
+        changes
     }
 
-    fn drop_set(&mut self, words: &mut Words, matcher: &mut Matcher, slot: u32) {
-        let Some(set) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+    fn drop_set(&mut self, symbols: &mut SymbolTable, matcher: &mut Matcher, slot: SetSlot) {
+        let Some(set) = self.slots.get_mut(slot).and_then(Option::take) else { return };
         self.by_id.remove(&set.need.id);
-        self.free.push(slot);
+        self.ids.give_back(slot);
         self.touched.remove(&slot);
         if let Some(selector) = set.source.selector() {
             if let Some(slots) = self.of_selector.get_mut(&selector) {
@@ -297,20 +297,20 @@ impl Sets {
                     self.of_selector.remove(&selector);
                 }
             }
-            matcher.release(words, selector);
+            matcher.release(symbols, selector);
         }
         if let Source::Ports { name, .. } = set.source {
-            words.release(name);
+            symbols.release(name);
         }
     }
 }
 
-fn all_members(world: &World<'_>, source: &Source) -> Vec<Member> {
+fn all_members(view: &MatchView<'_>, source: &Source) -> Vec<Member> {
     let mut all: Vec<Member> = Vec::new();
     let Some(selector) = source.selector() else { return all };
-    for class in world.matcher.matching(selector) {
-        for item in world.items.of_class(class).iter() {
-            source.members(world.items.nets(item), world.items.ports(item), |member| all.push(member));
+    for class in view.matcher.matching(selector) {
+        for item in view.labelled.of_class(class).iter() {
+            source.members(view.labelled.nets(item), view.labelled.ports(item), |member| all.push(member));
         }
     }
     all.sort_unstable();

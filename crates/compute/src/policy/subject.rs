@@ -1,8 +1,9 @@
 //! What has labels and addresses, read from its resource.
 
 use super::convert;
-use super::items::NamedPort;
-use super::words::{ClassId, Word, Words};
+use super::ids::{ClassId, Symbol};
+use super::labelled::NamedPort;
+use super::symbols::SymbolTable;
 use crate::workloads::addresses;
 use ipnet::IpNet;
 use std::borrow::Cow;
@@ -79,14 +80,14 @@ impl<'a> Subject<'a> {
     }
 
     /// With one holder more.
-    pub fn class(&self, words: &mut Words) -> ClassId {
-        words.class(self.labels.iter().copied(), self.profiles.iter().map(AsRef::as_ref))
+    pub fn class(&self, symbols: &mut SymbolTable) -> ClassId {
+        symbols.class(self.labels.iter().copied(), self.profiles.iter().map(AsRef::as_ref))
     }
 
     /// The names have one holder more.
-    pub fn ports(&self, words: &mut Words) -> Vec<NamedPort> {
+    pub fn ports(&self, symbols: &mut SymbolTable) -> Vec<NamedPort> {
         let named = |(name, protocol, port): &(&str, u8, u16)| NamedPort {
-            name: words.hold(name),
+            name: symbols.hold(name),
             protocol: *protocol,
             port: *port,
         };
@@ -96,8 +97,8 @@ impl<'a> Subject<'a> {
     }
 
     /// Where a workload endpoint is; with one holder more.
-    pub fn node(&self, words: &mut Words) -> Word {
-        words.hold(self.node)
+    pub fn node(&self, symbols: &mut SymbolTable) -> Symbol {
+        symbols.hold(self.node)
     }
 
     pub fn nets(&self) -> &[IpNet] {

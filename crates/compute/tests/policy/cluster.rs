@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use tortie_compute::{Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Guard, Member, Plan, PolicyId, PolicyKind, Rule, Set, Update, WorkloadId};
+use tortie_plan::{Member, Plan, PolicyId, PolicyKind, Rule, Set, Update, WorkloadId, WorkloadPolicy};
 
 pub type Entry = (Key, Value);
 
@@ -91,13 +91,13 @@ impl Node {
         updates
     }
 
-    pub fn guard(&self, namespace: &str, pod: &str) -> &Guard {
+    pub fn workload_policy(&self, namespace: &str, pod: &str) -> &WorkloadPolicy {
         let id = WorkloadId {
             orchestrator: "k8s".into(),
             workload: format!("{namespace}/{pod}"),
             endpoint: "eth0".into(),
         };
-        &self.plan.guards[&id]
+        &self.plan.workload_policies[&id]
     }
 
     pub fn set(&self, id: &str) -> Vec<String> {
@@ -128,7 +128,7 @@ fn whole(plan: &Plan) {
         sets.extend(named.into_iter().flatten().chain(&side.service).cloned());
     }
     assert!(sets.iter().eq(plan.sets.keys()), "{sets:?} are needed, {:?} are there", plan.sets.keys());
-    let tiers = plan.guards.values().flat_map(|guard| &guard.tiers);
+    let tiers = plan.workload_policies.values().flat_map(|workload_policy| &workload_policy.tiers);
     let tiers = tiers.chain(
         plan.host_endpoints
             .values()
@@ -137,11 +137,14 @@ fn whole(plan: &Plan) {
     for policy in tiers.flat_map(|tier| tier.ingress.iter().chain(&tier.egress)) {
         assert!(plan.policies.contains_key(policy), "{policy} is listed but not there");
     }
-    let named = plan.guards.values().flat_map(|guard| &guard.profiles);
+    let named = plan.workload_policies.values().flat_map(|workload_policy| &workload_policy.profiles);
     let named = named.chain(plan.host_endpoints.values().flat_map(|endpoint| &endpoint.profiles));
     let named: std::collections::BTreeSet<_> = named.collect();
     assert!(named.into_iter().eq(plan.profiles.keys()));
-    assert!(plan.guards.keys().eq(plan.workloads.keys()), "every workload has its guard");
+    assert!(
+        plan.workload_policies.keys().eq(plan.workloads.keys()),
+        "every workload has its workload_policy"
+    );
 }
 
 pub fn id(kind: PolicyKind, namespace: &str, name: &str) -> PolicyId {

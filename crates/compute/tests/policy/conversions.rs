@@ -30,7 +30,7 @@ fn a_network_policy_and_the_namespaces_it_allows() {
     let set = "s:3ZBiMJ_Y9QQi8iQpPggPHUuZVpkKhSQcxBrZBA";
     assert_eq!(policy.ingress[0].source, Side { sets: vec![SetId::new(set)], ..Side::default() });
     assert_eq!(node.set(set), ["10.0.0.9/32"]);
-    let tiers = &node.guard("shop", "web-0").tiers;
+    let tiers = &node.workload_policy("shop", "web-0").tiers;
     assert_eq!((tiers.len(), tiers[0].name.as_str(), tiers[0].end), (1, "default", TierEnd::Deny));
     assert_eq!(tiers[0].ingress, [id(PolicyKind::NetworkPolicy, "shop", "allow-web")]);
     assert!(tiers[0].egress.is_empty());
@@ -59,7 +59,7 @@ fn a_namespace_selector_excludes_host_endpoints() {
     );
     let names =
         |tiers: &[tortie_plan::Tier]| tiers[0].ingress.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(names(&node.guard("shop", "web-0").tiers), ["gnp/dmz", "gnp/everyone"]);
+    assert_eq!(names(&node.workload_policy("shop", "web-0").tiers), ["gnp/dmz", "gnp/everyone"]);
     assert_eq!(names(&node.plan.host_endpoints["eth0"].tiers), ["gnp/everyone"]);
 }
 
@@ -144,7 +144,11 @@ fn a_staged_kubernetes_policy() {
     assert_eq!(udp1.destination.ports, [range(53, 53)]);
     assert_eq!((&tcp1.source, &tcp2.source), (&udp1.source, &udp2.source));
     assert_ne!(tcp1.source, tcp2.source);
-    assert_eq!(node.guard("shop", "api-0").tiers[0].ingress, [name], "listed, though it decides nothing");
+    assert_eq!(
+        node.workload_policy("shop", "api-0").tiers[0].ingress,
+        [name],
+        "listed, though it decides nothing"
+    );
 }
 
 #[test]
@@ -214,6 +218,7 @@ fn names_that_older_peers_give_to_kubernetes_policies() {
     ]);
     let names: Vec<String> = node.plan.policies.keys().map(ToString::to_string).collect();
     assert_eq!(names, ["gnp/kcnp.mine", "knp/shop/api", "kcnp/admin"]);
-    let tiers: Vec<_> = node.guard("shop", "web-0").tiers.iter().map(|t| (t.name.as_str(), t.end)).collect();
+    let tiers: Vec<_> =
+        node.workload_policy("shop", "web-0").tiers.iter().map(|t| (t.name.as_str(), t.end)).collect();
     assert_eq!(tiers, [("kube-admin", TierEnd::Pass), ("default", TierEnd::Deny)]);
 }

@@ -123,7 +123,7 @@ fn tiers_and_policies_are_in_order() {
         in_tier("a", "default", None),
     ]);
     let tiers = |node: &Node| -> Vec<(String, TierEnd, Vec<String>)> {
-        let tiers = node.guard("shop", "web-0").tiers.iter();
+        let tiers = node.workload_policy("shop", "web-0").tiers.iter();
         tiers.map(|t| (t.name.clone(), t.end, t.ingress.iter().map(|id| id.name.clone()).collect())).collect()
     };
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -178,7 +178,7 @@ fn host_endpoints_have_their_own_lists() {
             of("pre", TierEnd::Pass)
         ]
     );
-    let tiers = &node.guard("shop", "web-0").tiers;
+    let tiers = &node.workload_policy("shop", "web-0").tiers;
     assert_eq!(tiers[0].ingress.len(), 2, "a workload has no others: {tiers:?}");
 }
 

@@ -18,7 +18,7 @@ fn a_policy_that_cannot_be_used_denies_for_whom_it_selects() {
     let deny = [Rule::new(Action::Deny)];
     let policy = &node.plan.policies[&id(PolicyKind::NetworkPolicy, "shop", "bad")];
     assert_eq!(policy.egress, deny);
-    let tier = &node.guard("shop", "web-0").tiers[0];
+    let tier = &node.workload_policy("shop", "web-0").tiers[0];
     assert_eq!((tier.ingress.len(), tier.egress.len()), (1, 1), "each in the direction it governs");
     let problems = node.compute.problems();
     assert_eq!(problems.len(), 2);
@@ -53,7 +53,7 @@ fn staged_deletions_are_not_policies() {
     let staged = object(Kind::StagedGlobalNetworkPolicy, "", "t", json!({}), json!({}));
     node.put(&[delete, staged]);
     assert_eq!(node.plan.policies.len(), 1);
-    assert_eq!(node.guard("shop", "web-0").tiers[0].ingress.len(), 1);
+    assert_eq!(node.workload_policy("shop", "web-0").tiers[0].ingress.len(), 1);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn of_two_keys_for_one_policy_the_one_with_its_name_counts() {
     let old = Value::decode(&old_key, text(1).as_bytes()).unwrap();
     let new = gnp("web", json!({"types": ["Egress"]}));
     let governs = |node: &Node| {
-        let tier = &node.guard("shop", "web-0").tiers[0];
+        let tier = &node.workload_policy("shop", "web-0").tiers[0];
         (tier.ingress.len(), tier.egress.len())
     };
     node.put(&[(old_key.clone(), old.clone())]);

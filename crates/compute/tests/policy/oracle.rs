@@ -41,7 +41,9 @@ pub fn check(state: &[Entry], plan: &Plan, what: &str) {
     assert_eq!(checked, of_selectors, "{what}: every set of a selector is known");
     for thing in &things {
         let listed = match &thing.local {
-            Some(EndpointId::Workload(id)) => plan.guards.get(id).map(|guard| names(&[&guard.tiers])),
+            Some(EndpointId::Workload(id)) => {
+                plan.workload_policies.get(id).map(|workload_policy| names(&[&workload_policy.tiers]))
+            }
             Some(EndpointId::Host(name)) => plan
                 .host_endpoints
                 .get(name)

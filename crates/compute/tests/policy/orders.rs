@@ -50,7 +50,7 @@ fn same(expected: &Plan, found: &Plan, what: &str) {
     assert_eq!(expected.sets, found.sets, "{what}");
     assert_eq!(expected.policies, found.policies, "{what}");
     assert_eq!(expected.profiles, found.profiles, "{what}");
-    assert_eq!(expected.guards, found.guards, "{what}");
+    assert_eq!(expected.workload_policies, found.workload_policies, "{what}");
     assert_eq!(expected.host_endpoints, found.host_endpoints, "{what}");
     assert_eq!(expected, found, "{what}");
 }

@@ -18,7 +18,7 @@ pub fn advise(
         Cause::Rule(at) => match at.holder {
             Holder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
             _ => {
-                let rule = place(&at, asked.last().map_or(tortie_plan::Direction::Ingress, |a| a.direction));
+                let rule = place(&at);
                 let mut all = near(asked, cluster, scene);
                 all.push(format!("change {rule}, or let a rule before it allow this"));
                 all
@@ -56,7 +56,7 @@ fn near(asked: &[Asked<'_>], cluster: &Cluster, scene: &Scene<'_>) -> Vec<String
         .iter()
         .filter(|asked| asked.at.rule.action == Action::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
-            [miss] => Some(remedy(miss, &place(&asked.at, asked.direction), asked.written(cluster), scene)),
+            [miss] => Some(remedy(miss, &place(&asked.at), asked.written(cluster), scene)),
             _ => None,
         })
         .collect()

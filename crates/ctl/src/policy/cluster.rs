@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tortie_compute::{Compute, Environment, POLICY_KINDS};
 use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::evaluate::Holder;
+use tortie_plan::evaluate::{Holder, RuleAt};
 use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
 use tortie_store::Resources;
 
@@ -112,8 +112,8 @@ impl Cluster {
     }
 
     /// A rule as its author wrote it; none for policies that are converted on the way.
-    pub fn rule(&self, holder: Holder<'_>, direction: Direction, index: usize) -> Option<&Rule> {
-        let (ingress, egress) = match holder {
+    pub fn rule(&self, at: &RuleAt<'_>) -> Option<&Rule> {
+        let (ingress, egress) = match at.holder {
             Holder::Policy { id, .. } => match self.resources.get(&policy_key(id)?)? {
                 Resource::NetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
                 Resource::GlobalNetworkPolicy(policy) => (&policy.spec.ingress, &policy.spec.egress),
@@ -126,9 +126,9 @@ impl Cluster {
                 _ => return None,
             },
         };
-        match direction {
-            Direction::Ingress => ingress.get(index),
-            Direction::Egress => egress.get(index),
+        match at.direction {
+            Direction::Ingress => ingress.get(at.index.position()),
+            Direction::Egress => egress.get(at.index.position()),
         }
     }
 }

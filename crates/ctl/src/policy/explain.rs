@@ -254,10 +254,10 @@ impl Stopped {
 fn ingress_alone<'p>(node: &Node<'p>, party: &Party, packet: &Packet) -> Vec<Step<'p>> {
     let Where::Workload { id, .. } = &party.place else { return Vec::new() };
     let plan = node.index().plan();
-    let Some((id, guard)) = plan.guards.get_key_value(id) else { return Vec::new() };
+    let Some((id, workload_policy)) = plan.workload_policies.get_key_value(id) else { return Vec::new() };
     let direction = Direction::Ingress;
     let mut trace = Trace { steps: vec![Step::Workload { id, direction }] };
-    let decision = node.index().workload(guard, direction, packet, Some(&mut trace));
+    let decision = node.index().workload(workload_policy, direction, packet, Some(&mut trace));
     let allowed = decision.outcome == Outcome::Allow;
     trace.steps.push(Step::Decided { allowed, cause: decision.cause });
     trace.steps

@@ -40,7 +40,7 @@ pub struct Seen {
     /// `np/shop/allow-db` or `profile kns.shop`.
     pub of: String,
     /// Counted from 1 in the list of its direction.
-    pub rule: usize,
+    pub rule: u32,
     pub action: &'static str,
     pub says: String,
     pub matched: bool,
@@ -51,7 +51,6 @@ pub struct Seen {
 /// A rule and what it lacks, before they become words.
 pub struct Asked<'p> {
     pub at: RuleAt<'p>,
-    pub direction: Direction,
     pub misses: Vec<Criterion<'p>>,
 }
 
@@ -67,8 +66,8 @@ pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Sce
             Step::Host { name, stage, direction } => {
                 open = Opened::new(format!("host endpoint {name}"), direction, stage_name(stage));
             }
-            Step::Rule { at, misses } => open.asked.push(Asked { at, direction: open.direction, misses }),
-            Step::Staged { id, would, .. } => open.staged.push(staged(id, would, open.direction)),
+            Step::Rule { at, misses } => open.asked.push(Asked { at, misses }),
+            Step::Staged { id, would, .. } => open.staged.push(staged(id, would)),
             Step::Policy { tier, id } => open.policies.push((tier, id)),
             // Told by what decides: the end, or what comes after it.
             Step::TierEnd { .. } => {}
@@ -120,7 +119,7 @@ impl<'p> Opened<'p> {
         let who = self.endpoint.clone().unwrap_or_else(|| format!("node {node}"));
         let because = match cause {
             Cause::TierEnd(tier) => self.tier_end(tier, &who),
-            cause => because(cause, self.direction, &who, cluster),
+            cause => because(cause, &who, cluster),
         };
         let advice = match allowed {
             true => Vec::new(),
@@ -160,7 +159,7 @@ impl Asked<'_> {
             Holder::Policy { id, .. } => id.namespace.as_str(),
             Holder::Profile(_) => "",
         };
-        Written { rule: cluster.rule(self.at.holder, self.direction, self.at.index), namespace }
+        Written { rule: cluster.rule(&self.at), namespace }
     }
 
     fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
@@ -172,7 +171,7 @@ impl Asked<'_> {
         Seen {
             tier,
             of,
-            rule: self.at.index + 1,
+            rule: self.at.index.number(),
             action: action_name(self.at.rule.action),
             says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
             matched: self.misses.is_empty(),
@@ -182,19 +181,18 @@ impl Asked<'_> {
 }
 
 /// Which rule.
-pub fn place(at: &RuleAt<'_>, direction: Direction) -> String {
-    let number = at.index + 1;
+pub fn place(at: &RuleAt<'_>) -> String {
     match at.holder {
-        Holder::Policy { id, .. } => format!("{id}, {} rule {number}", direction_name(direction)),
-        Holder::Profile(name) => format!("profile {name}, {} rule {number}", direction_name(direction)),
+        Holder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
+        Holder::Profile(name) => format!("profile {name}, {} rule {}", at.direction, at.index),
     }
 }
 
-fn staged(id: &PolicyId, would: Option<RuleAt<'_>>, direction: Direction) -> String {
+fn staged(id: &PolicyId, would: Option<RuleAt<'_>>) -> String {
     match would {
         Some(at) => {
             let action = action_name(at.rule.action).to_lowercase();
-            format!("{} would {action} it", place(&at, direction))
+            format!("{} would {action} it", place(&at))
         }
         None => format!("{id} has no rule for it, and the end of its tier would decide"),
     }
@@ -251,17 +249,17 @@ fn kind(cause: Cause<'_>) -> &'static str {
     }
 }
 
-fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster) -> String {
+fn because(cause: Cause<'_>, who: &str, cluster: &Cluster) -> String {
     match cause {
         Cause::Rule(RuleAt { holder: Holder::Profile(name), .. }) if !cluster.has_profile(name) => {
             format!("profile {name} does not exist, and what does not exist allows nothing")
         }
         Cause::Rule(at) => {
-            let written = cluster.rule(at.holder, direction, at.index);
+            let written = cluster.rule(&at);
             let says = written.map_or_else(|| action_name(at.rule.action).to_owned(), words::rule);
             match at.holder {
-                Holder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at, direction)),
-                Holder::Profile(_) => format!("{}: {says}", place(&at, direction)),
+                Holder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
+                Holder::Profile(_) => format!("{}: {says}", place(&at)),
             }
         }
         Cause::TierEnd(tier) => format!("end of tier {tier}"),
@@ -294,7 +292,7 @@ fn because(cause: Cause<'_>, direction: Direction, who: &str, cluster: &Cluster)
         },
         Cause::Failsafe => "a failsafe port, which no policy closes".to_owned(),
         Cause::AcceptedBefore => "its host endpoint has accepted it at an earlier stage".to_owned(),
-        Cause::NoHostEndpoint => "not policed: no host endpoint guards its interface".to_owned(),
+        Cause::NoHostEndpoint => "not policed: no host endpoint workload_policies its interface".to_owned(),
         Cause::HostToWorkload => "a host reaches its own workloads, whatever their policies".to_owned(),
         Cause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
         Cause::ServiceLoop => "no service has this address (serviceLoopPrevention)".to_owned(),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
-    Assignment, Direction, Guard, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
+    Assignment, Direction, WorkloadPolicy, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
     SetKind, Settings, Side, Tier, Update, Workload, WorkloadId,
 };
 
@@ -21,12 +21,12 @@ pub(crate) struct State {
     sets: Sets,
     policies: BTreeMap<PolicyId, Arc<Policy>>,
     profiles: BTreeMap<String, Arc<Profile>>,
-    guards: BTreeMap<WorkloadId, Guard>,
+    workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     /// Where they are known.
     macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
-    /// The guards that list a policy.
+    /// The workload_policies that list a policy.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
@@ -68,7 +68,7 @@ impl State {
             sets: Sets::default(),
             policies: BTreeMap::new(),
             profiles: BTreeMap::new(),
-            guards: BTreeMap::new(),
+            workload_policies: BTreeMap::new(),
             macs: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
@@ -92,8 +92,8 @@ impl State {
         };
         let macs = self.macs.keys().filter(|id| !plan.workloads.contains_key(id));
         gone(macs.map(|id| Update::Workload(id.clone(), None)).collect(), self);
-        let guards = self.guards.keys().filter(|id| !plan.guards.contains_key(id));
-        gone(guards.map(|id| Update::Guard(id.clone(), None)).collect(), self);
+        let workload_policies = self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
+        gone(workload_policies.map(|id| Update::WorkloadPolicy(id.clone(), None)).collect(), self);
         let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
         gone(hosts.map(|name| Update::HostEndpoint(name.clone(), None)).collect(), self);
         let policies = self.policies.keys().filter(|id| !plan.policies.contains_key(id));
@@ -117,8 +117,8 @@ impl State {
         for (name, profile) in &plan.profiles {
             self.apply(&Update::Profile(name.clone(), Some(profile.clone())));
         }
-        for (id, guard) in &plan.guards {
-            self.apply(&Update::Guard(id.clone(), Some(guard.clone())));
+        for (id, guard) in &plan.workload_policies {
+            self.apply(&Update::WorkloadPolicy(id.clone(), Some(guard.clone())));
         }
         for (name, endpoint) in &plan.host_endpoints {
             self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
@@ -143,13 +143,13 @@ impl State {
                     profile.map(|profile| DIRECTIONS.map(|direction| profile.rules(direction).is_empty()))
                 };
                 if shape(before.as_ref()) != shape(profile.as_ref()) {
-                    let users = self.guards.values().filter(|guard| guard.profiles.contains(name));
+                    let users = self.workload_policies.values().filter(|guard| guard.profiles.contains(name));
                     self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
                     self.stale.fixed |= self.hosts.values().any(|host| host.profiles.contains(name));
                 }
                 self.stale.profiles.insert(name.clone());
             }
-            Update::Guard(id, guard) => self.guard(id, guard.as_ref()),
+            Update::WorkloadPolicy(id, guard) => self.guard(id, guard.as_ref()),
             Update::HostEndpoint(name, endpoint) => {
                 let old = put(&mut self.hosts, name, endpoint.clone());
                 // Which chains a policy needs depends on the lists it is in.
@@ -169,7 +169,7 @@ impl State {
     fn mac(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
         let mac = workload.and_then(|workload| workload.mac);
         if put(&mut self.macs, id, mac) != mac
-            && let Some(guard) = self.guards.get(id)
+            && let Some(guard) = self.workload_policies.get(id)
         {
             self.stale.interfaces.insert(guard.interface.clone());
         }
@@ -187,7 +187,7 @@ impl State {
             })
         };
         if shape(before.as_ref()) != shape(policy) {
-            let users = self.users.get(id).into_iter().flatten().filter_map(|user| self.guards.get(user));
+            let users = self.users.get(id).into_iter().flatten().filter_map(|user| self.workload_policies.get(user));
             self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
             let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
             self.stale.fixed |= of_hosts.any(|named| named == id);
@@ -195,12 +195,12 @@ impl State {
         self.stale.policies.insert(id.clone());
     }
 
-    fn guard(&mut self, id: &WorkloadId, guard: Option<&Guard>) {
+    fn guard(&mut self, id: &WorkloadId, guard: Option<&WorkloadPolicy>) {
         if let Some(new) = guard {
             self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
             self.stale.interfaces.insert(new.interface.clone());
         }
-        let old = put(&mut self.guards, id, guard.cloned());
+        let old = put(&mut self.workload_policies, id, guard.cloned());
         self.list(id, old.as_ref(), guard);
         if let Some(old) = old {
             if guard.is_none_or(|new| new.interface != old.interface)
@@ -216,8 +216,8 @@ impl State {
     }
 
     /// Keeps `users` true when a guard changes.
-    fn list(&mut self, id: &WorkloadId, old: Option<&Guard>, new: Option<&Guard>) {
-        let named = |guard: Option<&'_ Guard>| -> BTreeSet<PolicyId> {
+    fn list(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
+        let named = |guard: Option<&'_ WorkloadPolicy>| -> BTreeSet<PolicyId> {
             guard.into_iter().flat_map(|guard| policies(&guard.tiers)).cloned().collect()
         };
         let (old, new) = (named(old), named(new));
@@ -314,7 +314,7 @@ impl State {
     }
 
     pub fn with_profile(&self, name: &str) -> impl Iterator<Item = &WorkloadId> {
-        let listing = self.guards.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
+        let listing = self.workload_policies.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
         listing.map(|(id, _)| id)
     }
 
@@ -408,7 +408,7 @@ impl State {
     fn draw_workload(&mut self, name: &str) {
         let active = self.claims.get(name).and_then(BTreeSet::first);
         let mac = active.and_then(|id| self.macs.get(id)).copied();
-        let guard = active.and_then(|id| self.guards.get(id)).cloned();
+        let guard = active.and_then(|id| self.workload_policies.get(id)).cloned();
         for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
             let chain = names::workload(name, direction);
             let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };

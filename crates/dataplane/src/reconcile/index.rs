@@ -82,7 +82,7 @@ impl Index {
             | Update::Members { .. }
             | Update::Policy(..)
             | Update::Profile(..)
-            | Update::Guard(..)
+            | Update::WorkloadPolicy(..)
             | Update::HostEndpoint(..)
             | Update::ServiceRanges(_)
             | Update::Bgp(_) => return touched,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tortie_dataplane::pod::{self, Attach};
 use tortie_dataplane::{Dataplane, Netns, Reports};
 use tortie_plan::{
-    Action, EndpointToHost, Guard, Plan, Profile, Route, Rule, Settings, Workload, WorkloadId,
+    Action, EndpointToHost, Plan, Profile, Route, Rule, Settings, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub use tortie_testkit::Namespace;
@@ -52,11 +52,11 @@ pub fn workload(interface: &str, with: &[&str]) -> Workload {
 }
 
 pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
-    let guards = workloads.iter().map(|(name, workload)| (id(name), guard(workload))).collect();
+    let workload_policies = workloads.iter().map(|(name, workload)| (id(name), guard(workload))).collect();
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
     let routes = routes.iter().map(|(net, route)| (net.parse().unwrap(), *route)).collect();
     let profiles = BTreeMap::from([("open".to_owned(), Arc::new(open_profile()))]);
-    Plan { workloads, routes, guards, profiles, ..Plan::default() }
+    Plan { workloads, routes, workload_policies, profiles, ..Plan::default() }
 }
 
 /// Everything is allowed, both ways.
@@ -66,13 +66,13 @@ pub fn open_profile() -> Profile {
 }
 
 /// What lets a workload do as it likes.
-pub fn guard(workload: &Workload) -> Guard {
-    Guard {
+pub fn guard(workload: &Workload) -> WorkloadPolicy {
+    WorkloadPolicy {
         interface: workload.interface.clone(),
         up: true,
         addresses: workload.addresses.clone(),
         profiles: vec!["open".into()],
-        ..Guard::default()
+        ..WorkloadPolicy::default()
     }
 }
 

@@ -78,7 +78,7 @@ async fn what_the_kernel_refuses_a_workload_is_told_of_that_workload_until_it_is
         *refused.lock().unwrap() = Some(object.to_owned());
         let updates = vec![
             Update::Workload(id("one"), Some(one.clone())),
-            Update::Guard(id("one"), both.guards.get(&id("one")).cloned()),
+            Update::WorkloadPolicy(id("one"), both.workload_policies.get(&id("one")).cloned()),
         ];
         let outcome = dataplane.apply(updates).await.unwrap();
         let of_one: Vec<_> = outcome.failures.iter().filter(|failure| failure.concerns(&id("one"))).collect();

@@ -14,7 +14,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     let (dataplane, _reports) = start(&node).await;
     let mut before = open_plan();
     let workload = before.workloads.remove(&id("one")).unwrap();
-    before.guards.remove(&id("one"));
+    before.workload_policies.remove(&id("one"));
     let deny = Policy { tier: "default".into(), egress: vec![Rule::new(Action::Deny)], ..Policy::default() };
     before.policies.insert(policy_id("deny"), Arc::new(deny));
     dataplane.replace(before).await.unwrap();
@@ -25,7 +25,8 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     flows(&node, 200).await;
     let mut denied = guard("cali1", &ONE);
     denied.tiers = vec![tier("default", TierEnd::Deny, &[], &["deny"])];
-    let born = vec![Update::Workload(id("one"), Some(workload)), Update::Guard(id("one"), Some(denied))];
+    let born =
+        vec![Update::Workload(id("one"), Some(workload)), Update::WorkloadPolicy(id("one"), Some(denied))];
     assert_eq!(dataplane.apply(born).await.unwrap().failures, []);
     flows(&node, 200).await;
     let now = counted(&node);
@@ -33,7 +34,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
 
     // Packets do get through when they may, so the test can see them.
     let open = guard("cali1", &ONE);
-    dataplane.apply(vec![Update::Guard(id("one"), Some(open))]).await.unwrap();
+    dataplane.apply(vec![Update::WorkloadPolicy(id("one"), Some(open))]).await.unwrap();
     flows(&node, 200).await;
     assert!(counted(&node).closed_out > 0);
     flood.ends(&node).await;

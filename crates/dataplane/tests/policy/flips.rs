@@ -30,9 +30,10 @@ fn alike() -> (Plan, Plan) {
     for (name, policy) in [("pass", pass), ("devious", ingress(vec![from_set])), ("out", out)] {
         devious.policies.insert(policy_id(name), Arc::new(policy));
     }
-    devious.guards.get_mut(&id("two")).unwrap().tiers =
+    devious.workload_policies.get_mut(&id("two")).unwrap().tiers =
         vec![tier("first", TierEnd::Deny, &["pass"], &[]), tier("default", TierEnd::Deny, &["devious"], &[])];
-    devious.guards.get_mut(&id("one")).unwrap().tiers = vec![tier("default", TierEnd::Deny, &[], &["out"])];
+    devious.workload_policies.get_mut(&id("one")).unwrap().tiers =
+        vec![tier("default", TierEnd::Deny, &[], &["out"])];
     (simple, devious)
 }
 

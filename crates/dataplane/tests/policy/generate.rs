@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::evaluate::{Connection, Packet};
 use tortie_plan::{
-    Action, DenyAction, EndpointToHost, Guard, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId,
-    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd,
+    Action, DenyAction, EndpointToHost, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId,
+    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd, WorkloadPolicy,
 };
 
 /// The last two are what the node rewrites; only such packets have them.
@@ -131,7 +131,7 @@ impl Generator {
             if !self.chance(0.9) {
                 continue;
             }
-            let guard = Guard {
+            let guard = WorkloadPolicy {
                 interface: interface(pod),
                 up: self.chance(0.93),
                 addresses: addresses(At::Pod(pod)),
@@ -139,7 +139,7 @@ impl Generator {
                 tiers: self.tiers(),
                 profiles: self.profiles(),
             };
-            plan.guards.insert(id(&pod.to_string()), guard);
+            plan.workload_policies.insert(id(&pod.to_string()), guard);
         }
         let hosts = self.one(&[0, 0, 1, 2]);
         for number in 0..hosts {

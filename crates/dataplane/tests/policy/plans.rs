@@ -3,7 +3,7 @@
 use crate::namespace::{self, Namespace, id, plan, pod, workload};
 use std::sync::Arc;
 use tortie_plan::{
-    Action, Guard, Plan, Policy, PolicyId, PolicyKind, PortRange, Rule, Tier, TierEnd, Update,
+    Action, Plan, Policy, PolicyId, PolicyKind, PortRange, Rule, Tier, TierEnd, Update, WorkloadPolicy,
 };
 
 pub const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
@@ -13,7 +13,7 @@ pub fn policy_id(name: &str) -> PolicyId {
     PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() }
 }
 
-pub fn guard(interface: &str, with: &[&str]) -> Guard {
+pub fn guard(interface: &str, with: &[&str]) -> WorkloadPolicy {
     namespace::guard(&workload(interface, with))
 }
 
@@ -46,7 +46,7 @@ pub fn guarded(mut plan: Plan, policies: &[(&str, Policy)]) -> Plan {
         plan.policies.insert(policy_id(name), Arc::new(policy.clone()));
     }
     let tier = tier("default", TierEnd::Deny, &names, &[]);
-    plan.guards.get_mut(&id("two")).unwrap().tiers = vec![tier];
+    plan.workload_policies.get_mut(&id("two")).unwrap().tiers = vec![tier];
     plan
 }
 

@@ -55,14 +55,14 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             plan.host_endpoints.remove(name);
         });
     }
-    for id in plan.guards.keys() {
+    for id in plan.workload_policies.keys() {
         with(&|plan| {
-            plan.guards.remove(id);
+            plan.workload_policies.remove(id);
         });
-        with(&|plan| plan.guards.get_mut(id).unwrap().allowed_sources.clear());
-        for tier in 0..plan.guards[id].tiers.len() {
+        with(&|plan| plan.workload_policies.get_mut(id).unwrap().allowed_sources.clear());
+        for tier in 0..plan.workload_policies[id].tiers.len() {
             with(&|plan| {
-                plan.guards.get_mut(id).unwrap().tiers.remove(tier);
+                plan.workload_policies.get_mut(id).unwrap().tiers.remove(tier);
             });
         }
     }

@@ -325,8 +325,11 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     updates.extend(
         differing(&old.profiles, &new.profiles).into_iter().map(|(id, profile)| Update::Profile(id, profile)),
     );
-    updates
-        .extend(differing(&old.guards, &new.guards).into_iter().map(|(id, guard)| Update::Guard(id, guard)));
+    updates.extend(
+        differing(&old.workload_policies, &new.workload_policies)
+            .into_iter()
+            .map(|(id, guard)| Update::WorkloadPolicy(id, guard)),
+    );
     let hosts = differing(&old.host_endpoints, &new.host_endpoints);
     updates.extend(hosts.into_iter().map(|(name, endpoint)| Update::HostEndpoint(name, endpoint)));
     if old.service_ranges != new.service_ranges {

@@ -5,6 +5,7 @@ use super::packet::Connection;
 use super::tiers::Stage;
 use crate::endpoint::TierEnd;
 use crate::policy::{Direction, PolicyId, Rule};
+use crate::rule_id::{RuleId, RuleIndex, RuleOwner};
 use crate::settings::EndpointToHost;
 use crate::workload::WorkloadId;
 
@@ -19,9 +20,25 @@ pub enum Holder<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleAt<'p> {
     pub holder: Holder<'p>,
-    /// Counted from 0 in the list of its direction.
-    pub index: usize,
+    pub direction: Direction,
+    pub index: RuleIndex,
     pub rule: &'p Rule,
+}
+
+impl RuleAt<'_> {
+    /// What counters and logs name it by.
+    pub fn id(&self) -> RuleId {
+        RuleId { owner: self.holder.owner(), direction: self.direction, index: self.index }
+    }
+}
+
+impl Holder<'_> {
+    pub fn owner(&self) -> RuleOwner {
+        match self {
+            Holder::Policy { id, .. } => RuleOwner::Policy((*id).clone()),
+            Holder::Profile(name) => RuleOwner::Profile((*name).to_owned()),
+        }
+    }
 }
 
 /// What decided.

@@ -6,7 +6,7 @@ use super::packet::{Connection, Packet};
 use super::walk::Walk;
 use crate::assign::Assignment;
 use crate::change::Plan;
-use crate::endpoint::{Guard, HostEndpoint};
+use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::settings::{PolicySettings, Settings};
 use crate::workload::WorkloadId;
 use std::collections::HashMap;
@@ -50,12 +50,15 @@ pub struct Node<'p> {
     index: Index<'p>,
     settings: &'p Settings,
     assignment: Assignment,
-    workloads: HashMap<&'p str, (&'p WorkloadId, &'p Guard)>,
+    workloads: HashMap<&'p str, (&'p WorkloadId, &'p WorkloadPolicy)>,
 }
 
 impl<'p> Node<'p> {
     pub fn new(plan: &'p Plan, settings: &'p Settings, assignment: Assignment) -> Node<'p> {
-        let workloads = plan.guards.iter().map(|(id, guard)| (guard.interface.as_str(), (id, guard)));
+        let workloads = plan
+            .workload_policies
+            .iter()
+            .map(|(id, workload_policy)| (workload_policy.interface.as_str(), (id, workload_policy)));
         Node { index: Index::new(plan), settings, assignment, workloads: workloads.collect() }
     }
 
@@ -89,11 +92,11 @@ impl<'p> Node<'p> {
             || self.workloads.contains_key(interface)
     }
 
-    pub(super) fn workload(&self, interface: &str) -> Option<(&'p WorkloadId, &'p Guard)> {
+    pub(super) fn workload(&self, interface: &str) -> Option<(&'p WorkloadId, &'p WorkloadPolicy)> {
         self.workloads.get(interface).copied()
     }
 
-    /// The host endpoint that guards an interface.
+    /// The host endpoint that workload_policies an interface.
     pub(super) fn host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpoint)> {
         self.host_endpoint_named(self.assignment.of(interface)?)
     }

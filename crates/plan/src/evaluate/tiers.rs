@@ -3,8 +3,9 @@
 use super::cause::{Cause, Holder, RuleAt, Step, Trace};
 use super::index::Index;
 use super::packet::Packet;
-use crate::endpoint::{Guard, HostEndpoint, Tier, TierEnd};
+use crate::endpoint::{HostEndpoint, Tier, TierEnd, WorkloadPolicy};
 use crate::policy::{Action, Direction, PolicyId, Rule};
+use crate::rule_id::RuleIndex;
 
 /// Which list of an endpoint's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,12 +54,19 @@ impl<'p> Index<'p> {
     /// What the policies and profiles of a workload say of a packet that opens a flow.
     pub fn workload(
         &self,
-        guard: &'p Guard,
+        workload_policy: &'p WorkloadPolicy,
         direction: Direction,
         packet: &Packet,
         trace: Option<&mut Trace<'p>>,
     ) -> Decision<'p> {
-        self.decide(&guard.tiers, Some(&guard.profiles), Stage::Normal, direction, packet, trace)
+        self.decide(
+            &workload_policy.tiers,
+            Some(&workload_policy.profiles),
+            Stage::Normal,
+            direction,
+            packet,
+            trace,
+        )
     }
 
     /// What one list of policies of a host endpoint says.
@@ -114,14 +122,14 @@ impl<'p> Index<'p> {
             let rules = self.rules_of(id, direction);
             if id.kind.is_staged() {
                 note(trace, || {
-                    let would = self.first(holder, rules, packet);
+                    let would = self.first(holder, direction, rules, packet);
                     Step::Staged { tier: &tier.name, id, would }
                 });
                 continue;
             }
             enforced = true;
             note(trace, || Step::Policy { tier: &tier.name, id });
-            match self.ask(holder, rules, packet, trace) {
+            match self.ask(holder, direction, rules, packet, trace) {
                 Said::Decided(decision) => return Some(decision),
                 Said::Passed => return None,
                 Said::Nothing => {}
@@ -150,7 +158,8 @@ impl<'p> Index<'p> {
             let Some(profile) = self.plan.profiles.get(name) else {
                 return Decision { outcome: Outcome::Deny, cause: Cause::MissingProfile(name) };
             };
-            let said = self.ask(Holder::Profile(name), profile.rules(direction), packet, trace);
+            let rules = profile.rules(direction);
+            let said = self.ask(Holder::Profile(name), direction, rules, packet, trace);
             if let Said::Decided(decision) = said {
                 return decision;
             }
@@ -161,12 +170,13 @@ impl<'p> Index<'p> {
     fn ask(
         &self,
         holder: Holder<'p>,
+        direction: Direction,
         rules: &'p [Rule],
         packet: &Packet,
         trace: &mut Tracing<'_, 'p>,
     ) -> Said<'p> {
-        for (index, rule) in rules.iter().enumerate() {
-            let at = RuleAt { holder, index, rule };
+        for (position, rule) in rules.iter().enumerate() {
+            let at = RuleAt { holder, direction, index: RuleIndex::at(position), rule };
             note(trace, || Step::Rule { at, misses: self.misses(rule, packet) });
             let outcome = match rule.action {
                 Action::Log => continue,
@@ -181,12 +191,18 @@ impl<'p> Index<'p> {
     }
 
     /// The rule that decides in a list by itself.
-    fn first(&self, holder: Holder<'p>, rules: &'p [Rule], packet: &Packet) -> Option<RuleAt<'p>> {
-        let (index, rule) = rules
+    fn first(
+        &self,
+        holder: Holder<'p>,
+        direction: Direction,
+        rules: &'p [Rule],
+        packet: &Packet,
+    ) -> Option<RuleAt<'p>> {
+        let (position, rule) = rules
             .iter()
             .enumerate()
             .find(|(_, rule)| rule.action != Action::Log && self.matches(rule, packet))?;
-        Some(RuleAt { holder, index, rule })
+        Some(RuleAt { holder, direction, index: RuleIndex::at(position), rule })
     }
 
     /// A policy that is not in the plan has no rules, but its tier still ends.

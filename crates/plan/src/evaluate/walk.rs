@@ -5,7 +5,7 @@ use super::failsafe::{is_failsafe, is_failsafe_reply};
 use super::node::Node;
 use super::packet::{Connection, Packet};
 use super::tiers::{Decision, Outcome, Stage, Tracing, note};
-use crate::endpoint::{Guard, HostEndpoint};
+use crate::endpoint::{WorkloadPolicy, HostEndpoint};
 use crate::policy::{Direction, IpVersion};
 use crate::settings::EndpointToHost;
 use crate::workload::{WorkloadId, link_local};
@@ -111,11 +111,11 @@ impl<'w, 'p> Walk<'w, 'p> {
 
     /// Sent by a workload we know, from an address of its own.
     fn genuine(&mut self, from: &str) -> Passage<'p, ()> {
-        let (id, guard) = self.open(from, Direction::Egress)?;
+        let (id, workload_policy) = self.open(from, Direction::Egress)?;
         let source = self.packet.source;
         let mac = self.node.index().plan().workloads.get(id).and_then(|workload| workload.mac);
-        let own = guard.addresses.contains(&source)
-            || guard.allowed_sources.iter().any(|net| net.contains(&source))
+        let own = workload_policy.addresses.contains(&source)
+            || workload_policy.allowed_sources.iter().any(|net| net.contains(&source))
             || is_on_link(source, mac);
         let cause = match own {
             _ if self.original.destination.is_loopback() || source.is_loopback() => Cause::Loopback,
@@ -127,9 +127,9 @@ impl<'w, 'p> Walk<'w, 'p> {
     }
 
     /// The workload of an interface, if that lets anything through at all.
-    fn open(&mut self, interface: &str, direction: Direction) -> Passage<'p, (&'p WorkloadId, &'p Guard)> {
+    fn open(&mut self, interface: &str, direction: Direction) -> Passage<'p, (&'p WorkloadId, &'p WorkloadPolicy)> {
         match self.node.workload(interface) {
-            Some((id, guard)) if guard.up => ControlFlow::Continue((id, guard)),
+            Some((id, workload_policy)) if workload_policy.up => ControlFlow::Continue((id, workload_policy)),
             Some((id, _)) => {
                 note(&mut self.trace, || Step::Workload { id, direction });
                 self.refuse(Cause::Down)
@@ -207,7 +207,7 @@ impl<'w, 'p> Walk<'w, 'p> {
     }
 
     fn workload(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
-        let (id, guard) = self.open(interface, direction)?;
+        let (id, workload_policy) = self.open(interface, direction)?;
         note(&mut self.trace, || Step::Workload { id, direction });
         if let Some(cause) = self.tracked()? {
             return self.grant(cause);
@@ -216,7 +216,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         if direction == Direction::Egress && self.is_encapsulation(&packet) {
             return self.refuse(Cause::Encapsulation);
         }
-        let decision = self.node.index().workload(guard, direction, &packet, self.trace.as_deref_mut());
+        let decision = self.node.index().workload(workload_policy, direction, &packet, self.trace.as_deref_mut());
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 

@@ -63,10 +63,7 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
                 let judge = |state: &State<'_>| {
                     let egress = state.decide(sender, Direction::Egress, &packet);
                     let ingress = state.decide(receiver, Direction::Ingress, &packet);
-                    Verdict {
-                        egress: said(egress, Direction::Egress),
-                        ingress: said(ingress, Direction::Ingress),
-                    }
+                    Verdict { egress: said(egress), ingress: said(ingress) }
                 };
                 let (was, is) = (judge(&old), judge(&new));
                 if was.allowed() != is.allowed() {
@@ -123,10 +120,10 @@ impl Verdict {
     }
 }
 
-fn said(decision: Option<Decision<'_>>, direction: Direction) -> (bool, String) {
+fn said(decision: Option<Decision<'_>>) -> (bool, String) {
     let Some(decision) = decision else { return (true, "no host endpoint".to_owned()) };
     let because = match decision.cause {
-        Cause::Rule(at) => place(&at, direction),
+        Cause::Rule(at) => place(&at),
         Cause::TierEnd(tier) => format!("end of tier {tier}"),
         Cause::Failsafe => "a failsafe port".to_owned(),
         Cause::MissingProfile(name) => format!("profile {name}, which does not exist"),

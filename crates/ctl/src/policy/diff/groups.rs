@@ -69,7 +69,9 @@ impl Marks {
     fn sign(&self, state: &State<'_>, subject: &Subject, signature: &mut Vec<u8>) {
         let own = match &subject.endpoint {
             Some(EndpointId::Workload(id)) => {
-                state.plan.guards.get(id).map(|guard| format!("{:?}{:?}", guard.tiers, guard.profiles))
+                state.plan.workload_policies.get(id).map(|workload_policy| {
+                    format!("{:?}{:?}", workload_policy.tiers, workload_policy.profiles)
+                })
             }
             Some(EndpointId::Host(name)) => state
                 .plan

@@ -57,8 +57,8 @@ impl<'p> State<'p> {
     pub fn decide(&self, subject: &Subject, direction: Direction, packet: &Packet) -> Option<Decision<'p>> {
         match subject.endpoint.as_ref()? {
             EndpointId::Workload(id) => {
-                let guard = self.plan.guards.get(id)?;
-                Some(self.index.workload(guard, direction, packet, None))
+                let workload_policy = self.plan.workload_policies.get(id)?;
+                Some(self.index.workload(workload_policy, direction, packet, None))
             }
             EndpointId::Host(name) => {
                 let endpoint = self.plan.host_endpoints.get(name)?;
@@ -70,10 +70,10 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Hosts are there without host endpoints too: nothing guards them then.
+    /// Hosts are there without host endpoints too: no policy applies to them then.
     fn has(&self, subject: &Subject) -> bool {
         match &subject.endpoint {
-            Some(EndpointId::Workload(id)) => self.plan.guards.contains_key(id),
+            Some(EndpointId::Workload(id)) => self.plan.workload_policies.contains_key(id),
             Some(EndpointId::Host(_)) | None => true,
         }
     }

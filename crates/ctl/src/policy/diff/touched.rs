@@ -83,7 +83,11 @@ fn governing(tiers: &[Tier], direction: Direction) -> impl Iterator<Item = (&str
 
 fn lists<'s>(state: &State<'s>, endpoint: &EndpointId) -> Option<(&'s Vec<Tier>, &'s Vec<String>)> {
     match endpoint {
-        EndpointId::Workload(id) => state.plan.guards.get(id).map(|guard| (&guard.tiers, &guard.profiles)),
+        EndpointId::Workload(id) => state
+            .plan
+            .workload_policies
+            .get(id)
+            .map(|workload_policy| (&workload_policy.tiers, &workload_policy.profiles)),
         EndpointId::Host(name) => {
             state.plan.host_endpoints.get(name).map(|endpoint| (&endpoint.tiers, &endpoint.profiles))
         }

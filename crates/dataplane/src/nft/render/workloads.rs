@@ -6,7 +6,7 @@ use super::super::table::{Chain, Element, join};
 use super::Tiers;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr};
-use tortie_plan::{Direction, Guard};
+use tortie_plan::{Direction, WorkloadPolicy};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -36,7 +36,7 @@ fn begins() -> Rule {
 }
 
 /// The chain of one workload in one direction.
-pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Chain {
+pub(crate) fn chain(guard: &WorkloadPolicy, direction: Direction, tiers: Tiers<'_>) -> Chain {
     let settings = tiers.settings;
     if !guard.up {
         let down = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says("down");
@@ -66,7 +66,7 @@ pub(crate) fn chain(guard: &Guard, direction: Direction, tiers: Tiers<'_>) -> Ch
 /// The sources a workload may use, as elements: interface and address.
 /// Besides its addresses these are the one that its MAC makes of `fe80::/64`, and none at all, for asking whether an
 /// address is free. Any other link-local address would be one more neighbour of the host.
-pub(crate) fn sources(guard: &Guard, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
+pub(crate) fn sources(guard: &WorkloadPolicy, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
     let name = interface(&guard.interface);
     let link_local = mac.map(tortie_plan::link_local).map(IpAddr::V6);
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
@@ -82,7 +82,7 @@ pub(crate) fn sources(guard: &Guard, mac: Option<[u8; 6]>, family: Family) -> Ve
     .collect()
 }
 
-pub(crate) fn source_nets(guard: &Guard, family: Family) -> Vec<Element> {
+pub(crate) fn source_nets(guard: &WorkloadPolicy, family: Family) -> Vec<Element> {
     let name = interface(&guard.interface);
     let nets: &[IpNet] = if guard.up { &guard.allowed_sources } else { &[] };
     let ranges = ranges::of_nets(nets, family).into_iter();

@@ -26,20 +26,20 @@ impl World {
         let mut plan = Plan::default();
         plan.profiles.insert("open".into(), profile(&[allow()]));
         for (name, own) in [("a", [A, "fd00::1"]), ("b", [B, "fd00::2"])] {
-            let guard = Guard {
+            let workload_policy = WorkloadPolicy {
                 interface: format!("cali-{name}"),
                 up: true,
                 addresses: own.map(address).to_vec(),
                 profiles: vec!["open".into()],
-                ..Guard::default()
+                ..WorkloadPolicy::default()
             };
-            plan.guards.insert(id(name), guard);
+            plan.workload_policies.insert(id(name), workload_policy);
         }
         World { plan, settings: Settings::default() }
     }
 
-    fn guard(&mut self, name: &str) -> &mut Guard {
-        self.plan.guards.get_mut(&id(name)).unwrap()
+    fn workload_policy(&mut self, name: &str) -> &mut WorkloadPolicy {
+        self.plan.workload_policies.get_mut(&id(name)).unwrap()
     }
 
     /// A tier with one policy of these rules for both directions.
@@ -92,12 +92,12 @@ fn both_sides_have_to_agree() {
     let packet = tcp(A, B, 80);
     assert!(world.allows(&packet, TO_A, TO_B));
     let egress = world.list("out", &[deny()]);
-    world.guard("a").tiers = egress;
+    world.workload_policy("a").tiers = egress;
     assert!(!world.allows(&packet, TO_A, TO_B));
     assert!(!world.allows(&tcp(A, OUTSIDE, 80), TO_A, UPLINK));
-    world.guard("a").tiers.clear();
+    world.workload_policy("a").tiers.clear();
     let ingress = world.list("in", &[to_port(Action::Allow, 6, 81)]);
-    world.guard("b").tiers = ingress;
+    world.workload_policy("b").tiers = ingress;
     world.denies(&packet, TO_A, TO_B, "TierEnd(\"default\")");
     assert!(world.allows(&tcp(A, B, 81), TO_A, TO_B));
     world.denies(&tcp(OUTSIDE, B, 80), UPLINK, TO_B, "TierEnd(\"default\")");
@@ -106,7 +106,7 @@ fn both_sides_have_to_agree() {
 #[test]
 fn a_workload_that_is_down_or_unknown_gets_and_sends_nothing() {
     let mut world = World::new();
-    world.guard("b").up = false;
+    world.workload_policy("b").up = false;
     world.denies(&tcp(A, B, 80), TO_A, TO_B, "Down");
     world.denies(&tcp(B, A, 80), TO_B, TO_A, "Down");
     world.denies(&tcp(B, NODE, 80), TO_B, Host, "Down");
@@ -125,7 +125,7 @@ fn a_workload_sends_from_its_own_addresses() {
     world.denies(&forged, TO_A, UPLINK, "Spoofed");
     world.denies(&tcp("fd00::9", "fd00::2", 80), TO_A, TO_B, "Spoofed");
     assert!(world.allows(&tcp("fd00::1", "fd00::2", 80), TO_A, TO_B));
-    world.guard("a").allowed_sources = vec![net("10.0.0.96/28")];
+    world.workload_policy("a").allowed_sources = vec![net("10.0.0.96/28")];
     assert!(world.allows(&forged, TO_A, TO_B));
     world.denies(&tcp("10.0.0.95", B, 80), TO_A, TO_B, "Spoofed");
 }
@@ -134,7 +134,7 @@ fn a_workload_sends_from_its_own_addresses() {
 fn known_flows_pass_and_invalid_packets_do_not() {
     let mut world = World::new();
     let closed = world.list("closed", &[deny()]);
-    world.guard("b").tiers = closed;
+    world.workload_policy("b").tiers = closed;
     let packet = tcp(A, B, 80);
     for (connection, allowed) in [
         (Connection::New, false),
@@ -145,7 +145,7 @@ fn known_flows_pass_and_invalid_packets_do_not() {
     ] {
         assert_eq!(world.allows_in_state(connection, &packet, TO_A, TO_B), allowed, "{connection:?}");
     }
-    world.guard("b").tiers.clear();
+    world.workload_policy("b").tiers.clear();
     assert!(!world.allows_in_state(Connection::Invalid, &packet, TO_A, TO_B));
     world.settings.policy.drop_invalid = false;
     assert!(world.allows_in_state(Connection::Invalid, &packet, TO_A, TO_B));
@@ -184,7 +184,7 @@ fn workload_to_host_is_a_setting() {
         assert!(world.allows(&packet, TO_A, Host));
     }
     let closed = world.list("closed", &[deny()]);
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&packet, TO_A, Host));
 }
 
@@ -192,7 +192,7 @@ fn workload_to_host_is_a_setting() {
 fn a_workload_reaches_no_loopback_and_no_link_but_its_own() {
     let mut world = World::new();
     world.settings.policy.endpoint_to_host = crate::EndpointToHost::Accept;
-    world.guard("a").allowed_sources = vec![net("0.0.0.0/0"), net("::/0")];
+    world.workload_policy("a").allowed_sources = vec![net("0.0.0.0/0"), net("::/0")];
     for (from, to) in [(A, "127.0.0.1"), (A, "127.255.255.255"), ("127.0.0.1", NODE), ("fd00::1", "::1")] {
         world.denies(&tcp(from, to, 80), TO_A, Host, "Loopback");
     }
@@ -204,11 +204,11 @@ fn a_workload_reaches_no_loopback_and_no_link_but_its_own() {
 #[test]
 fn a_workload_is_known_by_its_endpoint_whatever_its_interface_is_called() {
     let mut world = World::new();
-    world.guard("a").interface = "tap1".into();
+    world.workload_policy("a").interface = "tap1".into();
     let tap = Interface("tap1");
     world.denies(&tcp("10.9.9.9", B, 80), tap, TO_B, "Spoofed");
     let closed = world.list("closed", &[deny()]);
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&tcp(A, B, 80), tap, TO_B));
 }
 
@@ -216,7 +216,7 @@ fn a_workload_is_known_by_its_endpoint_whatever_its_interface_is_called() {
 fn neighbours_are_found_whatever_the_policy() {
     let mut world = World::new();
     let closed = world.list("closed", &[deny()]);
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     let workload = crate::Workload {
         interface: "cali-a".into(),
         mac: Some([2, 0, 0, 0, 0, 1]),
@@ -243,7 +243,7 @@ fn neighbours_are_found_whatever_the_policy() {
 fn the_host_reaches_its_workloads() {
     let mut world = World::new();
     let closed = world.list("closed", &[deny()]);
-    world.guard("a").tiers = closed.clone();
+    world.workload_policy("a").tiers = closed.clone();
     world.host("*").tiers = closed;
     assert_eq!(world.judge(&tcp(NODE, A, 80), Host, TO_A), (true, "HostToWorkload".into()));
 }
@@ -334,7 +334,7 @@ fn forward_policy_is_for_what_passes_through() {
     assert!(!world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
     // The workload is asked all the same.
     let closed = world.list("closed", &[deny()]);
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&tcp(OUTSIDE, A, 80), UPLINK, TO_A));
 }
 
@@ -385,7 +385,7 @@ fn untracked_packets_to_workloads_are_judged_by_the_workload() {
     world.host("eth0").forward = closed.clone();
     let packet = udp(OUTSIDE, A, 5000);
     assert!(world.allows(&packet, UPLINK, TO_A), "accepted before the forward policy of where it came in");
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&packet, UPLINK, TO_A));
     // It is not tracked, so no flow is known that it could belong to.
     assert!(!world.allows_in_state(Connection::Established, &packet, UPLINK, TO_A));
@@ -415,7 +415,7 @@ fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
     assert!(world.allows(&tcp(OUTSIDE, NODE, 31081), UPLINK, Host));
     assert!(!world.allows(&tcp(OUTSIDE, NODE, 31082), UPLINK, Host));
     // The workload's own policy does.
-    world.guard("a").tiers = closed;
+    world.workload_policy("a").tiers = closed;
     assert!(!world.judge_way(&packet, &way).0);
 }
 
@@ -433,7 +433,7 @@ fn pre_dnat_policy_spares_failsafes_and_covers_workload_interfaces() {
 fn the_trace_tells_whose_rules_were_asked() {
     let mut world = World::new();
     let web = world.list("web", &[to_port(Action::Allow, 6, 80)]);
-    world.guard("b").tiers = web.clone();
+    world.workload_policy("b").tiers = web.clone();
     world.host("eth0").forward = web;
     let node = Node::new(&world.plan, &world.settings, Assignment::default());
     let mut trace = Trace::default();

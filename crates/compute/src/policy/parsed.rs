@@ -1,10 +1,11 @@
 //! A policy read from its resource: whom it is about, where it stands, and its rules, not converted yet.
 //!
-//! A policy that breaks a rule of its kind fails closed: as long as it can be told whom it selects, it stands in the plan
+//! A policy that breaks a rule of its kind fails closed: as long as it can be in_plan whom it selects, it stands in the plan
 //! as one that denies everything in the directions it governs. A staged one that breaks a rule is left out, since it
 //! decides nothing anyway.
 
-use super::archive::{Archive, RulesId};
+use super::archive::Archive;
+use super::ids::RulesId;
 use super::kubernetes;
 use tortie_model::kinds::{
     DEFAULT_TIER, GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, Rule,
@@ -35,12 +36,12 @@ pub(super) struct Head {
     pub ingress: bool,
     pub egress: bool,
     pub stage: Stage,
-    /// Needed even if it selects nothing here.
+    /// Needed even if it selects nothing local_matches.
     pub everywhere: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct ParsedPolicy {
     pub id: PolicyId,
     pub head: Head,
     pub selector: Selector,
@@ -50,8 +51,8 @@ pub(super) struct Draft {
 
 /// What became of a resource.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
-    pub draft: Option<Draft>,
+pub(super) struct Parsed {
+    pub policy: Option<ParsedPolicy>,
     pub problem: Option<String>,
 }
 
@@ -69,7 +70,7 @@ struct Common<'a> {
 }
 
 /// None for resources that are no policies. The rules go to the archive.
-pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Reading> {
+pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Parsed> {
     use PolicyKind as K;
     let meta = resource.metadata();
     let problem = || resource.validate().err().map(|error| error.to_string());
@@ -91,7 +92,7 @@ pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Reading
         }
         Resource::StagedNetworkPolicy(_)
         | Resource::StagedGlobalNetworkPolicy(_)
-        | Resource::StagedKubernetesNetworkPolicy(_) => Some(Reading::default()),
+        | Resource::StagedKubernetesNetworkPolicy(_) => Some(Parsed::default()),
         _ => None,
     }
 }
@@ -178,17 +179,17 @@ impl Head {
 }
 
 impl Common<'_> {
-    fn finish(self, archive: &mut Archive, meta: &ObjectMeta, mut problem: Option<String>) -> Reading {
+    fn finish(self, archive: &mut Archive, meta: &ObjectMeta, mut problem: Option<String>) -> Parsed {
         let selector =
             self.selector.and_then(|text| Selector::parse(&text).map_err(|error| error.to_string()));
         let selector = match selector {
             Ok(selector) => selector,
             Err(reason) => {
-                return Reading { draft: None, problem: problem.or(Some(reason)) };
+                return Parsed { policy: None, problem: problem.or(Some(reason)) };
             }
         };
         if problem.is_some() && self.kind.is_staged() {
-            return Reading { draft: None, problem };
+            return Parsed { policy: None, problem };
         }
         if let Some(problem) = &mut problem {
             problem.push_str("; until it is mended, it denies all traffic of the endpoints it selects");
@@ -208,7 +209,7 @@ impl Common<'_> {
         let ingress = if head.ingress { self.ingress } else { &[] };
         let egress = if head.egress { self.egress } else { &[] };
         let rules = problem.is_none().then(|| archive.keep(ingress, egress));
-        Reading { draft: Some(Draft { id, head, selector, rules }), problem }
+        Parsed { policy: Some(ParsedPolicy { id, head, selector, rules }), problem }
     }
 }
 

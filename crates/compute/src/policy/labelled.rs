@@ -1,26 +1,25 @@
 //! Whatever has labels and addresses: workload endpoints, host endpoints, network sets, of the whole cluster.
 
-use super::ids::Ids;
-use super::index::Index;
-use super::list::{List, Numbers};
+use super::arena::{Arena, Span};
+use super::chunked::{ChunkedVec, IdAllocator};
+use super::hash_index::HashIndex;
+use super::id_set::IdSet;
+use super::ids::{ClassId, LabelledId, PortListId, Symbol};
 use super::pool::Pool;
-use super::texts::{Room, Span};
-use super::words::{ClassId, Word, Words};
+use super::symbols::SymbolTable;
 use ipnet::IpNet;
 use tortie_model::{Key, Kind};
-
-pub(super) type ItemId = u32;
 
 /// A port that rules can refer to by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NamedPort {
-    pub name: Word,
+    pub name: Symbol,
     pub protocol: u8,
     pub port: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ItemKind {
+pub(super) enum LabelledKind {
     Workload,
     Host,
     NetworkSet,
@@ -28,30 +27,30 @@ pub(super) enum ItemKind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ItemName<'a> {
-    pub kind: ItemKind,
+pub(super) struct LabelledName<'a> {
+    pub kind: LabelledKind,
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
 #[derive(Debug)]
-pub(super) struct Item {
-    kind: ItemKind,
-    pub namespace: Word,
+pub(super) struct Labelled {
+    kind: LabelledKind,
+    pub namespace: Symbol,
     name: Span,
     pub class: ClassId,
     nets: Nets,
-    ports: u32,
+    ports: PortListId,
     /// Where a workload endpoint is.
-    pub node: Word,
+    pub node: Symbol,
 }
 
 /// What an item is made of. Nets and ports are sorted and each is there once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
-    pub namespace: Word,
+    pub namespace: Symbol,
     pub class: ClassId,
-    pub node: Word,
+    pub node: Symbol,
     pub nets: &'a [IpNet],
     pub ports: &'a [NamedPort],
 }
@@ -64,15 +63,15 @@ enum Nets {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Items {
-    slots: List<Option<Item>>,
-    numbers: Numbers,
-    by_name: Index,
-    names: Room,
-    by_net: Index,
+pub(super) struct LabelledTable {
+    slots: ChunkedVec<LabelledId, Option<Labelled>>,
+    ids: IdAllocator<LabelledId>,
+    by_name: HashIndex<LabelledId>,
+    names: Arena,
+    by_net: HashIndex<LabelledId>,
     /// By class; empty for classes without items.
-    of_class: List<Ids>,
-    ports: Pool<Box<[NamedPort]>>,
+    of_class: ChunkedVec<ClassId, IdSet<LabelledId>>,
+    ports: Pool<PortListId, Box<[NamedPort]>>,
 }
 
 impl Nets {
@@ -84,24 +83,24 @@ impl Nets {
     }
 }
 
-impl<'a> ItemName<'a> {
-    pub fn of(key: &'a Key) -> ItemName<'a> {
+impl<'a> LabelledName<'a> {
+    pub fn of(key: &'a Key) -> LabelledName<'a> {
         let Key::Resource { kind, namespace, name } = key else {
-            return ItemName { kind: ItemKind::GlobalNetworkSet, namespace: "", name: "" };
+            return LabelledName { kind: LabelledKind::GlobalNetworkSet, namespace: "", name: "" };
         };
         let kind = match kind {
-            Kind::WorkloadEndpoint => ItemKind::Workload,
-            Kind::HostEndpoint => ItemKind::Host,
-            Kind::NetworkSet => ItemKind::NetworkSet,
-            _ => ItemKind::GlobalNetworkSet,
+            Kind::WorkloadEndpoint => LabelledKind::Workload,
+            Kind::HostEndpoint => LabelledKind::Host,
+            Kind::NetworkSet => LabelledKind::NetworkSet,
+            _ => LabelledKind::GlobalNetworkSet,
         };
-        ItemName { kind, namespace, name }
+        LabelledName { kind, namespace, name }
     }
 }
 
-impl Items {
-    pub fn find(&self, words: &Words, name: ItemName<'_>) -> Option<ItemId> {
-        let namespace = words.find(name.namespace)?;
+impl LabelledTable {
+    pub fn find(&self, symbols: &SymbolTable, name: LabelledName<'_>) -> Option<LabelledId> {
+        let namespace = symbols.find(name.namespace)?;
         let is_it = |id| {
             let Some(item) = self.get(id) else { return false };
             let same = item.kind == name.kind && item.namespace == namespace;
@@ -110,44 +109,44 @@ impl Items {
         self.by_name.find(self.hash(name.kind, namespace, name.name.as_bytes()), is_it)
     }
 
-    fn hash(&self, kind: ItemKind, namespace: Word, name: &[u8]) -> u32 {
+    fn hash(&self, kind: LabelledKind, namespace: Symbol, name: &[u8]) -> u32 {
         self.by_name.hash(&(kind, namespace, name))
     }
 
-    pub fn get(&self, id: ItemId) -> Option<&Item> {
+    pub fn get(&self, id: LabelledId) -> Option<&Labelled> {
         self.slots.get(id)?.as_ref()
     }
 
-    pub fn nets(&self, id: ItemId) -> &[IpNet] {
+    pub fn nets(&self, id: LabelledId) -> &[IpNet] {
         self.get(id).map_or(&[], |item| item.nets.as_slice())
     }
 
-    pub fn ports(&self, id: ItemId) -> &[NamedPort] {
+    pub fn ports(&self, id: LabelledId) -> &[NamedPort] {
         self.get(id).and_then(|item| self.ports.get(item.ports)).map_or(&[], AsRef::as_ref)
     }
 
-    pub fn of_class(&self, class: ClassId) -> &Ids {
-        static NOTHING: Ids = Ids::None;
+    pub fn of_class(&self, class: ClassId) -> &IdSet<LabelledId> {
+        static NOTHING: IdSet<LabelledId> = IdSet::None;
         self.of_class.get(class).unwrap_or(&NOTHING)
     }
 
     /// Everything that has exactly this net.
-    pub fn having(&self, net: IpNet) -> impl Iterator<Item = (ItemId, &Item)> {
+    pub fn having(&self, net: IpNet) -> impl Iterator<Item = (LabelledId, &Labelled)> {
         let candidates = self.by_net.candidates(self.by_net.hash(&net));
         let found = candidates.filter_map(|id| Some((id, self.get(id)?)));
         found.filter(move |(_, item)| item.nets.as_slice().binary_search(&net).is_ok())
     }
 
-    pub fn is(&self, id: ItemId, parts: &Parts<'_>) -> bool {
+    pub fn is(&self, id: LabelledId, parts: &Parts<'_>) -> bool {
         self.get(id).is_some_and(|item| item.class == parts.class && item.node == parts.node)
             && self.nets(id) == parts.nets
             && self.ports(id) == parts.ports
     }
 
-    pub fn insert(&mut self, kind: ItemKind, name: &str, parts: Parts<'_>) -> ItemId {
+    pub fn insert(&mut self, kind: LabelledKind, name: &str, parts: Parts<'_>) -> LabelledId {
         let Parts { namespace, class, node, nets, ports } = parts;
         let name = name.as_bytes();
-        let item = Item {
+        let item = Labelled {
             kind,
             namespace,
             name: self.names.put(name),
@@ -159,7 +158,7 @@ impl Items {
             ports: self.ports.hold(ports, || ports.into()),
             node,
         };
-        let id = self.numbers.take();
+        let id = self.ids.take();
         *self.slots.at(id) = Some(item);
         self.by_name.insert(self.hash(kind, namespace, name), id);
         for net in nets {
@@ -170,7 +169,7 @@ impl Items {
     }
 
     /// The item and the ports that it held.
-    pub fn remove(&mut self, id: ItemId) -> Option<(Item, Box<[NamedPort]>)> {
+    pub fn remove(&mut self, id: LabelledId) -> Option<(Labelled, Box<[NamedPort]>)> {
         let item = self.slots.get_mut(id)?.take()?;
         self.by_name.remove(self.hash(item.kind, item.namespace, self.names.get(item.name)), id);
         self.names.take_back(item.name);
@@ -178,7 +177,7 @@ impl Items {
             self.by_net.remove(self.by_net.hash(net), id);
         }
         self.of_class.at(item.class).remove(id);
-        self.numbers.give_back(id);
+        self.ids.give_back(id);
         let ports = self.ports.get(item.ports).cloned().unwrap_or_default();
         self.ports.release(item.ports);
         Some((item, ports))
@@ -189,8 +188,12 @@ impl Items {
     }
 
     /// Every workload endpoint of the cluster, with its name and its addresses.
-    pub fn workloads(&self) -> impl Iterator<Item = (&str, &Item, &[IpNet])> {
-        let workloads = self.slots.iter().flatten().filter(|item| item.kind == ItemKind::Workload);
+    pub fn workloads(&self) -> impl Iterator<Item = (&str, &Labelled, &[IpNet])> {
+        let workloads = self
+            .slots
+            .iter()
+            .filter_map(|(_, item)| item.as_ref())
+            .filter(|item| item.kind == LabelledKind::Workload);
         workloads.map(|item| {
             let name = std::str::from_utf8(self.names.get(item.name)).unwrap_or_default();
             (name, item, item.nets.as_slice())

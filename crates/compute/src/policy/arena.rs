@@ -1,0 +1,60 @@
+//! Room for millions of short texts: an allocation for each would cost as much as the text.
+
+use hashbrown::HashMap;
+
+/// Texts lie in chunks of this many bytes; longer ones have a chunk of their own.
+pub(super) const CHUNK: usize = 1 << 16;
+
+/// Where a text lies: the upper half of `at` is the chunk, the lower the place in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    at: u32,
+    len: u32,
+}
+
+/// Bytes of short texts, in chunks.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    chunks: Vec<Vec<u8>>,
+    /// The chunk that is being filled.
+    open: usize,
+    /// Spans that were given back, by length.
+    spare: HashMap<u32, Vec<u32>>,
+}
+
+impl Arena {
+    pub fn get(&self, span: Span) -> &[u8] {
+        let (chunk, start) = (span.at as usize / CHUNK, span.at as usize % CHUNK);
+        let whole = self.chunks.get(chunk).and_then(|chunk| chunk.get(start..start + span.len as usize));
+        whole.unwrap_or_default()
+    }
+
+    pub fn put(&mut self, text: &[u8]) -> Span {
+        let len = text.len() as u32;
+        if let Some(at) = self.spare.get_mut(&len).and_then(Vec::pop) {
+            let (chunk, start) = (at as usize / CHUNK, at as usize % CHUNK);
+            self.chunks[chunk][start..start + text.len()].copy_from_slice(text);
+            return Span { at, len };
+        }
+        if text.len() > CHUNK {
+            self.chunks.push(text.to_vec());
+            return Span { at: ((self.chunks.len() - 1) * CHUNK) as u32, len };
+        }
+        if self.chunks.get(self.open).is_none_or(|chunk| chunk.len() + text.len() > CHUNK) {
+            self.open = self.chunks.len();
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let chunk = &mut self.chunks[self.open];
+        let at = (self.open * CHUNK + chunk.len()) as u32;
+        chunk.extend_from_slice(text);
+        Span { at, len }
+    }
+
+    pub fn take_back(&mut self, span: Span) {
+        match span.len as usize {
+            0 => {}
+            1..=CHUNK => self.spare.entry(span.len).or_default().push(span.at),
+            _ => self.chunks[span.at as usize / CHUNK] = Vec::new(),
+        }
+    }
+}

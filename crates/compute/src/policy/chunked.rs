@@ -1,0 +1,71 @@
+//! A vector that grows chunk by chunk: its elements never move, and it has no more room than it needs, however long it
+//! gets. Elements are found by an id.
+
+use super::ids::Id;
+use std::marker::PhantomData;
+
+const CHUNK: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct ChunkedVec<I, T> {
+    chunks: Vec<Box<[T]>>,
+    id: PhantomData<I>,
+}
+
+impl<I, T> Default for ChunkedVec<I, T> {
+    fn default() -> Self {
+        ChunkedVec { chunks: Vec::new(), id: PhantomData }
+    }
+}
+
+impl<I: Id, T: Default> ChunkedVec<I, T> {
+    pub fn get(&self, id: I) -> Option<&T> {
+        let place = id.number() as usize;
+        self.chunks.get(place / CHUNK)?.get(place % CHUNK)
+    }
+
+    pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
+        let place = id.number() as usize;
+        self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
+    }
+
+    /// The element of an id, which is there from now on.
+    pub fn at(&mut self, id: I) -> &mut T {
+        let place = id.number() as usize;
+        while self.chunks.len() * CHUNK <= place {
+            self.chunks.push(std::iter::repeat_with(T::default).take(CHUNK).collect());
+        }
+        &mut self.chunks[place / CHUNK][place % CHUNK]
+    }
+
+    /// From the first element on; those behind the last that was asked for may be there too.
+    pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        (0..).map(I::new).zip(self.chunks.iter().flatten())
+    }
+}
+
+/// Hands out ids; those given back are handed out again first.
+#[derive(Debug)]
+pub(super) struct IdAllocator<I> {
+    next: u32,
+    free: Vec<I>,
+}
+
+impl<I> Default for IdAllocator<I> {
+    fn default() -> Self {
+        IdAllocator { next: 0, free: Vec::new() }
+    }
+}
+
+impl<I: Id> IdAllocator<I> {
+    pub fn take(&mut self) -> I {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            I::new(self.next - 1)
+        })
+    }
+
+    pub fn give_back(&mut self, id: I) {
+        self.free.push(id);
+    }
+}

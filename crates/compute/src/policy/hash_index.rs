@@ -1,0 +1,62 @@
+//! Finds ids by what they stand for, which is kept elsewhere.
+
+use super::ids::Id;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::{BuildHasher, Hash};
+
+#[derive(Debug)]
+pub(super) struct HashIndex<I> {
+    table: HashTable<Entry<I>>,
+    hasher: DefaultHashBuilder,
+}
+
+/// The hash is kept: to look at all that the ids stand for whenever the table grows would take longer than all else.
+#[derive(Clone, Copy, Debug)]
+struct Entry<I> {
+    hash: u32,
+    id: I,
+}
+
+impl<I> Default for HashIndex<I> {
+    fn default() -> Self {
+        HashIndex { table: HashTable::new(), hasher: DefaultHashBuilder::default() }
+    }
+}
+
+/// The table looks at both ends of a hash.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl<I: Id> HashIndex<I> {
+    /// To be asked once for each value.
+    pub fn hash(&self, value: &(impl Hash + ?Sized)) -> u32 {
+        self.hasher.hash_one(value) as u32
+    }
+
+    pub fn find(&self, hash: u32, is_it: impl Fn(I) -> bool) -> Option<I> {
+        let same = |entry: &Entry<I>| entry.hash == hash && is_it(entry.id);
+        self.table.find(spread(hash), same).map(|entry| entry.id)
+    }
+
+    /// All that may stand for something with this hash.
+    pub fn candidates(&self, hash: u32) -> impl Iterator<Item = I> {
+        let entries = self.table.iter_hash(spread(hash));
+        entries.filter(move |entry| entry.hash == hash).map(|entry| entry.id)
+    }
+
+    pub fn insert(&mut self, hash: u32, id: I) {
+        self.table.insert_unique(spread(hash), Entry { hash, id }, |entry| spread(entry.hash));
+    }
+
+    pub fn remove(&mut self, hash: u32, id: I) {
+        let same = |entry: &Entry<I>| entry.hash == hash && entry.id == id;
+        if let Ok(entry) = self.table.find_entry(spread(hash), same) {
+            entry.remove();
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+}

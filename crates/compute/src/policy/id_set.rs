@@ -1,0 +1,143 @@
+//! Small sets of ids: most have one member, few have many.
+
+use super::ids::Id;
+use std::collections::BTreeSet;
+
+/// Up to this many are kept in a sorted list.
+const FEW: usize = 64;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::box_collection, reason = "there are millions of these: each stays as small as a pointer")]
+pub(super) enum IdSet<I> {
+    #[default]
+    None,
+    One(I),
+    Few(Box<Vec<I>>),
+    Many(Box<BTreeSet<I>>),
+}
+
+impl<I: Id> IdSet<I> {
+    /// Whether it was not there yet.
+    pub fn insert(&mut self, id: I) -> bool {
+        match self {
+            IdSet::None => {
+                *self = IdSet::One(id);
+                true
+            }
+            IdSet::One(other) if *other == id => false,
+            IdSet::One(other) => {
+                *self = IdSet::Few(Box::new(vec![(*other).min(id), (*other).max(id)]));
+                true
+            }
+            IdSet::Few(list) => {
+                let Err(place) = list.binary_search(&id) else { return false };
+                if list.len() < FEW {
+                    list.insert(place, id);
+                } else {
+                    let all = list.iter().copied().chain([id]).collect();
+                    *self = IdSet::Many(Box::new(all));
+                }
+                true
+            }
+            IdSet::Many(set) => set.insert(id),
+        }
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, id: I) -> bool {
+        match self {
+            IdSet::None => false,
+            IdSet::One(other) => {
+                let there = *other == id;
+                if there {
+                    *self = IdSet::None;
+                }
+                there
+            }
+            IdSet::Few(list) => {
+                let Ok(place) = list.binary_search(&id) else { return false };
+                list.remove(place);
+                if let [last] = list[..] {
+                    *self = IdSet::One(last);
+                }
+                true
+            }
+            IdSet::Many(set) => {
+                let there = set.remove(&id);
+                // Half as many as it takes to become one, so that a set on the edge does not change all the time.
+                if set.len() < FEW / 2 {
+                    *self = IdSet::Few(Box::new(set.iter().copied().collect()));
+                }
+                there
+            }
+        }
+    }
+
+    pub fn contains(&self, id: I) -> bool {
+        match self {
+            IdSet::None => false,
+            IdSet::One(other) => *other == id,
+            IdSet::Few(list) => list.binary_search(&id).is_ok(),
+            IdSet::Many(set) => set.contains(&id),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self, IdSet::None)
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            IdSet::None => 0,
+            IdSet::One(_) => 1,
+            IdSet::Few(list) => list.len(),
+            IdSet::Many(set) => set.len(),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = I> {
+        let (few, many): (&[I], Option<&BTreeSet<I>>) = match self {
+            IdSet::None => (&[], None),
+            IdSet::One(id) => (std::slice::from_ref(id), None),
+            IdSet::Few(list) => (list, None),
+            IdSet::Many(set) => (&[], Some(set)),
+        };
+        few.iter().chain(many.into_iter().flatten()).copied()
+    }
+}
+
+impl<I: Id> FromIterator<I> for IdSet<I> {
+    fn from_iter<T: IntoIterator<Item = I>>(ids: T) -> IdSet<I> {
+        let mut all = IdSet::None;
+        ids.into_iter().for_each(|id| {
+            all.insert(id);
+        });
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ids::ClassId;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn like_any_other_set(steps in prop::collection::vec((any::<bool>(), 0u32..150), 0..600)) {
+            let (mut ours, mut theirs) = (IdSet::<ClassId>::default(), BTreeSet::new());
+            for (add, number) in steps {
+                let id = ClassId::new(number);
+                if add {
+                    prop_assert_eq!(ours.insert(id), theirs.insert(id));
+                } else {
+                    prop_assert_eq!(ours.remove(id), theirs.remove(&id));
+                }
+                prop_assert_eq!(ours.contains(id), theirs.contains(&id));
+                prop_assert_eq!(ours.len(), theirs.len());
+                prop_assert_eq!(ours.is_empty(), theirs.is_empty());
+            }
+            prop_assert!(ours.iter().eq(theirs.iter().copied()));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! An interner: each string is kept once, however many hold it, and is named by an id of four bytes.
+
+use super::arena::{Arena, Span};
+use super::chunked::{ChunkedVec, IdAllocator};
+use super::ids::Id;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+#[derive(Debug)]
+pub(super) struct Interner<I> {
+    slots: ChunkedVec<I, Slot>,
+    ids: IdAllocator<I>,
+    /// Without the hashes, unlike a hash index: there are too many of these.
+    table: HashTable<I>,
+    hasher: DefaultHashBuilder,
+    arena: Arena,
+}
+
+impl<I> Default for Interner<I> {
+    fn default() -> Self {
+        Interner {
+            slots: ChunkedVec::default(),
+            ids: IdAllocator::default(),
+            table: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            arena: Arena::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    span: Span,
+    holders: u32,
+}
+
+impl<I: Id> Interner<I> {
+    /// The id of a string, with one holder more.
+    pub fn hold(&mut self, text: &str) -> I {
+        let id = self.intern(text);
+        self.hold_again(id);
+        id
+    }
+
+    /// One holder more of a string that has an id.
+    pub fn hold_again(&mut self, id: I) {
+        self.slots.at(id).holders += 1;
+    }
+
+    /// The id of a string, which somebody is about to hold.
+    pub fn intern(&mut self, text: &str) -> I {
+        let hash = self.hasher.hash_one(text.as_bytes());
+        if let Some(id) = self.table.find(hash, |id| self.bytes(*id) == text.as_bytes()) {
+            return *id;
+        }
+        let id = self.ids.take();
+        *self.slots.at(id) = Slot { span: self.arena.put(text.as_bytes()), holders: 0 };
+        let Interner { slots, arena, hasher, table, .. } = self;
+        let rehash = |id: &I| hasher.hash_one(slots.get(*id).map_or(&[][..], |slot| arena.get(slot.span)));
+        table.insert_unique(hash, id, rehash);
+        id
+    }
+
+    /// One holder less; after the last one the id may become another string's.
+    pub fn release(&mut self, id: I) {
+        let slot = self.slots.at(id);
+        slot.holders -= 1;
+        if slot.holders > 0 {
+            return;
+        }
+        let span = slot.span;
+        let hash = self.hasher.hash_one(self.arena.get(span));
+        if let Ok(entry) = self.table.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
+        self.arena.take_back(span);
+        self.ids.give_back(id);
+    }
+
+    pub fn find(&self, text: &str) -> Option<I> {
+        let hash = self.hasher.hash_one(text.as_bytes());
+        self.table.find(hash, |id| self.bytes(*id) == text.as_bytes()).copied()
+    }
+
+    pub fn get(&self, id: I) -> &str {
+        // What was put in was text.
+        std::str::from_utf8(self.bytes(id)).unwrap_or_default()
+    }
+
+    fn bytes(&self, id: I) -> &[u8] {
+        self.slots.get(id).map(|slot| self.arena.get(slot.span)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arena::CHUNK;
+    use super::super::ids::Symbol;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn each_holder_reads_its_text(steps in prop::collection::vec((any::<bool>(), "[ab\u{e9}]{0,3}"), 0..300)) {
+            let (mut interner, mut held) = (Interner::<Symbol>::default(), BTreeMap::<String, Vec<Symbol>>::new());
+            for (add, text) in steps {
+                let names = held.entry(text.clone()).or_default();
+                match (add, names.pop()) {
+                    (true, last) => {
+                        names.extend(last);
+                        names.push(interner.hold(&text));
+                    }
+                    (false, Some(name)) => interner.release(name),
+                    (false, None) => prop_assert_eq!(interner.find(&text), None),
+                }
+                for (text, names) in &held {
+                    prop_assert!(names.iter().all(|name| interner.get(*name) == text && interner.find(text) == Some(*name)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn texts_of_any_length_have_room() {
+        let mut interner = Interner::<Symbol>::default();
+        let all: Vec<String> =
+            [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5].map(|len| "x".repeat(len)).into();
+        let names: Vec<Symbol> = all.iter().map(|text| interner.hold(text)).collect();
+        assert!(all.iter().zip(&names).all(|(text, name)| interner.get(*name) == text));
+        names.into_iter().for_each(|name| interner.release(name));
+        let names: Vec<Symbol> = all.iter().rev().map(|text| interner.hold(text)).collect();
+        assert!(all.iter().rev().zip(&names).all(|(text, name)| interner.get(*name) == text));
+    }
+}

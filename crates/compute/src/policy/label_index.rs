@@ -1,0 +1,155 @@
+//! The label index: for each label key that a selector needs, who has the label and which selectors ask for it.
+//!
+//! Endpoints have many labels that no selector ever asks for. These are not indexed, and cost nothing here.
+
+use super::id_set::IdSet;
+use super::ids::{Id, LabelSetId, SelectorId, Symbol};
+use hashbrown::HashMap;
+
+/// The index of one label key.
+#[derive(Debug, Default)]
+pub(super) struct KeyIndex {
+    /// How many selectors need the key.
+    pub users: u32,
+    /// The selectors that are found by the key, whatever the value is.
+    pub any_value: IdSet<SelectorId>,
+    /// The selectors that are found by a value.
+    pub by_value: ValueIndex<SelectorId>,
+    /// The label sets that have the key.
+    pub label_sets: ValueIndex<LabelSetId>,
+    /// The profiles that endpoints inherit it from.
+    pub profiles: ValueIndex<Symbol>,
+}
+
+/// Ids by the value of a label. Many values have one id: names, addresses, serial numbers. These are kept apart since they
+/// need less room.
+#[derive(Debug)]
+pub(super) struct ValueIndex<I> {
+    one: HashMap<Symbol, I>,
+    more: HashMap<Symbol, IdSet<I>>,
+    len: usize,
+}
+
+impl<I> Default for ValueIndex<I> {
+    fn default() -> Self {
+        ValueIndex { one: HashMap::new(), more: HashMap::new(), len: 0 }
+    }
+}
+
+impl KeyIndex {
+    /// How much is found under a value.
+    pub fn cost_of(&self, value: Symbol) -> usize {
+        self.label_sets.count(value) + self.by_value.count(value)
+    }
+
+    /// How much is found under the key.
+    pub fn cost(&self) -> usize {
+        self.label_sets.len + self.any_value.len()
+    }
+
+    pub fn insert_selector(&mut self, value: Option<Symbol>, selector: SelectorId) {
+        match value {
+            Some(value) => self.by_value.insert(value, selector),
+            None => {
+                self.any_value.insert(selector);
+            }
+        }
+    }
+
+    pub fn remove_selector(&mut self, value: Option<Symbol>, selector: SelectorId) {
+        match value {
+            Some(value) => self.by_value.remove(value, selector),
+            None => {
+                self.any_value.remove(selector);
+            }
+        }
+    }
+
+    /// The selectors that may match what has the key with this value.
+    pub fn selectors(&self, value: Symbol) -> impl Iterator<Item = SelectorId> {
+        self.any_value.iter().chain(self.by_value.of(value))
+    }
+}
+
+impl<I: Id> ValueIndex<I> {
+    pub fn insert(&mut self, value: Symbol, id: I) {
+        if let Some(ids) = self.more.get_mut(&value) {
+            self.len += usize::from(ids.insert(id));
+            return;
+        }
+        match self.one.insert(value, id) {
+            Some(first) if first == id => {}
+            Some(first) => {
+                self.one.remove(&value);
+                self.more.insert(value, [first, id].into_iter().collect());
+                self.len += 1;
+            }
+            None => self.len += 1,
+        }
+    }
+
+    pub fn remove(&mut self, value: Symbol, id: I) {
+        if let Some(ids) = self.more.get_mut(&value) {
+            self.len -= usize::from(ids.remove(id));
+            if let IdSet::One(last) = *ids {
+                self.more.remove(&value);
+                self.one.insert(value, last);
+            }
+        } else if self.one.get(&value) == Some(&id) {
+            self.one.remove(&value);
+            self.len -= 1;
+        }
+    }
+
+    pub fn of(&self, value: Symbol) -> impl Iterator<Item = I> {
+        let more = self.more.get(&value).into_iter().flat_map(IdSet::iter);
+        self.one.get(&value).copied().into_iter().chain(more)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = I> {
+        self.one.values().copied().chain(self.more.values().flat_map(IdSet::iter))
+    }
+
+    /// The values that something has.
+    pub fn values(&self) -> impl Iterator<Item = Symbol> {
+        self.one.keys().chain(self.more.keys()).copied()
+    }
+
+    pub fn count(&self, value: Symbol) -> usize {
+        self.more.get(&value).map_or_else(|| usize::from(self.one.contains_key(&value)), IdSet::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ids::{ClassId, Id};
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn ids_are_found_by_value(steps in prop::collection::vec((any::<bool>(), 0u32..4, 0u32..6), 0..200)) {
+            let (mut ours, mut theirs) = (ValueIndex::<ClassId>::default(), BTreeSet::<(Symbol, ClassId)>::new());
+            for (add, value, id) in steps {
+                let (value, holder) = (Symbol::new(value), ClassId::new(id));
+                if add {
+                    ours.insert(value, holder);
+                    theirs.insert((value, holder));
+                } else {
+                    ours.remove(value, holder);
+                    theirs.remove(&(value, holder));
+                }
+                prop_assert_eq!(ours.len, theirs.len());
+                for value in (0..4).map(Symbol::new) {
+                    let of_value = theirs.iter().filter(|(other, _)| *other == value).map(|(_, holder)| *holder);
+                    prop_assert_eq!(ours.of(value).collect::<BTreeSet<_>>(), of_value.clone().collect());
+                    prop_assert_eq!(ours.count(value), of_value.count());
+                }
+                prop_assert_eq!(ours.all().count(), theirs.len());
+                let symbols: BTreeSet<Symbol> = theirs.iter().map(|(value, _)| *value).collect();
+                prop_assert_eq!(ours.values().collect::<BTreeSet<_>>(), symbols);
+            }
+        }
+    }
+}
