@@ -2,6 +2,7 @@
 //! whoever consumes them does not know which source it is.
 
 mod outage;
+pub mod record;
 mod store;
 
 pub use store::follow;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
-    Assignment, Direction, WorkloadPolicy, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId,
-    SetKind, Settings, Side, Tier, Update, Workload, WorkloadId,
+    Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
+    Settings, Side, Tier, Update, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -92,7 +92,8 @@ impl State {
         };
         let macs = self.macs.keys().filter(|id| !plan.workloads.contains_key(id));
         gone(macs.map(|id| Update::Workload(id.clone(), None)).collect(), self);
-        let workload_policies = self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
+        let workload_policies =
+            self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
         gone(workload_policies.map(|id| Update::WorkloadPolicy(id.clone(), None)).collect(), self);
         let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
         gone(hosts.map(|name| Update::HostEndpoint(name.clone(), None)).collect(), self);
@@ -187,7 +188,8 @@ impl State {
             })
         };
         if shape(before.as_ref()) != shape(policy) {
-            let users = self.users.get(id).into_iter().flatten().filter_map(|user| self.workload_policies.get(user));
+            let users =
+                self.users.get(id).into_iter().flatten().filter_map(|user| self.workload_policies.get(user));
             self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
             let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
             self.stale.fixed |= of_hosts.any(|named| named == id);
@@ -314,7 +316,8 @@ impl State {
     }
 
     pub fn with_profile(&self, name: &str) -> impl Iterator<Item = &WorkloadId> {
-        let listing = self.workload_policies.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
+        let listing =
+            self.workload_policies.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
         listing.map(|(id, _)| id)
     }
 

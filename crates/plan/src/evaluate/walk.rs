@@ -5,7 +5,7 @@ use super::failsafe::{is_failsafe, is_failsafe_reply};
 use super::node::Node;
 use super::packet::{Connection, Packet};
 use super::tiers::{Decision, Outcome, Stage, Tracing, note};
-use crate::endpoint::{WorkloadPolicy, HostEndpoint};
+use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Direction, IpVersion};
 use crate::settings::EndpointToHost;
 use crate::workload::{WorkloadId, link_local};
@@ -127,7 +127,11 @@ impl<'w, 'p> Walk<'w, 'p> {
     }
 
     /// The workload of an interface, if that lets anything through at all.
-    fn open(&mut self, interface: &str, direction: Direction) -> Passage<'p, (&'p WorkloadId, &'p WorkloadPolicy)> {
+    fn open(
+        &mut self,
+        interface: &str,
+        direction: Direction,
+    ) -> Passage<'p, (&'p WorkloadId, &'p WorkloadPolicy)> {
         match self.node.workload(interface) {
             Some((id, workload_policy)) if workload_policy.up => ControlFlow::Continue((id, workload_policy)),
             Some((id, _)) => {
@@ -216,7 +220,8 @@ impl<'w, 'p> Walk<'w, 'p> {
         if direction == Direction::Egress && self.is_encapsulation(&packet) {
             return self.refuse(Cause::Encapsulation);
         }
-        let decision = self.node.index().workload(workload_policy, direction, &packet, self.trace.as_deref_mut());
+        let decision =
+            self.node.index().workload(workload_policy, direction, &packet, self.trace.as_deref_mut());
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 

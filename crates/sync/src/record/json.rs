@@ -1,0 +1,162 @@
+//! The JSON of feed events and entries.
+
+use serde_json::{Map, Value as Json, json};
+use tortie_model::key::AffinityType;
+use tortie_model::{FeedEvent, Key, Kind, Revision, Value};
+
+/// What is not written as this module writes it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FormatError {
+    #[error("{field} is missing or has the wrong type in {within}")]
+    Field { field: &'static str, within: String },
+    #[error("{text:?} is no {what}")]
+    Text { what: &'static str, text: String },
+    #[error("{0} cannot be part of a feed")]
+    Key(Key),
+    #[error("the value of {key} cannot be read: {reason}")]
+    Value { key: Key, reason: String },
+}
+
+type Result<T> = std::result::Result<T, FormatError>;
+
+/// A key of what feeds carry: resources, blocks and their affinities.
+pub fn key_to_json(key: &Key) -> Result<Json> {
+    Ok(match key {
+        Key::Resource { kind, namespace, name } if namespace.is_empty() => {
+            json!({ "kind": kind.name(), "name": name })
+        }
+        Key::Resource { kind, namespace, name } => {
+            json!({ "kind": kind.name(), "namespace": namespace, "name": name })
+        }
+        Key::Block { cidr } => json!({ "block": cidr.to_string() }),
+        Key::BlockAffinity { affinity, owner, cidr } => {
+            json!({ "blockAffinity": cidr.to_string(), "type": affinity.as_str(), "owner": owner })
+        }
+        other => return Err(FormatError::Key(other.clone())),
+    })
+}
+
+pub fn key_from_json(json: &Json) -> Result<Key> {
+    let cidr =
+        |text: &str| text.parse().map_err(|_| FormatError::Text { what: "CIDR", text: text.to_owned() });
+    if let Some(block) = json.get("block").and_then(Json::as_str) {
+        return Ok(Key::Block { cidr: cidr(block)? });
+    }
+    if let Some(block) = json.get("blockAffinity").and_then(Json::as_str) {
+        let text = text(json, "type")?;
+        let affinity: AffinityType =
+            text.parse().map_err(|()| FormatError::Text { what: "affinity type", text: text.to_owned() })?;
+        return Ok(Key::BlockAffinity {
+            affinity,
+            owner: self::text(json, "owner")?.to_owned(),
+            cidr: cidr(block)?,
+        });
+    }
+    let name = text(json, "kind")?;
+    let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == name);
+    let kind = kind.ok_or_else(|| FormatError::Text { what: "kind", text: name.to_owned() })?;
+    let namespace = json.get("namespace").and_then(Json::as_str).unwrap_or_default();
+    Ok(Key::resource(kind, namespace, text(json, "name")?))
+}
+
+/// An entry: key, value and, if it is known, revision.
+pub fn entry_to_json(key: &Key, value: &Value, revision: Option<&Revision>) -> Result<Json> {
+    let bytes = value.encode();
+    let reason =
+        |error: serde_json::Error| FormatError::Value { key: key.clone(), reason: error.to_string() };
+    let value: Json = serde_json::from_slice(&bytes).map_err(reason)?;
+    let mut entry = Map::new();
+    entry.insert("key".to_owned(), key_to_json(key)?);
+    entry.insert("value".to_owned(), value);
+    entry.extend(revision.map(|revision| ("revision".to_owned(), revision.to_string().into())));
+    Ok(Json::Object(entry))
+}
+
+/// The value carries the revision, as it does when it comes from the store.
+pub fn entry_from_json(json: &Json) -> Result<(Key, Value, Option<Revision>)> {
+    let key = key_from_json(field(json, "key")?)?;
+    let bytes = field(json, "value")?.to_string();
+    let reason = |error: tortie_model::value::ValueError| FormatError::Value {
+        key: key.clone(),
+        reason: error.to_string(),
+    };
+    let mut value = Value::decode(&key, bytes.as_bytes()).map_err(reason)?;
+    let revision = match json.get("revision") {
+        Some(_) => Some(revision(json)?),
+        None => None,
+    };
+    if let (Value::Resource(resource), Some(revision)) = (&mut value, &revision) {
+        resource.metadata_mut().resource_version = revision.to_string();
+    }
+    Ok((key, value, revision))
+}
+
+pub fn feed_to_json(event: &FeedEvent) -> Result<Json> {
+    Ok(match event {
+        FeedEvent::Put { key, value, revision } => {
+            json!({ "put": entry_to_json(key, value, Some(revision))? })
+        }
+        FeedEvent::Delete { key, revision } => {
+            json!({ "delete": { "key": key_to_json(key)?, "revision": revision.to_string() } })
+        }
+        FeedEvent::Unreadable { key, text, reason } => {
+            json!({ "unreadable": { "key": key_to_json(key)?, "text": text, "reason": reason } })
+        }
+        FeedEvent::InSync => json!("inSync"),
+        FeedEvent::ConnectionLost { reason } => json!({ "connectionLost": { "reason": reason } }),
+        FeedEvent::ConnectionBack { failed_attempts } => {
+            json!({ "connectionBack": { "failedAttempts": failed_attempts } })
+        }
+    })
+}
+
+/// None for an event that is not the feed's.
+pub fn feed_from_json(json: &Json) -> Result<Option<FeedEvent>> {
+    if json == "inSync" {
+        return Ok(Some(FeedEvent::InSync));
+    }
+    let Some((name, event)) = json.as_object().and_then(|object| object.iter().next()) else {
+        return Ok(None);
+    };
+    Ok(Some(match name.as_str() {
+        "put" => {
+            let (key, value, _) = entry_from_json(event)?;
+            FeedEvent::Put { key, value, revision: revision(event)? }
+        }
+        "delete" => {
+            FeedEvent::Delete { key: key_from_json(field(event, "key")?)?, revision: revision(event)? }
+        }
+        "unreadable" => FeedEvent::Unreadable {
+            key: key_from_json(field(event, "key")?)?,
+            text: text(event, "text")?.to_owned(),
+            reason: text(event, "reason")?.to_owned(),
+        },
+        "connectionLost" => FeedEvent::ConnectionLost { reason: text(event, "reason")?.to_owned() },
+        "connectionBack" => {
+            let failed_attempts = field(event, "failedAttempts")?.as_u64();
+            FeedEvent::ConnectionBack {
+                failed_attempts: failed_attempts.ok_or_else(|| missing(event, "failedAttempts"))?,
+            }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+pub fn revision(json: &Json) -> Result<Revision> {
+    let text = text(json, "revision")?;
+    text.parse().map_err(|_| FormatError::Text { what: "revision", text: text.to_owned() })
+}
+
+pub fn field<'a>(json: &'a Json, name: &'static str) -> Result<&'a Json> {
+    json.get(name).ok_or_else(|| missing(json, name))
+}
+
+pub fn text<'a>(json: &'a Json, name: &'static str) -> Result<&'a str> {
+    field(json, name)?.as_str().ok_or_else(|| missing(json, name))
+}
+
+fn missing(json: &Json, field: &'static str) -> FormatError {
+    let mut within = json.to_string();
+    within.truncate(within.char_indices().nth(200).map_or(within.len(), |(end, _)| end));
+    FormatError::Field { field, within }
+}

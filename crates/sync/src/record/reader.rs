@@ -1,0 +1,73 @@
+//! Reads a recording.
+
+use super::{Header, VERSION};
+use serde_json::Value as Json;
+use std::io::{self, BufRead};
+use std::time::Duration;
+
+/// An entry of the store is smaller than this.
+const LONGEST_LINE: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("line {line}: {error}")]
+    Io { line: u64, error: io::Error },
+    #[error("line {line} is not one of a recording: {reason}")]
+    Line { line: u64, reason: String },
+    #[error("this recording has format {0}; this version reads format {VERSION}")]
+    Version(u32),
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// In the file, from 1.
+    pub number: u64,
+    pub at: Duration,
+    pub event: Json,
+}
+
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    line: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    pub fn new(input: R) -> Result<(Header, Reader<R>), ReadError> {
+        let mut reader = Reader { input, line: 0 };
+        let text = reader.text()?.unwrap_or_default();
+        let header: Header = serde_json::from_str(&text).map_err(|error| reader.wrong(&error))?;
+        match header.version {
+            VERSION => Ok((header, reader)),
+            other => Err(ReadError::Version(other)),
+        }
+    }
+
+    fn wrong(&self, reason: &dyn std::fmt::Display) -> ReadError {
+        ReadError::Line { line: self.line, reason: reason.to_string() }
+    }
+
+    fn text(&mut self) -> Result<Option<String>, ReadError> {
+        self.line += 1;
+        let mut text = String::new();
+        let read = io::Read::take(&mut self.input, LONGEST_LINE).read_line(&mut text);
+        let read = read.map_err(|error| ReadError::Io { line: self.line, error })?;
+        if read as u64 == LONGEST_LINE {
+            return Err(self.wrong(&"it is too long"));
+        }
+        Ok((read > 0).then_some(text))
+    }
+
+    /// None at the end. A last line that is cut short, by a node that was killed, is the end too.
+    pub fn next(&mut self) -> Result<Option<Line>, ReadError> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        if !text.ends_with('\n') {
+            return Ok(None);
+        }
+        let mut line: Json = serde_json::from_str(&text).map_err(|error| self.wrong(&error))?;
+        let at = line.get("at").and_then(Json::as_u64).ok_or_else(|| self.wrong(&"it has no time"))?;
+        let event = line.get_mut("event").map(Json::take).ok_or_else(|| self.wrong(&"it has no event"))?;
+        Ok(Some(Line { number: self.line, at: Duration::from_micros(at), event }))
+    }
+}

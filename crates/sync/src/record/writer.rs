@@ -1,0 +1,67 @@
+//! Writes a recording, up to a size.
+
+use super::Header;
+use serde_json::{Value as Json, json};
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Ends at its bound or at the first write that fails, says so once in the log and counts from then on.
+#[derive(Debug)]
+pub struct Recorder<W> {
+    out: W,
+    /// Bytes that may still be written; none once it has ended.
+    left: Option<u64>,
+    lost: u64,
+}
+
+impl<W: Write> Recorder<W> {
+    pub fn new(mut out: W, limit: u64, header: &Header) -> io::Result<Recorder<W>> {
+        let line = serde_json::to_string(header).map_err(io::Error::other)? + "\n";
+        out.write_all(line.as_bytes())?;
+        Ok(Recorder { out, left: Some(limit.saturating_sub(line.len() as u64)), lost: 0 })
+    }
+
+    /// Events that are not in the recording because it had ended.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether the event is in the recording.
+    pub fn record(&mut self, at: Duration, event: &Json) -> bool {
+        let Some(left) = self.left else {
+            self.lost += 1;
+            return false;
+        };
+        let at = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let line = json!({ "at": at, "event": event }).to_string() + "\n";
+        let Some(rest) = left.checked_sub(line.len() as u64) else {
+            return self
+                .end("it has reached its size limit; record again with a larger one if the rest is needed");
+        };
+        match self.out.write_all(line.as_bytes()) {
+            Ok(()) => {
+                self.left = Some(rest);
+                true
+            }
+            Err(error) => self.end(&error.to_string()),
+        }
+    }
+
+    /// What was recorded so far survives the end of the process.
+    pub fn flush(&mut self) {
+        if self.left.is_some()
+            && let Err(error) = self.out.flush()
+        {
+            self.end(&error.to_string());
+        }
+    }
+
+    fn end(&mut self, reason: &str) -> bool {
+        tracing::warn!(reason, "the recording has ended; later events are counted, not recorded");
+        self.left = None;
+        self.lost += 1;
+        // It has ended either way.
+        let _ = self.out.flush();
+        false
+    }
+}

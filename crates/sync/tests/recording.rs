@@ -1,0 +1,219 @@
+//! A recording says all that a plan follows from.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+use tortie_compute::{Compute, Environment};
+use tortie_model::ipam::Block;
+use tortie_model::key::AffinityType;
+use tortie_model::{FeedEvent, Key, Kind, Resource, Value};
+use tortie_plan::Plan;
+use tortie_sync::record::{Header, ReadError, Reader, Recorder, VERSION, json};
+use tortie_testkit::conformance::{cases, world};
+
+/// The end of what is taken in at once.
+const TURN: &str = "turn";
+
+fn header() -> Header {
+    Header {
+        version: VERSION,
+        node: "n1".to_owned(),
+        environment: BTreeMap::new(),
+        bgp: None,
+        held: Vec::new(),
+    }
+}
+
+fn key(resource: &Resource) -> Key {
+    Key::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
+}
+
+fn put(resource: Resource, revision: u64) -> FeedEvent {
+    FeedEvent::Put { key: key(&resource), value: Value::Resource(resource), revision: revision.into() }
+}
+
+/// A node that only computes.
+struct Node {
+    compute: Compute,
+    plan: Plan,
+    /// The plan after each turn.
+    plans: Vec<String>,
+}
+
+impl Node {
+    fn new() -> Node {
+        let compute = Compute::new("n1", Environment::default());
+        Node { compute, plan: Plan::default(), plans: Vec::new() }
+    }
+
+    fn hear(&mut self, event: &FeedEvent) {
+        match event {
+            FeedEvent::Put { key, value, .. } => self.compute.put(key, value),
+            FeedEvent::Delete { key, .. } => self.compute.delete(key),
+            _ => {}
+        }
+    }
+
+    fn turn(&mut self) {
+        for update in self.compute.flush() {
+            self.plan.apply(update);
+        }
+        self.plans.push(format!("{:#?}", self.plan));
+    }
+}
+
+#[test]
+fn the_conformance_run_replays_to_the_same_plans() {
+    let (mut turns, mut changed) = (0, 0);
+    for case in cases() {
+        let mut file = Vec::new();
+        let mut recorder = Recorder::new(&mut file, u64::MAX, &header()).unwrap();
+        let mut node = Node::new();
+        let mut revision = 0;
+        let mut events: Vec<Option<FeedEvent>> = Vec::new();
+        let mut count = || {
+            revision += 1;
+            revision
+        };
+        events.extend(world().into_iter().map(|resource| Some(put(resource, count()))));
+        events.extend([Some(FeedEvent::InSync), None]);
+        for step in &case.steps {
+            events.extend(step.applied().into_iter().map(|resource| Some(put(resource, count()))));
+            let gone = step.deleted().into_iter();
+            events.extend(gone.map(|r| Some(FeedEvent::Delete { key: key(&r), revision: count().into() })));
+            events.push(None);
+        }
+        for (at, event) in events.iter().enumerate() {
+            let line = match event {
+                Some(event) => {
+                    node.hear(event);
+                    json::feed_to_json(event).unwrap()
+                }
+                None => {
+                    node.turn();
+                    json!(TURN)
+                }
+            };
+            assert!(recorder.record(Duration::from_micros(at as u64), &line));
+        }
+        drop(recorder);
+
+        let (_, mut reader) = Reader::new(&file[..]).unwrap();
+        let mut replayed = Node::new();
+        while let Some(line) = reader.next().unwrap() {
+            match json::feed_from_json(&line.event).unwrap() {
+                Some(event) => replayed.hear(&event),
+                None => {
+                    assert_eq!(line.event, TURN);
+                    replayed.turn();
+                }
+            }
+        }
+        assert_eq!(node.plans, replayed.plans, "case {} ({})", case.number, case.title);
+        assert!(node.plan.workload_policies.len() > 1, "{:#?}", node.plan);
+        turns += node.plans.len();
+        changed += node.plans.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    }
+    assert!(cases().len() >= 30 && turns > 60 && changed > 30, "{turns} turns, {changed} changed the plan");
+}
+
+#[test]
+fn every_event_of_a_feed_reads_back() {
+    let cidr = "10.65.0.0/26".parse().unwrap();
+    let block = Block {
+        cidr,
+        ..serde_json::from_value(json!({
+            "cidr": "10.65.0.0/26", "affinity": "host:n1", "allocations": [null, null], "unallocated": [0, 1],
+            "attributes": [], "strictAffinity": false,
+        }))
+        .unwrap()
+    };
+    let affinity = Key::BlockAffinity { affinity: AffinityType::Host, owner: "n1".to_owned(), cidr };
+    let tier = Key::resource(Kind::Tier, "", "web");
+    let mut events: Vec<FeedEvent> = world().into_iter().map(|resource| put(resource, 7)).collect();
+    events.extend([
+        FeedEvent::Put { key: Key::Block { cidr }, value: Value::Block(block), revision: 8.into() },
+        FeedEvent::Delete { key: affinity, revision: "not-a-number".parse().unwrap() },
+        FeedEvent::Unreadable { key: tier, text: "{\u{1}".to_owned(), reason: "EOF".to_owned() },
+        FeedEvent::InSync,
+        FeedEvent::ConnectionLost { reason: "refused".to_owned() },
+        FeedEvent::ConnectionBack { failed_attempts: 175 },
+    ]);
+    for event in events {
+        let mut event = event;
+        // As the store hands it out.
+        if let FeedEvent::Put { value: Value::Resource(resource), revision, .. } = &mut event {
+            resource.metadata_mut().resource_version = revision.to_string();
+        }
+        let json = json::feed_to_json(&event).unwrap();
+        assert_eq!(json::feed_from_json(&json).unwrap(), Some(event), "{json}");
+    }
+    let strange = Key::Handle { id: "x".to_owned() };
+    assert!(json::key_to_json(&strange).unwrap_err().to_string().contains("cannot be part of a feed"));
+    let error =
+        json::feed_from_json(&json!({ "put": { "key": { "kind": "Tire", "name": "x" } } })).unwrap_err();
+    assert_eq!(error.to_string(), "\"Tire\" is no kind");
+}
+
+#[test]
+fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
+    let mut file = Vec::new();
+    let mut recorder = Recorder::new(&mut file, 400, &header()).unwrap();
+    let event = json::feed_to_json(&FeedEvent::ConnectionLost { reason: "x".repeat(50) }).unwrap();
+    let written = (0..20).filter(|at| recorder.record(Duration::from_secs(*at), &event)).count();
+    assert_eq!(recorder.lost(), 20 - written as u64);
+    // Also what would still fit: nothing in between is missing.
+    assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
+    drop(recorder);
+    assert!(file.len() <= 400, "{} bytes", file.len());
+    let (_, mut reader) = Reader::new(&file[..]).unwrap();
+    let mut read = 0;
+    while let Some(line) = reader.next().unwrap() {
+        assert_eq!(line.event, event);
+        read += 1;
+    }
+    assert!(written > 0 && read == written, "{written} written, {read} read");
+}
+
+/// A disk that is full after some bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 =
+            self.0.checked_sub(bytes.len()).ok_or_else(|| io::Error::from(io::ErrorKind::StorageFull))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_not_the_node() {
+    let mut recorder = Recorder::new(Full(100), u64::MAX, &header()).unwrap();
+    assert!(recorder.record(Duration::ZERO, &json!("inSync")));
+    assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
+    assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
+    assert_eq!(recorder.lost(), 2);
+}
+
+#[test]
+fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
+    let read = |text: &str| Reader::new(text.as_bytes().to_vec().as_slice()).map(|_| ());
+    assert!(matches!(read(""), Err(ReadError::Line { line: 1, .. })));
+    assert!(matches!(read("hello\n"), Err(ReadError::Line { line: 1, .. })));
+    let newer = read("{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n");
+    assert!(matches!(newer, Err(ReadError::Version(2))), "{newer:?}");
+    let text = "{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1,\"event\":\"inSync\"}\n{\"at\":2,\"eve";
+    let (header, mut reader) = Reader::new(text.as_bytes()).unwrap();
+    assert_eq!(header.node, "n");
+    assert_eq!(reader.next().unwrap().unwrap().number, 2);
+    assert_eq!(reader.next().unwrap(), None);
+    let (_, mut reader) =
+        Reader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..]).unwrap();
+    assert_eq!(reader.next().unwrap_err().to_string(), "line 2 is not one of a recording: it has no event");
+}
