@@ -38,6 +38,7 @@ pub struct ApplyOutcome {
 enum Change {
     Replace(Box<Plan>),
     Updates(Vec<Update>),
+    Settings(Box<Settings>, Regex),
 }
 
 struct Command {
@@ -56,8 +57,7 @@ impl Dataplane {
     /// Opens netlink in `host`, takes in what the kernel already has and starts watching it. Changes nothing but the
     /// forwarding switches.
     pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
-        let pattern = Regex::new(&settings.mtu_interface_pattern)
-            .map_err(|error| Error::Invalid { field: "mtuIfacePattern", reason: error.to_string() })?;
+        let pattern = mtu_pattern(&settings)?;
         let kernel = Kernel::open(&host)?;
         // Subscribed before the first look, so that nothing between the two is missed.
         let events = Events::open(&host, &kernel).await?;
@@ -111,16 +111,33 @@ impl Dataplane {
         self.send(Change::Updates(updates)).await
     }
 
+    /// Has the kernel written by other settings from now on; what does not depend on what changed in them stays as it is.
+    /// `cut_denied_flows` is only looked at by [`Dataplane::start`].
+    pub async fn configure(&self, settings: Settings) -> Result<ApplyOutcome> {
+        let pattern = mtu_pattern(&settings)?;
+        self.send(Change::Settings(Box::new(settings), pattern)).await
+    }
+
     async fn send(&self, change: Change) -> Result<ApplyOutcome> {
         let (done, outcome) = oneshot::channel();
         self.commands.send(Command { change, done }).await.map_err(|_| Error::Stopped)?;
         outcome.await.map_err(|_| Error::Stopped)
     }
 
+    /// Whether it is at work; it ends by itself only when it has lost the kernel's events.
+    pub fn is_running(&self) -> bool {
+        !self.engine.is_finished()
+    }
+
     /// The MTU that workloads should have now.
     pub fn mtu(&self) -> MtuChoice {
         self.mtu.borrow().clone()
     }
+}
+
+fn mtu_pattern(settings: &Settings) -> Result<Regex> {
+    Regex::new(&settings.mtu_interface_pattern)
+        .map_err(|error| Error::Invalid { field: "mtuIfacePattern", reason: error.to_string() })
 }
 
 fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
@@ -213,6 +230,12 @@ impl Engine {
 
     fn take_in(&mut self, command: Command) -> oneshot::Sender<ApplyOutcome> {
         match command.change {
+            Change::Settings(settings, mtu_pattern) => {
+                self.switches = forwarding_switches(&settings);
+                self.stale.switches = true;
+                self.enforcer.configure((*settings).clone());
+                self.core.configure(*settings, mtu_pattern);
+            }
             Change::Replace(plan) => {
                 self.enforcer.replace(&plan);
                 self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));

@@ -3,10 +3,15 @@
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
 use crate::faults::Faults;
+use nix::errno::Errno;
+use nix::sys::statfs::{FsType, statfs};
 use nlink::netlink::{Netfilter, NetlinkSocket, Nftables, Protocol, namespace};
 use nlink::{Connection, Route};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The filesystem of namespaces.
+const NSFS: FsType = FsType(0x6e73_6673);
 
 /// A network namespace, kept alive for as long as this handle exists. Clones share it.
 #[derive(Clone, Debug)]
@@ -26,12 +31,24 @@ impl Netns {
     /// The namespace behind a file: `/run/netns/NAME`, `/proc/PID/ns/net`.
     pub fn open(path: impl AsRef<Path>) -> Result<Netns> {
         let path = path.as_ref();
+        // Not even opened: a FIFO would keep us waiting, and a file that is left where a namespace was is none.
+        if !Netns::exists(path) {
+            return Err(Error::NamespaceGone { path: path.into() });
+        }
         match namespace::Netns::from_path(path) {
             Ok(inner) => Ok(Netns::new(inner)),
             Err(error) if error.is_not_found() || !path.exists() => {
                 Err(Error::NamespaceGone { path: path.into() })
             }
             Err(error) => Err(Error::Namespace { path: path.into(), reason: error.to_string() }),
+        }
+    }
+
+    /// Whether there is a namespace at a path. Where that cannot be told, opening it says why.
+    pub fn exists(path: impl AsRef<Path>) -> bool {
+        match statfs(path.as_ref()) {
+            Ok(filesystem) => filesystem.filesystem_type() == NSFS,
+            Err(error) => error != Errno::ENOENT && error != Errno::ENOTDIR,
         }
     }
 

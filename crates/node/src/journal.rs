@@ -5,8 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tortie_model::{Key, Kind};
@@ -75,6 +76,8 @@ impl Journal {
     /// Reads what a former run left. A file that cannot be read is set aside and named in the log.
     pub fn open(dir: &Path) -> io::Result<Journal> {
         fs::create_dir_all(dir)?;
+        // Records name everything that runs here, and hold configurations of other plugins.
+        fs::set_permissions(dir, Permissions::from_mode(0o700))?;
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
@@ -125,7 +128,7 @@ impl Journal {
     pub fn put(&self, record: &Record, durable: bool) -> io::Result<()> {
         let path = self.path(&record.id);
         let new = path.with_extension("new");
-        let mut file = File::create(&new)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         if durable {
             file.sync_data()?;
@@ -186,6 +189,15 @@ mod tests {
         journal.remove(&record("c3").id).unwrap();
         let again = Journal::open(dir.path()).unwrap();
         assert_eq!(again.all(), [record("c1"), live]);
+    }
+
+    #[test]
+    fn records_are_for_root_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("attachments");
+        Journal::open(&place).unwrap().put(&record("c1"), true).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&place), mode(&place.join("c1:eth0.json"))), (0o700, 0o600));
     }
 
     #[test]

@@ -3,20 +3,26 @@
 mod bgp;
 mod cni;
 mod endpoint_files;
-mod engine;
+pub mod engine;
 mod failpoint;
 mod files;
+mod health;
 mod http;
 mod journal;
+mod liveness;
+mod lock;
 mod metrics;
 mod node_status;
 mod options;
 mod queries;
 mod run;
 mod settings_file;
+mod socket;
 mod startup;
 mod state;
 mod status;
+mod tasks;
 
+pub use health::{Health, Level, Part};
 pub use options::NodeArgs;
 pub use run::{RunError, run};

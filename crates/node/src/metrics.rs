@@ -36,7 +36,11 @@ pub struct Metrics {
     /// Failed attempts to reach the datastore.
     pub datastore_failures: Counter,
     pub refused: Gauge,
+    /// 1, or 0 while the kernel refuses the table as a whole.
+    pub policy_in_force: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
+    /// Connections that were closed because there were too many, by listener.
+    pub closed_connections: Family<[(&'static str, String); 1], Counter>,
     pub table: TableMetrics,
     /// From the moment a route was learnt until the kernel has it.
     pub fib_lag: Histogram,
@@ -139,7 +143,9 @@ impl Metrics {
             bad_objects: Counter::default(),
             datastore_failures: Counter::default(),
             refused: Gauge::default(),
+            policy_in_force: Gauge::default(),
             cni_requests: Family::default(),
+            closed_connections: Family::default(),
             table: TableMetrics::default(),
             fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
         };
@@ -209,6 +215,16 @@ impl Metrics {
             "tortie_refused_objects",
             "Chains and sets the kernel does not take; what they guard is closed",
             metrics.refused.clone(),
+        );
+        r.register(
+            "tortie_policy_in_force",
+            "1 if the kernel enforces the policy of this node, 0 if it refuses the table",
+            metrics.policy_in_force.clone(),
+        );
+        r.register(
+            "tortie_closed_connections",
+            "Connections to the node that were closed because there were too many",
+            metrics.closed_connections.clone(),
         );
         r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
         r.register(

@@ -1,20 +1,25 @@
 //! The socket for people who look: one question and one answer per connection, both JSON.
 
 use crate::bgp::{self, Backend};
+use crate::health::Health;
+use crate::socket::Socket;
 use crate::state::State;
 use serde_json::{Value, json};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use tortie_bgp::Family;
 use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus};
 
 const LIMIT: u64 = 64 << 10;
 const READ_LIMIT: Duration = Duration::from_secs(10);
+/// Also the slowest reader of an answer is done by then, or is not waited for.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// More are closed: whoever asks may ask again.
+const AT_ONCE: usize = 64;
 
 /// Who speaks BGP, since when, and when its configuration last changed.
 #[derive(Clone, Debug)]
@@ -25,27 +30,29 @@ pub struct RunningBgp {
 }
 
 pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
-    if let Err(error) = listen(&path, state).await {
-        tracing::error!(%error, path = %path.display(), "no answers to questions");
-    }
-}
-
-async fn listen(path: &Path, state: Arc<State>) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let socket = match Socket::bind(&path) {
+        Ok(socket) => socket,
+        Err(error) => {
+            let path = path.display();
+            return tracing::error!(%error, %path, "cannot listen for queries; `tortie health` and `tortie bgp` fail");
+        }
+    };
+    let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok(stream) = socket.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let Ok(place) = room.clone().try_acquire_owned() else {
+            state.metrics.closed_connections.get_or_create(&[("listener", "queries".into())]).inc();
             continue;
         };
         let state = state.clone();
         tokio::spawn(async move {
-            if let Err(error) = converse(stream, &state).await {
-                tracing::debug!(%error, "whoever asked went away before the answer");
+            let _place = place;
+            let answered = tokio::time::timeout(LIFETIME, converse(stream, &state)).await;
+            if let Ok(Err(error)) = answered {
+                tracing::debug!(%error, "a query was dropped before its answer");
             }
         });
     }
@@ -56,6 +63,7 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
     let question: Value = serde_json::from_slice(&text).unwrap_or_default();
     let answer = match question["ask"].as_str() {
+        Some("health") => serde_json::to_value(Health::of(state).await).map_err(|error| error.to_string()),
         Some("bgp peers") => peers(state).await,
         Some("bgp routes") => routes(state).await,
         Some("bgp ready") => ready(state, &question).await,

@@ -1,15 +1,17 @@
 //! From an argument list to a running node, in the order in which things must happen.
 
-use crate::cni::{self, Wiring};
-use crate::engine::Engine;
-use crate::journal::{Journal, Phase};
+use crate::cni::{self, Service};
+use crate::engine::{Core, Engine, Requests};
+use crate::journal::{Journal, Phase, Record};
+use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
+use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
-use crate::{bgp, files, http, queries, settings_file, status};
-use std::collections::HashSet;
-use std::path::Path;
+use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
+use crate::{bgp, failpoint, files, http, queries, settings_file, status};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,11 +35,16 @@ pub enum RunError {
     Store(#[from] tortie_store::Error),
     #[error(transparent)]
     Dataplane(#[from] tortie_dataplane::Error),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
 }
 
-/// Runs until SIGTERM or SIGINT. Nothing is taken away at the end: workloads keep their network.
+/// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
+/// network.
 pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let io = |what: &str| {
         let what = what.to_owned();
@@ -46,108 +53,174 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
+    // Before anything is made: without a datastore there is no node.
+    let client = Client::connect(&Config::load(&args.config)?).await?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
+    let _locks = lock(&args)?;
+    raise_descriptor_limit();
     let name = startup::node_name(&variables, &args.calico_dir().join("nodename"))?;
+    let mut tasks = Tasks::default();
     // The plugins get an answer from the first moment on, even if it is that they must wait.
-    let (wiring, wired) = watch::channel(None);
-    let socket = args.socket();
-    let serving = tokio::spawn(async move { cni::serve(&socket, wired).await });
+    let (service, served) = watch::channel(None);
+    let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
+    tasks.spawn("the CNI server", cni::serve(socket, served));
+    let start = Start { args: &args, variables: &variables, name: &name, version, client };
     let node = async {
-        start(&args, &variables, &name, version, wiring).await?;
-        std::future::pending::<Result<(), RunError>>().await
+        let _observers = start.run(service, &mut tasks).await?;
+        Err(RunError::from(tasks.ended().await))
     };
     let outcome = tokio::select! {
         outcome = node => outcome,
-        outcome = serving => match outcome {
-            Ok(Err(error)) => Err(RunError::Io { what: args.socket().display().to_string(), error }),
-            Ok(Ok(())) | Err(_) => Ok(()),
-        },
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
     tracing::info!("stopping; workloads keep their network");
-    // Nobody is behind it any more; a plugin that finds nothing there says the same.
-    let _ = std::fs::remove_file(args.query_socket());
-    let _ = std::fs::remove_file(args.socket());
     outcome
 }
 
-async fn start(
-    args: &NodeArgs,
+/// The directories are this daemon's alone.
+fn lock(args: &NodeArgs) -> Result<Vec<DirLock>, LockError> {
+    let mut dirs = vec![args.state_dir.as_path()];
+    dirs.extend(Some(args.run_dir.as_path()).filter(|dir| *dir != args.state_dir));
+    dirs.into_iter().map(DirLock::acquire).collect()
+}
+
+/// A node with many workloads and sessions needs more descriptors than a shell is given.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// What is known when the node starts.
+struct Start<'a> {
+    args: &'a NodeArgs,
+    variables: &'a Variables,
+    name: &'a str,
+    version: &'a str,
+    client: Client,
+}
+
+impl Start<'_> {
+    /// Returns when the node is ready. What answers probes and queries is returned: it ends when it is dropped.
+    async fn run(
+        self,
+        service: watch::Sender<Option<Arc<Service>>>,
+        tasks: &mut Tasks,
+    ) -> Result<Aside, RunError> {
+        let Start { args, variables, name, version, client } = self;
+        let io = |what: &Path| {
+            let what = what.display().to_string();
+            move |error| RunError::Io { what, error }
+        };
+        let host = failpoint::with_faults(Netns::current()?);
+        let resources = Resources::new(client.clone());
+        tracing::info!(node = name, "starting");
+        register(&resources, variables, name, version).await?;
+        let nodename = args.calico_dir().join("nodename");
+        files::write(&nodename, name).map_err(io(&nodename))?;
+
+        let journal = Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?;
+        let live = |record: &&Record| record.phase == Phase::Live;
+        let held = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
+        let state = Arc::new(State::new(name));
+        let file = args.settings_file();
+        let settings = settings_file::read(&file).map_err(io(&file))?;
+        // Of two that set the same, the later counts: a variable is stronger than the file.
+        let environment = Environment::new(settings.into_iter().chain(variables.0.clone()));
+        let mut compute = Compute::new(name, environment);
+        let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
+        if backend.speaks() {
+            let router_id = variables.get("CALICO_ROUTER_ID").to_owned();
+            compute.speak_bgp(BgpEnvironment { router_id, by_bird: backend == bgp::Choice::Bird });
+        }
+        let bgp = bgp::start(backend, args, &host, &state);
+        let feed = tortie_sync::follow(&client, compute.interests());
+        let (engine, reports) = Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp);
+        let (requests, requested) = Requests::channel();
+        let own = || (state.clone(), client.clone(), name.to_owned());
+        let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));
+        tasks.spawn("the engine", engine.run(feed, requested));
+        tasks.spawn("the status of endpoints", {
+            let (state, client, name) = own();
+            status::endpoints(state, client, name, run_dir, reports)
+        });
+        tasks.spawn("the status of the node", {
+            let (state, client, name) = own();
+            status::heartbeats(state, client, name)
+        });
+        tasks.spawn("CalicoNodeStatus", NodeStatuses::follow(&state, &resources, &host, name));
+        tasks.spawn(
+            "the detection of addresses",
+            follow_addresses(resources.clone(), variables.clone(), name.to_owned()),
+        );
+        tasks.spawn("the MTU file", write_mtu(state.clone(), mtu_file));
+        tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
+        let observers =
+            observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
+
+        let allocator = Allocator::following(client, Owner::host(name));
+        let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        let mut in_sync = state.in_sync();
+        tokio::select! {
+            // Fails only if the state is gone, and with it everything else.
+            _ = in_sync.wait_for(|in_sync| *in_sync) => {}
+            ended = tasks.ended() => return Err(ended.into()),
+        }
+        made.collect_garbage().await;
+        service.send_replace(Some(made.clone()));
+        tasks.spawn("the garbage collection of attachments", async move {
+            loop {
+                tokio::time::sleep(COLLECT).await;
+                made.collect_garbage().await;
+            }
+        });
+        println!("ready: node {name} on {}", args.socket().display());
+        tracing::info!(node = name, mtu = state.mtu(), "ready");
+        Ok(observers)
+    }
+}
+
+/// Waits for the datastore, which then knows the node.
+async fn register(
+    resources: &Resources,
     variables: &Variables,
     name: &str,
     version: &str,
-    wiring: watch::Sender<Option<Arc<Wiring>>>,
-) -> Result<(), RunError> {
-    let io = |what: &std::path::Path| {
-        let what = what.display().to_string();
-        move |error| RunError::Io { what, error }
-    };
-    let host = Netns::current()?;
-    let config = Config::load(&args.config)?;
-    let client = Client::connect(&config).await?;
-    let resources = Resources::new(client.clone());
-    tracing::info!(node = name, "starting");
+) -> Result<(), StartupError> {
+    let mut waiting = false;
     loop {
-        match startup::register(&resources, variables, name, version).await {
-            Ok(()) => break,
+        match startup::register(resources, variables, name, version).await {
             Err(error) if error.is_worth_waiting() => {
-                tracing::warn!(%error, "waiting for the datastore");
+                if !std::mem::replace(&mut waiting, true) {
+                    tracing::warn!(%error, "waiting for the datastore; trying again every second");
+                }
                 tokio::time::sleep(RETRY).await;
             }
-            Err(error) => return Err(error.into()),
+            outcome => return outcome,
         }
     }
-    let nodename = args.calico_dir().join("nodename");
-    files::write(&nodename, name).map_err(io(&nodename))?;
+}
 
-    let journal = Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?;
-    let held: HashSet<_> =
-        journal.all().iter().filter(|r| r.phase == Phase::Live).filter_map(|r| r.endpoint_key()).collect();
-    let state = Arc::new(State::new(name));
-    let file = args.settings_file();
-    let settings = settings_file::read(&file).map_err(io(&file))?;
-    // Of two that set the same, the later counts: a variable is stronger than the file.
-    let environment = Environment::new(settings.into_iter().chain(variables.0.clone()));
-    let mut compute = Compute::new(name, environment);
-    let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
-    if backend.speaks() {
-        let router_id = variables.get("CALICO_ROUTER_ID").to_owned();
-        compute.speak_bgp(BgpEnvironment { router_id, by_bird: backend == bgp::Choice::Bird });
-    }
-    let bgp = bgp::start(backend, args, &host, &state);
-    let feed = tortie_sync::follow(&client, compute.interests());
-    let (engine, reports) = Engine::new(host.clone(), compute, state.clone(), held, bgp);
-    let (orders, ordered) = Engine::orders();
-    tokio::spawn(engine.run(feed, ordered));
-    let run_dir = args.own_run_dir().map(Path::to_owned);
-    tokio::spawn(status::endpoints(state.clone(), client.clone(), name.to_owned(), run_dir, reports));
-    tokio::spawn(status::heartbeats(state.clone(), client.clone(), name.to_owned()));
-    tokio::spawn(queries::serve(args.query_socket(), state.clone()));
-    tokio::spawn(NodeStatuses::follow(&state, &resources, &host, name));
-    tokio::spawn(http::serve_health(state.clone()));
-    tokio::spawn(http::serve_metrics(state.clone()));
-    tokio::spawn(follow_addresses(resources.clone(), variables.clone(), name.to_owned()));
-    tokio::spawn(write_mtu(state.clone(), args.calico_dir().join("mtu")));
-
-    let allocator = Allocator::following(client, Owner::host(name));
-    let made = Arc::new(Wiring::new(name, host, allocator, resources, orders, journal, state.clone()));
-    let mut in_sync = state.in_sync();
-    // Fails only if the state is gone, and with it everything else.
-    let _ = in_sync.wait_for(|in_sync| *in_sync).await;
-    made.collect().await;
-    wiring.send_replace(Some(made.clone()));
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(COLLECT).await;
-            made.collect().await;
-        }
+/// Answers probes, scrapers and people.
+fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io::Result<Aside> {
+    let (aside, end) = Aside::start("observers", move || async move {
+        tokio::join!(
+            http::serve_health(state.clone()),
+            http::serve_metrics(state.clone()),
+            queries::serve(queries, state)
+        );
+    })?;
+    tasks.spawn("the thread of health and metrics", async {
+        // Nothing is ever sent: it is dropped.
+        let _ = end.await;
     });
-    println!("ready: node {name} on {}", args.socket().display());
-    tracing::info!(node = name, mtu = state.mtu(), "ready");
-    Ok(())
+    Ok(aside)
 }
 
 async fn follow_addresses(resources: Resources, variables: Variables, name: String) {

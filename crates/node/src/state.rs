@@ -1,10 +1,12 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
+use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
 use tortie_plan::{Update, Workload, WorkloadId};
@@ -12,6 +14,7 @@ use tortie_plan::{Update, Workload, WorkloadId};
 #[derive(Debug)]
 pub struct State {
     pub metrics: Metrics,
+    pub liveness: Liveness,
     facts: Mutex<Facts>,
     parameters: watch::Sender<Parameters>,
     in_sync: watch::Sender<bool>,
@@ -43,6 +46,7 @@ impl State {
     pub fn new(host: &str) -> State {
         State {
             metrics: Metrics::new(host),
+            liveness: Liveness::default(),
             facts: Mutex::default(),
             parameters: watch::channel(Parameters::default()).0,
             in_sync: watch::channel(false).0,
@@ -65,6 +69,17 @@ impl State {
             }
             differs
         });
+    }
+
+    /// How long a part of the daemon may be silent, where somebody has set it: `NAME=DURATION`, separated by commas.
+    pub fn health_timeouts(&self) -> BTreeMap<String, Duration> {
+        let text = self.parameters.borrow().text("healthTimeoutOverrides");
+        let one = |pair: &str| {
+            let (name, limit) = pair.split_once('=')?;
+            let limit = limit.trim().parse::<tortie_model::scalar::Duration>().ok()?.to_std()?;
+            Some((name.trim().to_owned(), limit))
+        };
+        text.split(',').filter_map(one).collect()
     }
 
     /// The store has been heard and the kernel has the plan.
@@ -196,6 +211,15 @@ impl State {
             facts.changed.insert(id.clone());
             self.workloads_changed.notify_one();
         }
+    }
+
+    /// The plan has these workloads and no others.
+    pub fn set_workloads(&self, workloads: &BTreeMap<WorkloadId, Workload>) {
+        let mut facts = self.lock();
+        let old = std::mem::replace(&mut facts.workloads, workloads.clone());
+        let differs = |id: &&WorkloadId| old.get(*id) != workloads.get(*id);
+        facts.changed.extend(old.keys().chain(workloads.keys()).filter(differs).cloned());
+        self.workloads_changed.notify_one();
     }
 
     /// Returns when workloads came, changed or went since [`State::take_changed`].

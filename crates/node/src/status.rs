@@ -1,6 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
+use crate::health::POLICY;
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -182,7 +183,17 @@ fn take_in(state: &State, report: Report) {
             state.set_refused(refused.into_iter().map(text).collect());
         }
         Report::NotEnforced(failure) => {
-            state.set_trouble("policy", failure.map(|failure| failure.to_string()));
+            let reason = failure.map(|failure| failure.to_string());
+            match &reason {
+                Some(reason) => tracing::error!(
+                    reason,
+                    "policy is not in force: the kernel refuses the table inet tortie; the node is not ready and \
+                     attaches no workloads until it does"
+                ),
+                None => tracing::info!("policy is in force"),
+            }
+            state.metrics.policy_in_force.set(i64::from(reason.is_none()));
+            state.set_trouble(POLICY, reason);
         }
     }
 }

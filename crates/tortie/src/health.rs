@@ -4,18 +4,18 @@
 use clap::Args;
 use serde_json::json;
 use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tortie_ctl::Failure;
 use tortie_ctl::node::{ask, put};
+use tortie_node::{Health, Level, Part};
 
-/// Probes are given ten seconds.
-const PATIENCE: Duration = Duration::from_secs(8);
-
-/// Check this host's node; exits with 1 and says why if something is not as it should be
+/// Check this host's node: every part of it, or what the flags name
+///
+/// Without flags there is a line for each part, and the exit code is 0 if the node does its work, 1 if a part is not ready,
+/// 2 if the node has to be restarted or does not run. With flags it is 1 if one of the checks fails, and the reason is said.
 #[derive(Args, Debug)]
 pub struct HealthArgs {
     /// The node's daemon lives
@@ -70,30 +70,9 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
 type Check<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + Sync + Send + 'a>);
 
 pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let mut checks: Vec<Check<'_>> = Vec::new();
-    for (asked, what, page) in
-        [(args.felix_live, "live: Felix", "liveness"), (args.felix_ready, "ready: Felix", "readiness")]
-    {
-        if asked {
-            checks.push((what, Box::new(move || felix(page))));
-        }
-    }
-    for (asked, what) in [(args.bird_live, "live: BIRD"), (args.bird6_live, "live: BIRD6")] {
-        if asked {
-            checks.push((what, Box::new(|| said(ask(&args.run_dir, "bgp peers")))));
-        }
-    }
-    for (asked, what, v6) in
-        [(args.bird_ready, "ready: BIRD", false), (args.bird6_ready, "ready: BIRD6", true)]
-    {
-        if asked {
-            let question = json!({"ask": "bgp ready", "v6": v6, "patience": args.threshold_time.as_secs()});
-            checks.push((what, Box::new(move || said(put(&args.run_dir, &question)))));
-        }
-    }
+    let checks = checks(args);
     if checks.is_empty() {
-        writeln!(out, "calico/node check error: no check was asked for; see --help")?;
-        return Ok(ExitCode::FAILURE);
+        return everything(args, out);
     }
     // All at once: a probe has a time limit.
     let outcomes: Vec<Result<(), String>> = std::thread::scope(|scope| {
@@ -116,46 +95,77 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> 
     Ok(code)
 }
 
+/// The checks that the flags name.
+fn checks(args: &HealthArgs) -> Vec<Check<'_>> {
+    let mut checks: Vec<Check<'_>> = Vec::new();
+    for (asked, what, bad) in [
+        (args.felix_live, "live: Felix", Level::NotLive),
+        (args.felix_ready, "ready: Felix", Level::NotReady),
+    ] {
+        if asked {
+            checks.push((what, Box::new(move || felix(&args.run_dir, bad))));
+        }
+    }
+    for (asked, what) in [(args.bird_live, "live: BIRD"), (args.bird6_live, "live: BIRD6")] {
+        if asked {
+            checks.push((what, Box::new(|| said(ask(&args.run_dir, "bgp peers")))));
+        }
+    }
+    for (asked, what, v6) in
+        [(args.bird_ready, "ready: BIRD", false), (args.bird6_ready, "ready: BIRD6", true)]
+    {
+        if asked {
+            let question = json!({"ask": "bgp ready", "v6": v6, "patience": args.threshold_time.as_secs()});
+            checks.push((what, Box::new(move || said(put(&args.run_dir, &question)))));
+        }
+    }
+    checks
+}
+
+/// A line for each part; the exit code is that of the worst.
+fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let health = match health(&args.run_dir) {
+        Ok(health) => health,
+        Err(reason) => {
+            writeln!(out, "{:<9}  node: {reason}", "NOT LIVE")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
+    for Part { name, level, message } in &health.parts {
+        let word = match level {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::NotReady => "NOT READY",
+            Level::NotLive => "NOT LIVE",
+        };
+        writeln!(out, "{word:<9}  {name}: {message}")?;
+    }
+    Ok(ExitCode::from(match health.worst() {
+        Level::Ok | Level::Warning => 0,
+        Level::NotReady => 1,
+        Level::NotLive => 2,
+    }))
+}
+
 fn said<T>(answer: Result<T, Failure>) -> Result<(), String> {
     answer.map(drop).map_err(|failure| failure.to_string())
 }
 
-/// Asks the page of that name where the node serves its health.
-fn felix(page: &str) -> Result<(), String> {
-    let variable = |name: &str, usual: &str| {
-        std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| usual.to_owned())
-    };
-    let place = (variable("FELIX_HEALTHHOST", "localhost"), variable("FELIX_HEALTHPORT", "9099"));
-    let place = format!("{}:{}", place.0, place.1);
-    let answer = fetch(&place, page).map_err(|error| format!("{page} of {place}: {error}"))?;
-    let code: Option<u16> = answer.split_whitespace().nth(1).and_then(|code| code.parse().ok());
-    let told = answer.split_once("\r\n\r\n").map(|(_, body)| body.trim().replace('\n', "; "));
-    match code {
-        Some(200..400) => Ok(()),
-        Some(code) => Err(format!("{page} probe reporting {code}: {}", told.unwrap_or_default())),
-        None => Err(format!("{page} of {place} is not HTTP")),
-    }
+/// Asks the node over its own socket: nothing has to be switched on for that.
+fn health(run_dir: &Path) -> Result<Health, String> {
+    let answer = ask(run_dir, "health").map_err(|failure| failure.to_string())?;
+    serde_json::from_value(answer).map_err(|error| format!("the node's answer cannot be read: {error}"))
 }
 
-fn fetch(place: &str, page: &str) -> std::io::Result<String> {
-    let mut last = std::io::Error::other("it has no address");
-    for address in place.to_socket_addrs()? {
-        let mut stream = match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => stream,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let request = format!("GET /{page} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(1 << 20).read_to_end(&mut answer)?;
-        return Ok(String::from_utf8_lossy(&answer).into_owned());
-    }
-    Err(last)
+fn felix(run_dir: &Path, bad: Level) -> Result<(), String> {
+    let health = health(run_dir)?;
+    let reasons: Vec<String> = health
+        .parts
+        .iter()
+        .filter(|part| part.level >= bad)
+        .map(|part| format!("{}: {}", part.name, part.message))
+        .collect();
+    if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
 }
 
 #[cfg(test)]

@@ -74,6 +74,10 @@ impl Enforcer {
         Ok((Enforcer { policy, arp, state: State::new(settings), in_force: false }, events))
     }
 
+    pub fn configure(&mut self, settings: Settings) {
+        self.state.configure(settings);
+    }
+
     pub fn replace(&mut self, plan: &Plan) {
         self.state.replace(plan);
         self.in_force = true;

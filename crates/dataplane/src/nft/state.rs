@@ -83,6 +83,16 @@ impl State {
         }
     }
 
+    /// Everything is drawn again by other settings; what comes out the same stays in the kernel as it is.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.stale.policies.extend(self.policies.keys().cloned());
+        self.stale.profiles.extend(self.profiles.keys().cloned());
+        self.stale.interfaces.extend(self.claims.keys().cloned());
+        self.stale.fixed = true;
+        self.assign();
+    }
+
     /// Everything is as in the plan from now on.
     pub fn replace(&mut self, plan: &Plan) {
         let gone = |keys: Vec<Update>, state: &mut State| {

@@ -107,6 +107,14 @@ impl Core {
         core
     }
 
+    /// Other settings: what is as they say already stays as it is.
+    pub fn configure(&mut self, settings: Settings, mtu_pattern: Regex) {
+        self.settings = settings;
+        self.mtu_pattern = mtu_pattern;
+        self.everything_dirty();
+        self.lookups_stale = true;
+    }
+
     /// A new whole plan. From the first one on, what is ours and unwanted goes.
     pub fn replace(&mut self, plan: Plan) {
         self.dirty.extend(self.plan.destinations());

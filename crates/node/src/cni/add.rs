@@ -4,7 +4,8 @@ use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
 use super::request::Request;
 use super::result::{CniResult, Interface, Ip};
-use super::wiring::Wiring;
+use super::service::Service;
+use crate::engine::{Refusal, RequestError};
 use crate::journal::{Delegate, Phase, Record};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ pub(super) struct Added {
     pub is_new: bool,
 }
 
-impl Wiring {
+impl Service {
     pub(super) async fn add(&self, request: &Request) -> Result<Added, CniError> {
         let config = &request.config;
         config.check(&self.node)?;
@@ -37,12 +38,12 @@ impl Wiring {
             let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
             return Err(CniError::new(code::FAILED, message));
         }
-        let id = Wiring::record_id(request);
+        let id = Service::record_id(request);
         if let Some(known) = self.journal.get(&id) {
             // The same again is answered with the same, as long as it still stands.
             if known.phase == Phase::Live
                 && known.netns == request.netns
-                && self.stands(request, &known).await
+                && self.is_intact(request, &known).await
             {
                 let result = known.result;
                 let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
@@ -74,9 +75,9 @@ impl Wiring {
             return Err(error);
         }
         let wired =
-            tokio::time::timeout(super::wiring::DEADLINE, self.wire(request, &identity, &record)).await;
+            tokio::time::timeout(super::service::DEADLINE, self.wire(request, &identity, &record)).await;
         let outcome = wired.unwrap_or_else(|_| {
-            Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::wiring::DEADLINE)))
+            Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
         });
         let result = outcome.and_then(|result| {
             let live = Record { phase: Phase::Live, result: Some(result.clone()), ..record.clone() };
@@ -85,7 +86,7 @@ impl Wiring {
         if result.is_err()
             && let Err(error) = self.undo(&record).await
         {
-            tracing::warn!(%error, container = request.container_id, "a failed ADD is not undone yet");
+            tracing::warn!(%error, container = request.container_id, "a failed ADD is not rolled back yet, trying again");
         }
         result.map(|result| Added { result, is_new: true })
     }
@@ -110,9 +111,7 @@ impl Wiring {
         let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
         crate::failpoint::hit("add-stored").await;
-        self.orders.attach(key, Value::Resource(endpoint), profile).await.map_err(|reason| {
-            CniError::new(code::TRY_AGAIN, "the endpoint is not programmed").with(reason)
-        })?;
+        self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
         crate::failpoint::hit("add-programmed").await;
         Ok(result(request, record, &attach, &attached, mac, addresses))
     }
@@ -320,6 +319,15 @@ fn result(
         routes: addresses.routes,
         dns: addresses.dns,
     }
+}
+
+/// What the kernel refuses now, it refuses at the next attempt too; what is about the daemon passes.
+fn not_programmed(error: RequestError) -> CniError {
+    let code = match &error {
+        RequestError::Refused(Refusal::Kernel { .. } | Refusal::Endpoint(_)) => code::FAILED,
+        _ => code::TRY_AGAIN,
+    };
+    CniError::new(code, "the endpoint is not programmed").with(error.to_string())
 }
 
 fn kernel_failed(error: tortie_dataplane::Error) -> CniError {

@@ -2,7 +2,7 @@
 
 use super::request::Request;
 use super::result::CniResult;
-use super::wiring::Wiring;
+use super::service::Service;
 use crate::journal::{Phase, Record};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,9 +10,9 @@ use tortie_cni::{CniError, code};
 use tortie_dataplane::pod;
 use tortie_model::kinds::WorkloadEndpointSpec;
 
-impl Wiring {
+impl Service {
     pub(super) async fn check(&self, request: &Request) -> Result<(), CniError> {
-        let Some(record) = self.journal.get(&Wiring::record_id(request)).filter(|r| r.phase == Phase::Live)
+        let Some(record) = self.journal.get(&Service::record_id(request)).filter(|r| r.phase == Phase::Live)
         else {
             return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
@@ -27,10 +27,14 @@ impl Wiring {
     }
 
     /// Whether a repeated ADD can be answered with the former result.
-    pub(super) async fn stands(&self, request: &Request, record: &Record) -> bool {
+    pub(super) async fn is_intact(&self, request: &Request, record: &Record) -> bool {
         let wrong = self.differences(request, record).await;
         if !wrong.is_empty() {
-            tracing::info!(container = request.container_id, wrong = wrong.join("; "), "attaching anew");
+            tracing::info!(
+                container = request.container_id,
+                wrong = wrong.join("; "),
+                "the attachment is not as it was; attaching the container again"
+            );
         }
         wrong.is_empty()
     }

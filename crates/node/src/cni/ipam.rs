@@ -3,7 +3,7 @@
 use super::identity::{self, Identity};
 use super::request::Request;
 use super::result::{CniResult, Ip, RouteTo};
-use super::wiring::Wiring;
+use super::service::Service;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use tortie_ipam::pool::Use;
 use tortie_ipam::{Error, Holder, SpecificRequest};
 use tortie_model::kinds::IPPoolSpec;
 
-impl Wiring {
+impl Service {
     /// `calico-ipam` ADD. What the container already has is the answer to a repeated request.
     pub(super) async fn ipam_add(&self, request: &Request) -> Result<CniResult, CniError> {
         self.assign(request, Some(1)).await

@@ -1,7 +1,7 @@
 //! The CNI side of the daemon: what a runtime asks, and how it is answered.
 //!
 //! `request` and `config` read what comes in, `result` writes what goes out, `identity` says what things are called;
-//! `wiring` does the work and `server` listens.
+//! `service` does the work and `server` listens.
 
 mod add;
 mod check;
@@ -12,9 +12,9 @@ mod ipam;
 mod request;
 mod result;
 mod server;
+mod service;
 mod undo;
-mod wiring;
 
 pub use result::CniResult;
 pub use server::serve;
-pub use wiring::Wiring;
+pub use service::Service;

@@ -1,14 +1,13 @@
 //! The socket: one request and one answer per connection.
 
 use super::request::Request;
-use super::wiring::{Answer, DEADLINE, Wiring};
+use super::service::{DEADLINE, Response, Service};
+use crate::socket::Socket;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tortie_cni::{CniError, code};
 
@@ -18,52 +17,57 @@ const LIMIT: u64 = 8 << 20;
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// Requests worked on at a time; more wait for their turn.
 const AT_ONCE: usize = 64;
+/// Requests that are on their way or wait for their turn; more are closed, and the plugin says to try again.
+const CONNECTIONS: usize = 1024;
 
 /// Serves until the task is dropped. Until the node has started, the answer is to try again.
-pub async fn serve(path: &Path, wiring: watch::Receiver<Option<Arc<Wiring>>>) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    // Whoever may connect can attach to any namespace of this host.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+pub async fn serve(socket: Socket, service: watch::Receiver<Option<Arc<Service>>>) {
+    let (room, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let stream = match socket.accept().await {
+            Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a connection");
+                tracing::warn!(%error, "cannot accept a CNI connection; the plugin tries again");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let (wiring, room) = (wiring.borrow().clone(), room.clone());
+        let service = service.borrow().clone();
+        let Ok(connection) = connections.clone().try_acquire_owned() else {
+            if let Some(service) = service {
+                service.state.metrics.closed_connections.get_or_create(&[("listener", "cni".into())]).inc();
+            }
+            continue;
+        };
+        let room = room.clone();
         // A task of its own: when a plugin is killed, what it asked for does not stop half way.
         tokio::spawn(async move {
-            let Ok(_place) = room.acquire().await else { return };
-            if let Err(error) = converse(stream, wiring).await {
+            let _connection = connection;
+            if let Err(error) = converse(stream, service, &room).await {
                 tracing::debug!(%error, "a plugin went away before its answer");
             }
         });
     }
 }
 
-async fn converse(mut stream: UnixStream, wiring: Option<Arc<Wiring>>) -> io::Result<()> {
+/// A request that is still on its way takes nobody's place.
+async fn converse(mut stream: UnixStream, service: Option<Arc<Service>>, room: &Semaphore) -> io::Result<()> {
     let mut text = Vec::new();
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
-    let Some(wiring) = wiring else {
+    let Some(service) = service else {
         let error = CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
             .with("it waits for the datastore; its log says more");
         return tell(stream, "1\n", &error.to_json()).await;
     };
-    let answer = match answer(&wiring, &text).await {
-        Ok(answer) => answer,
+    // Never closed.
+    let _place = room.acquire().await;
+    let response = match answer(&service, &text).await {
+        Ok(response) => response,
         Err(error) => return tell(stream, "1\n", &error.to_json()).await,
     };
-    let told = tell(stream, "0\n", &answer.text).await;
-    if let (Err(_), Some(attached)) = (&told, answer.attached) {
-        wiring.take_back(attached).await;
+    let told = tell(stream, "0\n", &response.text).await;
+    if let (Err(_), Some(attached)) = (&told, response.attached) {
+        service.roll_back(attached).await;
     }
     told
 }
@@ -74,17 +78,17 @@ async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()
     stream.shutdown().await
 }
 
-async fn answer<'a>(wiring: &'a Wiring, text: &[u8]) -> Result<Answer<'a>, CniError> {
+async fn answer<'a>(service: &'a Service, text: &[u8]) -> Result<Response<'a>, CniError> {
     let request = Request::parse(text)?;
     let (command, container) = (request.command, request.container_id.clone());
     let begun = std::time::Instant::now();
     // What an ADD begins is undone by itself in time; this is for the rest.
-    let outcome = tokio::time::timeout(DEADLINE + READ_LIMIT, wiring.answer(request)).await;
+    let outcome = tokio::time::timeout(DEADLINE + READ_LIMIT, service.answer(request)).await;
     let outcome = outcome
         .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));
     let number = outcome.as_ref().err().map_or(0, |error| error.code);
     let labels = [("command", format!("{command:?}").to_uppercase()), ("code", number.to_string())];
-    wiring.state.metrics.cni_requests.get_or_create(&labels).inc();
+    service.state.metrics.cni_requests.get_or_create(&labels).inc();
     match &outcome {
         Ok(_) => tracing::info!(?command, container, took = ?begun.elapsed(), "CNI"),
         Err(error) => tracing::warn!(?command, container, code = error.code, %error, "CNI request refused"),

@@ -4,7 +4,8 @@
 use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
 use super::request::Request;
-use super::wiring::Wiring;
+use super::service::Service;
+use crate::engine::RequestError;
 use crate::journal::{Delegate, Phase, Record};
 use std::path::Path;
 use tortie_cni::{CniError, code};
@@ -16,10 +17,10 @@ use tortie_store::Error;
 /// How often a lost race for an endpoint is run again.
 const ATTEMPTS: usize = 6;
 
-impl Wiring {
+impl Service {
     /// Succeeds when there is nothing left to undo.
     pub(super) async fn del(&self, request: &Request) -> Result<(), CniError> {
-        let id = Wiring::record_id(request);
+        let id = Service::record_id(request);
         if let Some(mut record) = self.journal.get(&id) {
             if !request.netns.is_empty() {
                 record.netns = request.netns.clone();
@@ -42,7 +43,7 @@ impl Wiring {
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
         };
-        self.dismantle(&record, false).await?;
+        self.tear_down(&record, false).await?;
         if own_ipam {
             self.release(&identity::legacy_handle(&identity, &request.container_id)).await?;
         }
@@ -53,7 +54,7 @@ impl Wiring {
     pub(super) async fn undo(&self, record: &Record) -> Result<(), CniError> {
         let record = Record { phase: Phase::Removing, result: None, ..record.clone() };
         self.write(&record, false)?;
-        self.dismantle(&record, true).await?;
+        self.tear_down(&record, true).await?;
         crate::failpoint::hit("del-dismantled").await;
         self.journal.remove(&record.id).map_err(|error| {
             CniError::new(code::IO, "cannot remove the record of the attachment").with(error.to_string())
@@ -62,7 +63,7 @@ impl Wiring {
 
     /// The address goes back last: nobody else gets it while anything here still uses it. Of what is `ours`, nothing is
     /// removed but what we made.
-    async fn dismantle(&self, record: &Record, ours: bool) -> Result<(), CniError> {
+    async fn tear_down(&self, record: &Record, ours: bool) -> Result<(), CniError> {
         let mut failures = Vec::new();
         crate::failpoint::hit("del-journalled").await;
         if let Err(error) = self.delete_endpoint(record).await {
@@ -106,14 +107,15 @@ impl Wiring {
     async fn delete_endpoint(&self, record: &Record) -> Result<(), CniError> {
         let Some(key) = record.endpoint_key() else { return Ok(()) };
         let Key::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
-        let detached =
-            |reason| CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(reason);
+        let detached = |error: RequestError| {
+            CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
+        };
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
                 Err(Error::DoesNotExist { .. }) => {
-                    return self.orders.detach(key, None).await.map_err(detached);
+                    return self.engine.detach(key, None).await.map_err(detached);
                 }
                 Err(error) => return Err(store_failed(error)),
             };
@@ -122,7 +124,7 @@ impl Wiring {
                 return Ok(());
             }
             let version = stored.metadata.resource_version.clone();
-            self.orders.detach(key.clone(), version.parse().ok()).await.map_err(detached)?;
+            self.engine.detach(key.clone(), version.parse().ok()).await.map_err(detached)?;
             match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
                 Ok(_) | Err(Error::DoesNotExist { .. }) => return Ok(()),
                 Err(error @ Error::Conflict { .. }) => last = Some(error),

@@ -18,7 +18,7 @@ const SLACK_KIB: u64 = 16 << 10;
 
 /// What a node has apart from its containers. Blocks stay with a node once they are its own, with their routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Standing {
+struct Footprint {
     traces: Vec<String>,
     links: usize,
     routes: usize,
@@ -26,12 +26,12 @@ struct Standing {
     affinities: usize,
 }
 
-impl Standing {
-    fn of(world: &World) -> Standing {
+impl Footprint {
+    fn of(world: &World) -> Footprint {
         let keys = world.stored("--keys-only");
         let count = |part: &str| keys.lines().filter(|key| key.contains(part)).count();
         let routes = ["-4", "-6"].map(|family| world.host.ip(&[family, "route"]).lines().count());
-        Standing {
+        Footprint {
             traces: world.traces(),
             links: world.host.ip(&["-o", "link"]).lines().count(),
             routes: routes.iter().sum(),
@@ -84,7 +84,7 @@ fn many_containers_come_and_go_and_nothing_grows() {
     world.start(&[("CALICO_IPV4POOL_BLOCK_SIZE", "26")]);
     let world = world;
     let config = world.config();
-    let before = Standing::of(&world);
+    let before = Footprint::of(&world);
     // Now and then something is open for a moment: the fewest of many looks are those that stay.
     let looks = (0..50).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -108,11 +108,15 @@ fn many_containers_come_and_go_and_nothing_grows() {
         });
         world.assert_clean("all are gone");
         eventually("the node has only its own files open", || open_files(world.pid()) == files);
-        let (standing, memory) = (Standing::of(&world), resident_kib(world.pid()));
-        assert_eq!((standing.links, standing.blocks), (before.links, standing.affinities), "round {round}");
+        let (footprint, memory) = (Footprint::of(&world), resident_kib(world.pid()));
+        assert_eq!(
+            (footprint.links, footprint.blocks),
+            (before.links, footprint.affinities),
+            "round {round}"
+        );
         println!("round {round}: {memory} KiB");
-        let (known, base) = first.get_or_insert_with(|| (standing.clone(), memory));
-        assert_eq!(standing, *known, "round {round}");
+        let (known, base) = first.get_or_insert_with(|| (footprint.clone(), memory));
+        assert_eq!(footprint, *known, "round {round}");
         assert!(memory < *base + SLACK_KIB, "round {round}: {memory} KiB, after the first round {base} KiB");
     }
 }

@@ -35,7 +35,7 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     let everything = json!({"action": "Deny", "protocol": "TCP", "source": none, "destination": none});
     let too_much = json!([everything, {"action": "Allow"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
-    eventually("it is told of", || health(&world).contains("in-gnp/big is closed, the kernel refuses it: "));
+    eventually("it is told of", || health(&world).contains("in-gnp/big: closed, the kernel refuses it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
     let unreachable =
         |address: &String| !one.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success();

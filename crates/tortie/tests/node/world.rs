@@ -53,6 +53,11 @@ impl Said {
 pub struct Hold(PathBuf);
 
 impl Hold {
+    /// What the node is told.
+    pub fn failpoint(&self, step: &str) -> String {
+        format!("{step}:{}", self.0.display())
+    }
+
     pub fn wait(&self) {
         eventually("the node reaches the step", || self.0.exists());
     }
@@ -135,8 +140,8 @@ impl World {
         self.launch(&["sh", "-c", script], &[]);
     }
 
-    /// The node, started by another command in its namespace.
-    fn launch(&mut self, by: &[&str], environment: &[(&str, &str)]) {
+    /// `tortie node` of this world, started by another command in its namespace.
+    pub fn command(&self, by: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut runner = Command::new("ip");
         runner.args(["netns", "exec", self.host.name()]).args(by);
         let mut command = self.node_command(runner);
@@ -145,14 +150,36 @@ impl World {
             .env("CALICO_IPV4POOL_BLOCK_SIZE", "30")
             .env("CALICO_IPV6POOL_CIDR", "fd77::/116")
             .envs(environment.iter().copied());
+        command
+    }
+
+    fn launch(&mut self, by: &[&str], environment: &[(&str, &str)]) {
+        let command = self.command(by, environment);
         self.start_node(command);
     }
 
     /// Starts a node that is held up, once, at a step of its work.
     pub fn start_held_at(&mut self, step: &str) -> Hold {
-        let hold = Hold(self.dir.path().join("hold"));
-        self.start(&[("TORTIE_FAILPOINT", &format!("{step}:{}", hold.0.display()))]);
+        let hold = self.hold();
+        self.start(&[("TORTIE_FAILPOINT", &hold.failpoint(step))]);
         hold
+    }
+
+    pub fn hold(&self) -> Hold {
+        Hold(self.dir.path().join("hold"))
+    }
+
+    /// Starts a node that may open so many files, unless it asks for more.
+    pub fn start_with_descriptors(&mut self, number: usize, environment: &[(&str, &str)]) {
+        let script = format!("ulimit -Sn {number} && exec \"$0\" \"$@\"");
+        self.launch(&["sh", "-c", &script], environment);
+    }
+
+    /// Whether the node's process has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        // A process that nobody waits for is a zombie.
+        stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with('Z'))
     }
 
     /// The process of the node.

@@ -1,6 +1,9 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
+mod connections;
+
 use crate::bgp;
+use crate::health::{Health, Level};
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -10,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tortie_compute::Parameters;
 
+/// A speaker that does not answer keeps nobody from the other metrics.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// After a failure to listen.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -50,12 +55,19 @@ async fn follow(
         let serving = async {
             let Some(place) = &wanted else { return std::future::pending().await };
             loop {
-                let outcome = match tokio::net::TcpListener::bind((place.host.as_str(), place.port)).await {
-                    Ok(listener) => axum::serve(listener, router.clone()).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = outcome {
-                    tracing::warn!(%error, what, ?place, "cannot serve; will be tried again");
+                match tokio::net::TcpListener::bind((place.host.as_str(), place.port)).await {
+                    Ok(listener) => {
+                        let closed = state
+                            .metrics
+                            .closed_connections
+                            .get_or_create(&[("listener", what.into())])
+                            .clone();
+                        connections::serve(listener, router.clone(), closed).await;
+                    }
+                    Err(error) => {
+                        let place = format!("{}:{}", place.host, place.port);
+                        tracing::warn!(%error, what, place, "cannot listen for HTTP; trying again");
+                    }
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -88,48 +100,27 @@ fn place(parameters: &Parameters, enabled: &str, host: &str, port: &str) -> Opti
 }
 
 async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
-    (StatusCode::OK, report(&state))
+    page(&state, Level::NotLive).await
 }
 
-/// Not ready: nothing was heard of the store yet, the kernel does not take the plan, or BGP has no sessions. A store
-/// that went away later does not make the node unready: it goes on with what it has.
 async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
-    let broken = state.troubles().contains_key("dataplane");
-    let bgp = bgp_readiness(&state).await;
-    let ready = state.is_in_sync() && !broken && bgp.is_ok();
-    let sessions = bgp.err().map(|missing| missing + "\n").unwrap_or_default();
-    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report(&state) + &sessions)
+    page(&state, Level::NotReady).await
 }
 
-/// A node that is not to speak BGP has nothing to wait for.
-async fn bgp_readiness(state: &State) -> Result<(), String> {
-    let mut troubles = state.troubles();
-    if let Some(trouble) = troubles.remove(bgp::BIRD) {
-        return Err(trouble);
-    }
-    match state.running_bgp() {
-        Some(running) => bgp::ready(&running.backend.status().await?, None, bgp::PATIENCE),
-        None => troubles.remove("bgp").map_or(Ok(()), Err),
-    }
+/// Every part of the node, and an error if one is as bad as this.
+async fn page(state: &State, bad: Level) -> (StatusCode, String) {
+    let health = Health::of(state).await;
+    let code = if health.worst() < bad { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, health.text())
 }
 
 async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static str); 1], String) {
     let sessions = match state.running_bgp() {
-        Some(running) => running.backend.status().await.ok(),
+        Some(running) => {
+            tokio::time::timeout(PATIENCE, running.backend.status()).await.ok().and_then(Result::ok)
+        }
         None => None,
     };
     let text = state.metrics.text() + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default();
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
-}
-
-/// Which part is late, in words.
-fn report(state: &State) -> String {
-    let mut lines = vec![format!("in sync: {}", if state.is_in_sync() { "yes" } else { "no" })];
-    lines.extend(state.troubles().iter().map(|(part, trouble)| format!("{part}: {trouble}")));
-    lines.extend(state.warnings().iter().map(|(part, warning)| format!("{part}: {warning}")));
-    lines.extend(state.problems().iter().map(|(object, reason)| format!("{object} has no effect: {reason}")));
-    let refused = state.refused();
-    let closed = |(object, reason)| format!("{object} is closed, the kernel refuses it: {reason}");
-    lines.extend(refused.iter().map(closed));
-    lines.join("\n") + "\n"
 }

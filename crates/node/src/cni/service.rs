@@ -3,7 +3,8 @@
 use super::config::Attachment;
 use super::identity;
 use super::request::{Command, Request};
-use crate::engine::Orders;
+use crate::engine::Requests;
+use crate::health::POLICY;
 use crate::journal::{AttachmentId, Journal, Phase, Record};
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -18,53 +19,53 @@ use tortie_store::Resources;
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the plugin prints.
-pub struct Answer<'a> {
+pub struct Response<'a> {
     pub text: String,
-    /// What is to be taken back if the answer reaches nobody.
+    /// To be rolled back if nobody reads the response.
     pub attached: Option<Attached<'a>>,
 }
 
-/// A new attachment, with the right to work on its container.
+/// A new attachment, with the lock of its container.
 pub struct Attached<'a> {
     id: AttachmentId,
-    _turn: Turn<'a>,
+    _lock: ContainerLock<'a>,
 }
 
 #[derive(Debug)]
-pub struct Wiring {
+pub struct Service {
     pub node: String,
     pub host: Netns,
     pub allocator: Allocator,
     pub resources: Resources,
-    pub orders: Orders,
+    pub engine: Requests,
     pub journal: Journal,
     pub state: Arc<State>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
     /// Held while a name is picked and made known, so that two containers whose IDs begin alike do not pick the same.
     pub(super) naming: Mutex<()>,
-    /// Requests about one container wait for each other.
+    /// Locks of the containers that requests are about.
     busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Dead attachments seen by the last collection: what is seen twice is collected.
     suspects: Mutex<BTreeSet<AttachmentId>>,
 }
 
-impl Wiring {
+impl Service {
     pub fn new(
         node: &str,
         host: Netns,
         allocator: Allocator,
         resources: Resources,
-        orders: Orders,
+        engine: Requests,
         journal: Journal,
         state: Arc<State>,
-    ) -> Wiring {
-        Wiring {
+    ) -> Service {
+        Service {
             node: node.to_owned(),
             host,
             allocator,
             resources,
-            orders,
+            engine,
             journal,
             state,
             profiles: Mutex::default(),
@@ -74,25 +75,31 @@ impl Wiring {
         }
     }
 
-    pub async fn answer(&self, request: Request) -> Result<Answer<'_>, CniError> {
+    pub async fn answer(&self, request: Request) -> Result<Response<'_>, CniError> {
         if (request.plugin, request.command) == (Plugin::Calico, Command::Add) {
             self.check_ready()?;
-            let turn = self.turn(&request.container_id).await;
+            self.check_policy()?;
+            let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
             let text = added.result.print(&request.config.cni_version);
-            let id = Wiring::record_id(&request);
-            return Ok(Answer { text, attached: added.is_new.then_some(Attached { id, _turn: turn }) });
+            let id = Service::record_id(&request);
+            return Ok(Response { text, attached: added.is_new.then_some(Attached { id, _lock: lock }) });
         }
-        self.print(request).await.map(|text| Answer { text, attached: None })
+        self.print(request).await.map(|text| Response { text, attached: None })
     }
 
-    /// Undoes an attachment of which nobody was told: the plugin was killed. The runtime may never ask for its removal.
-    pub async fn take_back(&self, attached: Attached<'_>) {
+    /// Undoes an attachment whose plugin was killed before it could read the response. The runtime may never ask for its
+    /// removal.
+    pub async fn roll_back(&self, attached: Attached<'_>) {
         let container = &attached.id.container_id;
         let Some(record) = self.journal.get(&attached.id) else { return };
         match self.undo(&record).await {
-            Ok(()) => tracing::info!(container, "the plugin is gone; what it asked for is undone"),
-            Err(error) => tracing::warn!(%error, container, "the plugin is gone; not undone yet"),
+            Ok(()) => {
+                tracing::info!(container, "the plugin was killed before the reply; the ADD is rolled back")
+            }
+            Err(error) => {
+                tracing::warn!(%error, container, "the plugin was killed before the reply; the ADD is not rolled back yet, trying again")
+            }
         }
     }
 
@@ -108,7 +115,7 @@ impl Wiring {
             (Plugin::CalicoIpam, Command::Del) => self.ipam_del(&request).await.map(|()| String::new()),
             (Plugin::CalicoIpam, _) => Ok(String::new()),
             (Plugin::Calico, Command::Del) => {
-                let _turn = self.turn(&request.container_id).await;
+                let _lock = self.lock(&request.container_id).await;
                 self.del(&request).await.map(|()| String::new())
             }
             (Plugin::Calico, Command::Check) => self.check(&request).await.map(|()| String::new()),
@@ -126,6 +133,16 @@ impl Wiring {
                 .with(describe(&self.state.troubles())));
         }
         Ok(())
+    }
+
+    /// A workload whose policy is not in force would pass what it must not, so none is taken.
+    fn check_policy(&self) -> Result<(), CniError> {
+        match self.state.troubles().remove(POLICY) {
+            Some(reason) => {
+                Err(CniError::new(code::TRY_AGAIN, "policy is not in force on this node").with(reason))
+            }
+            None => Ok(()),
+        }
     }
 
     fn status(&self, command: Command) -> Result<String, CniError> {
@@ -151,7 +168,7 @@ impl Wiring {
             if record.network != request.config.name || valid.contains(&attachment) {
                 continue;
             }
-            let _turn = self.turn(&record.id.container_id).await;
+            let _lock = self.lock(&record.id.container_id).await;
             if let Some(record) = self.journal.get(&record.id)
                 && let Err(error) = self.undo(&record).await
             {
@@ -165,12 +182,12 @@ impl Wiring {
     }
 
     /// Undoes what nobody finished, and what died without a word: at start, and from time to time.
-    pub async fn collect(&self) {
+    pub async fn collect_garbage(&self) {
         let mut seen = BTreeSet::new();
         for record in self.journal.all() {
             let dead = match record.phase {
                 Phase::Adding | Phase::Removing => true,
-                Phase::Live => !std::path::Path::new(&record.netns).exists(),
+                Phase::Live => !Netns::exists(&record.netns),
             };
             if !dead {
                 continue;
@@ -183,14 +200,14 @@ impl Wiring {
                 seen.insert(record.id);
                 continue;
             }
-            let _turn = self.turn(&record.id.container_id).await;
-            // While we waited for our turn it may have been finished.
+            let _lock = self.lock(&record.id.container_id).await;
+            // While we waited for the lock it may have been finished.
             let Some(current) = self.journal.get(&record.id).filter(|now| now.phase == record.phase) else {
                 continue;
             };
-            tracing::info!(container = record.id.container_id, phase = ?record.phase, "collecting what was left");
+            tracing::info!(container = record.id.container_id, phase = ?record.phase, "undoing an attachment that nobody finished or whose namespace is gone");
             if let Err(error) = self.undo(&current).await {
-                tracing::warn!(%error, container = record.id.container_id, "not collected yet");
+                tracing::warn!(%error, container = record.id.container_id, "the attachment is not undone yet, trying again");
             }
         }
         *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = seen;
@@ -202,7 +219,7 @@ impl Wiring {
 
     /// The first free name for the host's end. Two containers whose IDs begin alike do not fight for one.
     pub(super) fn pick_host_interface(&self, request: &Request, identity: &identity::Identity) -> String {
-        let id = Wiring::record_id(request);
+        let id = Service::record_id(request);
         let prefix = self.interface_prefix();
         let usual = identity.host_interface(&prefix, &request.container_id);
         let taken = |record: &Record| record.host_interface == usual && record.id != id;
@@ -217,27 +234,27 @@ impl Wiring {
         prefixes.split(',').next().map(str::trim).filter(|p| !p.is_empty()).unwrap_or("cali").to_owned()
     }
 
-    pub(super) async fn turn(&self, container_id: &str) -> Turn<'_> {
+    pub(super) async fn lock(&self, container_id: &str) -> ContainerLock<'_> {
         let lock = {
             let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
             busy.entry(container_id.to_owned()).or_default().clone()
         };
         let guard = lock.lock_owned().await;
-        Turn { wiring: self, container_id: container_id.to_owned(), guard: Some(guard) }
+        ContainerLock { service: self, container_id: container_id.to_owned(), guard: Some(guard) }
     }
 }
 
-/// The right to work on a container; the next one waits for its end.
-pub struct Turn<'a> {
-    wiring: &'a Wiring,
+/// Requests about one container wait for each other.
+pub struct ContainerLock<'a> {
+    service: &'a Service,
     container_id: String,
     guard: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ContainerLock<'_> {
     fn drop(&mut self) {
         self.guard.take();
-        let mut busy = self.wiring.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = self.service.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if busy.get(&self.container_id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             busy.remove(&self.container_id);
         }

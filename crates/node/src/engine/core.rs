@@ -1,0 +1,359 @@
+//! The decisions of the node, without I/O and without a clock: events in, actions out.
+//!
+//! Until the whole datastore has been read once, nothing is touched in the kernel; while the datastore is silent,
+//! everything stays as it is. What CNI has attached, only CNI takes away.
+
+use super::event::{Action, Event, Failure, LearntRoute, Refusal, WaiterId};
+use super::waiters::{Waiters, Wanted};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
+use tortie_compute::Compute;
+use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
+use tortie_plan::{Learnt, Plan, Settings, Update, WorkloadId};
+
+/// Between attempts to start the dataplane.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Core {
+    compute: Compute,
+    plan: Plan,
+    dataplane: Dataplane,
+    in_sync: bool,
+    datastore_ready: bool,
+    /// Endpoints of live attachments: only CNI takes them away.
+    held: HashSet<Key>,
+    /// Endpoints that CNI wrote or deleted and of which the datastore has not told yet: older news is stale.
+    written: BTreeMap<Key, Written>,
+    waiters: Waiters,
+    /// From BGP, not yet given to the dataplane.
+    learnt: Vec<Update>,
+    advertisements: Advertisements,
+    planned: u64,
+}
+
+/// What the dataplane does.
+#[derive(Debug)]
+enum Dataplane {
+    Down { retry_at: Duration },
+    Starting(Settings),
+    Idle(Settings),
+    Applying(Settings),
+}
+
+/// What CNI did to an endpoint in the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Written {
+    Put(Revision),
+    /// The last revision at which it was there.
+    Deleted(Revision),
+}
+
+impl Written {
+    /// Where revisions have no order nothing is outdated: what the datastore says next puts it right.
+    fn outdates_put(&self, put: &Revision) -> bool {
+        match self {
+            Written::Put(own) => put != own && put.is_at_or_before(own) == Some(true),
+            Written::Deleted(last) => put.is_at_or_before(last) == Some(true),
+        }
+    }
+
+    fn outdates_deletion(&self, deletion: &Revision) -> bool {
+        matches!(self, Written::Put(own) if deletion.is_at_or_before(own) == Some(true))
+    }
+}
+
+/// What has changed in the plan since BGP last heard of it.
+#[derive(Debug, Default)]
+struct Advertisements {
+    workloads: BTreeSet<WorkloadId>,
+    configuration: bool,
+    /// BGP knows the plan as a whole; from now on, changes do.
+    in_sync: bool,
+}
+
+impl Core {
+    /// `held`: the endpoints of attachments that live from a former run.
+    pub fn new(compute: Compute, held: HashSet<Key>) -> Core {
+        Core {
+            compute,
+            plan: Plan::default(),
+            dataplane: Dataplane::Down { retry_at: Duration::ZERO },
+            in_sync: false,
+            datastore_ready: true,
+            held,
+            written: BTreeMap::new(),
+            waiters: Waiters::default(),
+            learnt: Vec::new(),
+            advertisements: Advertisements::default(),
+            planned: 0,
+        }
+    }
+
+    pub fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// What the kernel shall have.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Nobody has locked the datastore, for a migration or the like.
+    pub fn is_datastore_ready(&self) -> bool {
+        self.datastore_ready
+    }
+
+    /// The dataplane works; until it is done, no turn takes effect.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.dataplane, Dataplane::Starting(_) | Dataplane::Applying(_))
+    }
+
+    /// How many changes of the plan there have been.
+    pub fn planned(&self) -> u64 {
+        self.planned
+    }
+
+    /// `now` is the time since some fixed moment.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        match event {
+            Event::Feed(feed) => self.feed(feed),
+            Event::Attach { waiter, key, value, profile } => {
+                self.attach(waiter, key, &value, profile, now);
+            }
+            Event::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
+            Event::Learnt { routes, complete } => {
+                self.learnt.extend(routes.into_iter().map(learnt));
+                self.learnt.extend(complete.then_some(Update::LearntComplete));
+            }
+            Event::Started => return self.started(),
+            Event::Applied(failures) => return self.applied(&failures),
+            Event::Stopped(reason) => return self.stopped(now, reason),
+            Event::Turn => return self.turn(now),
+        }
+        Vec::new()
+    }
+
+    fn feed(&mut self, event: FeedEvent) {
+        match event {
+            FeedEvent::Put { key, value, revision } => {
+                if let Value::Resource(Resource::ClusterInformation(information)) = &value {
+                    self.datastore_ready = information.spec.datastore_ready.unwrap_or(true);
+                }
+                if !self.written.get(&key).is_some_and(|written| written.outdates_put(&revision)) {
+                    self.written.remove(&key);
+                    self.compute.put(&key, &value);
+                }
+            }
+            FeedEvent::Delete { key, revision } => {
+                if self.written.get(&key).is_some_and(|written| written.outdates_deletion(&revision)) {
+                    return;
+                }
+                self.written.remove(&key);
+                if let Key::Resource { kind: Kind::ClusterInformation, .. } = &key {
+                    self.datastore_ready = true;
+                }
+                if self.held.contains(&key) {
+                    tracing::warn!(
+                        %key,
+                        "the datastore lost the endpoint of a running container; the container keeps its network"
+                    );
+                } else {
+                    self.compute.delete(&key);
+                }
+            }
+            FeedEvent::InSync => self.in_sync = true,
+            // Silence is not deletion: everything stays as it is.
+            FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
+            FeedEvent::Unreadable { .. } => {}
+        }
+    }
+
+    fn attach(&mut self, id: WaiterId, key: Key, value: &Value, profile: Option<String>, now: Duration) {
+        if self.waiters.contains(id) {
+            return;
+        }
+        let (workload, revision) = match value {
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+                let workload = tortie_compute::local_workload(endpoint, true).ok();
+                (workload.map(|(id, _)| id), endpoint.metadata.resource_version.parse().ok())
+            }
+            _ => (None, None),
+        };
+        match revision {
+            Some(revision) => self.written.insert(key.clone(), Written::Put(revision)),
+            None => self.written.remove(&key),
+        };
+        self.compute.put(&key, value);
+        self.held.insert(key.clone());
+        self.waiters.insert(id, Wanted::Attached { key, workload, profile }, now);
+    }
+
+    fn detach(&mut self, id: WaiterId, key: Key, revision: Option<Revision>, now: Duration) {
+        if self.waiters.contains(id) {
+            return;
+        }
+        self.held.remove(&key);
+        self.compute.delete(&key);
+        if let Some(revision) = revision {
+            self.written.insert(key, Written::Deleted(revision));
+        }
+        self.waiters.insert(id, Wanted::Detached, now);
+    }
+
+    fn turn(&mut self, now: Duration) -> Vec<Action> {
+        if self.is_busy() {
+            return Vec::new();
+        }
+        let mut updates = self.compute.flush();
+        updates.append(&mut self.learnt);
+        self.planned += u64::try_from(updates.len()).unwrap_or_default();
+        for update in &updates {
+            self.advertisements.note(update);
+            self.plan.apply(update.clone());
+        }
+        if !self.in_sync {
+            return answers(self.waiters.drain(), &Refusal::NotInSync);
+        }
+        let settings = self.compute.settings();
+        match &self.dataplane {
+            Dataplane::Idle(current) if current == settings => self.apply(now, None, updates),
+            Dataplane::Idle(current) if !needs_restart(current, settings) => {
+                let settings = Some(Box::new(settings.clone()));
+                self.apply(now, settings, updates)
+            }
+            Dataplane::Down { retry_at } if now < *retry_at => Vec::new(),
+            _ => {
+                self.dataplane = Dataplane::Starting(settings.clone());
+                vec![Action::Start { settings: settings.clone(), plan: Box::new(self.plan.clone()) }]
+            }
+        }
+    }
+
+    /// Gives the changes to the dataplane, and with them what somebody waits for: the kernel may have refused it before
+    /// anybody waited, so that it is no change any more.
+    fn apply(
+        &mut self,
+        now: Duration,
+        settings: Option<Box<Settings>>,
+        mut updates: Vec<Update>,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let compute = &self.compute;
+        for (id, wanted) in self.waiters.ready(now, |profile| compute.has_profile(profile)) {
+            match self.awaited(&wanted, &updates) {
+                Ok(again) => {
+                    updates.extend(again);
+                    self.waiters.put_in_batch(id);
+                }
+                Err(refusal) => {
+                    self.waiters.remove(id);
+                    actions.push(Action::Answer { waiter: id, outcome: Err(refusal) });
+                }
+            }
+        }
+        if updates.is_empty() && settings.is_none() {
+            actions.extend(self.finish(&[]));
+            return actions;
+        }
+        self.dataplane = match std::mem::replace(&mut self.dataplane, Dataplane::Down { retry_at: now }) {
+            Dataplane::Idle(current) => Dataplane::Applying(settings.as_deref().cloned().unwrap_or(current)),
+            other => other,
+        };
+        actions.push(Action::Apply { settings, updates });
+        actions
+    }
+
+    /// What the dataplane has to be told again so that it says how the awaited workload stands.
+    fn awaited(&self, wanted: &Wanted, updates: &[Update]) -> Result<Option<Update>, Refusal> {
+        let Wanted::Attached { key, workload, .. } = wanted else { return Ok(None) };
+        let planned = workload.as_ref().and_then(|id| Some((id, self.plan.workloads.get(id)?)));
+        let Some((id, workload)) = planned else {
+            let problem = self.compute.problems().remove(&key.to_string());
+            return Err(Refusal::Endpoint(problem.unwrap_or_else(|| "it was removed meanwhile".to_owned())));
+        };
+        let told = |update: &Update| matches!(update, Update::Workload(other, _) if other == id);
+        match updates.iter().any(told) {
+            true => Ok(None),
+            false => Ok(Some(Update::Workload(id.clone(), Some(workload.clone())))),
+        }
+    }
+
+    fn started(&mut self) -> Vec<Action> {
+        let Dataplane::Starting(settings) = &self.dataplane else { return Vec::new() };
+        // Whoever waits is answered by the next batch, which tells what the kernel refused.
+        self.dataplane = Dataplane::Idle(settings.clone());
+        self.advertise().into_iter().collect()
+    }
+
+    fn applied(&mut self, failures: &[Failure]) -> Vec<Action> {
+        let Dataplane::Applying(settings) = &self.dataplane else { return Vec::new() };
+        self.dataplane = Dataplane::Idle(settings.clone());
+        self.finish(failures)
+    }
+
+    fn stopped(&mut self, now: Duration, reason: String) -> Vec<Action> {
+        let retry_at = match self.dataplane {
+            // It ran: it may well run again.
+            Dataplane::Idle(_) | Dataplane::Applying(_) => now,
+            Dataplane::Starting(_) => now + RETRY,
+            Dataplane::Down { .. } => return Vec::new(),
+        };
+        self.dataplane = Dataplane::Down { retry_at };
+        answers(self.waiters.drain(), &Refusal::Dataplane(reason))
+    }
+
+    /// A batch is in the kernel, but for the failures.
+    fn finish(&mut self, failures: &[Failure]) -> Vec<Action> {
+        let answers = self.waiters.finish(failures).into_iter();
+        let answers = answers.map(|(waiter, outcome)| Action::Answer { waiter, outcome });
+        self.advertise().into_iter().chain(answers).collect()
+    }
+
+    fn advertise(&mut self) -> Option<Action> {
+        let updates = self.advertisements.take(&self.plan);
+        (!updates.is_empty()).then_some(Action::Advertise(updates))
+    }
+}
+
+impl Advertisements {
+    fn note(&mut self, update: &Update) {
+        match update {
+            Update::Bgp(_) => self.configuration = true,
+            Update::Workload(id, _) => {
+                self.workloads.insert(id.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing where the node does not speak BGP: then no plan ever says how.
+    fn take(&mut self, plan: &Plan) -> Vec<Update> {
+        let Some(bgp) = &plan.bgp else { return Vec::new() };
+        if !std::mem::replace(&mut self.in_sync, true) {
+            self.configuration = true;
+            self.workloads.extend(plan.workloads.keys().cloned());
+        }
+        let configuration = std::mem::take(&mut self.configuration).then(|| Update::Bgp(bgp.clone()));
+        let workloads = std::mem::take(&mut self.workloads).into_iter().map(|id| {
+            let workload = plan.workloads.get(&id).cloned();
+            Update::Workload(id, workload)
+        });
+        configuration.into_iter().chain(workloads).collect()
+    }
+}
+
+/// Whether a dataplane that runs cannot be given these settings.
+fn needs_restart(current: &Settings, wanted: &Settings) -> bool {
+    current.policy.cut_denied_flows != wanted.policy.cut_denied_flows
+}
+
+fn learnt(LearntRoute { destination, route }: LearntRoute) -> Update {
+    let route = route.map(|route| Learnt { next_hops: route.next_hops, metric: route.metric });
+    Update::Learnt(destination, route)
+}
+
+fn answers(waiters: Vec<WaiterId>, refusal: &Refusal) -> Vec<Action> {
+    let answer = |waiter| Action::Answer { waiter, outcome: Err(refusal.clone()) };
+    waiters.into_iter().map(answer).collect()
+}

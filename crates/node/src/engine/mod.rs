@@ -1,0 +1,363 @@
+//! The loop of the node: what the datastore says and what CNI attaches goes through the core into the dataplane.
+//!
+//! [`Core`] decides; the task here owns the dataplane, the channels and the clock, and carries the decisions out.
+
+mod core;
+mod event;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+pub use self::core::Core;
+pub use event::{Action, Concerns, Event, Failure, LearntRoute, NextHops, Refusal, WaiterId};
+pub use requests::{Request, RequestError, Requests};
+
+use crate::state::State;
+use crate::{bgp, failpoint};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tortie_dataplane::{Dataplane, Error, Netns, Reports};
+use tortie_model::FeedEvent;
+use tortie_plan::{Plan, Settings, Update};
+use tortie_sync::Feed as FeedReceiver;
+
+/// How much is taken in before it takes effect.
+const AT_ONCE: usize = 1024;
+/// Between looks at what nobody announces: that time has passed, or that the dataplane has ended.
+const TICK: Duration = Duration::from_secs(1);
+
+pub struct Engine {
+    host: Netns,
+    core: Core,
+    state: Arc<State>,
+    started: Instant,
+    dataplane: Option<Dataplane>,
+    /// What the dataplane has been asked to do and has not done yet.
+    work: Option<JoinHandle<Work>>,
+    /// Where the reports of each new dataplane go.
+    reports: mpsc::Sender<Reports>,
+    answers: HashMap<WaiterId, oneshot::Sender<Result<(), Refusal>>>,
+    next_waiter: u64,
+    /// Where the node speaks BGP.
+    bgp: Option<bgp::BgpHandle>,
+    timing: Timing,
+}
+
+/// What becomes of an order to the dataplane, which comes back with it.
+struct Work {
+    dataplane: Option<Dataplane>,
+    reports: Option<Reports>,
+    event: Event,
+    took: Duration,
+}
+
+/// For the metrics.
+#[derive(Default)]
+struct Timing {
+    /// Spent on news of the datastore since the last turn.
+    computing: Duration,
+    planned: u64,
+    /// Since when routes are known that the dataplane has not been given yet, and that it works on.
+    learnt: Vec<Instant>,
+    in_batch: Vec<Instant>,
+}
+
+impl Engine {
+    pub fn new(
+        host: Netns,
+        core: Core,
+        state: Arc<State>,
+        bgp: Option<bgp::BgpHandle>,
+    ) -> (Engine, mpsc::Receiver<Reports>) {
+        let (reports, reported) = mpsc::channel(1);
+        let engine = Engine {
+            host,
+            core,
+            state,
+            started: Instant::now(),
+            dataplane: None,
+            work: None,
+            reports,
+            answers: HashMap::new(),
+            next_waiter: 0,
+            bgp,
+            timing: Timing::default(),
+        };
+        (engine, reported)
+    }
+
+    /// While the dataplane works nothing else is taken in: what waits is bounded by its channel.
+    pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<Request>) {
+        let mut tick = tokio::time::interval(TICK);
+        let heartbeat = self.state.liveness.part("engine");
+        loop {
+            heartbeat.beat();
+            let idle = self.work.is_none();
+            tokio::select! {
+                work = finished(&mut self.work) => self.worked(work).await,
+                event = feed.recv(), if idle => match event {
+                    Some(event) => self.hear(event),
+                    None => return tracing::error!("the feed of the datastore has ended"),
+                },
+                Some(request) = requests.recv(), if idle => self.request(request).await,
+                Some(news) = learnt(&mut self.bgp), if idle => self.learn(news),
+                _ = tick.tick() => self.tick(),
+            }
+            for _ in 0..if self.work.is_none() { AT_ONCE } else { 0 } {
+                if let Ok(request) = requests.try_recv() {
+                    self.request(request).await;
+                } else if let Ok(event) = feed.try_recv() {
+                    self.hear(event);
+                } else if let Some(Ok(news)) = self.bgp.as_mut().map(|bgp| bgp.learnt.try_recv()) {
+                    self.learn(news);
+                } else {
+                    break;
+                }
+            }
+            self.turn();
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.core.handle(self.started.elapsed(), event) {
+            self.carry_out(action);
+        }
+    }
+
+    fn hear(&mut self, event: FeedEvent) {
+        let metrics = &self.state.metrics;
+        metrics.updates.inc();
+        match &event {
+            FeedEvent::Unreadable { key, reason, .. } => {
+                metrics.bad_objects.inc();
+                tracing::warn!(%key, reason, "ignored an entry that cannot be read; write it again");
+            }
+            FeedEvent::ConnectionLost { reason } => {
+                tracing::warn!(
+                    reason,
+                    "the datastore is out of reach; the network of workloads stays as it is, trying again"
+                );
+                self.state.set_trouble("datastore", Some(reason.clone()));
+            }
+            FeedEvent::ConnectionBack { failed_attempts } => {
+                tracing::info!(failed_attempts, "the datastore is back");
+                metrics.datastore_failures.inc_by(*failed_attempts);
+                self.state.set_trouble("datastore", None);
+            }
+            FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync => {}
+        }
+        let begun = Instant::now();
+        self.handle(Event::Feed(event));
+        self.timing.computing += begun.elapsed();
+    }
+
+    async fn request(&mut self, request: Request) {
+        failpoint::hit("engine-request").await;
+        let waiter = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        let (event, answer) = request.into_event(waiter);
+        self.answers.insert(waiter, answer);
+        self.handle(event);
+    }
+
+    fn learn(&mut self, news: bgp::RouteUpdates) {
+        self.timing.learnt.push(news.since);
+        let mut complete = false;
+        let mut routes = Vec::with_capacity(news.routes.len());
+        for update in news.routes {
+            match update {
+                Update::Learnt(destination, route) => {
+                    let route =
+                        route.map(|learnt| NextHops { next_hops: learnt.next_hops, metric: learnt.metric });
+                    routes.push(LearntRoute { destination, route });
+                }
+                Update::LearntComplete => complete = true,
+                _ => {}
+            }
+        }
+        self.handle(Event::Learnt { routes, complete });
+    }
+
+    fn tick(&mut self) {
+        if self.dataplane.as_ref().is_some_and(|dataplane| !dataplane.is_running()) {
+            tracing::error!(
+                "the dataplane has ended; it is started again and takes over what the kernel has"
+            );
+            self.dataplane = None;
+            self.handle(Event::Stopped("it has ended".to_owned()));
+        }
+    }
+
+    fn turn(&mut self) {
+        if self.work.is_some() {
+            return;
+        }
+        let begun = Instant::now();
+        self.handle(Event::Turn);
+        let flow = &self.state.metrics.flow;
+        let computing = std::mem::take(&mut self.timing.computing);
+        if !computing.is_zero() {
+            flow.plan_time.observe((computing + begun.elapsed()).as_secs_f64());
+        }
+        let planned = self.core.planned();
+        flow.plan_updates.inc_by(planned - std::mem::replace(&mut self.timing.planned, planned));
+        self.publish();
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Answer { waiter, outcome } => {
+                if let Some(answer) = self.answers.remove(&waiter) {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(outcome);
+                }
+            }
+            Action::Advertise(updates) => {
+                if let Some(bgp) = &self.bgp {
+                    // Fails only while the daemon ends.
+                    let _ = bgp.plan.send(updates);
+                }
+            }
+            Action::Start { settings, plan } => {
+                self.state.set_workloads(&plan.workloads);
+                self.timing.in_batch.append(&mut self.timing.learnt);
+                let old = self.dataplane.take();
+                self.work = Some(tokio::spawn(start(self.host.clone(), old, settings, *plan)));
+            }
+            Action::Apply { settings, updates } => {
+                let Some(dataplane) = self.dataplane.take() else { return };
+                self.state.note(&updates);
+                self.timing.in_batch.append(&mut self.timing.learnt);
+                let size = f64::from(u32::try_from(updates.len()).unwrap_or(u32::MAX));
+                self.state.metrics.flow.batch.observe(size);
+                self.work = Some(tokio::spawn(apply(dataplane, settings, updates)));
+            }
+        }
+    }
+
+    /// The dataplane has done what it was asked to do, or cannot.
+    async fn worked(&mut self, work: Work) {
+        self.work = None;
+        let metrics = &self.state.metrics;
+        match &work.event {
+            Event::Started => {
+                self.state.set_trouble("dataplane", None);
+                metrics.flow.first_sync.set(work.took.as_secs_f64());
+                self.state.set_in_sync();
+            }
+            Event::Stopped(reason) => {
+                metrics.dataplane_failures.inc();
+                self.state.set_trouble("dataplane", Some(reason.clone()));
+                tracing::error!(reason, "the dataplane does not run; it is started again within a second");
+            }
+            Event::Applied(failures) => {
+                metrics.apply_time.observe(work.took.as_secs_f64());
+                for Failure { object, reason, .. } in failures {
+                    metrics.dataplane_failures.inc();
+                    tracing::warn!(object, reason, "the kernel refused a change; it is tried again");
+                }
+            }
+            _ => {}
+        }
+        let ages = std::mem::take(&mut self.timing.in_batch);
+        if matches!(work.event, Event::Started | Event::Applied(_)) {
+            ages.iter().for_each(|since| metrics.fib_lag.observe(since.elapsed().as_secs_f64()));
+        }
+        self.dataplane = work.dataplane;
+        if let (Some(dataplane), Some(reports)) = (&self.dataplane, work.reports) {
+            self.state.set_mtu(dataplane.mtu().mtu);
+            let _ = self.reports.send(reports).await;
+        }
+        self.handle(work.event);
+    }
+
+    fn publish(&self) {
+        let compute = self.core.compute();
+        self.state.set_datastore_ready(self.core.is_datastore_ready());
+        self.state.set_parameters(compute.parameters());
+        let metrics = &self.state.metrics;
+        metrics.count(&compute.totals());
+        for (object, reason) in self.state.set_problems(compute.problems()) {
+            metrics.bad_objects.inc();
+            tracing::warn!(object, reason, "an object of the datastore has no effect; correct it");
+        }
+    }
+}
+
+/// A new dataplane takes over what the kernel has: nothing is taken away in between.
+async fn start(host: Netns, old: Option<Dataplane>, settings: Settings, plan: Plan) -> Work {
+    if let Some(old) = old {
+        old.stop().await;
+    }
+    let begun = Instant::now();
+    let started = async {
+        let (dataplane, reports) = Dataplane::start(host, settings).await?;
+        dataplane.replace(plan).await?;
+        Ok::<_, Error>((dataplane, reports))
+    };
+    let (dataplane, reports, event) = match started.await {
+        Ok((dataplane, reports)) => (Some(dataplane), Some(reports), Event::Started),
+        Err(error) => (None, None, Event::Stopped(error.to_string())),
+    };
+    Work { dataplane, reports, event, took: begun.elapsed() }
+}
+
+async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: Vec<Update>) -> Work {
+    let begun = Instant::now();
+    let mut failures = Vec::new();
+    let applied = async {
+        if let Some(settings) = settings {
+            tracing::info!("settings have changed; the kernel is made to follow them");
+            match dataplane.configure(*settings).await {
+                // The settings before stay in force.
+                Err(Error::Invalid { field, reason }) => failures.push(invalid(field, reason)),
+                outcome => drop(outcome?),
+            }
+        }
+        dataplane.apply(updates).await
+    };
+    let outcome = applied.await;
+    let (dataplane, event) = match outcome {
+        Ok(outcome) => {
+            failures.extend(outcome.failures.into_iter().map(failure));
+            (Some(dataplane), Event::Applied(failures))
+        }
+        Err(error) => (None, Event::Stopped(error.to_string())),
+    };
+    Work { dataplane, reports: None, event, took: begun.elapsed() }
+}
+
+fn invalid(field: &str, reason: String) -> Failure {
+    Failure { concerns: Concerns::Workloads(BTreeSet::new()), object: format!("setting {field}"), reason }
+}
+
+fn failure(failure: tortie_dataplane::Failure) -> Failure {
+    let concerns = match failure.concerns {
+        tortie_dataplane::Concerns::Everything => Concerns::Everything,
+        tortie_dataplane::Concerns::Workloads(ids) => Concerns::Workloads(ids),
+    };
+    Failure { concerns, object: failure.object.to_string(), reason: failure.reason }
+}
+
+/// The work comes to its end, one way or the other.
+async fn finished(work: &mut Option<JoinHandle<Work>>) -> Work {
+    let Some(handle) = work else { return std::future::pending().await };
+    match handle.await {
+        Ok(work) => work,
+        Err(error) => {
+            let event = Event::Stopped(error.to_string());
+            Work { dataplane: None, reports: None, event, took: Duration::ZERO }
+        }
+    }
+}
+
+async fn learnt(bgp: &mut Option<bgp::BgpHandle>) -> Option<bgp::RouteUpdates> {
+    match bgp {
+        Some(bgp) => bgp.learnt.recv().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,68 @@
+//! The way from CNI to the engine: requests that are answered when the kernel has what was asked for.
+
+use super::event::{Event, Refusal, WaiterId};
+use tokio::sync::{mpsc, oneshot};
+use tortie_model::{Key, Revision, Value};
+
+/// More wait at the sender; CNI does not work on more than this at a time anyway.
+const QUEUE: usize = 1024;
+
+type Answer = oneshot::Sender<Result<(), Refusal>>;
+
+#[derive(Debug)]
+pub struct Request {
+    wanted: Wanted,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    Attach { key: Key, value: Box<Value>, profile: Option<String> },
+    Detach { key: Key, revision: Option<Revision> },
+}
+
+/// Why a request has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("the node's daemon is stopping")]
+    Stopping,
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+#[derive(Clone, Debug)]
+pub struct Requests(mpsc::Sender<Request>);
+
+impl Requests {
+    pub fn channel() -> (Requests, mpsc::Receiver<Request>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Requests(sender), receiver)
+    }
+
+    /// Returns when the endpoint is in the kernel, and with it the profile if one is given: it was written just before
+    /// the endpoint, and news of it may still be on the way.
+    pub async fn attach(&self, key: Key, value: Value, profile: Option<String>) -> Result<(), RequestError> {
+        self.send(Wanted::Attach { key, value: Box::new(value), profile }).await
+    }
+
+    /// Returns when nothing of the endpoint is in the kernel.
+    pub async fn detach(&self, key: Key, revision: Option<Revision>) -> Result<(), RequestError> {
+        self.send(Wanted::Detach { key, revision }).await
+    }
+
+    async fn send(&self, wanted: Wanted) -> Result<(), RequestError> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Request { wanted, answer }).await.map_err(|_| RequestError::Stopping)?;
+        Ok(answered.await.map_err(|_| RequestError::Stopping)??)
+    }
+}
+
+impl Request {
+    pub(super) fn into_event(self, waiter: WaiterId) -> (Event, Answer) {
+        let event = match self.wanted {
+            Wanted::Attach { key, value, profile } => Event::Attach { waiter, key, value, profile },
+            Wanted::Detach { key, revision } => Event::Detach { waiter, key, revision },
+        };
+        (event, self.answer)
+    }
+}

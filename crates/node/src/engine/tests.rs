@@ -1,0 +1,426 @@
+//! Any sequence of events is valid, and whatever comes, what is promised to CNI and to workloads holds.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_model::kinds::{
+    FelixConfiguration, FelixConfigurationSpec, Node, NodeBGPSpec, NodeSpec, Profile, ProfileSpec,
+    WorkloadEndpoint, WorkloadEndpointSpec,
+};
+use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
+use tortie_plan::{Workload, WorkloadId};
+
+const HOST: &str = "n1";
+
+fn name(number: u8) -> String {
+    let container = format!("c{number}");
+    let parts = tortie_model::names::WorkloadEndpointParts {
+        node: HOST,
+        orchestrator: "cni",
+        pod: "",
+        container_id: &container,
+        workload: "",
+        endpoint: "eth0",
+    };
+    parts.name().unwrap()
+}
+
+fn key(number: u8) -> Key {
+    Key::resource(Kind::WorkloadEndpoint, "default", &name(number))
+}
+
+fn id(number: u8) -> WorkloadId {
+    let workload = format!("default/c{number}");
+    WorkloadId { orchestrator: "cni".into(), workload, endpoint: "eth0".into() }
+}
+
+/// The endpoint of a container, with an address that depends on the revision.
+fn endpoint(number: u8, revision: u64) -> Value {
+    let meta = ObjectMeta {
+        name: name(number),
+        namespace: "default".into(),
+        resource_version: revision.to_string(),
+        ..ObjectMeta::default()
+    };
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "cni".into(),
+        node: HOST.into(),
+        container_id: format!("c{number}"),
+        endpoint: "eth0".into(),
+        ip_networks: vec![format!("10.0.{number}.{}/32", revision % 256)],
+        interface_name: format!("cali{number}"),
+        ..WorkloadEndpointSpec::default()
+    };
+    Value::Resource(WorkloadEndpoint::new(meta, spec).into())
+}
+
+fn put(number: u8, revision: u64) -> Event {
+    Event::Feed(FeedEvent::Put {
+        key: key(number),
+        value: endpoint(number, revision),
+        revision: revision.into(),
+    })
+}
+
+fn delete(number: u8, revision: u64) -> Event {
+    Event::Feed(FeedEvent::Delete { key: key(number), revision: revision.into() })
+}
+
+fn attach(waiter: u64, number: u8, revision: u64, profile: Option<&str>) -> Event {
+    let value = Box::new(endpoint(number, revision));
+    Event::Attach { waiter: WaiterId(waiter), key: key(number), value, profile: profile.map(str::to_owned) }
+}
+
+fn detach(waiter: u64, number: u8, revision: u64) -> Event {
+    Event::Detach { waiter: WaiterId(waiter), key: key(number), revision: Some(revision.into()) }
+}
+
+fn profile(profile: &str) -> Event {
+    let meta = ObjectMeta { name: profile.into(), ..ObjectMeta::default() };
+    let value = Value::Resource(Profile::new(meta, ProfileSpec::default()).into());
+    Event::Feed(FeedEvent::Put { key: Key::resource(Kind::Profile, "", profile), value, revision: 1.into() })
+}
+
+fn node() -> Event {
+    let meta = ObjectMeta { name: HOST.into(), ..ObjectMeta::default() };
+    let bgp = NodeBGPSpec { ipv4_address: "172.30.0.1/24".into(), ..NodeBGPSpec::default() };
+    let spec = NodeSpec { bgp: Some(bgp), ..NodeSpec::default() };
+    let value = Value::Resource(Node::new(meta, spec).into());
+    Event::Feed(FeedEvent::Put { key: Key::resource(Kind::Node, "", HOST), value, revision: 1.into() })
+}
+
+fn in_sync() -> Event {
+    Event::Feed(FeedEvent::InSync)
+}
+
+fn refused(number: u8) -> Failure {
+    Failure {
+        object: format!("route 10.0.{number}.1/32"),
+        concerns: Concerns::Workloads([id(number)].into()),
+        reason: "Operation not permitted".into(),
+    }
+}
+
+fn core() -> Core {
+    let mut compute = Compute::new(HOST, Environment::new([]));
+    compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
+    Core::new(compute, HashSet::new())
+}
+
+/// A core whose dataplane runs.
+fn running() -> Core {
+    let mut core = core();
+    feed(&mut core, 0, [node(), in_sync(), Event::Turn, Event::Started]);
+    core
+}
+
+fn feed(core: &mut Core, seconds: u64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+    let now = Duration::from_secs(seconds);
+    events.into_iter().flat_map(|event| core.handle(now, event)).collect()
+}
+
+fn answers(actions: &[Action]) -> Vec<(u64, Result<(), Refusal>)> {
+    let answer = |action: &Action| match action {
+        Action::Answer { waiter, outcome } => Some((waiter.0, outcome.clone())),
+        _ => None,
+    };
+    actions.iter().filter_map(answer).collect()
+}
+
+#[test]
+fn an_attach_is_answered_when_the_kernel_has_it() {
+    let mut core = running();
+    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), Event::Turn]);
+    assert!(matches!(&actions[..], [Action::Apply { .. }]), "{actions:?}");
+    let actions = feed(&mut core, 1, [Event::Applied(vec![])]);
+    assert_eq!(answers(&actions), [(1, Ok(()))]);
+    let advertised = |action: &Action| matches!(action, Action::Advertise(updates) if updates.len() == 1);
+    assert!(advertised(&actions[0]), "{actions:?}");
+}
+
+#[test]
+fn whoever_waits_is_told_of_failures_by_workload() {
+    let mut core = running();
+    feed(&mut core, 1, [attach(1, 1, 7, None), attach(2, 2, 8, None), Event::Turn]);
+    let actions = feed(&mut core, 1, [Event::Applied(vec![refused(2)])]);
+    let refusal = "the kernel refused route 10.0.2.1/32: Operation not permitted";
+    let outcomes = answers(&actions);
+    assert_eq!(outcomes[0], (1, Ok(())));
+    assert_eq!(outcomes[1].1.as_ref().unwrap_err().to_string(), refusal);
+    // What concerns everybody concerns everybody who attaches; whoever detaches has nothing to lose.
+    feed(&mut core, 2, [attach(3, 3, 9, None), detach(4, 1, 7), Event::Turn]);
+    let table = Failure { concerns: Concerns::Everything, ..refused(1) };
+    let outcomes = answers(&feed(&mut core, 2, [Event::Applied(vec![table])]));
+    assert!(outcomes[0].1.is_err() && outcomes[1].1.is_ok(), "{outcomes:?}");
+}
+
+#[test]
+fn what_the_kernel_refused_before_anybody_waited_is_asked_again() {
+    let mut core = running();
+    feed(&mut core, 1, [put(1, 7), Event::Turn, Event::Applied(vec![refused(1)])]);
+    let actions = feed(&mut core, 1, [attach(1, 1, 7, None), Event::Turn]);
+    let asked = |action: &Action| matches!(action, Action::Apply { updates, .. } if matches!(&updates[..], [Update::Workload(..)]));
+    assert!(asked(&actions[0]), "{actions:?}");
+    assert!(answers(&feed(&mut core, 1, [Event::Applied(vec![refused(1)])]))[0].1.is_err());
+}
+
+#[test]
+fn nothing_is_answered_well_before_the_datastore_is_read() {
+    let mut core = core();
+    let actions = feed(&mut core, 0, [attach(1, 1, 7, None), Event::Turn]);
+    assert_eq!(answers(&actions), [(1, Err(Refusal::NotInSync))]);
+    assert_eq!(actions.len(), 1, "and nothing is programmed");
+}
+
+#[test]
+fn an_endpoint_without_effect_is_refused() {
+    let mut core = running();
+    let mut value = endpoint(1, 7);
+    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+        endpoint.spec.interface_name = String::new();
+    }
+    let event = Event::Attach { waiter: WaiterId(1), key: key(1), value: Box::new(value), profile: None };
+    let outcomes = answers(&feed(&mut core, 1, [event, Event::Turn]));
+    assert!(
+        matches!(&outcomes[..], [(1, Err(Refusal::Endpoint(reason)))] if !reason.is_empty()),
+        "{outcomes:?}"
+    );
+    // Another endpoint has the interface.
+    feed(&mut core, 1, [attach(2, 2, 8, None), Event::Turn, Event::Applied(vec![])]);
+    let mut value = endpoint(3, 9);
+    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+        endpoint.spec.interface_name = "cali2".into();
+    }
+    let event = Event::Attach { waiter: WaiterId(3), key: key(3), value: Box::new(value), profile: None };
+    let outcomes = answers(&feed(&mut core, 1, [event, Event::Turn]));
+    let refusal = "the endpoint has no effect: its interface belongs to another endpoint";
+    assert_eq!(outcomes[0].1.as_ref().unwrap_err().to_string(), refusal);
+}
+
+#[test]
+fn an_attach_waits_for_its_profile_but_not_for_ever() {
+    let mut core = running();
+    let actions = feed(&mut core, 1, [attach(1, 1, 7, Some("net")), Event::Turn, Event::Applied(vec![])]);
+    assert_eq!(answers(&actions), []);
+    feed(&mut core, 2, [profile("net"), Event::Turn]);
+    assert_eq!(answers(&feed(&mut core, 2, [Event::Applied(vec![])])), [(1, Ok(()))]);
+    let actions = feed(&mut core, 3, [attach(2, 2, 8, Some("never")), Event::Turn, Event::Applied(vec![])]);
+    assert_eq!(answers(&actions), []);
+    feed(&mut core, 9, [Event::Turn]);
+    assert_eq!(answers(&feed(&mut core, 9, [Event::Applied(vec![])])), [(2, Ok(()))]);
+}
+
+#[test]
+fn old_news_of_what_cni_did_is_passed_over() {
+    let mut core = running();
+    let address = |core: &Core| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
+    feed(&mut core, 1, [attach(1, 1, 9, None), Event::Turn, Event::Applied(vec![])]);
+    // The former sandbox's endpoint, deleted and written anew before the watch told of it.
+    feed(&mut core, 1, [put(1, 5), delete(1, 6), Event::Turn, Event::Applied(vec![])]);
+    assert_eq!(address(&core).as_deref(), Some("10.0.1.9"));
+    feed(&mut core, 1, [put(1, 9), put(1, 12), Event::Turn, Event::Applied(vec![])]);
+    assert_eq!(address(&core).as_deref(), Some("10.0.1.12"));
+    feed(&mut core, 2, [detach(2, 1, 12), put(1, 12), Event::Turn, Event::Applied(vec![])]);
+    assert_eq!(address(&core), None);
+    feed(&mut core, 2, [put(1, 14), Event::Turn]);
+    assert_eq!(address(&core).as_deref(), Some("10.0.1.14"));
+}
+
+fn configuration(spec: FelixConfigurationSpec, revision: u64) -> Event {
+    let meta = ObjectMeta { name: "default".into(), ..ObjectMeta::default() };
+    let value = Value::Resource(FelixConfiguration::new(meta, spec).into());
+    let key = Key::resource(Kind::FelixConfiguration, "", "default");
+    Event::Feed(FeedEvent::Put { key, value, revision: revision.into() })
+}
+
+#[test]
+fn other_settings_do_not_restart_the_dataplane() {
+    let mut core = running();
+    let spec = FelixConfigurationSpec { log_prefix: "x".into(), ..FelixConfigurationSpec::default() };
+    let actions = feed(&mut core, 1, [configuration(spec, 5), attach(1, 1, 7, None), Event::Turn]);
+    let [Action::Apply { settings: Some(settings), updates }] = &actions[..] else { panic!("{actions:?}") };
+    assert!(settings.policy.log_prefix == "x" && !updates.is_empty());
+    assert_eq!(answers(&feed(&mut core, 1, [Event::Applied(vec![])])), [(1, Ok(()))]);
+    assert_eq!(feed(&mut core, 2, [Event::Turn]), [], "once");
+}
+
+#[test]
+fn a_dataplane_that_fails_is_started_again() {
+    let mut core = core();
+    feed(&mut core, 0, [in_sync(), Event::Turn, attach(1, 1, 7, None)]);
+    let actions = feed(&mut core, 0, [Event::Stopped("no netlink".into())]);
+    assert_eq!(answers(&actions), [(1, Err(Refusal::Dataplane("no netlink".into())))]);
+    assert_eq!(feed(&mut core, 0, [Event::Turn]), [], "not at once");
+    let actions = feed(&mut core, 1, [Event::Turn]);
+    assert!(matches!(&actions[..], [Action::Start { plan, .. }] if plan.workloads.len() == 1), "{actions:?}");
+    feed(&mut core, 1, [Event::Started, Event::Stopped("gone".into())]);
+    assert!(matches!(&feed(&mut core, 1, [Event::Turn])[..], [Action::Start { .. }]));
+}
+
+/// What the dataplane and BGP were told, and who was answered.
+#[derive(Default)]
+struct World {
+    asked: BTreeSet<u64>,
+    answered: BTreeSet<u64>,
+    kernel: Option<Plan>,
+    advertised: BTreeMap<WorkloadId, Workload>,
+    outstanding: bool,
+    in_sync: bool,
+    /// Attached and not detached since.
+    held: BTreeSet<u8>,
+}
+
+impl World {
+    fn step(&mut self, core: &mut Core, now: Duration, event: Event) {
+        match &event {
+            Event::Attach { waiter, .. } | Event::Detach { waiter, .. } => {
+                self.asked.insert(waiter.0);
+            }
+            Event::Feed(FeedEvent::InSync) => self.in_sync = true,
+            Event::Started | Event::Applied(_) | Event::Stopped(_) => self.outstanding = false,
+            _ => {}
+        }
+        let turn = event == Event::Turn;
+        for action in core.handle(now, event) {
+            match action {
+                Action::Start { plan, .. } => {
+                    assert!(self.in_sync && !self.outstanding);
+                    self.outstanding = true;
+                    self.kernel = Some(*plan);
+                }
+                Action::Apply { updates, settings } => {
+                    assert!(self.in_sync && !self.outstanding);
+                    assert!(!updates.is_empty() || settings.is_some());
+                    self.outstanding = true;
+                    let kernel = self.kernel.as_mut().expect("a dataplane that was started");
+                    updates.into_iter().for_each(|update| kernel.apply(update));
+                }
+                Action::Advertise(updates) => {
+                    for update in updates {
+                        let Update::Workload(id, workload) = update else { continue };
+                        match workload {
+                            Some(workload) => self.advertised.insert(id, workload),
+                            None => self.advertised.remove(&id),
+                        };
+                    }
+                }
+                Action::Answer { waiter, outcome } => {
+                    assert!(self.asked.contains(&waiter.0), "nobody asked");
+                    assert!(self.answered.insert(waiter.0), "answered twice");
+                    assert!(self.in_sync || outcome == Err(Refusal::NotInSync));
+                }
+            }
+        }
+        if turn && !core.is_busy() {
+            for number in &self.held {
+                assert!(core.plan().workloads.contains_key(&id(*number)), "{number} is attached");
+            }
+        }
+        if turn && core.is_busy() {
+            assert_eq!(self.kernel.as_ref(), Some(core.plan()), "the dataplane has the whole plan");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8),
+    Delete(u8),
+    Attach(u8, bool),
+    Detach(u8),
+    /// With a number that waits already.
+    Repeat(u8),
+    Profile,
+    InSync,
+    Started,
+    Applied(Vec<u8>),
+    Stopped,
+    Learnt(u8),
+    Turn,
+    Wait(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let number = 0..4u8;
+    let step = prop_oneof![
+        1 => number.clone().prop_map(Step::Put),
+        1 => number.clone().prop_map(Step::Delete),
+        1 => (number.clone(), any::<bool>()).prop_map(|(number, profile)| Step::Attach(number, profile)),
+        1 => number.clone().prop_map(Step::Detach),
+        1 => number.clone().prop_map(Step::Repeat),
+        1 => Just(Step::Profile),
+        1 => Just(Step::InSync),
+        2 => Just(Step::Started),
+        2 => proptest::collection::vec(number.clone(), 0..2).prop_map(Step::Applied),
+        1 => Just(Step::Stopped),
+        1 => number.prop_map(Step::Learnt),
+        4 => Just(Step::Turn),
+        1 => (0..8u8).prop_map(Step::Wait),
+    ];
+    proptest::collection::vec(step, 0..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn whatever_happens_everybody_is_answered_once_and_nobody_who_lives_is_cut_off(steps in steps()) {
+        let (mut core, mut world) = (core(), World::default());
+        let (mut now, mut waiter, mut revision) = (Duration::ZERO, 0, 1u64);
+        world.step(&mut core, now, node());
+        for step in steps {
+            revision += 1;
+            waiter += 1;
+            let event = match step {
+                Step::Put(number) => put(number, revision),
+                Step::Delete(number) => delete(number, revision),
+                Step::Attach(number, waits) => {
+                    world.held.insert(number);
+                    attach(waiter, number, revision, waits.then_some("net"))
+                }
+                Step::Detach(number) => {
+                    world.held.remove(&number);
+                    detach(waiter, number, revision)
+                }
+                Step::Repeat(number) if waiter > 1 => {
+                    // Of a number that is in use, so it is passed over as a whole.
+                    let open = world.asked.difference(&world.answered).next();
+                    let Some(open) = open.copied() else { continue };
+                    detach(open, number, revision)
+                }
+                Step::Repeat(_) => continue,
+                Step::Profile => profile("net"),
+                Step::InSync => in_sync(),
+                Step::Started => Event::Started,
+                Step::Applied(refusals) => Event::Applied(refusals.into_iter().map(refused).collect()),
+                Step::Stopped => Event::Stopped("gone".into()),
+                Step::Learnt(number) => {
+                    let destination = format!("192.168.{number}.0/24").parse().unwrap();
+                    let route = (revision % 2 == 0)
+                        .then(|| NextHops { next_hops: vec!["172.30.0.9".parse().unwrap()], metric: 1 });
+                    Event::Learnt { routes: vec![LearntRoute { destination, route }], complete: number == 0 }
+                }
+                Step::Turn => Event::Turn,
+                Step::Wait(seconds) => {
+                    now += Duration::from_secs(u64::from(seconds));
+                    continue;
+                }
+            };
+            world.step(&mut core, now, event);
+        }
+        // At last everything works.
+        world.step(&mut core, now, in_sync());
+        for _ in 0..4 {
+            now += Duration::from_secs(10);
+            for event in [Event::Started, Event::Applied(vec![]), Event::Turn] {
+                world.step(&mut core, now, event);
+            }
+        }
+        prop_assert_eq!(&world.asked, &world.answered);
+        prop_assert!(!core.is_busy());
+        prop_assert_eq!(world.kernel.as_ref(), Some(core.plan()));
+        prop_assert_eq!(&world.advertised, &core.plan().workloads);
+    }
+}

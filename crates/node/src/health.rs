@@ -1,0 +1,142 @@
+//! How the node is, part by part: for probes, for people and for CNI's STATUS.
+
+use crate::bgp;
+use crate::state::State;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A speaker that does not answer for so long does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// From good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    Ok,
+    /// The node does its work, but somebody should know.
+    Warning,
+    /// The node does not do all of its work.
+    NotReady,
+    /// The node will not do its work again unless it is restarted.
+    NotLive,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub name: String,
+    pub level: Level,
+    pub message: String,
+}
+
+/// Every part of the node, the healthy ones too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub parts: Vec<Part>,
+}
+
+impl Health {
+    pub fn worst(&self) -> Level {
+        self.parts.iter().map(|part| part.level).max().unwrap_or(Level::Ok)
+    }
+
+    /// A line for each part that is not well, and for what is.
+    pub fn text(&self) -> String {
+        self.parts.iter().map(|part| format!("{}: {}\n", part.name, part.message)).collect()
+    }
+
+    pub async fn of(state: &State) -> Health {
+        let mut parts = Parts::default();
+        parts.daemon(state);
+        parts.datastore(state);
+        parts.dataplane(state);
+        parts.policy(state);
+        parts.bgp(state).await;
+        for (part, message) in state.warnings() {
+            parts.add(part, Level::Warning, message);
+        }
+        for (object, reason) in state.problems() {
+            parts.add(object, Level::Warning, format!("has no effect: {reason}"));
+        }
+        Health { parts: parts.0 }
+    }
+}
+
+#[derive(Default)]
+struct Parts(Vec<Part>);
+
+impl Parts {
+    fn add(&mut self, name: impl Into<String>, level: Level, message: impl Into<String>) {
+        self.0.push(Part { name: name.into(), level, message: message.into() });
+    }
+
+    fn daemon(&mut self, state: &State) {
+        let silent = state.liveness.silent(&state.health_timeouts());
+        for part in state.liveness.parts() {
+            match silent.get(part) {
+                Some(silence) => {
+                    let message = format!("no sign of life for {} s; restart the node", silence.as_secs());
+                    self.add(part, Level::NotLive, message);
+                }
+                None => self.add(part, Level::Ok, "alive"),
+            }
+        }
+    }
+
+    /// A datastore that went away later does not make the node unready: it goes on with what it has.
+    fn datastore(&mut self, state: &State) {
+        let trouble = state.troubles().remove("datastore");
+        match (state.is_in_sync(), trouble) {
+            (true, None) if state.is_datastore_locked() => {
+                self.add("datastore", Level::Warning, "locked by ClusterInformation; CNI has to wait");
+            }
+            (true, None) => self.add("datastore", Level::Ok, "in sync"),
+            (true, Some(trouble)) => self.add("datastore", Level::Warning, trouble),
+            (false, Some(trouble)) => self.add("datastore", Level::NotReady, trouble),
+            (false, None) => self.add("datastore", Level::NotReady, "not read completely yet"),
+        }
+    }
+
+    fn dataplane(&mut self, state: &State) {
+        match (state.troubles().remove("dataplane"), state.is_in_sync()) {
+            (Some(trouble), _) => self.add("dataplane", Level::NotReady, trouble),
+            (None, true) => self.add("dataplane", Level::Ok, "the kernel has the plan"),
+            (None, false) => self.add("dataplane", Level::NotReady, "not started yet"),
+        }
+    }
+
+    fn policy(&mut self, state: &State) {
+        let refused = state.refused();
+        match state.troubles().remove(POLICY) {
+            Some(trouble) => self.add(POLICY, Level::NotReady, trouble),
+            None if refused.is_empty() && state.is_in_sync() => self.add(POLICY, Level::Ok, "in force"),
+            None => {}
+        }
+        for (object, reason) in refused {
+            let message = format!("closed, the kernel refuses it: {reason}");
+            self.add(object, Level::Warning, message);
+        }
+    }
+
+    /// A node that is not to speak BGP has nothing to wait for.
+    async fn bgp(&mut self, state: &State) {
+        let mut troubles = state.troubles();
+        let trouble = troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"));
+        let Some(running) = state.running_bgp().filter(|_| trouble.is_none()) else {
+            if let Some(trouble) = trouble {
+                self.add("bgp", Level::NotReady, trouble);
+            }
+            return;
+        };
+        let ready = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
+            Ok(status) => status.and_then(|status| bgp::ready(&status, None, bgp::PATIENCE)),
+            Err(_) => Err(format!("the BGP speaker has not answered for {} s", PATIENCE.as_secs())),
+        };
+        match ready {
+            Ok(()) => self.add("bgp", Level::Ok, "ready"),
+            Err(reason) => self.add("bgp", Level::NotReady, reason),
+        }
+    }
+}
+
+/// The part of the node that enforces policy.
+pub const POLICY: &str = "policy";

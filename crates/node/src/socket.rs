@@ -1,0 +1,63 @@
+//! Unix sockets of the daemon: for root alone, and removed only by the daemon that made them.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode: what is at the path later may be another daemon's.
+    made: (u64, u64),
+}
+
+impl Socket {
+    /// Takes the place of what a former daemon left there. The caller holds the lock of the directory.
+    pub fn bind(path: &Path) -> io::Result<Socket> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Socket { listener, path: path.to_owned(), made: identity(path)? })
+    }
+
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|there| there == self.made) {
+            // What stays is removed by the next daemon.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_removed_by_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let first = Socket::bind(&path).unwrap();
+        let second = Socket::bind(&path).unwrap();
+        drop(first);
+        assert!(path.exists());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(second);
+        assert!(!path.exists());
+    }
+}

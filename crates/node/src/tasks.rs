@@ -1,0 +1,123 @@
+//! The tasks that make up the daemon. None of them ends by itself: one that does ends the process, which is then started
+//! again by whoever supervises it. The kernel keeps what it has meanwhile.
+
+use crate::state::State;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::{Id, JoinSet};
+
+/// Between looks at whether the BGP speaker answers.
+const LOOK: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+#[error("{name} has ended unexpectedly{reason}; workloads keep their network, start the node again")]
+pub struct TaskEnded {
+    name: &'static str,
+    reason: String,
+}
+
+#[derive(Debug, Default)]
+pub struct Tasks {
+    running: JoinSet<()>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let handle = self.running.spawn(task);
+        self.names.insert(handle.id(), name);
+    }
+
+    /// Returns when one of the tasks has ended.
+    pub async fn ended(&mut self) -> TaskEnded {
+        let (id, reason) = match self.running.join_next_with_id().await {
+            Some(Ok((id, ()))) => (id, String::new()),
+            Some(Err(error)) => (error.id(), format!(": {error}")),
+            None => return std::future::pending().await,
+        };
+        TaskEnded { name: self.names.get(&id).copied().unwrap_or("a task"), reason }
+    }
+}
+
+/// A thread of its own, so that probes are answered whatever the rest of the daemon does. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Aside {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Aside {
+    /// The receiver hears of the end of the thread.
+    pub fn start<F: Future<Output = ()>>(
+        name: &str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> std::io::Result<(Aside, oneshot::Receiver<()>)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ended, end) = oneshot::channel();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = work() => {}
+                    _ = stopped => {}
+                }
+            });
+            drop(ended);
+        })?;
+        Ok((Aside { stop: Some(stop), thread: Some(thread) }, end))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has ended, one way or the other.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Gives the signs of life of the BGP speaker: it answers, or there is none to answer.
+pub async fn watch_speaker(state: Arc<State>) {
+    let heartbeat = state.liveness.part("bgp-speaker");
+    loop {
+        let answers = match state.running_bgp() {
+            Some(running) => tokio::time::timeout(LOOK, running.backend.status()).await.is_ok(),
+            None => true,
+        };
+        if answers {
+            heartbeat.beat();
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_task_that_ends_is_named() {
+        let mut tasks = Tasks::default();
+        tasks.spawn("the engine", std::future::pending());
+        tasks.spawn("the feed", async {});
+        assert!(tasks.ended().await.to_string().starts_with("the feed has ended unexpectedly;"));
+        tasks.spawn("the dataplane", async { panic!("netlink") });
+        let error = tasks.ended().await.to_string();
+        assert!(
+            error.starts_with("the dataplane has ended unexpectedly: ") && error.contains("netlink"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_thread_aside_ends_with_its_handle() {
+        let (aside, mut end) = Aside::start("aside", std::future::pending::<()>).unwrap();
+        assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        drop(aside);
+        assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}

@@ -1,0 +1,299 @@
+//! An attacker, a careless operator and a bad day: the node goes on, or says what is wrong and leaves.
+
+use crate::world::{Namespace, TORTIE, World, eventually};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tortie_dataplane::Netns;
+
+/// What somebody on the host gets from a page: its text, then the status code.
+fn page(world: &World, url: &str) -> String {
+    let output = world.host.try_exec(&["curl", "-s", "-m", "20", "-w", "%{http_code}", url]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn readiness(world: &World) -> String {
+    page(world, "http://127.0.0.1:9099/readiness")
+}
+
+/// `tortie health` on the host: its exit code, and what it prints.
+fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
+    let run_dir = world.dir.path().join("run");
+    let output =
+        Command::new(TORTIE).arg("health").arg("--run-dir").arg(run_dir).args(flags).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Waits for the end of a process; one that does not end is killed.
+fn end_of(mut child: Child) -> Option<(bool, String)> {
+    let deadline = Instant::now() + Duration::from_secs(50);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    Some((output.status.success(), text))
+}
+
+#[test]
+fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
+    let mut world = World::without_node("10.77.0.0/24");
+    world.start_with_descriptors(
+        1024,
+        &[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")],
+    );
+    eventually("the node is ready", || readiness(&world).ends_with("200"));
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, 4096, 4096).unwrap();
+    let host = Netns::open(world.host.path()).unwrap();
+    let attack = || {
+        let mut streams = Vec::new();
+        for number in 0..1100 {
+            let port = if number % 2 == 0 { 9099 } else { 9091 };
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            let _ = stream.write_all(b"GET /liveness HTTP/1.1\r\nHost: x\r\n");
+            streams.push(stream);
+        }
+        streams
+    };
+    let streams = host.run(attack).unwrap();
+    let pod = world.container();
+    let config = world.config();
+    world.must("ADD", "c1", &pod.path(), &config);
+    assert!(readiness(&world).ends_with("200"), "{}", world.log());
+    assert_eq!(health(&world, &[]).0, Some(0));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", world.pid())).unwrap().count();
+    assert!(open < 400, "{open} descriptors");
+    assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_closed_connections"));
+    world.must("DEL", "c1", &pod.path(), &config);
+    // And those that were left alone are closed after a while.
+    let mut last = streams.into_iter().next_back().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut rest = Vec::new();
+    assert!(last.read_to_end(&mut rest).is_ok() || !rest.is_empty(), "nobody waits for ever");
+}
+
+#[test]
+fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
+    let world = World::new();
+    let mut streams: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"{\"plugin\"").unwrap();
+    }
+    let begun = Instant::now();
+    world.must("STATUS", "", "", &world.config());
+    // They are given up after ten seconds: an answer before that did not wait for them.
+    let first = &mut streams[0];
+    first.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let still_open =
+        first.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(still_open || begun.elapsed() > Duration::from_secs(9), "the test was slower than the daemon");
+    assert!(still_open, "answered only after the others were given up");
+}
+
+#[test]
+fn a_second_daemon_says_who_is_there_and_leaves() {
+    let world = World::new();
+    let second = world.command(&[], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (success, text) = end_of(second).expect("it leaves");
+    assert!(!success, "{text}");
+    let holder = format!("in use by another node daemon (process {},", world.pid());
+    assert!(text.contains(&holder), "{text}");
+    // The first has lost nothing.
+    let pod = world.container();
+    world.must("ADD", "c1", &pod.path(), &world.config());
+    assert_eq!(health(&world, &[]).0, Some(0));
+    world.must("DEL", "c1", &pod.path(), &world.config());
+}
+
+#[test]
+fn a_node_without_a_datastore_leaves_no_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let child = Command::new(TORTIE)
+        .arg("node")
+        .args(["--state-dir".as_ref(), at("state").as_os_str()])
+        .args(["--run-dir".as_ref(), at("run").as_os_str()])
+        .args(["--config".as_ref(), at("none.cfg").as_os_str()])
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (success, text) = end_of(child).expect("it leaves");
+    assert!(!success && text.contains("none.cfg"), "{text}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn health_needs_nothing_switched_on() {
+    let mut world = World::new();
+    let (code, text) = health(&world, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    for line in [
+        "ok         datastore: in sync",
+        "ok         dataplane: ",
+        "ok         policy: in force",
+        "ok         engine: alive",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert_eq!(health(&world, &["--felix-live", "--felix-ready"]), (Some(0), String::new()));
+    world.stop_store();
+    eventually("a lost datastore is told of and does not make the node unready", || {
+        let (code, text) = health(&world, &[]);
+        code == Some(0) && text.contains("warning    datastore: ")
+    });
+    world.stop();
+    let (code, text) = health(&world, &[]);
+    assert!(code == Some(2) && text.contains("is the node running on this host?"), "{code:?} {text}");
+    assert_eq!(health(&world, &["--felix-live"]).0, Some(1));
+}
+
+#[test]
+fn an_engine_that_is_stuck_fails_liveness_by_name() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let hold = world.hold();
+    world.start(&[
+        ("TORTIE_FAILPOINT", &hold.failpoint("engine-request")),
+        ("FELIX_HEALTHTIMEOUTOVERRIDES", "engine=3s"),
+        ("FELIX_HEALTHENABLED", "true"),
+    ]);
+    let liveness = || page(&world, "http://127.0.0.1:9099/liveness");
+    eventually("the node is alive", || liveness().ends_with("200"));
+    let (pod, config) = (world.container(), world.config());
+    let plugin = world.begin("calico", "ADD", "c1", &pod.path(), &config.to_string(), "");
+    hold.wait();
+    eventually("the part that is stuck is named", || {
+        let page = liveness();
+        page.ends_with("503") && page.contains("engine: no sign of life")
+    });
+    let (code, text) = health(&world, &[]);
+    assert!(code == Some(2) && text.contains("NOT LIVE   engine: "), "{text}");
+    assert_eq!(health(&world, &["--felix-live"]).0, Some(1));
+    hold.let_go();
+    assert!(crate::world::said(plugin).success);
+    eventually("it is alive again", || liveness().ends_with("200"));
+    world.must("DEL", "c1", &pod.path(), &config);
+}
+
+#[test]
+fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
+    let mut world = World::new();
+    let (first, second) = (world.container(), world.container());
+    let config = world.config();
+    let address = world.must("ADD", "c1", &first.path(), &config).addresses()[0].clone();
+    world.start(&[("TORTIE_FAILPOINT", "engine-request:panic")]);
+    assert_eq!(world.cni("ADD", "c2", &second.path(), &config).code(), 11);
+    eventually("the daemon is gone", || world.has_ended());
+    assert!(world.log().contains("the engine has ended unexpectedly"), "{}", world.log());
+    assert!(world.host.ip(&["route"]).contains(&address) && world.host.pings(&address));
+    world.start(&[]);
+    eventually("the ADD that was not answered is undone", || !world.host.ip(&["link"]).contains("calic2"));
+    world.must("DEL", "c1", &first.path(), &config);
+    world.assert_clean("DEL");
+}
+
+/// Keeps the table that enforces policy from everybody else.
+struct TableOwner(Child);
+
+impl TableOwner {
+    fn new(host: &Namespace) -> TableOwner {
+        let mut nft = Command::new("ip")
+            .args(["netns", "exec", host.name(), "nft", "-i"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        nft.stdin.as_mut().unwrap().write_all(b"add table inet tortie { flags owner; }\n").unwrap();
+        let owner = TableOwner(nft);
+        eventually("the table has an owner", || {
+            !host.try_exec(&["nft", "add", "chain", "inet", "tortie", "x"]).status.success()
+        });
+        owner
+    }
+}
+
+impl Drop for TableOwner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let owner = TableOwner::new(&world.host);
+    world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+    let (pod, config) = (world.container(), world.config());
+    eventually("the node is not ready", || {
+        let page = readiness(&world);
+        page.ends_with("503") && page.contains("policy: ") && page.contains("table inet tortie")
+    });
+    assert_eq!(world.cni("STATUS", "", "", &config).code(), 50);
+    let said = world.cni("ADD", "c1", &pod.path(), &config);
+    assert!(said.code() == 11 && said.json.to_string().contains("policy is not in force"), "{said:?}");
+    world.assert_clean("a refused ADD");
+    assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_policy_in_force 0"));
+    assert!(world.log().contains("policy is not in force"), "{}", world.log());
+    assert!(health(&world, &[]).1.contains("NOT READY  policy: "), "{:?}", health(&world, &[]));
+    // What leaves may leave.
+    world.must("DEL", "c1", &pod.path(), &config);
+
+    drop(owner);
+    eventually("the node is ready", || readiness(&world).ends_with("200"));
+    world.must("STATUS", "", "", &config);
+    world.must("ADD", "c1", &pod.path(), &config);
+    assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_policy_in_force 1"));
+    world.must("DEL", "c1", &pod.path(), &config);
+}
+
+#[test]
+fn what_is_no_namespace_is_none() {
+    let world = World::new();
+    let config = world.config();
+    // To open a FIFO is to wait for its other end.
+    let fifo = world.dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.display().to_string();
+    for command in ["ADD", "DEL"] {
+        let plugin = world.begin("calico", command, "c1", &fifo, &config.to_string(), "");
+        let (success, text) = end_of(plugin).unwrap_or_else(|| panic!("{command} hangs"));
+        assert_eq!(success, command == "DEL", "{command}: {text}");
+        assert!(success || text.contains("network namespace"), "{text}");
+    }
+    // A reboot, or somebody who unmounts, leaves a file where the namespace was.
+    let pod = world.container();
+    world.must("ADD", "c2", &pod.path(), &config);
+    let record = world.dir.path().join("state/attachments/c2:eth0.json");
+    assert_eq!(std::fs::metadata(record).unwrap().permissions().mode() & 0o777, 0o600);
+    let path = pod.path();
+    drop(pod);
+    std::fs::write(&path, "").unwrap();
+    let said = world.cni("DEL", "c2", &path, &config);
+    std::fs::remove_file(&path).unwrap();
+    assert!(said.success, "{said:?}");
+    world.assert_clean("DEL");
+}
+
+#[test]
+fn an_outage_of_the_datastore_is_told_when_it_begins_and_when_it_ends() {
+    let mut world = World::new();
+    let before = world.log().lines().count();
+    world.stop_store();
+    eventually("the beginning is told", || world.log().contains("the datastore is out of reach"));
+    std::thread::sleep(Duration::from_secs(5));
+    world.start_store();
+    eventually("the end is told", || world.log().contains("the datastore is back"));
+    let log = world.log();
+    let lines: Vec<&str> = log.lines().skip(before).filter(|line| !line.contains(" INFO ")).collect();
+    assert!(lines.len() <= 4, "{lines:#?}");
+}
