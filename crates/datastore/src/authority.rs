@@ -270,10 +270,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Lenient<T> {
     }
 }
 
-impl<T> Connected for Lenient<T> {
-    type ConnectInfo = ();
+impl<T: Connected> Connected for Lenient<T> {
+    type ConnectInfo = T::ConnectInfo;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> T::ConnectInfo {
+        self.io.connect_info()
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! A group of writes in the making: applied in order to one database transaction, visible to nobody else until it
 //! is committed.
 
+use super::auth::AuthState;
 use super::change::{Change, Commit};
 use super::fault::Fault;
 use super::index::{Index, Place};
+use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, Work};
 use super::range;
 use super::record::{Entry, Moment, Version, decode_history, encode_history};
 use super::refusal::Refusal;
@@ -11,6 +13,7 @@ use super::span::Span;
 use super::view::{HISTORY, LEASE_KEYS, View};
 use bytes::Bytes;
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tortie_etcd_proto::etcdserverpb::{
@@ -33,6 +36,8 @@ pub struct State {
     /// Bytes of keys and values in the tables.
     pub in_use: i64,
     pub no_space: bool,
+    /// Counts commits.
+    pub sequence: u64,
 }
 
 /// What became of leases; told to the lessor once it is durable.
@@ -54,16 +59,22 @@ pub struct Batch<'t> {
     leases: Option<Leases<'t>>,
     lease_keys: Option<LeaseKeys<'t>>,
     pub state: State,
+    pub auth: Arc<AuthState>,
     /// Changes of the request being applied.
     open: Vec<Arc<Change>>,
+    /// Where in `open` each key was changed first; filled once a request changes a key for the second time.
+    first_changes: HashMap<Bytes, usize>,
     commits: Vec<Commit>,
     lease_changes: Vec<LeaseChange>,
     scratch: Vec<u8>,
+    /// What the request being applied may still look at.
+    pub work: Work,
 }
 
 /// What a group came to, once its transaction is committed.
 pub struct Finished {
     pub state: State,
+    pub auth: Arc<AuthState>,
     pub index: Index,
     pub commits: Vec<Commit>,
     pub lease_changes: Vec<LeaseChange>,
@@ -76,7 +87,12 @@ struct Newest {
 }
 
 impl<'t> Batch<'t> {
-    pub fn new(transaction: &'t WriteTransaction, state: State, index: Index) -> Result<Batch<'t>, Fault> {
+    pub fn new(
+        transaction: &'t WriteTransaction,
+        state: State,
+        auth: Arc<AuthState>,
+        index: Index,
+    ) -> Result<Batch<'t>, Fault> {
         Ok(Batch {
             transaction,
             index,
@@ -84,17 +100,20 @@ impl<'t> Batch<'t> {
             leases: None,
             lease_keys: None,
             state,
+            auth,
             open: Vec::new(),
+            first_changes: HashMap::new(),
             commits: Vec::new(),
             lease_changes: Vec::new(),
             scratch: Vec::new(),
+            work: Work::new(usize::MAX),
         })
     }
 
     /// Closes the tables; what is left to do is to commit.
     pub fn finish(self) -> Finished {
-        let Batch { state, index, commits, lease_changes, .. } = self;
-        Finished { state, index, commits, lease_changes }
+        let Batch { state, auth, index, commits, lease_changes, .. } = self;
+        Finished { state, auth, index, commits, lease_changes }
     }
 
     /// The revision the request being applied sees: its own, once it has changed something.
@@ -104,6 +123,8 @@ impl<'t> Batch<'t> {
 
     /// Ends a request; what it changed, if anything, becomes one revision.
     pub fn seal(&mut self) -> i64 {
+        self.first_changes.clear();
+        self.work.set(usize::MAX);
         if !self.open.is_empty() {
             self.state.revision += 1;
             let changes = std::mem::take(&mut self.open);
@@ -118,6 +139,7 @@ impl<'t> Batch<'t> {
 
     pub fn view(&self) -> View<'_, History<'t>> {
         View {
+            work: &self.work,
             index: &self.index,
             history: &self.history,
             revision: self.revision(),
@@ -126,7 +148,8 @@ impl<'t> Batch<'t> {
     }
 
     pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
-        range::range(&self.view(), request)
+        // Its size was measured before.
+        range::range(&self.view(), request, &mut Allowance::new(usize::MAX))
     }
 
     /// Whether the lease a put names, if any, is there.
@@ -174,8 +197,28 @@ impl<'t> Batch<'t> {
         self.write(&Entry { key: &kv.key, previous, version })?;
         let answer = if request.prev_kv { live.clone() } else { None };
         let before = self.before(live);
-        self.open.push(Arc::new(Change::put(kv, before)));
+        self.push(Change::put(kv, before));
         Ok(PutResponse { header: self.header(), prev_kv: answer })
+    }
+
+    /// Refuses to delete when the answer, which is to hold what was deleted, would be too large.
+    pub fn delete_within_limits(
+        &mut self,
+        request: &DeleteRangeRequest,
+    ) -> Result<Result<DeleteRangeResponse, Refusal>, Fault> {
+        if request.prev_kv {
+            let (key, range_end) = (request.key.clone(), request.range_end.clone());
+            let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+            range::measure(
+                &self.view(),
+                &RangeRequest { key, range_end, ..Default::default() },
+                &mut allowance,
+            )?;
+            if let Err(refusal) = allowance.check() {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(self.delete(request)?))
     }
 
     pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, Fault> {
@@ -291,17 +334,30 @@ impl<'t> Batch<'t> {
         }
         let key = kv.key.clone();
         let before = self.before(Some(kv));
-        self.open.push(Arc::new(Change::delete(key, at.main, before)));
+        self.push(Change::delete(key, at.main, before));
         Ok(())
     }
 
+    fn push(&mut self, change: Change) {
+        if !self.first_changes.is_empty() {
+            self.first_changes.entry(change.kv.key.clone()).or_insert(self.open.len());
+        }
+        self.open.push(Arc::new(change));
+    }
+
     /// What watchers are told stood there before: the state before the whole transaction, not before this change.
-    fn before(&self, newest: Option<KeyValue>) -> Option<KeyValue> {
+    fn before(&mut self, newest: Option<KeyValue>) -> Option<KeyValue> {
         let newest = newest?;
         if newest.mod_revision <= self.state.revision {
             return Some(newest);
         }
-        self.open.iter().find(|change| change.kv.key == newest.key)?.previous.clone()
+        if self.first_changes.is_empty() {
+            for (place, change) in self.open.iter().enumerate() {
+                self.first_changes.entry(change.kv.key.clone()).or_insert(place);
+            }
+        }
+        let first = self.open.get(*self.first_changes.get(&newest.key)?)?;
+        first.previous.clone()
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), Fault> {

@@ -33,6 +33,12 @@ impl Change {
         Change { deleted: true, ..Change::put(kv, previous) }
     }
 
+    /// About how much memory it takes: what it is made of, and its encoded form.
+    pub fn size(&self) -> usize {
+        let of = |kv: &KeyValue| kv.key.len() + kv.value.len();
+        64 + 2 * (of(&self.kv) + self.previous.as_ref().map_or(0, of))
+    }
+
     /// The encoded `mvccpb.Event`.
     pub fn event(&self, with_previous: bool) -> &Bytes {
         let cell = if with_previous { &self.with_previous } else { &self.bare };

@@ -1,11 +1,10 @@
 //! What is wrong with a request before any state is looked at.
 
 use super::refusal::Refusal;
-use super::span::Span;
+use super::writes::Writes;
 use bytes::Bytes;
-use std::collections::HashSet;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
-use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
 
 /// etcd's default limits.
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
@@ -59,6 +58,18 @@ pub fn puts(request: &TxnRequest) -> bool {
     })
 }
 
+/// Whether the answer to a transaction may hold many keys.
+pub fn lists(request: &TxnRequest) -> bool {
+    request.success.iter().chain(&request.failure).any(|op| match &op.request {
+        Some(Request::RequestRange(range)) => {
+            !range.range_end.is_empty() && !range.count_only && range.limit != 1
+        }
+        Some(Request::RequestDeleteRange(delete)) => !delete.range_end.is_empty() && delete.prev_kv,
+        Some(Request::RequestTxn(inner)) => lists(inner),
+        Some(Request::RequestPut(_)) | None => false,
+    })
+}
+
 fn key(key: &Bytes) -> Result<(), Refusal> {
     if key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
 }
@@ -82,64 +93,10 @@ fn shape(request: &TxnRequest, allowance: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The keys one branch writes. Two writes of one key in a branch have no meaning, except where they can never both
-/// happen.
-#[derive(Default)]
-struct Writes {
-    puts: HashSet<Bytes>,
-    deletes: Vec<Span>,
-}
-
-impl Writes {
-    fn of(ops: &[RequestOp]) -> Result<Writes, Refusal> {
-        let mut writes = Writes::default();
-        for op in ops {
-            if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-                let span = Span::new(&delete.key, &delete.range_end);
-                // etcd takes the end of an open range for the smallest key, so it finds no overlap there.
-                if !matches!(span, Span::From(_)) {
-                    writes.deletes.push(span);
-                }
-            }
-        }
-        for op in ops {
-            if let Some(Request::RequestTxn(inner)) = &op.request {
-                writes.join(Writes::of(&inner.success)?, Writes::of(&inner.failure)?)?;
-            }
-        }
-        for op in ops {
-            if let Some(Request::RequestPut(put)) = &op.request {
-                writes.put(&put.key)?;
-            }
-        }
-        Ok(writes)
-    }
-
-    fn put(&mut self, key: &Bytes) -> Result<(), Refusal> {
-        if self.deletes.iter().any(|span| span.contains(key)) || !self.puts.insert(key.clone()) {
-            return Err(Refusal::DUPLICATE_KEY);
-        }
-        Ok(())
-    }
-
-    fn join(&mut self, then: Writes, otherwise: Writes) -> Result<(), Refusal> {
-        for key in &then.puts {
-            self.put(key)?;
-        }
-        for key in &otherwise.puts {
-            if !then.puts.contains(key) {
-                self.put(key)?;
-            }
-        }
-        self.deletes.extend(then.deletes);
-        self.deletes.extend(otherwise.deletes);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tortie_etcd_proto::etcdserverpb::RequestOp;
 
     fn op(request: Request) -> RequestOp {
         RequestOp { request: Some(request) }

@@ -1,19 +1,22 @@
 //! The store without network, threads or clock: requests in, answers and changes out.
 
+use super::acknowledged::{Acknowledged, Mark};
+use super::auth::{AuthChange, AuthState};
 use super::batch::{Batch, Finished, LeaseChange, State};
 use super::change::Commit;
 use super::check;
-use super::directory::{self, Identity, OpenError, Opened};
+use super::directory::{self, Files, Identity, OpenError, Opened};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
 use super::refusal::Refusal;
+use super::room;
 use super::snapshot::{Latest, Snapshot};
 use super::txn;
 use prost::Message;
 use redb::Database;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use tortie_etcd_proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, TxnRequest, TxnResponse,
@@ -29,6 +32,7 @@ pub enum Write {
     Revoke { id: i64 },
     Compact { revision: i64 },
     Alarm { no_space: bool },
+    Auth(AuthChange),
 }
 
 impl Write {
@@ -67,17 +71,13 @@ pub struct Applied {
 
 pub struct Core {
     database: Arc<Database>,
-    place: Option<Place>,
+    files: Option<Files>,
     identity: Identity,
     state: State,
+    auth: Arc<AuthState>,
     index: Index,
     quota_bytes: u64,
     latest: Arc<Latest>,
-}
-
-struct Place {
-    dir: PathBuf,
-    file: DataFile,
 }
 
 /// How many old versions are removed along with one group of writes.
@@ -86,21 +86,20 @@ const SCRUB_BUDGET: usize = 1024;
 impl Core {
     pub fn open(dir: &Path, quota_bytes: u64) -> Result<Core, OpenError> {
         let opened = directory::open(dir)?;
-        Core::new(opened, dir, quota_bytes)
+        Core::new(opened, quota_bytes)
             .map_err(|fault| OpenError::Corrupt { dir: dir.to_owned(), reason: fault.to_string() })
     }
 
     pub fn in_memory() -> Result<Core, Fault> {
-        Core::new(directory::in_memory()?, Path::new(""), u64::MAX)
+        Core::new(directory::in_memory()?, u64::MAX)
     }
 
-    fn new(opened: Opened, dir: &Path, quota_bytes: u64) -> Result<Core, Fault> {
-        let Opened { database, file, identity, state, index } = opened;
+    fn new(opened: Opened, quota_bytes: u64) -> Result<Core, Fault> {
+        let Opened { database, files, identity, state, auth, index } = opened;
         let database = Arc::new(database);
-        let snapshot = Snapshot::take(&database, identity, state, index.clone())?;
+        let snapshot = Snapshot::take(&database, identity, state, auth.clone(), index.clone())?;
         let latest = Arc::new(Latest::new(snapshot));
-        let place = file.map(|file| Place { dir: dir.to_owned(), file });
-        Ok(Core { database, place, identity, state, index, quota_bytes, latest })
+        Ok(Core { database, files, identity, state, auth, index, quota_bytes, latest })
     }
 
     /// Gone once nobody works on the database any more and its directory is free.
@@ -115,26 +114,94 @@ impl Core {
     /// Applies a group of writes in order and makes them durable together. A fault means that none of them may be
     /// acknowledged, and that nothing more can be written.
     pub fn apply(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
-        let full = self.size()? > self.quota_bytes;
+        match self.commit(writes) {
+            Err(fault) if fault.is_full() => {
+                tracing::error!(
+                    "no space for a commit although it was looked for: {fault}; opening the database again"
+                );
+                self.reopen()?;
+                let answers = writes.iter().map(|_| Err(Refusal::NO_SPACE)).collect();
+                Ok(Applied { answers, commits: Vec::new(), lease_changes: Vec::new() })
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn commit(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
+        let shortage = self.shortage(writes)?;
         let transaction = self.database.begin_write()?;
-        let mut batch = Batch::new(&transaction, self.state, self.index.clone())?;
-        batch.state.no_space |= full;
+        let mut batch = Batch::new(&transaction, self.state, self.auth.clone(), self.index.clone())?;
+        if let Some(shortage) = &shortage
+            && !batch.state.no_space
+        {
+            batch.state.no_space = true;
+            tracing::warn!(
+                "{shortage}: writes are refused; make room, then end this with `etcdctl alarm disarm`"
+            );
+        }
         let mut answers = Vec::with_capacity(writes.len());
         for write in writes {
             answers.push(apply_one(&mut batch, write)?);
         }
         batch.scrub(SCRUB_BUDGET)?;
-        let Finished { state, index, commits, lease_changes } = batch.finish();
-        if state == self.state && lease_changes.is_empty() {
+        let Finished { mut state, auth, index, commits, lease_changes } = batch.finish();
+        let auth_changed = !Arc::ptr_eq(&auth, &self.auth);
+        if state == self.state && lease_changes.is_empty() && !auth_changed {
             transaction.abort()?;
         } else {
+            state.sequence += 1;
             directory::write_state(&transaction, state)?;
+            if auth_changed {
+                directory::write_auth(&transaction, &auth)?;
+            }
             transaction.commit()?;
+            if let Some(acknowledged) = self.acknowledged() {
+                acknowledged.note(Mark::new(self.identity, state.sequence, state.revision));
+            }
             self.state = state;
+            self.auth = auth.clone();
             self.index = index.clone();
-            self.latest.set(Snapshot::take(&self.database, self.identity, state, index)?);
+            self.latest.set(Snapshot::take(&self.database, self.identity, state, auth, index)?);
         }
         Ok(Applied { answers, commits, lease_changes })
+    }
+
+    /// Why a group that adds data cannot be written, if it cannot.
+    fn shortage(&self, writes: &[Write]) -> Result<Option<String>, Fault> {
+        let mut adding = writes.iter().filter(|write| adds_data(write)).peekable();
+        if adding.peek().is_none() {
+            return Ok(None);
+        }
+        let size = self.size()?;
+        if size > self.quota_bytes {
+            return Ok(Some(format!("the store takes up {size} bytes, its quota is {}", self.quota_bytes)));
+        }
+        let Some(files) = &self.files else { return Ok(None) };
+        let bytes = adding.map(|write| write.weight() as u64).sum();
+        Ok(match files.reserve.allows(&files.dir, bytes)? {
+            true => None,
+            false => Some(format!(
+                "the disk of {} is full ({} bytes available)",
+                files.dir.display(),
+                room::available(&files.dir)?
+            )),
+        })
+    }
+
+    /// Goes on from what is on disk, with the alarm raised.
+    fn reopen(&mut self) -> Result<(), Fault> {
+        let Some(files) = &mut self.files else { return Err(Fault::Record) };
+        let Opened { database, identity, mut state, auth, index, .. } = directory::reopen(files)?;
+        state.no_space = true;
+        let database = Arc::new(database);
+        self.latest.set(Snapshot::take(&database, identity, state, auth.clone(), index.clone())?);
+        (self.database, self.state, self.auth, self.index) = (database, state, auth, index);
+        Ok(())
+    }
+
+    /// Where acknowledged commits are noted.
+    pub fn acknowledged(&self) -> Option<&Arc<Acknowledged>> {
+        self.files.as_ref()?.acknowledged.as_ref()
     }
 
     /// Whether compaction still has versions to remove; `apply` removes some of them each time.
@@ -144,43 +211,58 @@ impl Core {
 
     /// Bytes the database takes up on disk.
     pub fn size(&self) -> Result<u64, Fault> {
-        match &self.place {
+        match &self.files {
             // The file is made longer well ahead of its use; only the blocks behind it count.
-            Some(place) => Ok(place.file.file().metadata()?.blocks() * 512),
+            Some(files) => Ok(files.file.file().metadata()?.blocks() * 512),
             None => Ok(self.state.in_use.max(0) as u64),
         }
     }
 
-    /// Rewrites the database without its free pages. Readers go on with what they have.
-    pub fn defragment(&mut self) -> Result<(), Fault> {
-        let Some(place) = &mut self.place else { return Ok(()) };
-        let (path, file) = directory::temporary(&place.dir)?;
-        let swap = || -> Result<Database, Fault> {
-            file.lock()?;
-            let copy = self.latest.get().copy_to(file.try_clone()?)?;
-            let database = directory::builder().create_with_backend(copy)?;
-            directory::publish(&path, &place.dir)?;
-            Ok(database)
-        }();
-        match swap {
-            Ok(database) => {
-                let database = Arc::new(database);
-                place.file = DataFile::trusted(file);
-                self.latest.set(Snapshot::take(&database, self.identity, self.state, self.index.clone())?);
-                self.database = database;
-                Ok(())
-            }
-            Err(fault) => {
-                let _ = std::fs::remove_file(&path);
-                Err(fault)
-            }
-        }
+    /// Rewrites the database without its free pages. Readers go on with what they have. When it cannot be done, the
+    /// store goes on as it was; a fault means that it cannot.
+    pub fn defragment(&mut self) -> Result<Result<(), Fault>, Fault> {
+        let Some(files) = &mut self.files else { return Ok(Ok(())) };
+        let (file, database) = match compact_copy(files, &self.latest.get()) {
+            Ok(copy) => copy,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        // From here on the old file has no name: whatever happens, nothing more may be written to it.
+        directory::sync(&files.dir)?;
+        let database = Arc::new(database);
+        files.file = file;
+        self.latest.set(Snapshot::take(
+            &database,
+            self.identity,
+            self.state,
+            self.auth.clone(),
+            self.index.clone(),
+        )?);
+        self.database = database;
+        Ok(Ok(()))
     }
 
     /// Where files that belong to the store may be made.
     pub fn dir(&self) -> Option<&Path> {
-        self.place.as_ref().map(|place| place.dir.as_path())
+        self.files.as_ref().map(|files| files.dir.as_path())
     }
+}
+
+/// A compact copy of the newest state, under the name of the database.
+fn compact_copy(files: &Files, latest: &Snapshot) -> Result<(DataFile, Database), Fault> {
+    room::check(&files.dir, latest.copy_bytes())?;
+    let (path, file) = directory::temporary(&files.dir)?;
+    let copy = || -> Result<(DataFile, Database), Fault> {
+        file.lock()?;
+        latest.copy_to(file.try_clone()?)?;
+        let data = DataFile::trusted(file, Some(files.reserve.clone()));
+        let database = directory::builder().create_with_backend(data.clone())?;
+        directory::put_in_place(&path, &files.dir)?;
+        Ok((data, database))
+    }();
+    if copy.is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
+    copy
 }
 
 fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>, Fault> {
@@ -191,7 +273,7 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
         Write::Put(request) if !batch.has_lease(request)? => Err(Refusal::LEASE_NOT_FOUND),
         Write::Put(request) if !batch.has_kept(request)? => Err(Refusal::KEY_NOT_FOUND),
         Write::Put(request) => Ok(Answer::Put(batch.put(request)?)),
-        Write::Delete(request) => Ok(Answer::Delete(batch.delete(request)?)),
+        Write::Delete(request) => batch.delete_within_limits(request)?.map(Answer::Delete),
         Write::Txn(request) => txn::write(batch, request)?.map(Answer::Txn),
         Write::Grant { id, ttl } => {
             batch.grant(*id, *ttl)?.map(|()| done(batch)).ok_or(Refusal::LEASE_EXISTS)
@@ -202,6 +284,10 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
             let changed = std::mem::replace(&mut batch.state.no_space, *no_space) != *no_space;
             Ok(Answer::Alarm { revision: batch.revision(), changed })
         }
+        Write::Auth(change) => batch.auth.apply(change).map(|auth| {
+            batch.auth = Arc::new(auth);
+            done(batch)
+        }),
     };
     batch.seal();
     Ok(outcome)

@@ -1,17 +1,24 @@
 //! The data directory: making one, finding one in order, and refusing every other, untouched.
 
+use super::acknowledged::{self, Acknowledged, Mark};
+use super::auth::AuthState;
 use super::batch::{LEASES, State};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::{Index, Place};
 use super::record::{Moment, decode_history};
+use super::room::{self, Reserve};
+use super::tls::TlsError;
 use super::view::{HISTORY, LEASE_KEYS};
+use prost::Message;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
 const FORMAT: u32 = 1;
@@ -39,11 +46,34 @@ pub enum OpenError {
     #[error("{dir} holds a corrupt database ({reason}); move {FILE_NAME} away and restore a snapshot")]
     Corrupt { dir: PathBuf, reason: String },
     #[error(
+        "{dir} has lost acknowledged writes: its newest commit is damaged, so that revision {revision} became {found}; \
+         move {FILE_NAME} away and restore a snapshot, or remove {} to go on without the lost writes",
+        acknowledged::FILE_NAME
+    )]
+    Lost { dir: PathBuf, revision: i64, found: i64 },
+    #[error(
+        "{file} is not a whole snapshot ({reason}); nothing was restored: use another one, or save it again with `etcdctl snapshot save`"
+    )]
+    Snapshot { file: PathBuf, reason: String },
+    #[error(
+        "{file} is a snapshot of etcd, not of the embedded store; restore it into an etcd and move the data with `calicoctl datastore migrate export` and `import`"
+    )]
+    EtcdSnapshot { file: PathBuf },
+    #[error(
         "{dir} was written by a newer version (format {format}, this one knows {FORMAT}); use that version"
     )]
     NewerFormat { dir: PathBuf, format: u32 },
     #[error("cannot listen on {url}: {source}")]
     Listen { url: String, source: io::Error },
+    #[error(
+        "cannot listen on {url}: other machines could read and write everything, unencrypted and without a password; \
+         use https:// with a certificate, or --allow-plaintext if that is what you want"
+    )]
+    Plaintext { url: String },
+    #[error("cannot listen on {url}: TLS needs --cert-file and --key-file")]
+    NoCertificate { url: String },
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     #[error("cannot listen on {url}: another server answers there; stop it first, or name another address")]
     AddressInUse { url: String },
 }
@@ -64,10 +94,20 @@ impl Identity {
 /// A database that is in order.
 pub struct Opened {
     pub database: Database,
-    pub file: Option<DataFile>,
+    pub files: Option<Files>,
     pub identity: Identity,
     pub state: State,
+    pub auth: Arc<AuthState>,
     pub index: Index,
+}
+
+/// The files of a store.
+pub struct Files {
+    pub dir: PathBuf,
+    pub file: DataFile,
+    pub reserve: Arc<Reserve>,
+    /// Missing when it could not be made.
+    pub acknowledged: Option<Arc<Acknowledged>>,
 }
 
 pub fn open(dir: &Path) -> Result<Opened, OpenError> {
@@ -83,9 +123,40 @@ pub fn open(dir: &Path) -> Result<Opened, OpenError> {
     let path = dir.join(FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
     lock(dir, &file, &path)?;
-    let len = database_len(dir, &file)?;
-    let opened = check(dir, DataFile::on_probation(file, len))?;
+    let Extent { database: len, is_snapshot } = extent(&file).map_err(|damage| damage.blame_dir(dir))?;
+    // A snapshot that was put in place by hand is older than the note, and meant to be.
+    let mark = if is_snapshot { None } else { Acknowledged::read(dir).map_err(io_error)? };
+    let reserve = Arc::new(Reserve::open(dir));
+    let data = DataFile::on_probation(file, len, Some(reserve.clone()));
+    let mut opened = check(data.clone(), mark).map_err(|damage| damage.blame_dir(dir))?;
     remove_leftovers(dir).map_err(io_error)?;
+    reserve.hold();
+    let acknowledged = match Acknowledged::open(dir) {
+        Ok(acknowledged) => Some(Arc::new(acknowledged)),
+        Err(error) => {
+            tracing::warn!(
+                "cannot make {FILE} in {}: {error}; a damaged commit could go unnoticed at the next start",
+                dir.display(),
+                FILE = acknowledged::FILE_NAME
+            );
+            None
+        }
+    };
+    if is_snapshot && let Some(acknowledged) = &acknowledged {
+        acknowledged.restart(Mark::new(opened.identity, opened.state.sequence, opened.state.revision));
+    }
+    opened.files = Some(Files { dir: dir.to_owned(), file: data, reserve, acknowledged });
+    Ok(opened)
+}
+
+/// Opens the database again after a write to it failed for want of space: as it stands on disk, which is as the last
+/// commit left it.
+pub fn reopen(files: &mut Files) -> Result<Opened, Fault> {
+    let file = files.file.file().try_clone()?;
+    let len = file.metadata()?.len();
+    let data = DataFile::on_probation(file, len, Some(files.reserve.clone()));
+    let opened = check(data.clone(), Acknowledged::read(&files.dir)?).map_err(Damage::into_fault)?;
+    files.file = data;
     Ok(opened)
 }
 
@@ -94,7 +165,7 @@ pub fn in_memory() -> Result<Opened, Fault> {
     let database =
         Builder::new().set_cache_size(1 << 20).create_with_backend(redb::backends::InMemoryBackend::new())?;
     let (identity, state) = initialize(&database)?;
-    Ok(Opened { database, file: None, identity, state, index: Index::default() })
+    Ok(Opened { database, files: None, identity, state, auth: Arc::default(), index: Index::default() })
 }
 
 /// Makes a data directory from a snapshot. The directory must be empty or new. The store gets an identity of its own:
@@ -105,22 +176,64 @@ pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
         Found::Nothing => {}
         Found::Store | Found::Strangers => return Err(OpenError::NotEmpty { dir: dir.to_owned() }),
     }
+    let made = !dir.exists();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     let temporary = dir.join(format!("{FILE_NAME}{TEMPORARY}"));
-    fs::copy(snapshot, &temporary).map_err(|source| OpenError::Io { dir: snapshot.to_owned(), source })?;
-    let verdict = || -> Result<(), OpenError> {
-        let file = OpenOptions::new().read(true).write(true).open(&temporary).map_err(io_error)?;
-        let len = database_len(dir, &file)?;
-        let opened = check(dir, DataFile::on_probation(file.try_clone().map_err(io_error)?, len))?;
-        rename(&opened.database).map_err(|fault| io_error(io::Error::other(fault)))?;
-        drop(opened);
-        file.sync_all().map_err(io_error)
-    }();
-    if verdict.is_err() {
+    let restored = fill(snapshot, dir, &temporary);
+    if restored.is_err() {
         let _ = fs::remove_file(&temporary);
-        return verdict;
+        if made {
+            let _ = fs::remove_dir(dir);
+        }
     }
-    publish(&temporary, dir).map_err(io_error)
+    restored
+}
+
+fn fill(snapshot: &Path, dir: &Path, temporary: &Path) -> Result<(), OpenError> {
+    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
+    let unreadable = |source| OpenError::Io { dir: snapshot.to_owned(), source };
+    let blame = |damage: Damage| damage.blame_snapshot(snapshot, dir);
+    let mut from = File::open(snapshot).map_err(unreadable)?;
+    if is_etcd_database(&from).map_err(unreadable)? {
+        return Err(OpenError::EtcdSnapshot { file: snapshot.to_owned() });
+    }
+    let Extent { database: len, .. } = extent(&from).map_err(blame)?;
+    io::Seek::rewind(&mut from).map_err(unreadable)?;
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(temporary)
+        .map_err(io_error)?;
+    io::copy(&mut from.take(len), &mut file).map_err(io_error)?;
+    let opened =
+        check(DataFile::on_probation(file.try_clone().map_err(io_error)?, len, None), None).map_err(blame)?;
+    rename(&opened.database).map_err(|fault| io_error(io::Error::other(fault)))?;
+    drop(opened);
+    file.sync_all().map_err(io_error)?;
+    remove_note(dir).map_err(io_error)?;
+    publish(temporary, dir).map_err(io_error)
+}
+
+/// Databases of etcd are bbolt's, which say so in their first page.
+fn is_etcd_database(file: &File) -> io::Result<bool> {
+    let mut magic = [0; 4];
+    match std::os::unix::fs::FileExt::read_exact_at(file, &mut magic, 16) {
+        Ok(()) => Ok(u32::from_le_bytes(magic) == 0xED0C_DAED),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The note of a store that is no longer there says nothing about the one that takes its place.
+fn remove_note(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(acknowledged::FILE_NAME)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 enum Found {
@@ -141,7 +254,8 @@ fn survey(dir: &Path) -> io::Result<Found> {
         if name == FILE_NAME {
             return Ok(Found::Store);
         }
-        strangers |= name != "lost+found" && !is_temporary(&name);
+        let ours = is_temporary(&name) || name == room::FILE_NAME || name == acknowledged::FILE_NAME;
+        strangers |= name != "lost+found" && !ours;
     }
     Ok(if strangers { Found::Strangers } else { Found::Nothing })
 }
@@ -168,8 +282,17 @@ pub fn temporary(dir: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// Puts a finished database in its place; afterwards either the old or the new one is there, whole.
-pub fn publish(temporary: &Path, dir: &Path) -> io::Result<()> {
-    fs::rename(temporary, dir.join(FILE_NAME))?;
+fn publish(temporary: &Path, dir: &Path) -> io::Result<()> {
+    put_in_place(temporary, dir)?;
+    sync(dir)
+}
+
+pub fn put_in_place(temporary: &Path, dir: &Path) -> io::Result<()> {
+    fs::rename(temporary, dir.join(FILE_NAME))
+}
+
+/// Makes the names in a directory durable.
+pub fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
@@ -178,7 +301,7 @@ fn create(dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     let (path, file) = temporary(dir).map_err(io_error)?;
     let made = || -> Result<(), Fault> {
-        let database = builder().create_with_backend(DataFile::trusted(file.try_clone()?))?;
+        let database = builder().create_with_backend(DataFile::trusted(file.try_clone()?, None))?;
         initialize(&database)?;
         drop(database);
         Ok(file.sync_all()?)
@@ -187,6 +310,7 @@ fn create(dir: &Path) -> Result<(), OpenError> {
         let _ = fs::remove_file(&path);
         return Err(io_error(io::Error::other(fault)));
     }
+    remove_note(dir).map_err(io_error)?;
     publish(&path, dir).map_err(io_error)
 }
 
@@ -209,23 +333,71 @@ fn lock(dir: &Path, file: &File, path: &Path) -> Result<(), OpenError> {
     if (ours.dev(), ours.ino()) == (named.dev(), named.ino()) { Ok(()) } else { Err(in_use()) }
 }
 
-/// How much of the file is the database. A snapshot put in place by hand still carries its checksum, which must
-/// match and is not part of it.
-fn database_len(dir: &Path, file: &File) -> Result<u64, OpenError> {
-    let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    let len = file.metadata().map_err(io_error)?.len();
-    if len % 512 != CHECKSUM_BYTES {
-        return Ok(len);
+/// What is wrong with a file; whose fault that is, its user knows.
+enum Damage {
+    Io(io::Error),
+    InUse,
+    Corrupt(String),
+    Newer(u32),
+    Foreign,
+    Lost { revision: i64, found: i64 },
+}
+
+impl Damage {
+    fn blame_dir(self, dir: &Path) -> OpenError {
+        let dir = dir.to_owned();
+        match self {
+            Damage::Io(source) => OpenError::Io { dir, source },
+            Damage::InUse => OpenError::InUse { dir },
+            Damage::Corrupt(reason) => OpenError::Corrupt { dir, reason },
+            Damage::Newer(format) => OpenError::NewerFormat { dir, format },
+            Damage::Foreign => OpenError::Foreign { dir },
+            Damage::Lost { revision, found } => OpenError::Lost { dir, revision, found },
+        }
+    }
+
+    fn blame_snapshot(self, file: &Path, dir: &Path) -> OpenError {
+        let file = file.to_owned();
+        match self {
+            Damage::Corrupt(reason) => OpenError::Snapshot { file, reason },
+            Damage::Foreign => {
+                OpenError::Snapshot { file, reason: "it is a database of something else".to_owned() }
+            }
+            Damage::Newer(format) => OpenError::NewerFormat { dir: file, format },
+            other => other.blame_dir(dir),
+        }
+    }
+
+    fn into_fault(self) -> Fault {
+        match self {
+            Damage::Io(error) => Fault::Io(error),
+            other => Fault::Io(io::Error::other(other.blame_dir(Path::new("the data directory")))),
+        }
+    }
+}
+
+/// How much of a file is the database.
+struct Extent {
+    database: u64,
+    /// It has the checksum of a snapshot behind it, which is right.
+    is_snapshot: bool,
+}
+
+fn extent(file: &File) -> Result<Extent, Damage> {
+    let len = file.metadata().map_err(Damage::Io)?.len();
+    match len % 512 {
+        CHECKSUM_BYTES => {}
+        0 => return Ok(Extent { database: len, is_snapshot: false }),
+        _ => return Err(Damage::Corrupt("it was cut short: it ends in the middle of a page".to_owned())),
     }
     let body = len - CHECKSUM_BYTES;
-    let sum = checksum(file, body).map_err(io_error)?;
+    let sum = checksum(file, body).map_err(Damage::Io)?;
     let mut stored = [0; CHECKSUM_BYTES as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body).map_err(io_error)?;
-    if sum != stored {
-        let reason = "the snapshot's checksum does not match".to_owned();
-        return Err(OpenError::Corrupt { dir: dir.to_owned(), reason });
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut stored, body).map_err(Damage::Io)?;
+    match sum == stored {
+        true => Ok(Extent { database: body, is_snapshot: true }),
+        false => Err(Damage::Corrupt("the snapshot's checksum does not match".to_owned())),
     }
-    Ok(body)
 }
 
 /// The SHA-256 of the first `len` bytes.
@@ -243,34 +415,78 @@ pub fn checksum(mut file: &File, len: u64) -> io::Result<[u8; CHECKSUM_BYTES as 
 }
 
 /// Opens the database behind a file and reads all of it once; only then may the file be written to.
-fn check(dir: &Path, file: DataFile) -> Result<Opened, OpenError> {
-    let corrupt = |reason: String| OpenError::Corrupt { dir: dir.to_owned(), reason };
-    if file.file().metadata().map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?.len() == 0 {
-        return Err(corrupt("the file is empty".to_owned()));
+fn check(file: DataFile, mark: Option<Mark>) -> Result<Opened, Damage> {
+    if file.file().metadata().map_err(Damage::Io)?.len() == 0 {
+        return Err(Damage::Corrupt("the file is empty".to_owned()));
     }
     // redb trusts the numbers in its own header; what they lead it into must not take the process down.
     let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open_database(file.clone())));
-    let database = match attempt {
-        Ok(Ok(database)) => database,
-        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(OpenError::InUse { dir: dir.to_owned() }),
-        Ok(Err(error)) => return Err(corrupt(error.to_string())),
-        Err(_) => return Err(corrupt("its structure makes no sense".to_owned())),
+    let (database, recovery) = match attempt {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(Damage::InUse),
+        Ok(Err(error)) => return Err(Damage::Corrupt(error.to_string())),
+        Err(_) => return Err(Damage::Corrupt("its structure makes no sense".to_owned())),
     };
-    let (identity, state) = match read_meta(&database) {
-        Ok(Meta::Ours(identity, state)) => (identity, state),
-        Ok(Meta::Newer(format)) => return Err(OpenError::NewerFormat { dir: dir.to_owned(), format }),
-        Ok(Meta::None) => return Err(OpenError::Foreign { dir: dir.to_owned() }),
-        Err(fault) => return Err(corrupt(fault.to_string())),
+    let (identity, state, auth) = match read_meta(&database) {
+        Ok(Meta::Ours(identity, state, auth)) => (identity, state, Arc::new(auth)),
+        Ok(Meta::Newer(format)) => return Err(Damage::Newer(format)),
+        Ok(Meta::None) => return Err(Damage::Foreign),
+        Err(fault) => return Err(Damage::Corrupt(fault.to_string())),
     };
-    let index = read_index(&database).map_err(|fault| corrupt(fault.to_string()))?;
-    file.trust().map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
-    Ok(Opened { database, file: Some(file), identity, state, index })
+    let mark = mark.filter(|mark| mark.cluster == identity.cluster);
+    if let Some(mark) = mark
+        && mark.sequence > state.sequence
+    {
+        return Err(Damage::Lost { revision: mark.revision, found: state.revision });
+    }
+    let index = read_index(&database).map_err(|fault| Damage::Corrupt(fault.to_string()))?;
+    file.trust().map_err(Damage::Io)?;
+    recovery.report(state, mark);
+    Ok(Opened { database, files: None, identity, state, auth, index })
 }
 
-fn open_database(file: DataFile) -> Result<Database, DatabaseError> {
-    let mut database = builder().create_with_backend(file)?;
+/// What redb had to do to open a file that was not closed as it should be.
+struct Recovery {
+    unclean: bool,
+    /// The newest commit was not whole, and the one before it counts.
+    went_back: bool,
+}
+
+impl Recovery {
+    fn report(&self, state: State, mark: Option<Mark>) {
+        let revision = state.revision;
+        if self.went_back && mark.is_none_or(|mark| mark.sequence < state.sequence) {
+            tracing::warn!(
+                "the store was not closed cleanly and its newest commit is incomplete: went back to the commit before it, \
+                 revision {revision}; a write that was acknowledged within the second before a power cut may be missing"
+            );
+        } else if self.went_back {
+            tracing::info!(
+                "the store was not closed cleanly; a commit that nobody was told of was dropped, revision {revision} is the newest"
+            );
+        } else if self.unclean {
+            tracing::info!(
+                "the store was not closed cleanly; checked and found whole at revision {revision}"
+            );
+        }
+    }
+}
+
+fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> {
+    /// How far redb says it is when it has found the newest commit damaged, and nowhere else.
+    const WENT_BACK: f64 = 0.3;
+    let (unclean, went_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let mut builder = builder();
+    let noted = (unclean.clone(), went_back.clone());
+    builder.set_repair_callback(move |session| {
+        noted.0.store(true, Ordering::Relaxed);
+        noted.1.fetch_or((session.progress() - WENT_BACK).abs() < 0.01, Ordering::Relaxed);
+    });
+    let mut database = builder.create_with_backend(file)?;
+    let recovery =
+        Recovery { unclean: unclean.load(Ordering::Relaxed), went_back: went_back.load(Ordering::Relaxed) };
     match database.check_integrity()? {
-        true => Ok(database),
+        true => Ok((database, recovery)),
         false => Err(redb::StorageError::Corrupted("checksums do not match".to_owned()).into()),
     }
 }
@@ -288,7 +504,7 @@ fn read_index(database: &Database) -> Result<Index, Fault> {
 }
 
 enum Meta {
-    Ours(Identity, State),
+    Ours(Identity, State, AuthState),
     Newer(u32),
     None,
 }
@@ -308,8 +524,17 @@ fn read_meta(database: &Database) -> Result<Meta, Fault> {
     let [cluster, member] = numbers(identity.value())?;
     let state = table.get("state")?.ok_or(Fault::Record)?;
     let [revision, compacted, scrubbed, in_use, no_space] = numbers(state.value())?.map(|n| n as i64);
-    let state = State { revision, compacted, scrubbed, in_use, no_space: no_space != 0 };
-    Ok(Meta::Ours(Identity { cluster, member }, state))
+    let sequence = match table.get("sequence")? {
+        Some(sequence) => u64::from_le_bytes(sequence.value().try_into().map_err(|_| Fault::Record)?),
+        // Written before commits were counted.
+        None => 0,
+    };
+    let state = State { revision, compacted, scrubbed, in_use, no_space: no_space != 0, sequence };
+    let auth = match table.get("auth")? {
+        Some(auth) => AuthState::decode(auth.value()).map_err(|_| Fault::Record)?,
+        None => AuthState::default(),
+    };
+    Ok(Meta::Ours(Identity { cluster, member }, state, auth))
 }
 
 fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Fault> {
@@ -320,7 +545,7 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Fault> {
 
 fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
     let identity = Identity::new();
-    let state = State { revision: 1, compacted: -1, scrubbed: -1, in_use: 0, no_space: false };
+    let state = State { revision: 1, compacted: -1, scrubbed: -1, in_use: 0, no_space: false, sequence: 0 };
     let transaction = database.begin_write()?;
     transaction.open_table(HISTORY)?;
     transaction.open_table(LEASES)?;
@@ -346,8 +571,15 @@ pub fn write_identity(transaction: &redb::WriteTransaction, identity: Identity) 
 }
 
 pub fn write_state(transaction: &redb::WriteTransaction, state: State) -> Result<(), Fault> {
-    let State { revision, compacted, scrubbed, in_use, no_space } = state;
+    let State { revision, compacted, scrubbed, in_use, no_space, sequence } = state;
     let words = [revision, compacted, scrubbed, in_use, i64::from(no_space)].map(i64::to_le_bytes);
-    transaction.open_table(META)?.insert("state", words.as_flattened())?;
+    let mut table = transaction.open_table(META)?;
+    table.insert("state", words.as_flattened())?;
+    table.insert("sequence", sequence.to_le_bytes().as_slice())?;
+    Ok(())
+}
+
+pub fn write_auth(transaction: &redb::WriteTransaction, auth: &AuthState) -> Result<(), Fault> {
+    transaction.open_table(META)?.insert("auth", auth.encode_to_vec().as_slice())?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! A file that is refused must stay as it was found, so what redb writes while it is checked is held in memory and
 //! reaches the disk only when the check has passed.
 
+use super::room::{self, Reserve, Use};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,6 +25,8 @@ struct Inner {
     file: File,
     trusted: AtomicBool,
     held: Mutex<Held>,
+    /// Given back to the file system when a write finds no space.
+    reserve: Option<Arc<Reserve>>,
 }
 
 /// Writes not let through yet, in whole pages.
@@ -35,33 +38,45 @@ struct Held {
 
 impl DataFile {
     /// A file nobody has checked yet, of which the first `len` bytes are the database.
-    pub fn on_probation(file: File, len: u64) -> DataFile {
+    pub fn on_probation(file: File, len: u64, reserve: Option<Arc<Reserve>>) -> DataFile {
         let held = Mutex::new(Held { len, pages: BTreeMap::new() });
-        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(false), held }) }
+        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(false), held, reserve }) }
     }
 
     /// A file we have just made.
-    pub fn trusted(file: File) -> DataFile {
+    pub fn trusted(file: File, reserve: Option<Arc<Reserve>>) -> DataFile {
         let held = Mutex::new(Held::default());
-        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(true), held }) }
+        DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(true), held, reserve }) }
     }
 
     /// The check has passed: write what was held, and everything from now on.
     pub fn trust(&self) -> io::Result<()> {
         let mut held = self.held();
-        self.inner.file.set_len(held.len)?;
+        let Inner { file, .. } = &*self.inner;
+        self.with_reserve(Use::Opening, || file.set_len(held.len))?;
         for (number, page) in std::mem::take(&mut held.pages) {
             let offset = number * PAGE;
             let len = PAGE.min(held.len.saturating_sub(offset)) as usize;
-            self.inner.file.write_all_at(page.get(..len).unwrap_or(&page), offset)?;
+            let bytes = page.get(..len).unwrap_or(&page);
+            self.with_reserve(Use::Opening, || file.write_all_at(bytes, offset))?;
         }
-        self.inner.file.sync_data()?;
+        file.sync_data()?;
         self.inner.trusted.store(true, Ordering::Release);
         Ok(())
     }
 
     pub fn file(&self) -> &File {
         &self.inner.file
+    }
+
+    /// Repeats what finds no space for as long as the reserve has some.
+    fn with_reserve(&self, what_for: Use, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        loop {
+            match (write(), &self.inner.reserve) {
+                (Err(error), Some(reserve)) if room::is_full(&error) && reserve.release(what_for) => {}
+                (outcome, _) => return outcome,
+            }
+        }
     }
 
     fn is_trusted(&self) -> bool {
@@ -136,7 +151,7 @@ impl StorageBackend for DataFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         if self.is_trusted() {
-            return self.inner.file.set_len(len);
+            return self.with_reserve(Use::Writing, || self.inner.file.set_len(len));
         }
         let mut held = self.held();
         held.len = len;
@@ -145,12 +160,13 @@ impl StorageBackend for DataFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        // Never repeated: after a failed sync the kernel may have forgotten what it failed to write.
         if self.is_trusted() { self.inner.file.sync_data() } else { Ok(()) }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.is_trusted() {
-            return self.inner.file.write_all_at(data, offset);
+            return self.with_reserve(Use::Writing, || self.inner.file.write_all_at(data, offset));
         }
         let mut held = self.held();
         Held::pieces(offset, data.len(), |number, page, part| {
@@ -176,7 +192,7 @@ mod tests {
     fn nothing_reaches_the_disk_before_trust() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 5000], 0).unwrap();
-        let data = DataFile::on_probation(file.try_clone().unwrap(), 5000);
+        let data = DataFile::on_probation(file.try_clone().unwrap(), 5000, None);
         data.set_len(12_000).unwrap();
         data.write(4090, &[9; 100]).unwrap();
         data.write(11_990, &[8; 10]).unwrap();

@@ -3,32 +3,41 @@
 //! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
 //! durable commits; `watch` tells watchers; `service` speaks gRPC; `server` ties them together.
 
+mod acknowledged;
+mod auth;
 mod authority;
 mod batch;
 mod change;
 pub mod check;
+mod connection;
 pub mod core;
 mod directory;
 mod fault;
 mod file;
 mod index;
 mod lessor;
+pub mod limits;
+mod listener;
 mod options;
 mod range;
 mod reader;
 mod record;
 mod refusal;
+mod room;
 mod server;
 mod service;
 mod snapshot;
 mod span;
+mod tls;
 mod txn;
 mod view;
 mod watch;
 mod writer;
+mod writes;
 
 pub use directory::{OpenError, restore};
 pub use fault::Fault;
 pub use options::{AutoCompaction, Listen, ListenError, Options};
 pub use refusal::Refusal;
 pub use server::{ServeError, Server};
+pub use tls::{TlsError, TlsFiles};

@@ -1,7 +1,8 @@
 //! How the embedded store is run.
 
+use super::tls::TlsFiles;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,10 @@ pub struct Options {
     /// Above this size on disk only reads, deletes and compaction go on.
     pub quota_bytes: u64,
     pub auto_compaction: AutoCompaction,
+    /// Needed for `https://` addresses.
+    pub tls: Option<TlsFiles>,
+    /// Other machines may connect without TLS.
+    pub allow_plaintext: bool,
 }
 
 impl Options {
@@ -24,6 +29,8 @@ impl Options {
             listen,
             quota_bytes: Self::DEFAULT_QUOTA_BYTES,
             auto_compaction: AutoCompaction::default(),
+            tls: None,
+            allow_plaintext: false,
         }
     }
 }
@@ -44,44 +51,41 @@ impl Default for AutoCompaction {
     }
 }
 
-/// Where clients connect. Nothing is encrypted and nobody is asked who they are, so it stays on this machine.
+/// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
+    /// Without encryption: for this machine only, unless it is asked for.
     Tcp(SocketAddr),
+    Tls(SocketAddr),
     Unix(PathBuf),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    #[error(
-        "{0:?} is no address to listen on: use http://127.0.0.1:2379 or unix:///run/tortie/datastore.sock"
-    )]
-    Malformed(String),
-    #[error(
-        "{0} is not a loopback address: the embedded store serves this machine only; use 127.0.0.1 or [::1]"
-    )]
-    NotLoopback(IpAddr),
-}
+#[error(
+    "{0:?} is no address to listen on: use http://127.0.0.1:2379, https://ADDRESS:2379 or unix:///run/tortie/datastore.sock"
+)]
+pub struct ListenError(String);
 
 impl FromStr for Listen {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Listen, ListenError> {
-        let malformed = || ListenError::Malformed(text.to_owned());
+        let malformed = || ListenError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix://") {
             return if path.starts_with('/') { Ok(Listen::Unix(path.into())) } else { Err(malformed()) };
         }
-        let address = text.strip_prefix("http://").ok_or_else(malformed)?;
+        let (tls, address) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(address), _) => (false, address),
+            (_, Some(address)) => (true, address),
+            _ => return Err(malformed()),
+        };
         let address = address.strip_suffix('/').unwrap_or(address);
         let address = match address.strip_prefix("localhost:") {
             Some(port) => format!("127.0.0.1:{port}"),
             None => address.to_owned(),
         };
-        let address: SocketAddr = address.parse().map_err(|_| malformed())?;
-        match address.ip().is_loopback() {
-            true => Ok(Listen::Tcp(address)),
-            false => Err(ListenError::NotLoopback(address.ip())),
-        }
+        let address = address.parse().map_err(|_| malformed())?;
+        Ok(if tls { Listen::Tls(address) } else { Listen::Tcp(address) })
     }
 }
 
@@ -89,6 +93,7 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Listen::Tcp(address) => write!(f, "http://{address}"),
+            Listen::Tls(address) => write!(f, "https://{address}"),
             Listen::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
@@ -100,27 +105,23 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for text in ["http://127.0.0.1:2379", "http://[::1]:0", "unix:///run/tortie/datastore.sock"] {
+        for text in [
+            "http://127.0.0.1:2379",
+            "http://[::1]:0",
+            "https://0.0.0.0:1",
+            "unix:///run/tortie/datastore.sock",
+        ] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
         assert_eq!("http://localhost:1".parse(), Ok(Listen::Tcp(([127, 0, 0, 1], 1).into())));
     }
 
     #[test]
-    fn other_machines_and_nonsense_are_refused() {
-        for text in ["http://0.0.0.0:2379", "http://10.0.0.1:2379", "http://[::]:2379"] {
-            let error = text.parse::<Listen>().unwrap_err();
-            assert!(error.to_string().contains("is not a loopback address"), "{error}");
-        }
-        for text in [
-            "",
-            "127.0.0.1:2379",
-            "https://127.0.0.1:2379",
-            "http://x",
-            "unix://relative",
-            "http://127.0.0.1",
-        ] {
-            assert_eq!(text.parse::<Listen>(), Err(ListenError::Malformed(text.to_owned())));
+    fn nonsense_is_refused() {
+        for text in
+            ["", "127.0.0.1:2379", "ftp://127.0.0.1:2379", "http://x", "unix://relative", "http://127.0.0.1"]
+        {
+            assert_eq!(text.parse::<Listen>(), Err(ListenError(text.to_owned())));
         }
     }
 }

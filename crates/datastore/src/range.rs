@@ -1,6 +1,7 @@
 //! Range requests: select, filter, sort, cut.
 
 use super::fault::Fault;
+use super::limits::Allowance;
 use super::record::Version;
 use super::refusal::Refusal;
 use super::span::Span;
@@ -16,6 +17,7 @@ use tortie_etcd_proto::mvccpb::KeyValue;
 pub fn range<H: HistoryTable>(
     view: &View<H>,
     request: &RangeRequest,
+    allowance: &mut Allowance,
 ) -> Result<Result<RangeResponse, Refusal>, Fault> {
     let revision = match view.resolve(request.revision) {
         Ok(revision) => revision,
@@ -29,19 +31,26 @@ pub fn range<H: HistoryTable>(
         _ if order.is_some() || filters(request) => usize::MAX,
         limit => limit,
     };
+    // Of many keys that are sorted, the values of the few that are wanted are looked up in the end.
+    let by_value = order.is_some_and(|(target, _)| target == SortTarget::Value);
+    let values_later = order.is_some() && limit > 0 && !by_value && !request.keys_only;
+    // A sort by value needs the values even when they are not wanted in the answer.
+    let with_value = by_value || !(request.keys_only || values_later);
 
     let span = Span::new(&request.key, &request.range_end);
     let mut answer = Selection::default();
     view.visit(&span, revision, |key, version| {
         answer.count += 1;
-        let room = answer.kvs.len() < keep;
+        let room = answer.kept < keep;
         if room && !request.count_only && passes(request, version) {
-            // A sort by value needs the values even when they are not wanted in the answer.
-            let with_value = !request.keys_only || request.sort_target() == SortTarget::Value;
-            answer.push(key, version, with_value);
+            answer.kept += 1;
+            answer.push(key, version, with_value, allowance);
         }
-        ControlFlow::Continue(())
+        if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
+    if let Err(refusal) = view.check_work().and(allowance.check()) {
+        return Ok(Err(refusal));
+    }
 
     let (count, mut kvs) = (answer.count, answer.kvs);
     if let Some((target, descending)) = order {
@@ -55,14 +64,52 @@ pub fn range<H: HistoryTable>(
     if request.keys_only {
         kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
     }
+    if values_later {
+        for kv in &mut kvs {
+            let key = Span::Key(kv.key.clone());
+            view.visit(&key, revision, |_, version| {
+                if allowance.take(version.value.len()) {
+                    kv.value = Bytes::copy_from_slice(version.value);
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        if let Err(refusal) = view.check_work().and(allowance.check()) {
+            return Ok(Err(refusal));
+        }
+    }
     let header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
     Ok(Ok(RangeResponse { header, kvs, more, count: count as i64 }))
 }
+
+/// What an answer would take in memory, without making it.
+pub fn measure<H: HistoryTable>(
+    view: &View<H>,
+    request: &RangeRequest,
+    allowance: &mut Allowance,
+) -> Result<(), Fault> {
+    let Ok(revision) = view.resolve(request.revision) else { return Ok(()) };
+    if request.count_only {
+        return Ok(());
+    }
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0 && order(request).is_none());
+    let mut seen = 0;
+    view.visit(&Span::new(&request.key, &request.range_end), revision, |key, version| {
+        let value = if request.keys_only { 0 } else { version.value.len() };
+        seen += 1;
+        let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != Some(seen);
+        if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+}
+
+/// What a key takes in an answer besides its bytes.
+pub const KEY_VALUE_BYTES: usize = 96;
 
 /// Keys and values gathered into few large buffers: a list of 100,000 keys must not be 200,000 allocations.
 #[derive(Default)]
 struct Selection {
     count: usize,
+    kept: usize,
     kvs: Vec<KeyValue>,
     arena: BytesMut,
 }
@@ -70,9 +117,14 @@ struct Selection {
 impl Selection {
     const CHUNK: usize = 256 * 1024;
 
-    fn push(&mut self, key: &[u8], version: &Version, with_value: bool) {
+    fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
         let value = if with_value { version.value } else { &[] };
         let need = key.len() + value.len();
+        if !allowance.take(KEY_VALUE_BYTES + need) {
+            // From here on only its size is of interest.
+            (self.kvs, self.arena) = Default::default();
+            return;
+        }
         if self.arena.capacity() - self.arena.len() < need {
             // One key asked for, one small buffer; the second one means a list.
             let chunk = if self.kvs.is_empty() { need } else { need.max(Self::CHUNK) };

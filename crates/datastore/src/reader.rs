@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::index::Place;
+use super::limits::Work;
 use super::record::{Entry, Moment, Version, decode_history};
 use super::view::HistoryTable;
 use std::ops::ControlFlow;
@@ -13,14 +14,15 @@ const STEPS: usize = 64;
 
 pub struct Reader<'t, H> {
     history: &'t H,
+    work: &'t Work,
     /// Where the last lookup ended, once a second one has shown that it was worth keeping.
     walk: Option<redb::Range<'t, (u64, u32), &'static [u8]>>,
     last: Moment,
 }
 
 impl<'t, H: HistoryTable> Reader<'t, H> {
-    pub fn new(history: &'t H) -> Reader<'t, H> {
-        Reader { history, walk: None, last: Moment::default() }
+    pub fn new(history: &'t H, work: &'t Work) -> Reader<'t, H> {
+        Reader { history, work, walk: None, last: Moment::default() }
     }
 
     /// Calls `visitor` with the version of a key that stood at `revision`, if it was not deleted then.
@@ -35,6 +37,9 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         F: FnMut(&[u8], &Version) -> ControlFlow<()>,
     {
         let mut at = newest.at;
+        if !self.spend() {
+            return Ok(ControlFlow::Break(()));
+        }
         if at.main <= revision && newest.deleted {
             return Ok(ControlFlow::Continue(()));
         }
@@ -53,12 +58,20 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
                 Some(Step::Done(flow)) => return Ok(flow),
                 // Anything but backwards is damage that must not loop.
                 Some(Step::Back(previous)) if previous >= at => return Err(Fault::Record),
+                Some(Step::Back(_)) if !self.spend() => return Ok(ControlFlow::Break(())),
                 Some(Step::Back(previous)) => at = previous,
                 None if at == newest.at => return Err(Fault::Record),
                 None => break,
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether one more version may be looked at. The last one is never spent: zero says that something was left out.
+    fn spend(&self) -> bool {
+        let left = self.work.get().saturating_sub(1);
+        self.work.set(left);
+        left > 0
     }
 
     fn read<T>(&mut self, at: Moment, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {

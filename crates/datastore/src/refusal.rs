@@ -39,6 +39,24 @@ refusals! {
     LEASE_EXISTS = FailedPrecondition, "etcdserver: lease already exists";
     LEASE_TTL_TOO_LARGE = OutOfRange, "etcdserver: too large lease TTL";
     AUTH_NOT_ENABLED = FailedPrecondition, "etcdserver: authentication is not enabled";
+    AUTH_FAILED = InvalidArgument, "etcdserver: authentication failed, invalid user ID or password";
+    INVALID_TOKEN = Unauthenticated, "etcdserver: invalid auth token";
+    PERMISSION_DENIED = PermissionDenied, "etcdserver: permission denied";
+    ROOT_USER_MISSING = FailedPrecondition, "etcdserver: root user does not exist";
+    ROOT_ROLE_MISSING = FailedPrecondition, "etcdserver: root user does not have root role";
+    USER_EXISTS = FailedPrecondition, "etcdserver: user name already exists";
+    USER_EMPTY = InvalidArgument, "etcdserver: user name is empty";
+    USER_NOT_FOUND = FailedPrecondition, "etcdserver: user name not found";
+    ROLE_EXISTS = FailedPrecondition, "etcdserver: role name already exists";
+    ROLE_NOT_FOUND = FailedPrecondition, "etcdserver: role name not found";
+    ROLE_EMPTY = InvalidArgument, "etcdserver: role name is empty";
+    ROLE_NOT_GRANTED = FailedPrecondition, "etcdserver: role is not granted to the user";
+    PERMISSION_NOT_GRANTED = FailedPrecondition, "etcdserver: permission is not granted to the role";
+    PERMISSION_NOT_GIVEN = InvalidArgument, "etcdserver: permission not given";
+    INVALID_AUTH_MANAGEMENT = InvalidArgument, "etcdserver: invalid auth management";
+    TOO_MANY_REQUESTS = ResourceExhausted, "etcdserver: too many requests";
+    ANSWER_TOO_LARGE = ResourceExhausted, "etcdserver: the answer would be too large; read it in pages, with a limit";
+    TOO_MUCH_WORK = ResourceExhausted, "etcdserver: the request looks at too many keys; divide it into several";
     STOPPED = Unavailable, "etcdserver: server stopped";
     STORAGE_FAILED = Internal, "etcdserver: storage failed, see the server's log";
 }

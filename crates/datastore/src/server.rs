@@ -1,34 +1,33 @@
 //! The server: opens the store, listens, serves until told to stop.
 
-use super::authority::Lenient;
+use super::acknowledged::Acknowledged;
 use super::core::{Core, Write};
 use super::directory::OpenError;
 use super::fault::Fault;
 use super::lessor::Lessor;
+use super::limits::AnswerBudget;
+use super::listener::{Listener, connection_limit};
 use super::options::{AutoCompaction, Listen, Options};
 use super::service::Service;
+use super::tls::Tls;
 use super::watch::Hub;
 use super::writer::{Writer, WriterLoop};
-use futures::StreamExt;
 use redb::Database;
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
-use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
-use tonic::transport::server::TcpIncoming;
 
 /// How often leases are looked over, as in etcd.
 const LEASE_INTERVAL: Duration = Duration::from_millis(500);
+/// How long after a power cut it may be unknown what had been acknowledged.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests and watch streams that one connection may have open; more of them wait.
+const MAX_STREAMS: u32 = 4096;
 /// How long connections may take to finish what they do when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -49,32 +48,22 @@ pub struct Server {
     lifetime: Weak<Database>,
     listeners: Vec<Listener>,
     auto_compaction: AutoCompaction,
+    acknowledged: Option<Arc<Acknowledged>>,
     stop: watch::Sender<bool>,
-}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
-}
-
-/// Removes the socket when it is no longer listened on.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 impl Server {
     /// Opens the data directory, or makes it, and starts to listen; nothing is answered before `serve`.
     pub fn open(options: &Options) -> Result<Server, OpenError> {
         let core = Core::open(&options.data_dir, options.quota_bytes)?;
-        let listeners = options.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let tls = options.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+        let bind = |listen| Listener::bind(listen, options, tls.as_ref());
+        let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let corrupt =
             |fault: Fault| OpenError::Corrupt { dir: options.data_dir.clone(), reason: fault.to_string() };
         let latest = core.latest().clone();
         let lifetime = core.lifetime();
+        let acknowledged = core.acknowledged().cloned();
         let leases = latest.get().leases().map_err(corrupt)?;
         let lessor = Arc::new(Lessor::new(leases, Instant::now()));
         let hub = Arc::new(Hub::new(latest.clone()));
@@ -86,12 +75,15 @@ impl Server {
             latest,
             lessor,
             hub,
+            answers: AnswerBudget::new(),
+            tokens: Arc::default(),
+            hashing: Arc::new(Semaphore::new(2)),
             dir: Some(options.data_dir.clone()),
             client_urls: listeners.iter().map(|listener| listener.url().to_string()).collect(),
             stop: stopped,
         };
         let auto_compaction = options.auto_compaction;
-        Ok(Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, stop })
+        Ok(Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop })
     }
 
     /// Where it listens, with the ports that were chosen.
@@ -101,7 +93,8 @@ impl Server {
 
     /// Serves until `shutdown` completes; then everything acknowledged is on disk and the directory is free.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, stop } = self;
+        let Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop } =
+            self;
         let (ended, mut has_ended) = watch::channel(false);
         let writing: JoinHandle<Result<(), Fault>> =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
@@ -111,14 +104,18 @@ impl Server {
             })?;
         let mut chores = JoinSet::new();
         chores.spawn(revoke_expired(service.lessor.clone(), writer.clone()));
+        if let Some(acknowledged) = acknowledged {
+            chores.spawn(sync_acknowledged(acknowledged));
+        }
         chores.spawn(compact_in_time(service.clone(), auto_compaction));
 
         let mut stopping = stop.subscribe();
         let routes = service.routes();
+        let limit = Arc::new(Semaphore::new(connection_limit()));
         let mut serving = JoinSet::new();
         for listener in listeners {
             let stopped = stop.subscribe();
-            serving.spawn(listener.serve(routes.clone(), stopped));
+            serving.spawn(serve_on(listener, routes.clone(), limit.clone(), stopped));
         }
         drop(routes);
         let mut outcome = Ok(());
@@ -164,74 +161,19 @@ fn joined(result: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Res
     result.unwrap_or_else(|error| Err(io::Error::other(error).into()))
 }
 
-impl Listener {
-    fn bind(listen: &Listen) -> Result<Listener, OpenError> {
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => OpenError::AddressInUse { url: listen.to_string() },
-            _ => OpenError::Listen { url: listen.to_string(), source },
-        };
-        match listen {
-            Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).map_err(failed)?;
-                listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Listener::Tcp(listener))
-            }
-            Listen::Unix(path) => {
-                remove_stale_socket(path).map_err(failed)?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                let file = SocketFile(path.clone());
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Listener::Unix(listener, file))
-            }
-        }
-    }
-
-    fn url(&self) -> Listen {
-        match self {
-            Listener::Tcp(listener) => match listener.local_addr() {
-                Ok(address) => Listen::Tcp(address),
-                Err(_) => Listen::Tcp(([127, 0, 0, 1], 0).into()),
-            },
-            Listener::Unix(_, file) => Listen::Unix(file.0.clone()),
-        }
-    }
-
-    async fn serve(self, routes: Routes, mut stop: watch::Receiver<bool>) -> Result<(), ServeError> {
-        let server = tonic::transport::Server::builder()
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20)
-            .add_routes(routes);
-        let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
-        match self {
-            Listener::Tcp(listener) => {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let incoming = incoming.map(|connection| connection.map(Lenient::new));
-                server.serve_with_incoming_shutdown(incoming, stopped).await?;
-            }
-            Listener::Unix(listener, _file) => {
-                let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
-                let incoming = incoming.map(|connection| connection.map(Lenient::new));
-                server.serve_with_incoming_shutdown(incoming, stopped).await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A socket nobody listens on was left by a crash; anything else under that name is not ours to remove.
-fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) => Err(error),
-        },
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket has this name")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+async fn serve_on(
+    listener: Listener,
+    routes: Routes,
+    limit: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), ServeError> {
+    let server = tonic::transport::Server::builder()
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .max_concurrent_streams(MAX_STREAMS)
+        .add_routes(routes);
+    let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
+    Ok(server.serve_with_incoming_shutdown(listener.incoming(limit)?, stopped).await?)
 }
 
 async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
@@ -242,6 +184,17 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
             if let Err(refusal) = writer.write(Write::Revoke { id }).await {
                 tracing::debug!("lease {id:x} was not revoked: {refusal}");
             }
+        }
+    }
+}
+
+async fn sync_acknowledged(acknowledged: Arc<Acknowledged>) {
+    let mut interval = tokio::time::interval(SYNC_INTERVAL);
+    loop {
+        interval.tick().await;
+        let acknowledged = acknowledged.clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || acknowledged.sync()).await {
+            tracing::debug!("the note of acknowledged commits was not synced: {error}");
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The store as it was after one commit: what every reader works on.
 
+use super::auth::AuthState;
 use super::batch::{LEASES, State, lease_keys};
 use super::directory::{self, Identity};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
+use super::limits::{Allowance, READ_WORK, Work};
 use super::range;
 use super::refusal::Refusal;
 use super::txn;
@@ -23,6 +25,7 @@ pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
 pub struct Snapshot {
     pub state: State,
     pub identity: Identity,
+    pub auth: Arc<AuthState>,
     pub index: Index,
     pub history: History,
     transaction: ReadTransaction,
@@ -35,12 +38,14 @@ impl Snapshot {
         database: &Arc<Database>,
         identity: Identity,
         state: State,
+        auth: Arc<AuthState>,
         index: Index,
     ) -> Result<Snapshot, Fault> {
         let transaction = database.begin_read()?;
         Ok(Snapshot {
             state,
             identity,
+            auth,
             index,
             history: transaction.open_table(HISTORY)?,
             transaction,
@@ -48,8 +53,9 @@ impl Snapshot {
         })
     }
 
-    pub fn view(&self) -> View<'_, History> {
+    pub fn view<'t>(&'t self, work: &'t Work) -> View<'t, History> {
         View {
+            work,
             index: &self.index,
             history: &self.history,
             revision: self.state.revision,
@@ -57,13 +63,21 @@ impl Snapshot {
         }
     }
 
-    pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
-        range::range(&self.view(), request)
+    pub fn range(
+        &self,
+        request: &RangeRequest,
+        allowance: &mut Allowance,
+    ) -> Result<Result<RangeResponse, Refusal>, Fault> {
+        range::range(&self.view(&Work::new(READ_WORK)), request, allowance)
     }
 
     /// A transaction that writes nothing.
-    pub fn txn(&self, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
-        txn::read(&self.view(), request)
+    pub fn txn(
+        &self,
+        request: &TxnRequest,
+        allowance: &mut Allowance,
+    ) -> Result<Result<TxnResponse, Refusal>, Fault> {
+        txn::read(&self.view(&Work::new(READ_WORK)), request, allowance)
     }
 
     pub fn leases(&self) -> Result<Vec<(i64, i64)>, Fault> {
@@ -78,9 +92,16 @@ impl Snapshot {
         lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id)
     }
 
+    /// About how large a copy of this state is.
+    pub fn copy_bytes(&self) -> u64 {
+        // Pages are not quite full, and a few are needed for the trees above them.
+        let in_use = self.state.in_use.max(0) as u64;
+        in_use + in_use / 3 + (1 << 20)
+    }
+
     /// Writes this state as a compact database of its own, durable when this returns.
     pub fn copy_to(&self, file: File) -> Result<DataFile, Fault> {
-        let data = DataFile::trusted(file);
+        let data = DataFile::trusted(file, None);
         let database = directory::builder().create_with_backend(data.clone())?;
         copy_table(&database, HISTORY, &self.history)?;
         copy_table(&database, LEASES, &self.transaction.open_table(LEASES)?)?;
@@ -88,6 +109,7 @@ impl Snapshot {
         let transaction = database.begin_write()?;
         directory::write_identity(&transaction, self.identity)?;
         directory::write_state(&transaction, self.state)?;
+        directory::write_auth(&transaction, &self.auth)?;
         transaction.commit()?;
         drop(database);
         data.file().sync_all()?;

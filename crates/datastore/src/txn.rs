@@ -2,17 +2,19 @@
 
 use super::batch::Batch;
 use super::fault::Fault;
+use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, WRITE_WORK};
 use super::range;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::view::{HistoryTable, View};
+use bytes::Bytes;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::response_op::Response;
 use tortie_etcd_proto::etcdserverpb::{
-    Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+    Compare, RangeRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
 };
 
 /// Which branch each transaction takes, decided before anything changes.
@@ -25,13 +27,23 @@ struct Path<'r> {
 
 /// A transaction that may write.
 pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
+    batch.work.set(WRITE_WORK);
     let path = choose(&batch.view(), request)?;
+    if let Err(refusal) = batch.view().check_work() {
+        return Ok(Err(refusal));
+    }
     if let Err(refusal) = check_puts(batch, &path)? {
         return Ok(Err(refusal));
     }
     if let Err(refusal) = check_ranges(&batch.view(), &path) {
         return Ok(Err(refusal));
     }
+    let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+    measure(&batch.view(), &path, &mut allowance)?;
+    if let Err(refusal) = batch.view().check_work().and(allowance.check()) {
+        return Ok(Err(refusal));
+    }
+    batch.work.set(usize::MAX);
     let mut response = apply(batch, &path)?;
     response.header = batch.header();
     Ok(Ok(response))
@@ -41,12 +53,17 @@ pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnRespon
 pub fn read<H: HistoryTable>(
     view: &View<H>,
     request: &TxnRequest,
+    allowance: &mut Allowance,
 ) -> Result<Result<TxnResponse, Refusal>, Fault> {
     let path = choose(view, request)?;
     if let Err(refusal) = check_ranges(view, &path) {
         return Ok(Err(refusal));
     }
-    let mut response = answer(view, &path)?;
+    let mut response = answer(view, &path, allowance)?;
+    // An operation that went beyond the limits has no answer, but those after it were still counted.
+    if let Err(refusal) = view.check_work().and(allowance.check()) {
+        return Ok(Err(refusal));
+    }
     response.header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
     Ok(Ok(response))
 }
@@ -154,6 +171,34 @@ fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refu
     Ok(())
 }
 
+/// What the answer takes in memory, on the state before the transaction; what it puts itself is small.
+fn measure<H: HistoryTable>(view: &View<H>, path: &Path, allowance: &mut Allowance) -> Result<(), Fault> {
+    let mut nested = path.nested.iter();
+    for op in path.ops {
+        let one = |key: &Bytes, range_end: &Bytes| RangeRequest {
+            key: key.clone(),
+            range_end: range_end.clone(),
+            ..Default::default()
+        };
+        match &op.request {
+            Some(Request::RequestRange(request)) => range::measure(view, request, allowance)?,
+            Some(Request::RequestDeleteRange(delete)) if delete.prev_kv => {
+                range::measure(view, &one(&delete.key, &delete.range_end), allowance)?;
+            }
+            Some(Request::RequestPut(put)) if put.prev_kv => {
+                range::measure(view, &one(&put.key, &Bytes::new()), allowance)?;
+            }
+            Some(Request::RequestTxn(_)) => {
+                if let Some(inner) = nested.next() {
+                    measure(view, inner, allowance)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
     let mut nested = path.nested.iter();
     let mut responses = Vec::with_capacity(path.ops.len());
@@ -175,16 +220,23 @@ fn apply(batch: &mut Batch, path: &Path) -> Result<TxnResponse, Fault> {
     Ok(branch(path.succeeded, responses))
 }
 
-fn answer<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<TxnResponse, Fault> {
+fn answer<H: HistoryTable>(
+    view: &View<H>,
+    path: &Path,
+    allowance: &mut Allowance,
+) -> Result<TxnResponse, Fault> {
     let mut nested = path.nested.iter();
     let mut responses = Vec::with_capacity(path.ops.len());
     for op in path.ops {
+        if allowance.is_hopeless() {
+            break;
+        }
         let response = match &op.request {
             Some(Request::RequestRange(request)) => {
-                range::range(view, request)?.ok().map(Response::ResponseRange)
+                range::range(view, request, allowance)?.ok().map(Response::ResponseRange)
             }
             Some(Request::RequestTxn(_)) => match nested.next() {
-                Some(inner) => Some(Response::ResponseTxn(answer(view, inner)?)),
+                Some(inner) => Some(Response::ResponseTxn(answer(view, inner, allowance)?)),
                 None => None,
             },
             _ => None,

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::index::Index;
+use super::limits::Work;
 use super::reader::Reader;
 use super::record::Version;
 use super::refusal::Refusal;
@@ -22,6 +23,8 @@ pub struct View<'t, H> {
     pub history: &'t H,
     pub revision: i64,
     pub compacted: i64,
+    /// Versions that may still be looked at; at zero every visit ends early.
+    pub work: &'t Work,
 }
 
 impl<H: HistoryTable> View<'_, H> {
@@ -35,12 +38,17 @@ impl<H: HistoryTable> View<'_, H> {
         }
     }
 
+    /// Whether everything was visited that should be.
+    pub fn check_work(&self) -> Result<(), Refusal> {
+        if self.work.get() == 0 { Err(Refusal::TOO_MUCH_WORK) } else { Ok(()) }
+    }
+
     /// Visits the live keys of `span` as they stood at `revision`, in order of key.
     pub fn visit<F>(&self, span: &Span, revision: i64, mut visitor: F) -> Result<(), Fault>
     where
         F: FnMut(&[u8], &Version) -> ControlFlow<()>,
     {
-        let mut reader = Reader::new(self.history);
+        let mut reader = Reader::new(self.history, self.work);
         if let Span::Key(key) = span {
             if let Some(newest) = self.index.get(key) {
                 let _ = reader.visit(key, newest, revision, &mut visitor)?;

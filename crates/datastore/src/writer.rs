@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tonic::Status;
 
 /// Requests waiting for the writer; more than this many and their senders wait too.
 const QUEUE: usize = 4096;
@@ -34,7 +35,7 @@ enum Task {
         reply: Reply<Answer>,
     },
     Defragment {
-        reply: Reply<()>,
+        reply: oneshot::Sender<Result<(), Status>>,
     },
     Size {
         reply: Reply<u64>,
@@ -66,8 +67,10 @@ impl Writer {
         self.ask(|reply| Task::CompactPhysically { revision, reply }).await
     }
 
-    pub async fn defragment(&self) -> Result<(), Refusal> {
-        self.ask(|reply| Task::Defragment { reply }).await
+    pub async fn defragment(&self) -> Result<(), Status> {
+        let (reply, answer) = oneshot::channel();
+        self.tasks.send(Task::Defragment { reply }).await.map_err(|_| Refusal::STOPPED)?;
+        answer.await.unwrap_or(Err(Refusal::STORAGE_FAILED.into()))
     }
 
     pub async fn size(&self) -> Result<u64, Refusal> {
@@ -148,8 +151,11 @@ impl WriterLoop {
         for task in others {
             match task {
                 Task::Defragment { reply } => {
-                    self.core.defragment()?;
-                    let _ = reply.send(Ok(()));
+                    let outcome = self.core.defragment()?.map_err(|fault| {
+                        tracing::warn!("the store was not defragmented: {fault}");
+                        fault.into_status("the store was not defragmented")
+                    });
+                    let _ = reply.send(outcome);
                 }
                 Task::Size { reply } => {
                     let _ = reply.send(Ok(self.core.size()?));

@@ -84,20 +84,29 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
     let both = ["/b", "/c"].map(|key| RequestOp { request: Some(Request::RequestPut(put(key, 700_000))) });
     kv.txn(TxnRequest { success: both.into(), ..Default::default() }).await.unwrap();
 
+    // One revision whose events, with what stood there before, are larger than a response should be.
+    let all = DeleteRangeRequest { key: "/".into(), range_end: "0".into(), ..Default::default() };
+    kv.delete_range(all).await.unwrap();
+
+    let create = WatchCreateRequest { prev_kv: true, ..everything(1) };
     let mut watch =
-        Watch::open(channel.clone(), WatchCreateRequest { fragment: true, ..everything(1) }).await;
-    let mut keys = Vec::new();
-    let mut fragments = Vec::new();
-    while keys.len() < 3 {
+        Watch::open(channel.clone(), WatchCreateRequest { fragment: true, ..create.clone() }).await;
+    let (mut keys, mut fragments) = (Vec::new(), Vec::new());
+    while keys.len() < 6 {
         let response = watch.next().await;
         fragments.push(response.fragment);
         keys.extend(response.events.into_iter().map(|event| event.kv.unwrap().key));
     }
-    assert_eq!(keys, ["/a", "/b", "/c"]);
-    assert_eq!(fragments, [true, false]);
+    assert_eq!(keys, ["/a", "/b", "/c", "/a", "/b", "/c"]);
+    assert_eq!(fragments.iter().filter(|fragment| **fragment).count(), 1);
+    assert_eq!(fragments.last(), Some(&false));
 
-    let whole = Watch::open(channel, everything(1)).await.next().await;
-    assert_eq!((whole.fragment, whole.events.len()), (false, 3));
+    let mut whole = Watch::open(channel, create).await;
+    let mut last = whole.next().await;
+    while last.events[0].kv.as_ref().unwrap().mod_revision < 4 {
+        last = whole.next().await;
+    }
+    assert_eq!((last.fragment, last.events.len()), (false, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// `tortie datastore` as a process; killed (with SIGKILL) when dropped.
 #[derive(Debug)]
 pub struct Datastore {
-    _process: Process,
+    process: Process,
     /// Where it listens, in the order in which it was asked to.
     pub endpoints: Vec<String>,
 }
@@ -26,11 +26,17 @@ impl Datastore {
             command.args(["--listen", address]);
         }
         let (process, line) = Process::until_first_line(&mut command);
-        let is_endpoint = |word: &&str| word.starts_with("http://") || word.starts_with("unix://");
+        let is_endpoint =
+            |word: &&str| ["http://", "https://", "unix://"].iter().any(|scheme| word.starts_with(scheme));
         let words = line.split_whitespace().map(|word| word.trim_end_matches(','));
         let endpoints: Vec<String> = words.filter(is_endpoint).map(str::to_owned).collect();
         assert_eq!(endpoints.len(), listen.len(), "no ready line but {line:?}");
-        Datastore { _process: process, endpoints }
+        Datastore { process, endpoints }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// The first endpoint on TCP.

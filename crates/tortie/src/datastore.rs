@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server};
+use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server, TlsFiles};
 use tortie_store::Config;
 
 /// Run the embedded store, which speaks the etcd v3 protocol, for this machine.
@@ -14,9 +14,22 @@ pub struct DatastoreArgs {
     /// Directory of the database; made when missing.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/tortie/datastore")]
     data_dir: PathBuf,
-    /// Where clients connect: http://127.0.0.1:2379 or unix:///path. May be given several times.
+    /// Where clients connect: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379. May be given several
+    /// times.
     #[arg(long, value_name = "URL", default_value = "unix:///run/tortie/datastore.sock")]
     listen: Vec<Listen>,
+    /// Certificate of the server for https:// addresses, in PEM; read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert_file: Option<PathBuf>,
+    /// Key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    key_file: Option<PathBuf>,
+    /// Clients must show a certificate signed by this authority, in PEM.
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    trusted_ca_file: Option<PathBuf>,
+    /// Let other machines connect over http://, unencrypted.
+    #[arg(long)]
+    allow_plaintext: bool,
     /// Size on disk above which only reads, deletes and compaction are served.
     #[arg(long, value_name = "BYTES", default_value_t = Options::DEFAULT_QUOTA_BYTES)]
     quota_bytes: u64,
@@ -44,6 +57,10 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut options = Options::new(args.data_dir, args.listen);
     options.quota_bytes = args.quota_bytes;
+    options.allow_plaintext = args.allow_plaintext;
+    if let (Some(certificate), Some(key)) = (args.cert_file, args.key_file) {
+        options.tls = Some(TlsFiles { certificate, key, client_ca: args.trusted_ca_file });
+    }
     options.auto_compaction = match args.keep_history {
         0 => AutoCompaction::Off,
         seconds => AutoCompaction::Age(Duration::from_secs(seconds)),

@@ -268,3 +268,245 @@ fn it_works_over_the_socket_too() {
     assert_eq!(etcdctl.run(&["get", "k"]), "k\nv\n");
     assert!(etcdctl.run(&["endpoint", "status"]).starts_with("unix://"));
 }
+
+/// An authority and what it has signed, as files.
+struct Certificates {
+    dir: TempDir,
+    ca: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Certificates {
+    fn new() -> Certificates {
+        let dir = TempDir::new().unwrap();
+        let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = parameters.self_signed(&key).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
+        Certificates { dir, ca: rcgen::Issuer::new(parameters, key) }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `NAME.pem` and `NAME.key`, put in place whole.
+    fn sign(&self, name: &str, common_name: &str, serial: u64) {
+        let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        parameters.serial_number = Some(serial.into());
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, common_name);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = parameters.signed_by(&key, &self.ca).unwrap();
+        for (ending, text) in [("key", key.serialize_pem()), ("pem", certificate.pem())] {
+            let (new, path) = (self.path("new"), self.path(&format!("{name}.{ending}")));
+            std::fs::write(&new, text).unwrap();
+            std::fs::rename(&new, path).unwrap();
+        }
+    }
+
+    fn server(&self) -> Vec<String> {
+        ["--cert-file", &self.path("server.pem"), "--key-file", &self.path("server.key")]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    fn client(&self, name: &str) -> Vec<String> {
+        let (pem, key) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        ["--cacert", &self.path("ca.pem"), "--cert", &pem, "--key", &key].map(str::to_owned).to_vec()
+    }
+}
+
+fn with<'a>(first: &'a [String], rest: &[&'a str]) -> Vec<&'a str> {
+    first.iter().map(String::as_str).chain(rest.iter().copied()).collect()
+}
+
+#[test]
+fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
+    let (dir, certificates, strangers) = (TempDir::new().unwrap(), Certificates::new(), Certificates::new());
+    certificates.sign("server", "server", 1);
+    certificates.sign("client", "client", 2);
+    strangers.sign("client", "client", 2);
+    let mut options = certificates.server();
+    options.extend(["--trusted-ca-file".to_owned(), certificates.path("ca.pem")]);
+    let server = Datastore::start(TORTIE, dir.path(), &["https://127.0.0.1:0"], &with(&options, &[]));
+    let etcdctl = Etcdctl { endpoint: server.endpoints[0].clone() };
+    let client = certificates.client("client");
+    assert_eq!(etcdctl.run(&with(&client, &["put", "k", "v"])), "OK\n");
+    assert_eq!(etcdctl.run(&with(&client, &["get", "k"])), "k\nv\n");
+
+    // Without a certificate, with one of somebody else, and without TLS.
+    let timeouts = ["--dial-timeout", "2s", "--command-timeout", "2s"];
+    let ca_only = [["--cacert", &certificates.path("ca.pem")].as_slice(), &timeouts].concat().join(" ");
+    let ca_only: Vec<String> = ca_only.split(' ').map(str::to_owned).collect();
+    etcdctl.fails(&with(&ca_only, &["get", "k"]));
+    let mut stranger = strangers.client("client");
+    stranger[1] = certificates.path("ca.pem");
+    stranger.extend(timeouts.map(str::to_owned));
+    etcdctl.fails(&with(&stranger, &["get", "k"]));
+    let plain = Etcdctl { endpoint: etcdctl.endpoint.replace("https", "http") };
+    plain.fails(&["--dial-timeout", "2s", "--command-timeout", "2s", "get", "k"]);
+
+    // A renewed certificate is used by the next connection; one that cannot be read changes nothing.
+    let serial = || {
+        let address = etcdctl.endpoint.strip_prefix("https://").unwrap();
+        let output = Command::new("openssl")
+            .args(["s_client", "-connect", address, "-alpn", "h2", "-cert", &client[3], "-key", &client[5]])
+            .stdin(Stdio::null())
+            .output()
+            .expect("openssl is needed");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let pem = &text[text.find("-----BEGIN").unwrap()..];
+        std::fs::write(certificates.path("seen.pem"), pem).unwrap();
+        let output = Command::new("openssl")
+            .args(["x509", "-noout", "-serial", "-in", &certificates.path("seen.pem")])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(serial(), "serial=01");
+    certificates.sign("server", "server", 9);
+    assert_eq!(serial(), "serial=09");
+    std::fs::write(certificates.path("server.pem"), "no certificate").unwrap();
+    assert_eq!(serial(), "serial=09");
+    assert_eq!(etcdctl.run(&with(&client, &["get", "k"])), "k\nv\n");
+}
+
+#[test]
+fn other_machines_are_served_in_plaintext_only_when_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let refused = |options: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tortie"))
+            .args(["datastore", "--data-dir"])
+            .arg(dir.path())
+            .args(options)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = refused(&["--listen", "http://0.0.0.0:0"]);
+    assert!(error.contains("use https:// with a certificate, or --allow-plaintext"), "{error}");
+    let error = refused(&["--listen", "https://127.0.0.1:0"]);
+    assert!(error.contains("TLS needs --cert-file and --key-file"), "{error}");
+    std::fs::write(dir.path().join("bad.pem"), "nothing").unwrap();
+    let bad = dir.path().join("bad.pem").to_str().unwrap().to_owned();
+    let data = dir.path().join("data").to_str().unwrap().to_owned();
+    let error = refused(&[
+        "--data-dir",
+        &data,
+        "--listen",
+        "https://127.0.0.1:0",
+        "--cert-file",
+        &bad,
+        "--key-file",
+        &bad,
+    ]);
+    assert!(error.contains("bad.pem"), "{error}");
+    let data = dir.path().join("other");
+    let server = Datastore::start(TORTIE, &data, &["http://0.0.0.0:0"], &["--allow-plaintext"]);
+    assert_eq!(Etcdctl { endpoint: server.url().to_owned() }.run(&["put", "k", "v"]), "OK\n");
+}
+
+/// Seconds of processor time that a process has used.
+fn processor_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+#[test]
+fn without_descriptors_it_waits_instead_of_spinning() {
+    let dir = TempDir::new().unwrap();
+    let (server, etcdctl) = store(dir.path());
+    etcdctl.run(&["put", "k", "v"]);
+    let mut watch = Running::start(etcdctl.command(&["watch", "k", "--rev", "2"]));
+    assert_eq!(watch.lines(3), ["PUT", "k", "v"]);
+    // As few descriptors as it has open now: the next connection cannot be accepted.
+    let pid = server.id();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let limit = |soft: usize| {
+        let nofile = format!("--nofile={soft}:4096");
+        let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &nofile]).status().unwrap();
+        assert!(status.success());
+    };
+    limit(open);
+    let address = server.url().strip_prefix("http://").unwrap();
+    let waiting: Vec<_> = (0..50).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    let before = processor_seconds(pid);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let used = processor_seconds(pid) - before;
+    assert!(used < 1.0, "{used} s of processor time in 3 s of waiting for descriptors");
+    limit(1024);
+    drop(waiting);
+    assert_eq!(etcdctl.run(&["put", "k", "again"]), "OK\n");
+    assert_eq!(watch.lines(3), ["PUT", "k", "again"]);
+}
+
+#[test]
+fn users_may_do_what_their_roles_say() {
+    let (dir, certificates) = (TempDir::new().unwrap(), Certificates::new());
+    certificates.sign("server", "server", 1);
+    certificates.sign("client", "reader", 2);
+    let mut options = certificates.server();
+    options.extend(["--trusted-ca-file".to_owned(), certificates.path("ca.pem")]);
+    let listen = ["http://127.0.0.1:0", "https://127.0.0.1:0"];
+    let server = Datastore::start(TORTIE, dir.path(), &listen, &with(&options, &[]));
+    let etcdctl = Etcdctl { endpoint: server.url().to_owned() };
+    assert!(etcdctl.fails(&["auth", "enable", "--user", "root:pw"]).contains("root user does not exist"));
+    etcdctl.run(&["user", "add", "root:pw"]);
+    assert!(etcdctl.fails(&["user", "add", "root:pw"]).contains("user name already exists"));
+    etcdctl.run(&["user", "grant-role", "root", "root"]);
+    etcdctl.run(&["role", "add", "half"]);
+    etcdctl.run(&["role", "grant-permission", "half", "read", "--prefix=true", "/calico/"]);
+    etcdctl.run(&["role", "grant-permission", "half", "readwrite", "/mine"]);
+    etcdctl.run(&["user", "add", "reader:secret"]);
+    etcdctl.run(&["user", "grant-role", "reader", "half"]);
+    etcdctl.run(&["put", "/calico/a", "1"]);
+    assert_eq!(etcdctl.run(&["auth", "enable"]), "Authentication Enabled\n");
+
+    let as_user = |user: &'static str, args: &[&'static str]| [&["--user", user], args].concat();
+    assert!(etcdctl.fails(&["get", "/calico/a"]).contains("user name is empty"));
+    assert!(etcdctl.fails(&as_user("reader:wrong", &["get", "/calico/a"])).contains("authentication failed"));
+    assert!(etcdctl.fails(&as_user("nobody:pw", &["get", "/calico/a"])).contains("authentication failed"));
+    let reader = |args: &[&'static str]| etcdctl.run(&as_user("reader:secret", args));
+    let denied = |args: &[&'static str]| {
+        let error = etcdctl.fails(&as_user("reader:secret", args));
+        assert!(error.contains("permission denied"), "{args:?}: {error}");
+    };
+    assert_eq!(reader(&["get", "/calico/", "--prefix"]), "/calico/a\n1\n");
+    assert_eq!(reader(&["put", "/mine", "x"]), "OK\n");
+    assert_eq!(reader(&["del", "/mine"]), "1\n");
+    denied(&["put", "/calico/a", "2"]);
+    denied(&["del", "/calico/a"]);
+    denied(&["get", "/", "--prefix"]);
+    denied(&["get", "/other"]);
+    denied(&["user", "list"]);
+    denied(&["defrag"]);
+    denied(&["auth", "disable"]);
+    denied(&["snapshot", "save", "/tmp/never-written.db"]);
+    let mut watch = etcdctl.command(&as_user("reader:secret", &["watch", "/other"]));
+    let output = watch.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("permission denied"), "{output:?}");
+    assert!(reader(&["user", "get", "reader"]).contains("Roles: half"));
+
+    // The same user by certificate, without a password.
+    let tls = Etcdctl { endpoint: server.endpoints[1].clone() };
+    let client = certificates.client("client");
+    assert_eq!(tls.run(&with(&client, &["get", "/calico/a"])), "/calico/a\n1\n");
+    assert!(tls.fails(&with(&client, &["put", "/calico/a", "2"])).contains("permission denied"));
+
+    // Users survive a restart.
+    drop(server);
+    let server = start(dir.path(), &[]);
+    let etcdctl = Etcdctl { endpoint: server.url().to_owned() };
+    assert!(etcdctl.fails(&["get", "/calico/a"]).contains("user name is empty"));
+    assert!(etcdctl.run(&as_user("root:pw", &["user", "list"])).contains("reader"));
+    etcdctl.run(&as_user("root:pw", &["role", "revoke-permission", "half", "--prefix=true", "/calico/"]));
+    assert!(etcdctl.fails(&as_user("reader:secret", &["get", "/calico/a"])).contains("permission denied"));
+    etcdctl.run(&as_user("root:pw", &["user", "delete", "reader"]));
+    assert!(
+        etcdctl.fails(&as_user("root:pw", &["user", "delete", "root"])).contains("invalid auth management")
+    );
+    etcdctl.run(&as_user("root:pw", &["auth", "disable"]));
+    assert_eq!(etcdctl.run(&["get", "/calico/a"]), "/calico/a\n1\n");
+}

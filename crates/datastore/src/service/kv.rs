@@ -1,9 +1,12 @@
 //! Range, put, delete, transaction and compaction.
 
-use super::{Service, failed, unexpected};
+use super::{Gathered, Service, failed, unexpected};
 use crate::check;
 use crate::core::{Answer, Write};
+use crate::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES};
+use crate::refusal::Refusal;
 use prost::Message;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status};
 use tortie_etcd_proto::etcdserverpb::kv_server::Kv;
 use tortie_etcd_proto::etcdserverpb::{
@@ -11,24 +14,42 @@ use tortie_etcd_proto::etcdserverpb::{
     RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
+impl Service {
+    /// The writer cannot wait for memory, so a write that answers with many keys has its part before it begins.
+    async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+        match lists {
+            true => Ok(Some(self.answers.wait_for(MAX_WRITE_ANSWER_BYTES).await?)),
+            false => Ok(None),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Kv for Service {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::range(&request)?;
-        let outcome = match request.range_end.is_empty() {
+        caller.check_range(&request)?;
+        let mut gathered = match request.range_end.is_empty() {
             // One key: cheaper to look up than to hand to another thread.
-            true => self.latest.get().range(&request).map_err(failed)?,
-            false => self.read(move |snapshot| snapshot.range(&request)).await?,
+            true => {
+                let mut allowance = Allowance::new(MAX_ANSWER_BYTES);
+                let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
+                let (permit, _) = self.answers.at_once();
+                Gathered { answer, share: AnswerBudget::shrink(permit, allowance.used()) }
+            }
+            false => self.gather(move |snapshot, allowance| snapshot.range(&request, allowance)).await?,
         };
-        let mut response = outcome?;
-        self.complete(&mut response.header);
-        Ok(Response::new(response))
+        self.complete(&mut gathered.answer.header);
+        Ok(gathered.into_response())
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::put(&request)?;
+        caller.check_put(&request)?;
         check::size(request.encoded_len())?;
         match self.writer.write(Write::Put(request)).await? {
             Answer::Put(mut response) => {
@@ -43,38 +64,49 @@ impl Kv for Service {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::delete(&request)?;
+        caller.check_delete(&request)?;
         check::size(request.encoded_len())?;
+        let permit = self.permit_for(request.prev_kv && !request.range_end.is_empty()).await?;
         match self.writer.write(Write::Delete(request)).await? {
-            Answer::Delete(mut response) => {
-                self.complete(&mut response.header);
-                Ok(Response::new(response))
+            Answer::Delete(mut answer) => {
+                self.complete(&mut answer.header);
+                let size = answer.encoded_len();
+                Ok(Gathered { answer, share: AnswerBudget::shrink(permit, size) }.into_response())
             }
             other => Err(unexpected(other)),
         }
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
         check::txn(&request)?;
-        let mut response = if check::is_read_only(&request) {
-            self.read(move |snapshot| snapshot.txn(&request)).await??
+        caller.check_txn(&request)?;
+        let mut gathered = if check::is_read_only(&request) {
+            self.gather(move |snapshot, allowance| snapshot.txn(&request, allowance)).await?
         } else {
             check::size(request.encoded_len())?;
+            let permit = self.permit_for(check::lists(&request)).await?;
             match self.writer.write(Write::Txn(request)).await? {
-                Answer::Txn(response) => response,
+                Answer::Txn(answer) => {
+                    let size = answer.encoded_len();
+                    Gathered { answer, share: AnswerBudget::shrink(permit, size) }
+                }
                 other => return Err(unexpected(other)),
             }
         };
-        self.complete(&mut response.header);
-        Ok(Response::new(response))
+        self.complete(&mut gathered.answer.header);
+        Ok(gathered.into_response())
     }
 
     async fn compact(
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
+        self.caller(&request)?;
         let CompactionRequest { revision, physical } = request.into_inner();
         let answer = match physical {
             true => self.writer.compact_physically(revision).await?,

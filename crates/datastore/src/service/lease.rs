@@ -1,9 +1,12 @@
 //! Leases.
 
+use super::auth::Caller;
 use super::{Service, unexpected};
+use crate::auth::Access;
 use crate::core::{Answer, Write};
 use crate::lessor::{MAX_TTL, MIN_TTL};
 use crate::refusal::Refusal;
+use crate::span::Span;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use std::pin::Pin;
@@ -16,6 +19,19 @@ use tortie_etcd_proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 
+impl Service {
+    /// Whoever ends a lease deletes its keys, and whoever lists them reads them.
+    async fn check_lease_keys(&self, caller: &Caller, access: Access, id: i64) -> Result<(), Status> {
+        if caller.check_root().is_ok() {
+            return Ok(());
+        }
+        for key in self.read(move |snapshot| snapshot.lease_keys(id)).await? {
+            caller.check(access, &Span::Key(key.into()))?;
+        }
+        Ok(())
+    }
+}
+
 #[tonic::async_trait]
 impl Lease for Service {
     type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
@@ -24,6 +40,7 @@ impl Lease for Service {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
+        self.caller(&request)?;
         let LeaseGrantRequest { ttl, id } = request.into_inner();
         if ttl > MAX_TTL {
             return Err(Refusal::LEASE_TTL_TOO_LARGE.into());
@@ -48,7 +65,9 @@ impl Lease for Service {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let caller = self.caller(&request)?;
         let id = request.into_inner().id;
+        self.check_lease_keys(&caller, Access::Write, id).await?;
         match self.writer.write(Write::Revoke { id }).await? {
             Answer::Done { revision } => {
                 Ok(Response::new(LeaseRevokeResponse { header: self.header(revision) }))
@@ -61,6 +80,7 @@ impl Lease for Service {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        self.caller(&request)?;
         let service = self.clone();
         let mut stop = self.stop.clone();
         let answers = request.into_inner().map(move |request| {
@@ -77,7 +97,11 @@ impl Lease for Service {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let caller = self.caller(&request)?;
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        if keys {
+            self.check_lease_keys(&caller, Access::Read, id).await?;
+        }
         let Some(time) = self.lessor.time_to_live(id, Instant::now()) else {
             let header = self.current_header();
             return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
@@ -97,8 +121,9 @@ impl Lease for Service {
 
     async fn lease_leases(
         &self,
-        _request: Request<LeaseLeasesRequest>,
+        request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        self.caller(&request)?;
         let leases = self.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: self.current_header(), leases }))
     }

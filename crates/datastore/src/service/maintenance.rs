@@ -1,10 +1,12 @@
-//! Status, alarms, defragmentation, hashes and snapshots; and the two services of which little is needed here.
+//! Status, alarms, defragmentation, hashes and snapshots; and the list of members, which is short.
 
 use super::{Service, failed, unexpected};
 use crate::core::{Answer, Write};
 use crate::directory;
 use crate::fault::Fault;
+use crate::limits::{READ_WORK, Work};
 use crate::refusal::Refusal;
+use crate::room;
 use crate::snapshot::Snapshot;
 use crate::watch::TERM;
 use bytes::Bytes;
@@ -12,20 +14,20 @@ use futures::Stream;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::pin::Pin;
 use tonic::{Request, Response, Status};
 use tortie_etcd_proto::etcdserverpb::alarm_request::AlarmAction;
-use tortie_etcd_proto::etcdserverpb::auth_server::Auth;
 use tortie_etcd_proto::etcdserverpb::cluster_server::Cluster;
 use tortie_etcd_proto::etcdserverpb::maintenance_server::Maintenance;
 use tortie_etcd_proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, AuthenticateRequest, AuthenticateResponse,
-    DefragmentRequest, DefragmentResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, Member,
-    MemberListRequest, MemberListResponse, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
+    HashKvRequest, HashKvResponse, HashRequest, HashResponse, Member, MemberListRequest, MemberListResponse,
+    SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
 };
 
 /// The etcd version whose behaviour is followed; clients look at it.
-const VERSION: &str = "3.4.23";
+const VERSION: &str = "3.5.21";
 const SNAPSHOT_PIECE: u64 = 64 * 1024;
 
 #[tonic::async_trait]
@@ -33,7 +35,11 @@ impl Maintenance for Service {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
+        if request.action() != AlarmAction::Get {
+            caller.check_root()?;
+        }
         let (revision, raised) = match (request.action(), request.alarm()) {
             (AlarmAction::Get, kind) => {
                 let state = self.latest.get().state;
@@ -74,23 +80,26 @@ impl Maintenance for Service {
 
     async fn defragment(
         &self,
-        _request: Request<DefragmentRequest>,
+        request: Request<DefragmentRequest>,
     ) -> Result<Response<DefragmentResponse>, Status> {
+        self.caller(&request)?.check_root()?;
         self.writer.defragment().await?;
         Ok(Response::new(DefragmentResponse { header: self.current_header() }))
     }
 
-    async fn hash(&self, _request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+    async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        self.caller(&request)?.check_root()?;
         let hash = self.read(|snapshot| hash(snapshot, snapshot.state.revision)).await?;
         Ok(Response::new(HashResponse { header: self.current_header(), hash }))
     }
 
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+        self.caller(&request)?.check_root()?;
         let wanted = request.into_inner().revision;
         let (revision, compact_revision, hash) = self
             .read(move |snapshot| {
                 let state = snapshot.state;
-                Ok(match snapshot.view().resolve(wanted) {
+                Ok(match snapshot.view(&Work::new(READ_WORK)).resolve(wanted) {
                     Ok(at) => Ok((state.revision, state.compacted, hash(snapshot, at)?)),
                     Err(refusal) => Err(refusal),
                 })
@@ -101,23 +110,18 @@ impl Maintenance for Service {
 
     async fn snapshot(
         &self,
-        _request: Request<SnapshotRequest>,
+        request: Request<SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let dir = self.dir.clone();
+        self.caller(&request)?.check_root()?;
+        let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let header = self.current_header();
-        let copy = self
-            .read(move |snapshot| {
-                let dir = dir.unwrap_or_else(std::env::temp_dir);
-                let (path, file) = directory::temporary(&dir)?;
-                let copied = snapshot.copy_to(file);
-                // Only the open file is needed; a crash must not leave it behind.
-                std::fs::remove_file(&path)?;
-                let file = copied?.file().try_clone()?;
-                let len = file.metadata()?.len();
-                let checksum = directory::checksum(&file, len)?;
-                Ok(Copy { file, len, checksum, sent: 0 })
-            })
-            .await?;
+        let latest = self.latest.clone();
+        let copied = tokio::task::spawn_blocking(move || copy(&latest.get(), &dir)).await;
+        let copied = copied.map_err(|_| Status::from(Refusal::STORAGE_FAILED))?;
+        let copy = copied.map_err(|fault| {
+            tracing::warn!("no snapshot was made: {fault}");
+            fault.into_status("no snapshot was made")
+        })?;
         let total = copy.len + directory::CHECKSUM_BYTES;
         let pieces = futures::stream::try_unfold(copy, move |copy| async move {
             let read = tokio::task::spawn_blocking(move || copy.next()).await;
@@ -131,6 +135,19 @@ impl Maintenance for Service {
         });
         Ok(Response::new(Box::pin(pieces)))
     }
+}
+
+/// Copies the database to a file without a name: a crash must not leave it behind.
+fn copy(snapshot: &Snapshot, dir: &Path) -> Result<Copy, Fault> {
+    // Those who write meanwhile must not find the disk full.
+    room::check(dir, snapshot.copy_bytes() + room::MARGIN_BYTES)?;
+    let (path, file) = directory::temporary(dir)?;
+    let copied = snapshot.copy_to(file);
+    std::fs::remove_file(&path)?;
+    let file = copied?.file().try_clone()?;
+    let len = file.metadata()?.len();
+    let checksum = directory::checksum(&file, len)?;
+    Ok(Copy { file, len, checksum, sent: 0 })
 }
 
 /// A copy of the database on its way to a client, with its checksum at the end.
@@ -183,15 +200,5 @@ impl Cluster for Service {
             ..Default::default()
         };
         Ok(Response::new(MemberListResponse { header: self.current_header(), members: vec![member] }))
-    }
-}
-
-#[tonic::async_trait]
-impl Auth for Service {
-    async fn authenticate(
-        &self,
-        _request: Request<AuthenticateRequest>,
-    ) -> Result<Response<AuthenticateResponse>, Status> {
-        Err(Refusal::AUTH_NOT_ENABLED.into())
     }
 }

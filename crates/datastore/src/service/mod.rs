@@ -1,24 +1,29 @@
 //! The gRPC services: check the form of a request, hand it on, complete the answer's header.
 
+mod auth;
 mod kv;
 mod lease;
 mod maintenance;
+mod pace;
+mod response;
 mod watch;
-mod worded;
 
+use super::auth::Tokens;
 use super::core::Answer;
 use super::directory::Identity;
 use super::fault::Fault;
 use super::lessor::Lessor;
+use super::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, SMALL_ANSWER_BYTES, Share};
 use super::refusal::Refusal;
 use super::snapshot::{Latest, Snapshot};
 use super::watch::{Hub, TERM};
 use super::writer::Writer;
+use response::Finishing;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::watch as signal;
-use tonic::Status;
+use tokio::sync::{Semaphore, watch as signal};
 use tonic::service::Routes;
+use tonic::{Response, Status};
 use tortie_etcd_proto::etcdserverpb::ResponseHeader;
 use tortie_etcd_proto::etcdserverpb::auth_server::AuthServer;
 use tortie_etcd_proto::etcdserverpb::cluster_server::ClusterServer;
@@ -26,7 +31,6 @@ use tortie_etcd_proto::etcdserverpb::kv_server::KvServer;
 use tortie_etcd_proto::etcdserverpb::lease_server::LeaseServer;
 use tortie_etcd_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use watch::WatchServer;
-use worded::Worded;
 
 /// etcd takes this much more than the largest request, so that a slightly larger one is refused in its own words.
 const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
@@ -38,6 +42,10 @@ pub struct Service {
     pub latest: Arc<Latest>,
     pub lessor: Arc<Lessor>,
     pub hub: Arc<Hub>,
+    pub answers: AnswerBudget,
+    pub tokens: Arc<Tokens>,
+    /// Turns for hashing passwords.
+    pub hashing: Arc<Semaphore>,
     pub identity: Identity,
     pub dir: Option<PathBuf>,
     pub client_urls: Vec<String>,
@@ -51,13 +59,13 @@ impl Service {
         let limit = MAX_MESSAGE_BYTES;
         let mut routes = Routes::builder();
         routes
-            .add_service(Worded(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Worded(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Worded(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit)))
-            .add_service(Worded(
+            .add_service(Finishing(KvServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Finishing(LeaseServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Finishing(ClusterServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Finishing(
                 MaintenanceServer::from_arc(service.clone()).max_decoding_message_size(limit),
             ))
-            .add_service(Worded(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit)))
+            .add_service(Finishing(AuthServer::from_arc(service.clone()).max_decoding_message_size(limit)))
             .add_service(WatchServer::new(service));
         routes.routes()
     }
@@ -92,6 +100,53 @@ impl Service {
             Ok(result) => result.map_err(failed),
             Err(_) => Err(Refusal::STORAGE_FAILED.into()),
         }
+    }
+}
+
+/// What came of a read, and the memory it may keep until it has been sent.
+struct Gathered<T> {
+    answer: T,
+    share: Option<Share>,
+}
+
+impl Service {
+    /// Gathers an answer that may be large, within the memory that all answers share.
+    async fn gather<T, F>(&self, read: F) -> Result<Gathered<T>, Status>
+    where
+        T: Send + 'static,
+        F: Fn(&Snapshot, &mut Allowance) -> Result<Result<T, Refusal>, Fault> + Send + Sync + 'static,
+    {
+        let read = Arc::new(read);
+        // The same state each time: what is counted once fits the next time.
+        let snapshot = self.latest.get();
+        let (mut permit, mut limit) = self.answers.at_once();
+        loop {
+            let (reader, state) = (read.clone(), snapshot.clone());
+            let mut allowance = Allowance::new(limit.max(SMALL_ANSWER_BYTES));
+            let attempt = move || reader(&state, &mut allowance).map(|answer| (answer, allowance.used()));
+            let (answer, used) = match tokio::task::spawn_blocking(attempt).await {
+                Ok(result) => result.map_err(failed)?,
+                Err(_) => return Err(Refusal::STORAGE_FAILED.into()),
+            };
+            match answer {
+                Err(Refusal::ANSWER_TOO_LARGE) if used <= MAX_ANSWER_BYTES && used > limit => {
+                    drop(permit);
+                    permit = Some(self.answers.wait_for(used).await?);
+                    limit = used;
+                }
+                answer => return Ok(Gathered { answer: answer?, share: AnswerBudget::shrink(permit, used) }),
+            }
+        }
+    }
+}
+
+impl<T> Gathered<T> {
+    fn into_response(self) -> Response<T> {
+        let mut response = Response::new(self.answer);
+        if let Some(share) = self.share {
+            response.extensions_mut().insert(share);
+        }
+        response
     }
 }
 

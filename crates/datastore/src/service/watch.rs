@@ -2,17 +2,21 @@
 //! share the bytes of an event.
 
 use super::{MAX_MESSAGE_BYTES, Service};
-use crate::watch::{Frame, WatchCodec, serve};
-use futures::Stream;
+use crate::auth::Access;
+use crate::span::Span;
+use crate::watch::{WatchBody, serve};
 use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::pin::Pin;
+use std::future::ready;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codec::Codec;
 use tonic::codegen::{BoxFuture, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
-use tonic::{Request, Response, Status, Streaming};
-use tortie_etcd_proto::etcdserverpb::WatchRequest;
+use tonic::metadata::{GRPC_CONTENT_TYPE, MetadataMap};
+use tonic::server::NamedService;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+use tortie_etcd_proto::etcdserverpb::{WatchRequest, WatchResponse};
 use tower::Service as TowerService;
 
 #[derive(Clone)]
@@ -30,8 +34,8 @@ impl NamedService for WatchServer {
     const NAME: &'static str = "etcdserverpb.Watch";
 }
 
-impl TowerService<http::Request<tonic::body::Body>> for WatchServer {
-    type Response = http::Response<tonic::body::Body>;
+impl TowerService<http::Request<Body>> for WatchServer {
+    type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Self::Response, Infallible>;
 
@@ -39,30 +43,23 @@ impl TowerService<http::Request<tonic::body::Body>> for WatchServer {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         if request.uri().path() != "/etcdserverpb.Watch/Watch" {
             return Box::pin(ready(Ok(Status::unimplemented("").into_http())));
         }
-        let method = WatchMethod { service: self.service.clone() };
-        Box::pin(async move {
-            let codec = WatchCodec { identity: method.service.identity };
-            let mut grpc = Grpc::new(codec).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None);
-            Ok(grpc.streaming(method, request).await)
-        })
-    }
-}
-
-struct WatchMethod {
-    service: Arc<Service>,
-}
-
-impl StreamingService<WatchRequest> for WatchMethod {
-    type Response = Frame;
-    type ResponseStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
-    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
-
-    fn call(&mut self, request: Request<Streaming<WatchRequest>>) -> Self::Future {
-        let frames = serve(self.service.hub.clone(), request.into_inner(), self.service.stop.clone());
-        ready(Ok(Response::new(Box::pin(frames))))
+        let service = &self.service;
+        let metadata = MetadataMap::from_headers(request.headers().clone());
+        let caller = match service.identify(&metadata, request.extensions()) {
+            Ok(caller) => caller,
+            Err(refusal) => return Box::pin(ready(Ok(Status::from(refusal).into_http()))),
+        };
+        // The watch is as old as its stream: who loses a permission keeps what is open, as in etcd.
+        let may_watch = move |span: &Span| caller.check(Access::Read, span).is_ok();
+        let decoder = ProstCodec::<WatchResponse, WatchRequest>::default().decoder();
+        let inbound = Streaming::new_request(decoder, request.into_body(), None, Some(MAX_MESSAGE_BYTES));
+        let frames = serve(service.hub.clone(), inbound, may_watch, service.stop.clone());
+        let mut response = http::Response::new(Body::new(WatchBody::new(frames, service.identity)));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        Box::pin(ready(Ok(response)))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::change::Change;
 use crate::directory::Identity;
-use bytes::BufMut;
+use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use std::sync::Arc;
 
@@ -38,8 +38,7 @@ pub const TERM: u64 = 2;
 impl Frame {
     /// About how much memory it keeps alive.
     pub fn size(&self) -> usize {
-        let event = |change: &Arc<Change>| change.kv.key.len() + change.kv.value.len();
-        128 + self.events.iter().map(event).sum::<usize>()
+        128 + self.events.iter().map(|change| change.size()).sum::<usize>()
     }
 
     /// Splits a large response for a client that asked for fragments, along the events.
@@ -64,30 +63,56 @@ impl Frame {
         }
     }
 
-    pub fn encode(&self, identity: Identity, out: &mut impl BufMut) {
+    /// The encoded message up to its events.
+    pub fn head(&self, identity: Identity) -> BytesMut {
+        let mut out = BytesMut::with_capacity(64);
         let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
         let header_len = header
             .iter()
             .filter(|(_, value)| *value != 0)
             .map(|(_, v)| 1 + encoded_len_varint(*v))
             .sum::<usize>();
-        encode_key(field::HEADER, WireType::LengthDelimited, out);
-        encode_varint(header_len as u64, out);
+        encode_key(field::HEADER, WireType::LengthDelimited, &mut out);
+        encode_varint(header_len as u64, &mut out);
         for (tag, value) in header {
-            number(tag, value, out);
+            number(tag, value, &mut out);
         }
-        number(field::WATCH_ID, self.watch_id as u64, out);
-        number(field::CREATED, self.created.into(), out);
-        number(field::CANCELED, self.canceled.into(), out);
-        number(field::COMPACT_REVISION, self.compact_revision as u64, out);
+        number(field::WATCH_ID, self.watch_id as u64, &mut out);
+        number(field::CREATED, self.created.into(), &mut out);
+        number(field::CANCELED, self.canceled.into(), &mut out);
+        number(field::COMPACT_REVISION, self.compact_revision as u64, &mut out);
         if !self.cancel_reason.is_empty() {
-            bytes(field::CANCEL_REASON, self.cancel_reason.as_bytes(), out);
+            encode_key(field::CANCEL_REASON, WireType::LengthDelimited, &mut out);
+            encode_varint(self.cancel_reason.len() as u64, &mut out);
+            out.put_slice(self.cancel_reason.as_bytes());
         }
-        number(field::FRAGMENT, self.fragment.into(), out);
+        number(field::FRAGMENT, self.fragment.into(), &mut out);
+        out
+    }
+
+    /// How long the encoded events are.
+    pub fn events_len(&self) -> usize {
+        let event = |change: &Arc<Change>| {
+            let len = change.event(self.with_previous).len();
+            1 + encoded_len_varint(len as u64) + len
+        };
+        self.events.iter().map(event).sum()
+    }
+
+    pub fn encode_events(&self, out: &mut impl Sink) {
         for change in &self.events {
-            bytes(field::EVENTS, change.event(self.with_previous), out);
+            let event = change.event(self.with_previous);
+            encode_key(field::EVENTS, WireType::LengthDelimited, out.copied());
+            encode_varint(event.len() as u64, out.copied());
+            out.shared(event);
         }
     }
+}
+
+/// Where encoded bytes go, those of events without being copied.
+pub trait Sink {
+    fn copied(&mut self) -> &mut BytesMut;
+    fn shared(&mut self, bytes: &Bytes);
 }
 
 fn number(tag: u32, value: u64, out: &mut impl BufMut) {
@@ -97,16 +122,9 @@ fn number(tag: u32, value: u64, out: &mut impl BufMut) {
     }
 }
 
-fn bytes(tag: u32, value: &[u8], out: &mut impl BufMut) {
-    encode_key(tag, WireType::LengthDelimited, out);
-    encode_varint(value.len() as u64, out);
-    out.put_slice(value);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use prost::Message;
     use tortie_etcd_proto::etcdserverpb::{ResponseHeader, WatchResponse};
     use tortie_etcd_proto::mvccpb::event::EventType;
@@ -116,10 +134,24 @@ mod tests {
         KeyValue { key: key.into(), value: vec![7; value].into(), mod_revision: 9, ..Default::default() }
     }
 
+    struct Copied(BytesMut);
+
+    impl Sink for Copied {
+        fn copied(&mut self) -> &mut BytesMut {
+            &mut self.0
+        }
+
+        fn shared(&mut self, bytes: &Bytes) {
+            self.0.put_slice(bytes);
+        }
+    }
+
     fn decode(frame: &Frame) -> WatchResponse {
-        let mut out = Vec::new();
-        frame.encode(Identity { cluster: u64::MAX, member: 3 }, &mut out);
-        WatchResponse::decode(out.as_slice()).unwrap()
+        let mut out = Copied(frame.head(Identity { cluster: u64::MAX, member: 3 }));
+        let expected = out.0.len() + frame.events_len();
+        frame.encode_events(&mut out);
+        assert_eq!(out.0.len(), expected);
+        WatchResponse::decode(out.0.freeze()).unwrap()
     }
 
     #[test]

@@ -6,12 +6,13 @@
 
 use super::frame::Frame;
 use super::interest::Interest;
+use super::queue::Waiting;
 use super::stream::{Lagging, Outbox};
 use crate::change::{Change, Commit};
 use crate::check::MAX_REQUEST_BYTES;
 use crate::snapshot::Latest;
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A live watch in the hub.
@@ -20,6 +21,7 @@ pub struct Ticket(u64);
 
 pub struct Hub {
     latest: Arc<Latest>,
+    waiting: Arc<Waiting>,
     watches: Mutex<Watches>,
 }
 
@@ -28,10 +30,10 @@ struct Watches {
     published: i64,
     next_ticket: u64,
     live: HashMap<Ticket, Live>,
-    keys: HashMap<Bytes, Vec<Ticket>>,
+    keys: HashMap<Bytes, BTreeSet<Ticket>>,
     /// By length of the prefix, so that a key is looked up once for each length in use.
-    prefixes: BTreeMap<usize, HashMap<Bytes, Vec<Ticket>>>,
-    others: Vec<Ticket>,
+    prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<Ticket>>>,
+    others: BTreeSet<Ticket>,
 }
 
 struct Live {
@@ -50,19 +52,25 @@ impl Hub {
         let published = latest.get().state.revision;
         Hub {
             latest,
+            waiting: Arc::default(),
             watches: Mutex::new(Watches {
                 published,
                 next_ticket: 0,
                 live: HashMap::new(),
                 keys: HashMap::new(),
                 prefixes: BTreeMap::new(),
-                others: Vec::new(),
+                others: BTreeSet::new(),
             }),
         }
     }
 
     pub fn latest(&self) -> &Arc<Latest> {
         &self.latest
+    }
+
+    /// What waits on all streams.
+    pub fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
     }
 
     /// Makes a watch live from revision `next` on (by default from the next one), after calling `announce` with the
@@ -144,7 +152,7 @@ impl Watches {
     fn insert(&mut self, live: Live) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.group(&live.interest).push(ticket);
+        self.group(&live.interest).insert(ticket);
         self.live.insert(ticket, live);
         ticket
     }
@@ -152,14 +160,14 @@ impl Watches {
     fn remove(&mut self, ticket: Ticket) -> Option<Live> {
         let live = self.live.remove(&ticket)?;
         let group = self.group(&live.interest);
-        group.retain(|other| *other != ticket);
+        group.remove(&ticket);
         if group.is_empty() {
             self.drop_group(&live.interest);
         }
         Some(live)
     }
 
-    fn group(&mut self, interest: &Interest) -> &mut Vec<Ticket> {
+    fn group(&mut self, interest: &Interest) -> &mut BTreeSet<Ticket> {
         match (&interest.span, interest.span.prefix()) {
             (crate::span::Span::Key(key), _) => self.keys.entry(key.clone()).or_default(),
             (_, Some(prefix)) => {

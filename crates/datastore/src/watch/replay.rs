@@ -14,11 +14,15 @@ pub struct Replay {
     pub events: Vec<Arc<Change>>,
     /// Everything up to and including this revision has been looked at.
     pub through: i64,
+    /// The next revision cannot be sent: its changes take too much memory.
+    pub too_large: bool,
 }
 
 /// Revisions are never split, so a piece can be larger than these.
 const MAX_EVENTS: usize = 1000;
-const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 128 << 10;
+/// What the changes of one revision may take in memory.
+const MAX_REVISION_BYTES: usize = 32 << 20;
 /// So that one watch with few events in a long history does not hold a thread for long.
 const MAX_SCANNED: usize = 20_000;
 
@@ -26,13 +30,16 @@ const MAX_SCANNED: usize = 20_000;
 pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Replay, Fault> {
     let mut events = Vec::new();
     let (mut bytes, mut scanned) = (0, 0);
-    let mut last = from - 1;
+    let (mut last, mut of_last) = (from - 1, 0);
     for row in snapshot.history.range(Moment { main: from, sub: 0 }.key()..)? {
         let (key, value) = row?;
         let at = Moment::from_key(key.value());
         let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
         if full && at.main != last {
-            return Ok(Replay { events, through: last });
+            return Ok(Replay { events, through: last, too_large: false });
+        }
+        if at.main != last {
+            of_last = 0;
         }
         (last, scanned) = (at.main, scanned + 1);
         let entry = decode_history(at, value.value())?;
@@ -41,11 +48,17 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
         }
         let change = change(snapshot, interest, &entry)?;
         if interest.wants(&change) {
-            bytes += value.value().len();
+            let size = change.size();
+            (bytes, of_last) = (bytes + size, of_last + size);
             events.push(Arc::new(change));
         }
+        if of_last > MAX_REVISION_BYTES {
+            // What comes before it can be sent.
+            events.retain(|change: &Arc<Change>| change.kv.mod_revision < last);
+            return Ok(Replay { too_large: events.is_empty(), events, through: last - 1 });
+        }
     }
-    Ok(Replay { events, through: snapshot.state.revision.max(last) })
+    Ok(Replay { events, through: snapshot.state.revision.max(last), too_large: false })
 }
 
 fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {

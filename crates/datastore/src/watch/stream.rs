@@ -3,22 +3,24 @@
 use super::frame::Frame;
 use super::hub::{FRAGMENT_BYTES, Hub, Ticket};
 use super::interest::Interest;
+use super::queue::{Gone, Permit, Receiver, Sender, queue};
 use super::replay::{Replay, replay};
 use crate::fault::Fault;
+use crate::refusal::Refusal;
+use crate::span::Span;
 use futures::{Stream, StreamExt};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tonic::Status;
 use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
 use tortie_etcd_proto::etcdserverpb::WatchRequest;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 
-/// Frames and bytes waiting for one client; with more than that, its watches catch up from disk instead.
-const QUEUED_FRAMES: usize = 256;
-const QUEUED_BYTES: usize = 4 << 20;
+/// Watches that one stream may have, and that may be behind on it.
+const MAX_WATCHES: usize = 20_000;
 /// How often an idle watch that asked for it is told how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 /// The watch id of responses that concern no watch, or all of them.
@@ -26,8 +28,7 @@ const NO_WATCH: i64 = -1;
 
 /// The sending end of a stream, shared with the hub.
 pub struct Outbox {
-    frames: mpsc::Sender<Frame>,
-    bytes: Arc<AtomicUsize>,
+    frames: Sender,
     lagging: Mutex<VecDeque<Lagging>>,
     wake: Notify,
 }
@@ -41,16 +42,7 @@ pub struct Lagging {
 impl Outbox {
     /// Sends if there is room.
     pub fn offer(&self, frame: Frame) -> bool {
-        let size = frame.size();
-        if self.bytes.load(Ordering::Relaxed) > QUEUED_BYTES {
-            return false;
-        }
-        self.bytes.fetch_add(size, Ordering::Relaxed);
-        let sent = self.frames.try_send(frame).is_ok();
-        if !sent {
-            self.bytes.fetch_sub(size, Ordering::Relaxed);
-        }
-        sent
+        self.frames.offer(frame)
     }
 
     pub fn fell_behind(&self, lagging: Lagging) {
@@ -63,25 +55,10 @@ impl Outbox {
     }
 }
 
-/// A place in the queue that is already ours.
-struct Permit<'a> {
-    slot: mpsc::Permit<'a, Frame>,
-    bytes: &'a AtomicUsize,
-}
-
-impl Permit<'_> {
-    fn send(self, frame: Frame) {
-        self.bytes.fetch_add(frame.size(), Ordering::Relaxed);
-        self.slot.send(frame);
-    }
-}
-
-/// The client went away.
-struct Gone;
-
 struct Watches {
     hub: Arc<Hub>,
     outbox: Arc<Outbox>,
+    may_watch: Box<dyn Fn(&Span) -> bool + Send + Sync>,
     table: Mutex<Table>,
     /// Progress was asked for while a watch was behind; it is told when none is.
     owes_progress: AtomicBool,
@@ -105,32 +82,30 @@ struct Watch {
 pub fn serve<S>(
     hub: Arc<Hub>,
     inbound: S,
+    may_watch: impl Fn(&Span) -> bool + Send + Sync + 'static,
     stop: watch::Receiver<bool>,
-) -> impl Stream<Item = Result<Frame, Status>> + Send + 'static
+) -> Receiver
 where
     S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
 {
-    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES);
-    let bytes = Arc::new(AtomicUsize::new(0));
-    let outbox = Arc::new(Outbox {
-        frames: sender,
-        bytes: bytes.clone(),
-        lagging: Mutex::default(),
-        wake: Notify::new(),
-    });
-    let watches = Watches { hub, outbox, table: Mutex::default(), owes_progress: AtomicBool::new(false) };
+    let (frames, receiver) = queue(hub.waiting().clone());
+    let outbox = Arc::new(Outbox { frames, lagging: Mutex::default(), wake: Notify::new() });
+    let watches = Watches {
+        hub,
+        outbox,
+        may_watch: Box::new(may_watch),
+        table: Mutex::default(),
+        owes_progress: AtomicBool::new(false),
+    };
     tokio::spawn(async move {
         tokio::select! {
-            _ = watches.obey(inbound) => {}
+            _ = watches.answer(inbound) => {}
             _ = watches.catch_up() => {}
             () = stopped(stop) => {}
         }
         watches.leave_all();
     });
-    tokio_stream::wrappers::ReceiverStream::new(receiver).map(move |frame| {
-        bytes.fetch_sub(frame.size(), Ordering::Relaxed);
-        Ok(frame)
-    })
+    receiver
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
@@ -139,7 +114,7 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
 
 impl Watches {
     /// Does what the client asks until it hangs up.
-    async fn obey<S>(&self, mut inbound: S) -> Result<(), Gone>
+    async fn answer<S>(&self, mut inbound: S) -> Result<(), Gone>
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Unpin,
     {
@@ -173,10 +148,14 @@ impl Watches {
             Some(id) => (id, None),
             None => (NO_WATCH, Some("mvcc: duplicate watch ID provided on the WatchStream")),
         };
+        let crowded = table.by_id.len() >= MAX_WATCHES || self.outbox.lagging().len() >= MAX_WATCHES;
+        let refusal = if crowded { Some("etcdserver: too many watches on this stream") } else { refusal };
         let serial = table.next_serial;
         let interest = Interest::new(id, serial, request);
         let refusal =
             if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
+        let refusal =
+            if (self.may_watch)(&interest.span) { refusal } else { Some(Refusal::PERMISSION_DENIED.text) };
         if let Some(cancel_reason) = refusal {
             let revision = self.hub.latest().get().state.revision;
             let frame = Frame {
@@ -265,12 +244,23 @@ impl Watches {
             self.send(interest, frame).await?;
             return Ok(None);
         }
+        // A client that does not read is not read for either; nothing is lost, it goes on from here.
+        self.outbox.frames.drained().await?;
         let wanted = interest.clone();
         let read = tokio::task::spawn_blocking(move || replay(&snapshot, &wanted, next)).await;
-        let Replay { events, through } = read.unwrap_or(Err(Fault::Record)).map_err(|fault| {
+        let Replay { events, through, too_large } = read.unwrap_or(Err(Fault::Record)).map_err(|fault| {
             tracing::error!("cannot read the history for a watch: {fault}");
             Gone
         })?;
+        if too_large {
+            tracing::warn!("a watch is cancelled: revision {} is too large for one response", through + 1);
+            let cancel_reason = "etcdserver: the changes of one revision are too large for a response";
+            let watch_id = interest.id;
+            let frame =
+                Frame { revision: through, watch_id, canceled: true, cancel_reason, ..Frame::default() };
+            self.send(interest, frame).await?;
+            return Ok(None);
+        }
         if !events.is_empty() {
             let frame = Frame {
                 revision: through,
@@ -305,8 +295,7 @@ impl Watches {
     }
 
     async fn permit(&self) -> Result<Permit<'_>, Gone> {
-        let slot = self.outbox.frames.reserve().await.map_err(|_| Gone)?;
-        Ok(Permit { slot, bytes: &self.outbox.bytes })
+        self.outbox.frames.reserve().await
     }
 
     fn tickets(&self) -> Vec<Ticket> {

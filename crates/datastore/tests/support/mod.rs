@@ -1,6 +1,8 @@
 //! Servers for tests: real etcd as a process, the embedded store in this process. Both are gone when the test ends.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod disk;
+
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;

@@ -1,5 +1,8 @@
-//! Refuses a message above the limit as etcd's gRPC library does; ours has another code and other words for it.
+//! Last changes to every answer: a message above the limit is refused in the words of etcd's gRPC library, and a large
+//! answer is sent at the client's pace.
 
+use super::pace::pace;
+use crate::limits::Share;
 use futures::TryFutureExt;
 use futures::future::MapOk;
 use std::convert::Infallible;
@@ -10,14 +13,15 @@ use tonic::codegen::http;
 use tonic::server::NamedService;
 use tower::Service as TowerService;
 
+/// A service whose answers are finished here.
 #[derive(Clone)]
-pub struct Worded<S>(pub S);
+pub struct Finishing<S>(pub S);
 
-impl<S: NamedService> NamedService for Worded<S> {
+impl<S: NamedService> NamedService for Finishing<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> TowerService<http::Request<Body>> for Worded<S>
+impl<S> TowerService<http::Request<Body>> for Finishing<S>
 where
     S: TowerService<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
 {
@@ -30,11 +34,14 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        self.0.call(request).map_ok(reword)
+        self.0.call(request).map_ok(finish)
     }
 }
 
-fn reword(response: http::Response<Body>) -> http::Response<Body> {
+fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
+    if let Some(share) = response.extensions_mut().remove::<Share>() {
+        return response.map(|body| pace(body, share));
+    }
     // Only an answer without a message has its status here, so nearly every answer is done with this look.
     if response.headers().get(Status::GRPC_STATUS).is_none() {
         return response;

@@ -1,0 +1,152 @@
+//! What has been acknowledged, noted beside the database.
+//!
+//! After a crash redb goes back to the commit before the last one when the last one is not whole: it cannot tell a commit
+//! that was never finished from one that was finished, acknowledged and damaged later. This note can: it is written after
+//! a commit is durable and before anybody is answered. A database that is behind its note has lost writes.
+//!
+//! The note itself is not synced with every commit: it survives `kill -9` at once, and a power cut after a second at most.
+
+use super::directory::Identity;
+use sha2::{Digest, Sha256};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The note inside a data directory.
+pub const FILE_NAME: &str = "store.acknowledged";
+const MAGIC: &[u8; 8] = b"tortieak";
+/// Two places written in turn, a sector each: one of them is whole at any moment.
+const SLOT_BYTES: u64 = 512;
+const BODY_BYTES: usize = 32;
+const RECORD_BYTES: usize = BODY_BYTES + 32;
+
+/// A durable commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub cluster: u64,
+    /// Counts the commits of a store.
+    pub sequence: u64,
+    pub revision: i64,
+}
+
+#[derive(Debug)]
+pub struct Acknowledged {
+    file: File,
+    unsynced: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Acknowledged {
+    /// Opens the note of a data directory, or makes one with its blocks allocated: it must never need room later.
+    pub fn open(dir: &Path) -> io::Result<Acknowledged> {
+        let path = dir.join(FILE_NAME);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        if file.metadata()?.len() < 2 * SLOT_BYTES {
+            file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0)?;
+        }
+        Ok(Acknowledged { file, unsynced: AtomicBool::new(false), failed: AtomicBool::new(false) })
+    }
+
+    /// The newest commit that a data directory is known to have acknowledged.
+    pub fn read(dir: &Path) -> io::Result<Option<Mark>> {
+        let file = match File::open(dir.join(FILE_NAME)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut newest: Option<Mark> = None;
+        for slot in 0..2 {
+            let mut record = [0; RECORD_BYTES];
+            if file.read_exact_at(&mut record, slot * SLOT_BYTES).is_err() {
+                continue;
+            }
+            if let Some(mark) = decode(&record)
+                && newest.is_none_or(|newest| newest.sequence < mark.sequence)
+            {
+                newest = Some(mark);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Notes a durable commit. Failing to do so does not stop the store: it only makes the next start less strict.
+    pub fn note(&self, mark: Mark) {
+        match self.file.write_all_at(&encode(mark), (mark.sequence % 2) * SLOT_BYTES) {
+            Ok(()) => self.unsynced.store(true, Ordering::Release),
+            Err(error) => {
+                if !self.failed.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "cannot write {FILE_NAME}: {error}; a damaged commit could go unnoticed at the next start"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Notes a commit as the only one: for a store that was put in the place of another.
+    pub fn restart(&self, mark: Mark) {
+        if let Err(error) = self.file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0) {
+            tracing::warn!("cannot clear {FILE_NAME}: {error}");
+        }
+        self.note(mark);
+    }
+
+    /// Makes the newest note survive a power cut.
+    pub fn sync(&self) -> io::Result<()> {
+        if self.unsynced.swap(false, Ordering::AcqRel) { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+impl Mark {
+    pub fn new(identity: Identity, sequence: u64, revision: i64) -> Mark {
+        Mark { cluster: identity.cluster, sequence, revision }
+    }
+}
+
+fn encode(mark: Mark) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    let words =
+        [*MAGIC, mark.cluster.to_le_bytes(), mark.sequence.to_le_bytes(), mark.revision.to_le_bytes()];
+    let (body, checksum) = record.split_at_mut(BODY_BYTES);
+    body.copy_from_slice(words.as_flattened());
+    checksum.copy_from_slice(&Sha256::digest(&*body));
+    record
+}
+
+fn decode(record: &[u8; RECORD_BYTES]) -> Option<Mark> {
+    let (body, checksum) = record.split_at(BODY_BYTES);
+    let ([magic, cluster, sequence, revision], []) = body.as_chunks::<8>() else { return None };
+    let whole = magic == MAGIC && Sha256::digest(body).as_slice() == checksum;
+    whole.then(|| Mark {
+        cluster: u64::from_le_bytes(*cluster),
+        sequence: u64::from_le_bytes(*sequence),
+        revision: i64::from_le_bytes(*revision),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(sequence: u64) -> Mark {
+        Mark { cluster: 7, sequence, revision: sequence as i64 * 2 }
+    }
+
+    #[test]
+    fn the_newest_whole_note_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
+        let note = Acknowledged::open(dir.path()).unwrap();
+        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
+        for sequence in 1..=4 {
+            note.note(mark(sequence));
+            assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(sequence)));
+        }
+        note.sync().unwrap();
+        // Torn or damaged, the one before it is still there.
+        note.file.write_all_at(&[0xff], 20).unwrap();
+        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(3)));
+    }
+}

@@ -1,0 +1,10 @@
+//! Users and roles, as etcd has them.
+
+mod password;
+mod permission;
+mod state;
+mod tokens;
+
+pub use password::{hash_password, is_password};
+pub use state::{Access, AuthChange, AuthState};
+pub use tokens::Tokens;

@@ -1,0 +1,34 @@
+//! Passwords are kept as salted hashes that are slow to make.
+
+use aws_lc_rs::pbkdf2;
+use std::num::NonZeroU32;
+
+const ITERATIONS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
+const SALT_BYTES: usize = 16;
+const HASH_BYTES: usize = 32;
+
+pub fn hash_password(password: &str) -> Vec<u8> {
+    let salt: [u8; SALT_BYTES] = rand::random();
+    let mut hash = [0; HASH_BYTES];
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ITERATIONS, &salt, password.as_bytes(), &mut hash);
+    [&salt[..], &hash].concat()
+}
+
+pub fn is_password(hashed: &[u8], password: &str) -> bool {
+    let Some((salt, hash)) = hashed.split_at_checked(SALT_BYTES) else { return false };
+    pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA256, ITERATIONS, salt, password.as_bytes(), hash).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_known_again_and_no_two_hashes_are_equal() {
+        let hashed = hash_password("secret");
+        assert!(is_password(&hashed, "secret"));
+        assert!(!is_password(&hashed, "Secret"));
+        assert!(!is_password(&[], ""));
+        assert_ne!(hashed, hash_password("secret"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether permissions cover a range of keys. Several that touch cover what lies across their borders.
+
+use crate::span::Span;
+use bytes::Bytes;
+
+/// From a key up to another one, or without end.
+type Interval = (Bytes, Option<Bytes>);
+
+fn interval(span: &Span) -> Interval {
+    match span {
+        Span::Key(key) => (key.clone(), Some([key.as_ref(), &[0]].concat().into())),
+        Span::Range(from, end) => (from.clone(), Some(end.clone())),
+        Span::From(from) => (from.clone(), None),
+    }
+}
+
+pub fn covers<'a>(permitted: impl Iterator<Item = &'a Span>, wanted: &Span) -> bool {
+    let mut permitted: Vec<Interval> = permitted.map(interval).collect();
+    permitted.sort();
+    let (mut reached, end) = interval(wanted);
+    for (from, until) in permitted {
+        if from > reached {
+            return false;
+        }
+        match until {
+            None => return true,
+            Some(until) if until > reached => reached = until,
+            Some(_) => {}
+        }
+        if end.as_ref().is_some_and(|end| reached >= *end) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(key: &'static str, end: &'static str) -> Span {
+        Span::new(&Bytes::from(key), &Bytes::from(end))
+    }
+
+    #[test]
+    fn permissions_add_up() {
+        let permitted = [span("b", "d"), span("d", "f"), span("x", ""), span("y", "\0")];
+        let may = |key, end| covers(permitted.iter(), &span(key, end));
+        assert!(
+            may("b", "") && may("b", "f") && may("c", "e") && may("x", "") && may("z", "") && may("yy", "\0")
+        );
+        assert!(
+            !may("a", "")
+                && !may("f", "")
+                && !may("a", "c")
+                && !may("e", "g")
+                && !may("x", "y")
+                && !may("b", "\0")
+        );
+        assert!(!covers([].iter(), &span("a", "")));
+    }
+}

@@ -1,0 +1,200 @@
+//! Who there is and what they may do: one value, changed as a whole and kept with the data.
+
+use super::permission::covers;
+use crate::refusal::Refusal;
+use crate::span::Span;
+use bytes::Bytes;
+use tortie_etcd_proto::etcdserverpb::Permission;
+use tortie_etcd_proto::etcdserverpb::permission::Type;
+
+/// The user and the role that may do everything.
+pub const ROOT: &str = "root";
+/// Users and roles that there may be.
+const MAX_ENTRIES: usize = 1000;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AuthState {
+    #[prost(bool, tag = "1")]
+    pub enabled: bool,
+    /// Counts changes; an empty state is at 1.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub users: Vec<User>,
+    #[prost(message, repeated, tag = "4")]
+    pub roles: Vec<Role>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct User {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Hashed; empty when there is none and only a certificate will do.
+    #[prost(bytes = "vec", tag = "2")]
+    pub password: Vec<u8>,
+    #[prost(string, repeated, tag = "3")]
+    pub roles: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Role {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(message, repeated, tag = "2")]
+    pub permissions: Vec<Permission>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum AuthChange {
+    Enable,
+    Disable,
+    AddUser { name: String, password: Vec<u8> },
+    DeleteUser { name: String },
+    ChangePassword { name: String, password: Vec<u8> },
+    GrantRole { user: String, role: String },
+    RevokeRole { user: String, role: String },
+    AddRole { name: String },
+    DeleteRole { name: String },
+    GrantPermission { role: String, permission: Permission },
+    RevokePermission { role: String, key: Bytes, range_end: Bytes },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+impl AuthState {
+    /// The state after a change, or why etcd refuses it.
+    pub fn apply(&self, change: &AuthChange) -> Result<AuthState, Refusal> {
+        let mut next = self.clone();
+        match change {
+            AuthChange::Enable => {
+                let root = self.user(ROOT).ok_or(Refusal::ROOT_USER_MISSING)?;
+                if !root.roles.iter().any(|role| role == ROOT) {
+                    return Err(Refusal::ROOT_ROLE_MISSING);
+                }
+                next.enabled = true;
+            }
+            AuthChange::Disable => next.enabled = false,
+            AuthChange::AddUser { name, .. } if name.is_empty() => return Err(Refusal::USER_EMPTY),
+            AuthChange::AddUser { name, .. } if self.user(name).is_some() => {
+                return Err(Refusal::USER_EXISTS);
+            }
+            AuthChange::AddUser { name, password } => {
+                if self.users.len() >= MAX_ENTRIES {
+                    return Err(Refusal::TOO_MANY_REQUESTS);
+                }
+                let user = User { name: name.clone(), password: password.clone(), roles: Vec::new() };
+                next.users.push(user);
+                next.users.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            AuthChange::DeleteUser { name } => {
+                self.spare_root(name == ROOT)?;
+                self.user(name).ok_or(Refusal::USER_NOT_FOUND)?;
+                next.users.retain(|user| user.name != *name);
+            }
+            AuthChange::ChangePassword { name, password } => {
+                next.user_mut(name)?.password = password.clone();
+            }
+            AuthChange::GrantRole { user, role } => {
+                self.user(user).ok_or(Refusal::USER_NOT_FOUND)?;
+                if role != ROOT {
+                    self.role(role).ok_or(Refusal::ROLE_NOT_FOUND)?;
+                }
+                let roles = &mut next.user_mut(user)?.roles;
+                if !roles.contains(role) {
+                    roles.push(role.clone());
+                    roles.sort();
+                }
+            }
+            AuthChange::RevokeRole { user, role } => {
+                self.spare_root(user == ROOT && role == ROOT)?;
+                let roles = &mut next.user_mut(user)?.roles;
+                let place =
+                    roles.iter().position(|granted| granted == role).ok_or(Refusal::ROLE_NOT_GRANTED)?;
+                roles.remove(place);
+            }
+            AuthChange::AddRole { name } if name.is_empty() => return Err(Refusal::ROLE_EMPTY),
+            AuthChange::AddRole { name } if self.role(name).is_some() => return Err(Refusal::ROLE_EXISTS),
+            AuthChange::AddRole { name } => {
+                if self.roles.len() >= MAX_ENTRIES {
+                    return Err(Refusal::TOO_MANY_REQUESTS);
+                }
+                next.roles.push(Role { name: name.clone(), permissions: Vec::new() });
+                next.roles.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            AuthChange::DeleteRole { name } => {
+                self.spare_root(name == ROOT)?;
+                self.role(name).ok_or(Refusal::ROLE_NOT_FOUND)?;
+                next.roles.retain(|role| role.name != *name);
+                next.users.iter_mut().for_each(|user| user.roles.retain(|role| role != name));
+            }
+            AuthChange::GrantPermission { role, permission } => {
+                let permissions = &mut next.role_mut(role)?.permissions;
+                permissions
+                    .retain(|old| (&old.key, &old.range_end) != (&permission.key, &permission.range_end));
+                if permissions.len() >= MAX_ENTRIES {
+                    return Err(Refusal::TOO_MANY_REQUESTS);
+                }
+                permissions.push(permission.clone());
+                permissions.sort_by(|a, b| (&a.key, &a.range_end).cmp(&(&b.key, &b.range_end)));
+            }
+            AuthChange::RevokePermission { role, key, range_end } => {
+                let permissions = &mut next.role_mut(role)?.permissions;
+                let before = permissions.len();
+                permissions.retain(|old| (&old.key, &old.range_end) != (key, range_end));
+                if permissions.len() == before {
+                    return Err(Refusal::PERMISSION_NOT_GRANTED);
+                }
+            }
+        }
+        next.revision = self.revision.max(1) + 1;
+        Ok(next)
+    }
+
+    pub fn user(&self, name: &str) -> Option<&User> {
+        self.users.iter().find(|user| user.name == name)
+    }
+
+    pub fn role(&self, name: &str) -> Option<&Role> {
+        self.roles.iter().find(|role| role.name == name)
+    }
+
+    pub fn is_root(&self, user: &str) -> bool {
+        self.user(user).is_some_and(|user| user.roles.iter().any(|role| role == ROOT))
+    }
+
+    /// Whether a user may read or write all keys of a range.
+    pub fn may(&self, user: &str, access: Access, span: &Span) -> bool {
+        if self.is_root(user) {
+            return true;
+        }
+        let Some(user) = self.user(user) else { return false };
+        let roles = user.roles.iter().filter_map(|role| self.role(role));
+        let permitted: Vec<Span> = roles
+            .flat_map(|role| &role.permissions)
+            .filter(|permission| match permission.perm_type() {
+                Type::Readwrite => true,
+                Type::Read => access == Access::Read,
+                Type::Write => access == Access::Write,
+            })
+            .map(|permission| Span::new(&permission.key, &permission.range_end))
+            .collect();
+        covers(permitted.iter(), span)
+    }
+
+    /// Nobody may lock everybody out.
+    fn spare_root(&self, concerned: bool) -> Result<(), Refusal> {
+        if self.enabled && concerned { Err(Refusal::INVALID_AUTH_MANAGEMENT) } else { Ok(()) }
+    }
+
+    fn user_mut(&mut self, name: &str) -> Result<&mut User, Refusal> {
+        self.users.iter_mut().find(|user| user.name == name).ok_or(Refusal::USER_NOT_FOUND)
+    }
+
+    fn role_mut(&mut self, name: &str) -> Result<&mut Role, Refusal> {
+        self.roles.iter_mut().find(|role| role.name == name).ok_or(Refusal::ROLE_NOT_FOUND)
+    }
+}

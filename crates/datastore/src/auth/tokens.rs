@@ -1,0 +1,65 @@
+//! Tokens: what a client shows after it has given its password. They live in memory and end when they are not used.
+
+use crate::refusal::Refusal;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// etcd's.
+const LIFETIME: Duration = Duration::from_secs(300);
+const MAX_TOKENS: usize = 10_000;
+
+#[derive(Default)]
+pub struct Tokens {
+    users: Mutex<HashMap<String, (String, Instant)>>,
+}
+
+impl Tokens {
+    pub fn issue(&self, user: &str, now: Instant) -> Result<String, Refusal> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.len() >= MAX_TOKENS {
+            users.retain(|_, (_, end)| *end > now);
+        }
+        if users.len() >= MAX_TOKENS {
+            return Err(Refusal::TOO_MANY_REQUESTS);
+        }
+        let token = format!("{:032x}", rand::random::<u128>());
+        users.insert(token.clone(), (user.to_owned(), now + LIFETIME));
+        Ok(token)
+    }
+
+    /// Whose token it is; it lives on.
+    pub fn user(&self, token: &str, now: Instant) -> Option<String> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let (user, end) = users.get_mut(token).filter(|(_, end)| *end > now)?;
+        *end = now + LIFETIME;
+        Some(user.clone())
+    }
+
+    /// For when passwords or users change.
+    pub fn revoke(&self, user: &str) {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (of, _)| of != user);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_lives_while_it_is_used_and_there_are_not_too_many() {
+        let (tokens, start) = (Tokens::default(), Instant::now());
+        let token = tokens.issue("cat", start).unwrap();
+        let later = start + LIFETIME - Duration::from_secs(1);
+        assert_eq!(tokens.user(&token, later).as_deref(), Some("cat"));
+        assert_eq!(tokens.user(&token, later + Duration::from_secs(100)).as_deref(), Some("cat"));
+        assert_eq!(tokens.user(&token, later + 3 * LIFETIME), None);
+        assert_eq!(tokens.user("guess", start), None);
+        for _ in 1..MAX_TOKENS {
+            tokens.issue("dog", start).unwrap();
+        }
+        assert_eq!(tokens.issue("dog", start), Err(Refusal::TOO_MANY_REQUESTS));
+        tokens.revoke("dog");
+        assert!(tokens.issue("dog", start).is_ok());
+    }
+}

@@ -1,0 +1,242 @@
+//! Listening: accepts connections, over TCP, TLS or a Unix socket, up to a number, and hands them on.
+
+use super::authority::Lenient;
+use super::connection::Connection;
+use super::directory::OpenError;
+use super::options::{Listen, Options};
+use super::tls::Tls;
+use futures::Stream;
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Connections at a time; descriptors for files and for whatever else must be left.
+const MAX_CONNECTIONS: u64 = 4096;
+const OTHER_DESCRIPTORS: u64 = 64;
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+pub enum Listener {
+    Tcp(TcpListener),
+    Tls(TcpListener, Arc<Tls>),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Removes the socket when it is no longer listened on, unless another server has put its own in its place.
+pub struct SocketFile {
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> SocketFile {
+        SocketFile { path: path.to_owned(), inode: inode(path) }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if inode(&self.path) == self.inode {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// How many connections a process with this many descriptors can hold.
+pub fn connection_limit() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = descriptors.unwrap_or(u64::MAX).saturating_sub(OTHER_DESCRIPTORS);
+    MAX_CONNECTIONS.min(room).max(1) as usize
+}
+
+impl Listener {
+    pub fn bind(listen: &Listen, options: &Options, tls: Option<&Arc<Tls>>) -> Result<Listener, OpenError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => OpenError::AddressInUse { url: listen.to_string() },
+            _ => OpenError::Listen { url: listen.to_string(), source },
+        };
+        let bind = |address| {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        match listen {
+            Listen::Tcp(address) if !address.ip().is_loopback() && !options.allow_plaintext => {
+                Err(OpenError::Plaintext { url: listen.to_string() })
+            }
+            Listen::Tcp(address) => Ok(Listener::Tcp(bind(address).map_err(failed)?)),
+            Listen::Tls(address) => match tls {
+                Some(tls) => Ok(Listener::Tls(bind(address).map_err(failed)?, tls.clone())),
+                None => Err(OpenError::NoCertificate { url: listen.to_string() }),
+            },
+            Listen::Unix(path) => {
+                remove_stale_socket(path).map_err(failed)?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                let file = SocketFile::new(path);
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                Ok(Listener::Unix(listener, file))
+            }
+        }
+    }
+
+    pub fn url(&self) -> Listen {
+        let address = |listener: &TcpListener| listener.local_addr().unwrap_or(([127, 0, 0, 1], 0).into());
+        match self {
+            Listener::Tcp(listener) => Listen::Tcp(address(listener)),
+            Listener::Tls(listener, _) => Listen::Tls(address(listener)),
+            Listener::Unix(_, file) => Listen::Unix(file.path.clone()),
+        }
+    }
+
+    /// The connections, as they come. Accepting ends when the stream is dropped.
+    pub fn incoming(
+        self,
+        limit: Arc<Semaphore>,
+    ) -> io::Result<impl Stream<Item = Result<Lenient<Connection>, io::Error>>> {
+        let url = self.url();
+        let accepting = match self {
+            Listener::Tcp(listener) => Accepting::Tcp(tokio::net::TcpListener::from_std(listener)?, None),
+            Listener::Tls(listener, tls) => {
+                Accepting::Tcp(tokio::net::TcpListener::from_std(listener)?, Some(tls))
+            }
+            Listener::Unix(listener, file) => {
+                Accepting::Unix(tokio::net::UnixListener::from_std(listener)?, file)
+            }
+        };
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = accept(&accepting, &url, limit, &sender) => {}
+                () = sender.closed() => {}
+            }
+        });
+        Ok(tokio_stream::wrappers::ReceiverStream::new(receiver))
+    }
+}
+
+enum Accepting {
+    Tcp(tokio::net::TcpListener, Option<Arc<Tls>>),
+    Unix(
+        tokio::net::UnixListener,
+        #[expect(dead_code, reason = "removes the socket when dropped")] SocketFile,
+    ),
+}
+
+enum Accepted {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+impl Accepting {
+    async fn next(&self) -> io::Result<Accepted> {
+        match self {
+            Accepting::Tcp(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                // A connection that is gone again already says so when it is read.
+                let _ = stream.set_nodelay(true);
+                Ok(Accepted::Tcp(stream))
+            }
+            Accepting::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
+        }
+    }
+
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        match self {
+            Accepting::Tcp(_, tls) => tls.as_ref(),
+            Accepting::Unix(..) => None,
+        }
+    }
+}
+
+type Connections = mpsc::Sender<Result<Lenient<Connection>, io::Error>>;
+
+async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, connections: &Connections) {
+    let mut pause = None;
+    let mut crowded = false;
+    loop {
+        let stream = match accepting.next().await {
+            Ok(stream) => stream,
+            // The client gave up before it was accepted.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(error) => {
+                if pause.is_none() {
+                    tracing::error!("cannot accept connections on {url}: {error}; trying again");
+                }
+                let next: Duration = pause.map_or(FIRST_PAUSE, |pause| LONGEST_PAUSE.min(pause * 2));
+                pause = Some(next);
+                tokio::time::sleep(next).await;
+                continue;
+            }
+        };
+        if pause.take().is_some() {
+            tracing::info!("connections on {url} are accepted again");
+        }
+        let Ok(permit) = limit.clone().try_acquire_owned() else {
+            if !std::mem::replace(&mut crowded, true) {
+                tracing::warn!("too many connections: new ones on {url} are closed until others end");
+            }
+            continue;
+        };
+        crowded = false;
+        if hand_on(stream, accepting.tls(), permit, connections).await.is_none() {
+            return pending().await;
+        }
+    }
+}
+
+/// `None` when nobody takes connections any more.
+async fn hand_on(
+    stream: Accepted,
+    tls: Option<&Arc<Tls>>,
+    permit: OwnedSemaphorePermit,
+    connections: &Connections,
+) -> Option<()> {
+    let connection = match (stream, tls) {
+        (Accepted::Unix(stream), _) => Connection::unix(stream, permit),
+        (Accepted::Tcp(stream), None) => Connection::tcp(stream, permit),
+        (Accepted::Tcp(stream), Some(tls)) => {
+            let (acceptor, connections) = (tls.acceptor(), connections.clone());
+            tokio::spawn(async move {
+                match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        let connection = Connection::tls(stream, permit);
+                        let _ = connections.send(Ok(Lenient::new(connection))).await;
+                    }
+                    Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+                    Err(_) => tracing::debug!("a TLS handshake took too long"),
+                }
+            });
+            return Some(());
+        }
+    };
+    connections.send(Ok(Lenient::new(connection))).await.ok()
+}
+
+/// A socket nobody listens on was left by a crash; anything else under that name is not ours to remove.
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) => Err(error),
+        },
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket has this name")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,331 @@
+//! Users, roles and passwords; and who sent a request.
+
+use super::{Service, unexpected};
+use crate::auth::{Access, AuthChange, AuthState, hash_password, is_password};
+use crate::connection::Peer;
+use crate::core::{Answer, Write};
+use crate::refusal::Refusal;
+use crate::span::Span;
+use std::sync::Arc;
+use std::time::Instant;
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Request, Response, Status};
+use tortie_etcd_proto::etcdserverpb::auth_server::Auth;
+use tortie_etcd_proto::etcdserverpb::request_op::Request as Operation;
+use tortie_etcd_proto::etcdserverpb::*;
+
+/// Who sent a request, and what they may do.
+pub struct Caller {
+    auth: Arc<AuthState>,
+    /// Nobody while there are no users.
+    user: Option<String>,
+}
+
+impl Caller {
+    pub fn check(&self, access: Access, span: &Span) -> Result<(), Refusal> {
+        match &self.user {
+            Some(user) if !self.auth.may(user, access, span) => Err(Refusal::PERMISSION_DENIED),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn check_root(&self) -> Result<(), Refusal> {
+        match &self.user {
+            Some(user) if !self.auth.is_root(user) => Err(Refusal::PERMISSION_DENIED),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn check_range(&self, request: &RangeRequest) -> Result<(), Refusal> {
+        self.check_with(|| Span::new(&request.key, &request.range_end), true, false)
+    }
+
+    pub fn check_put(&self, request: &PutRequest) -> Result<(), Refusal> {
+        self.check_with(|| Span::Key(request.key.clone()), request.prev_kv, true)
+    }
+
+    pub fn check_delete(&self, request: &DeleteRangeRequest) -> Result<(), Refusal> {
+        self.check_with(|| Span::new(&request.key, &request.range_end), request.prev_kv, true)
+    }
+
+    /// Both branches: which one is taken must not tell what may not be read.
+    pub fn check_txn(&self, request: &TxnRequest) -> Result<(), Refusal> {
+        if self.user.is_none() {
+            return Ok(());
+        }
+        for compare in &request.compare {
+            self.check(Access::Read, &Span::new(&compare.key, &compare.range_end))?;
+        }
+        for op in request.success.iter().chain(&request.failure) {
+            match &op.request {
+                Some(Operation::RequestRange(request)) => self.check_range(request)?,
+                Some(Operation::RequestPut(request)) => self.check_put(request)?,
+                Some(Operation::RequestDeleteRange(request)) => self.check_delete(request)?,
+                Some(Operation::RequestTxn(request)) => self.check_txn(request)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_with(&self, span: impl FnOnce() -> Span, read: bool, write: bool) -> Result<(), Refusal> {
+        if self.user.is_none() {
+            return Ok(());
+        }
+        let span = span();
+        if read {
+            self.check(Access::Read, &span)?;
+        }
+        if write {
+            self.check(Access::Write, &span)?;
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    /// Who sent a request: the user of its token, or the one its certificate names.
+    pub fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Refusal> {
+        self.identify(request.metadata(), request.extensions())
+    }
+
+    pub fn identify(&self, metadata: &MetadataMap, extensions: &Extensions) -> Result<Caller, Refusal> {
+        let auth = self.latest.get().auth.clone();
+        if !auth.enabled {
+            return Ok(Caller { auth, user: None });
+        }
+        let token = metadata.get("token").or_else(|| metadata.get("authorization"));
+        let user = match token {
+            Some(token) => {
+                let token = token.to_str().map_err(|_| Refusal::INVALID_TOKEN)?;
+                self.tokens.user(token, Instant::now()).ok_or(Refusal::INVALID_TOKEN)?
+            }
+            None => {
+                let peer = extensions.get::<Peer>().and_then(|peer| peer.common_name.clone());
+                peer.ok_or(Refusal::USER_EMPTY)?
+            }
+        };
+        Ok(Caller { auth, user: Some(user) })
+    }
+
+    async fn change_auth(
+        &self,
+        caller: Caller,
+        change: AuthChange,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        caller.check_root()?;
+        match self.writer.write(Write::Auth(change)).await? {
+            Answer::Done { revision } => Ok(self.header(revision)),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Hashing takes a while on purpose, so few are made at a time.
+    async fn hashed(&self, password: String) -> Result<Vec<u8>, Status> {
+        let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
+        hashed.map_err(|_| Refusal::STORAGE_FAILED.into())
+    }
+}
+
+#[tonic::async_trait]
+impl Auth for Service {
+    async fn authenticate(
+        &self,
+        request: Request<AuthenticateRequest>,
+    ) -> Result<Response<AuthenticateResponse>, Status> {
+        let AuthenticateRequest { name, password } = request.into_inner();
+        let auth = self.latest.get().auth.clone();
+        if !auth.enabled {
+            return Err(Refusal::AUTH_NOT_ENABLED.into());
+        }
+        // A user that is not there takes as long to refuse as a wrong password.
+        let hashed = auth.user(&name).map(|user| user.password.clone()).unwrap_or_else(|| vec![0; 48]);
+        let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let right =
+            tokio::task::spawn_blocking(move || is_password(&hashed, &password)).await.unwrap_or(false);
+        if !right {
+            tracing::info!("user {name:?} gave a wrong password, or is none");
+            return Err(Refusal::AUTH_FAILED.into());
+        }
+        let token = self.tokens.issue(&name, Instant::now())?;
+        Ok(Response::new(AuthenticateResponse { header: self.current_header(), token }))
+    }
+
+    async fn auth_enable(
+        &self,
+        request: Request<AuthEnableRequest>,
+    ) -> Result<Response<AuthEnableResponse>, Status> {
+        let header = self.change_auth(self.caller(&request)?, AuthChange::Enable).await?;
+        tracing::info!("authentication is enabled: clients need a user now");
+        Ok(Response::new(AuthEnableResponse { header }))
+    }
+
+    async fn auth_disable(
+        &self,
+        request: Request<AuthDisableRequest>,
+    ) -> Result<Response<AuthDisableResponse>, Status> {
+        let header = self.change_auth(self.caller(&request)?, AuthChange::Disable).await?;
+        tracing::warn!("authentication is disabled: every client may do everything");
+        Ok(Response::new(AuthDisableResponse { header }))
+    }
+
+    async fn auth_status(
+        &self,
+        request: Request<AuthStatusRequest>,
+    ) -> Result<Response<AuthStatusResponse>, Status> {
+        self.caller(&request)?.check_root()?;
+        let auth = self.latest.get().auth.clone();
+        let (header, auth_revision) = (self.current_header(), auth.revision.max(1));
+        Ok(Response::new(AuthStatusResponse { header, enabled: auth.enabled, auth_revision }))
+    }
+
+    async fn user_add(
+        &self,
+        request: Request<AuthUserAddRequest>,
+    ) -> Result<Response<AuthUserAddResponse>, Status> {
+        let caller = self.caller(&request)?;
+        caller.check_root()?;
+        let AuthUserAddRequest { name, password, options, .. } = request.into_inner();
+        let password = match options.is_some_and(|options| options.no_password) {
+            true => Vec::new(),
+            false => self.hashed(password).await?,
+        };
+        let header = self.change_auth(caller, AuthChange::AddUser { name, password }).await?;
+        Ok(Response::new(AuthUserAddResponse { header }))
+    }
+
+    async fn user_get(
+        &self,
+        request: Request<AuthUserGetRequest>,
+    ) -> Result<Response<AuthUserGetResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let name = request.into_inner().name;
+        // Everybody may look at themselves.
+        if caller.user.as_ref() != Some(&name) {
+            caller.check_root()?;
+        }
+        let roles = caller.auth.user(&name).ok_or(Refusal::USER_NOT_FOUND)?.roles.clone();
+        Ok(Response::new(AuthUserGetResponse { header: self.current_header(), roles }))
+    }
+
+    async fn user_list(
+        &self,
+        request: Request<AuthUserListRequest>,
+    ) -> Result<Response<AuthUserListResponse>, Status> {
+        let caller = self.caller(&request)?;
+        caller.check_root()?;
+        let users = caller.auth.users.iter().map(|user| user.name.clone()).collect();
+        Ok(Response::new(AuthUserListResponse { header: self.current_header(), users }))
+    }
+
+    async fn user_delete(
+        &self,
+        request: Request<AuthUserDeleteRequest>,
+    ) -> Result<Response<AuthUserDeleteResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let name = request.into_inner().name;
+        let header = self.change_auth(caller, AuthChange::DeleteUser { name: name.clone() }).await?;
+        self.tokens.revoke(&name);
+        Ok(Response::new(AuthUserDeleteResponse { header }))
+    }
+
+    async fn user_change_password(
+        &self,
+        request: Request<AuthUserChangePasswordRequest>,
+    ) -> Result<Response<AuthUserChangePasswordResponse>, Status> {
+        let caller = self.caller(&request)?;
+        caller.check_root()?;
+        let AuthUserChangePasswordRequest { name, password, .. } = request.into_inner();
+        let password = self.hashed(password).await?;
+        let change = AuthChange::ChangePassword { name: name.clone(), password };
+        let header = self.change_auth(caller, change).await?;
+        self.tokens.revoke(&name);
+        Ok(Response::new(AuthUserChangePasswordResponse { header }))
+    }
+
+    async fn user_grant_role(
+        &self,
+        request: Request<AuthUserGrantRoleRequest>,
+    ) -> Result<Response<AuthUserGrantRoleResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let AuthUserGrantRoleRequest { user, role } = request.into_inner();
+        let header = self.change_auth(caller, AuthChange::GrantRole { user, role }).await?;
+        Ok(Response::new(AuthUserGrantRoleResponse { header }))
+    }
+
+    async fn user_revoke_role(
+        &self,
+        request: Request<AuthUserRevokeRoleRequest>,
+    ) -> Result<Response<AuthUserRevokeRoleResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let AuthUserRevokeRoleRequest { name: user, role } = request.into_inner();
+        let header = self.change_auth(caller, AuthChange::RevokeRole { user, role }).await?;
+        Ok(Response::new(AuthUserRevokeRoleResponse { header }))
+    }
+
+    async fn role_add(
+        &self,
+        request: Request<AuthRoleAddRequest>,
+    ) -> Result<Response<AuthRoleAddResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let name = request.into_inner().name;
+        let header = self.change_auth(caller, AuthChange::AddRole { name }).await?;
+        Ok(Response::new(AuthRoleAddResponse { header }))
+    }
+
+    async fn role_get(
+        &self,
+        request: Request<AuthRoleGetRequest>,
+    ) -> Result<Response<AuthRoleGetResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let name = request.into_inner().role;
+        let own = caller.user.as_ref().and_then(|user| caller.auth.user(user));
+        if !own.is_some_and(|user| user.roles.contains(&name)) {
+            caller.check_root()?;
+        }
+        let perm = caller.auth.role(&name).ok_or(Refusal::ROLE_NOT_FOUND)?.permissions.clone();
+        Ok(Response::new(AuthRoleGetResponse { header: self.current_header(), perm }))
+    }
+
+    async fn role_list(
+        &self,
+        request: Request<AuthRoleListRequest>,
+    ) -> Result<Response<AuthRoleListResponse>, Status> {
+        let caller = self.caller(&request)?;
+        caller.check_root()?;
+        let roles = caller.auth.roles.iter().map(|role| role.name.clone()).collect();
+        Ok(Response::new(AuthRoleListResponse { header: self.current_header(), roles }))
+    }
+
+    async fn role_delete(
+        &self,
+        request: Request<AuthRoleDeleteRequest>,
+    ) -> Result<Response<AuthRoleDeleteResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let name = request.into_inner().role;
+        let header = self.change_auth(caller, AuthChange::DeleteRole { name }).await?;
+        Ok(Response::new(AuthRoleDeleteResponse { header }))
+    }
+
+    async fn role_grant_permission(
+        &self,
+        request: Request<AuthRoleGrantPermissionRequest>,
+    ) -> Result<Response<AuthRoleGrantPermissionResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let AuthRoleGrantPermissionRequest { name: role, perm } = request.into_inner();
+        let permission = perm.ok_or(Refusal::PERMISSION_NOT_GIVEN)?;
+        let header = self.change_auth(caller, AuthChange::GrantPermission { role, permission }).await?;
+        Ok(Response::new(AuthRoleGrantPermissionResponse { header }))
+    }
+
+    async fn role_revoke_permission(
+        &self,
+        request: Request<AuthRoleRevokePermissionRequest>,
+    ) -> Result<Response<AuthRoleRevokePermissionResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let AuthRoleRevokePermissionRequest { role, key, range_end } = request.into_inner();
+        let header = self.change_auth(caller, AuthChange::RevokePermission { role, key, range_end }).await?;
+        Ok(Response::new(AuthRoleRevokePermissionResponse { header }))
+    }
+}

@@ -1,0 +1,144 @@
+//! Sends a large answer piece by piece, as the client reads it, and gives it up when the client does not.
+//!
+//! Handed over whole, an answer would lie in the buffers of its connection for as long as the client likes. It holds a
+//! share of the memory for answers, which others wait for.
+
+use crate::limits::Share;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tonic::Status;
+use tonic::body::Body;
+
+const PIECE: usize = 64 * 1024;
+/// How long an answer waits for a client that takes nothing of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn pace(body: Body, share: Share) -> Body {
+    let answer = Arc::new(Mutex::new(Answer {
+        state: Some(Sending { body, rest: Bytes::new(), _share: share }),
+        taken: 0,
+    }));
+    tokio::spawn(give_up(Arc::downgrade(&answer)));
+    Body::new(Paced { answer })
+}
+
+struct Paced {
+    answer: Arc<Mutex<Answer>>,
+}
+
+struct Answer {
+    /// Nothing once it was given up.
+    state: Option<Sending>,
+    /// Counts pieces.
+    taken: u64,
+}
+
+struct Sending {
+    body: Body,
+    rest: Bytes,
+    _share: Share,
+}
+
+impl HttpBody for Paced {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let mut answer = lock(&self.answer);
+        answer.taken += 1;
+        let Some(sending) = &mut answer.state else {
+            return Poll::Ready(Some(Err(Status::deadline_exceeded(
+                "etcdserver: the answer was not read in time",
+            ))));
+        };
+        if sending.rest.is_empty() {
+            match ready!(Pin::new(&mut sending.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => sending.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let piece = sending.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(sending.rest.split_to(piece)))))
+    }
+}
+
+async fn give_up(answer: Weak<Mutex<Answer>>) {
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(PATIENCE).await;
+        let Some(answer) = answer.upgrade() else { return };
+        let mut answer = lock(&answer);
+        if answer.taken == before {
+            tracing::warn!("a large answer is given up: its client has taken nothing of it for {PATIENCE:?}");
+            answer.state = None;
+            return;
+        }
+        before = answer.taken;
+    }
+}
+
+fn lock(answer: &Mutex<Answer>) -> MutexGuard<'_, Answer> {
+    answer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::AnswerBudget;
+    use std::future::poll_fn;
+
+    struct Whole(Option<Bytes>);
+
+    impl HttpBody for Whole {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+        }
+    }
+
+    async fn answer(budget: &AnswerBudget, size: usize) -> Body {
+        let share = budget.wait_for(size).await.unwrap();
+        pace(Body::new(Whole(Some(vec![7; size].into()))), Arc::new(share))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_comes_in_pieces_and_frees_its_share_at_the_end() {
+        let budget = AnswerBudget::new();
+        let mut body = answer(&budget, 300_000).await;
+        let mut sizes = Vec::new();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            sizes.push(frame.unwrap().into_data().unwrap().len());
+            // Slowly, but it is read.
+            tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
+        }
+        assert_eq!(sizes.iter().sum::<usize>(), 300_000);
+        assert!(sizes.iter().all(|size| *size <= PIECE));
+        drop(body);
+        assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_reads_is_given_up() {
+        let budget = AnswerBudget::new();
+        let mut body = answer(&budget, crate::limits::MAX_ANSWER_BYTES).await;
+        // Everything is taken; it comes back although the client is still there.
+        assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert!(frame.unwrap().is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! The bytes of a watch stream. Large events are not copied: all streams that carry one, and the connections below
+//! them, share its bytes, so that clients which do not read cost little.
+
+use super::frame::{Frame, Sink};
+use crate::directory::Identity;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::Stream;
+use http_body::{Body, Frame as HttpFrame};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::codegen::http::{HeaderMap, HeaderValue};
+
+/// Frames that are ready together are sent together, up to about this much.
+const CHUNK: usize = 32 * 1024;
+/// From this size on an event is shared and not copied.
+const SHARED: usize = 8 * 1024;
+
+pub struct WatchBody<S> {
+    frames: S,
+    identity: Identity,
+    assembly: Assembly,
+    ended: bool,
+}
+
+impl<S> WatchBody<S> {
+    pub fn new(frames: S, identity: Identity) -> WatchBody<S> {
+        WatchBody { frames, identity, assembly: Assembly::default(), ended: false }
+    }
+}
+
+impl<S: Stream<Item = Frame> + Unpin> Body for WatchBody<S> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<HttpFrame<Bytes>, Status>>> {
+        let body = self.get_mut();
+        while body.assembly.chunks.is_empty() && !body.ended {
+            match Pin::new(&mut body.frames).poll_next(context) {
+                Poll::Ready(Some(frame)) => body.assembly.append(&frame, body.identity),
+                Poll::Ready(None) => {
+                    body.ended = true;
+                    body.assembly.flush();
+                }
+                Poll::Pending if body.assembly.buffer.is_empty() => return Poll::Pending,
+                Poll::Pending => body.assembly.flush(),
+            }
+        }
+        if let Some(chunk) = body.assembly.chunks.pop_front() {
+            return Poll::Ready(Some(Ok(HttpFrame::data(chunk))));
+        }
+        Poll::Ready(body.assembly.trailers().map(|trailers| Ok(HttpFrame::trailers(trailers))))
+    }
+}
+
+/// Chunks in the making.
+#[derive(Default)]
+struct Assembly {
+    buffer: BytesMut,
+    chunks: VecDeque<Bytes>,
+    closed: bool,
+}
+
+impl Assembly {
+    fn append(&mut self, frame: &Frame, identity: Identity) {
+        let head = frame.head(identity);
+        // gRPC's prefix: not compressed, and the length of the message.
+        self.buffer.put_u8(0);
+        self.buffer.put_u32(u32::try_from(head.len() + frame.events_len()).unwrap_or(u32::MAX));
+        self.buffer.put_slice(&head);
+        frame.encode_events(self);
+        if self.buffer.len() >= CHUNK {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.buffer.is_empty() {
+            self.chunks.push_back(std::mem::take(&mut self.buffer).freeze());
+        }
+    }
+
+    /// Once, after everything else: the stream ended as it should.
+    fn trailers(&mut self) -> Option<HeaderMap> {
+        if std::mem::replace(&mut self.closed, true) {
+            return None;
+        }
+        let mut trailers = HeaderMap::new();
+        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+        Some(trailers)
+    }
+}
+
+impl Sink for Assembly {
+    fn copied(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    fn shared(&mut self, bytes: &Bytes) {
+        if bytes.len() < SHARED {
+            self.buffer.put_slice(bytes);
+        } else {
+            self.flush();
+            self.chunks.push_back(bytes.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Change;
+    use prost::Message;
+    use std::sync::Arc;
+    use tortie_etcd_proto::etcdserverpb::WatchResponse;
+    use tortie_etcd_proto::mvccpb::KeyValue;
+
+    fn change(size: usize) -> Arc<Change> {
+        let kv = KeyValue { key: "k".into(), value: vec![1; size].into(), ..Default::default() };
+        Arc::new(Change::put(kv, None))
+    }
+
+    #[tokio::test]
+    async fn messages_of_all_sizes_follow_each_other_and_large_events_are_shared() {
+        let frames: Vec<Frame> = [vec![1, 20_000, 3], vec![], vec![10], vec![9_000, 9_000]]
+            .into_iter()
+            .map(|sizes| Frame { events: sizes.into_iter().map(change).collect(), ..Frame::default() })
+            .collect();
+        let large = frames[0].events[1].event(false).clone();
+        let identity = Identity { cluster: 1, member: 2 };
+        let mut body = WatchBody::new(futures::stream::iter(frames), identity);
+        let (mut bytes, mut trailers, mut shared) = (Vec::new(), 0, 0);
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        {
+            match frame.unwrap().into_data() {
+                Ok(data) => {
+                    shared += usize::from(data.as_ptr() == large.as_ptr());
+                    bytes.extend_from_slice(&data);
+                }
+                Err(_) => trailers += 1,
+            }
+        }
+        assert_eq!((trailers, shared), (1, 1));
+        let mut rest = bytes.as_slice();
+        let mut seen = Vec::new();
+        while let Some((prefix, more)) = rest.split_first_chunk::<5>() {
+            let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+            let response = WatchResponse::decode(&more[..length]).unwrap();
+            let sizes = response.events.iter().map(|event| event.kv.as_ref().unwrap().value.len());
+            seen.push(sizes.collect::<Vec<_>>());
+            rest = &more[length..];
+        }
+        assert_eq!(seen, [vec![1, 20_000, 3], vec![], vec![10], vec![9_000, 9_000]]);
+    }
+}

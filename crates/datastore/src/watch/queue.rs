@@ -1,0 +1,170 @@
+//! What waits to be sent on one stream, bounded: a client that does not read is held at its bound, and reads the rest
+//! from the history later.
+
+use super::frame::Frame;
+use futures::Stream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use tokio::sync::{Notify, mpsc};
+
+/// Frames and bytes that may wait on one stream.
+const FRAMES: usize = 256;
+const BYTES: usize = 1 << 20;
+/// This much every stream may have waiting, whatever the others do.
+const GUARANTEED: usize = 64 * 1024;
+/// What may wait on all streams together beyond that.
+const BYTES_IN_ALL: usize = 64 << 20;
+
+/// Bytes that wait on all streams of a server.
+#[derive(Debug, Default)]
+pub struct Waiting(AtomicUsize);
+
+/// The client went away.
+pub struct Gone;
+
+pub struct Sender {
+    frames: mpsc::Sender<Frame>,
+    level: Arc<Level>,
+}
+
+pub struct Receiver {
+    frames: mpsc::Receiver<Frame>,
+    level: Arc<Level>,
+}
+
+struct Level {
+    bytes: AtomicUsize,
+    in_all: Arc<Waiting>,
+    drained: Notify,
+}
+
+pub fn queue(in_all: Arc<Waiting>) -> (Sender, Receiver) {
+    let (sender, receiver) = mpsc::channel(FRAMES);
+    let level = Arc::new(Level { bytes: AtomicUsize::new(0), in_all, drained: Notify::new() });
+    (Sender { frames: sender, level: level.clone() }, Receiver { frames: receiver, level })
+}
+
+impl Level {
+    fn add(&self, size: usize) {
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+        self.in_all.0.fetch_add(size, Ordering::Relaxed);
+    }
+
+    fn remove(&self, size: usize) {
+        self.in_all.0.fetch_sub(size, Ordering::Relaxed);
+        if self.bytes.fetch_sub(size, Ordering::Relaxed) - size <= GUARANTEED {
+            self.drained.notify_one();
+        }
+    }
+
+    fn has_room(&self, size: usize) -> bool {
+        let own = self.bytes.load(Ordering::Relaxed) + size;
+        let all = self.in_all.0.load(Ordering::Relaxed) + size;
+        own <= GUARANTEED || (own <= BYTES && all <= BYTES_IN_ALL)
+    }
+}
+
+impl Sender {
+    /// Sends if there is room.
+    pub fn offer(&self, frame: Frame) -> bool {
+        let size = frame.size();
+        if !self.level.has_room(size) {
+            return false;
+        }
+        self.level.add(size);
+        let sent = self.frames.try_send(frame).is_ok();
+        if !sent {
+            self.level.remove(size);
+        }
+        sent
+    }
+
+    /// A place for a frame, once there is one.
+    pub async fn reserve(&self) -> Result<Permit<'_>, Gone> {
+        let slot = self.frames.reserve().await.map_err(|_| Gone)?;
+        Ok(Permit { slot, level: &self.level })
+    }
+
+    /// Waits until nearly everything has been taken: only then is it worth reading more.
+    pub async fn drained(&self) -> Result<(), Gone> {
+        while self.level.bytes.load(Ordering::Relaxed) > GUARANTEED {
+            tokio::select! {
+                () = self.level.drained.notified() => {}
+                () = self.frames.closed() => return Err(Gone),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A place in the queue that is already ours.
+pub struct Permit<'a> {
+    slot: mpsc::Permit<'a, Frame>,
+    level: &'a Level,
+}
+
+impl Permit<'_> {
+    pub fn send(self, frame: Frame) {
+        self.level.add(frame.size());
+        self.slot.send(frame);
+    }
+}
+
+impl Stream for Receiver {
+    type Item = Frame;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        let receiver = self.get_mut();
+        let polled = receiver.frames.poll_recv(context);
+        if let Poll::Ready(Some(frame)) = &polled {
+            receiver.level.remove(frame.size());
+        }
+        polled
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.frames.close();
+        while let Ok(frame) = self.frames.try_recv() {
+            self.level.remove(frame.size());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Change;
+    use futures::StreamExt;
+    use tortie_etcd_proto::mvccpb::KeyValue;
+
+    fn frame(size: usize) -> Frame {
+        let kv = KeyValue { key: "k".into(), value: vec![1; size / 2].into(), ..Default::default() };
+        Frame { events: vec![Arc::new(Change::put(kv, None))], ..Frame::default() }
+    }
+
+    #[tokio::test]
+    async fn a_stream_takes_its_share_and_leaves_the_others_theirs() {
+        let all = Arc::new(Waiting::default());
+        let mut streams: Vec<_> = (0..200).map(|_| queue(all.clone())).collect();
+        // Nobody reads: each takes up to its bound, until all together have theirs.
+        for (sender, _) in &streams {
+            while sender.offer(frame(50_000)) {}
+            assert!(sender.level.bytes.load(Ordering::Relaxed) <= BYTES);
+        }
+        assert!(all.0.load(Ordering::Relaxed) <= BYTES_IN_ALL + 200 * GUARANTEED);
+        assert!(!streams[0].0.offer(frame(2 * BYTES)), "more than a stream may hold");
+        // A stream that is read has its share all the same.
+        let (sender, mut receiver) = queue(all.clone());
+        for _ in 0..10 {
+            assert!(sender.offer(frame(50_000)));
+            assert!(receiver.next().await.is_some());
+        }
+        streams.clear();
+        drop((sender, receiver));
+        assert_eq!(all.0.load(Ordering::Relaxed), 0);
+    }
+}
