@@ -5,7 +5,7 @@ use super::cluster::Cluster;
 use super::words::{self, Scene, Written};
 use serde::Serialize;
 use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
-use tortie_plan::{Action, Direction, EndpointToHost, PolicyId};
+use tortie_plan::{Action, Direction, EndpointToHost, PolicyId, RuleIndex};
 
 /// One endpoint, or one thing that a node does by itself.
 #[derive(Clone, Debug, Serialize)]
@@ -25,7 +25,7 @@ pub struct Section {
     pub cause: &'static str,
     pub because: String,
     /// In the order in which they were asked; the last one decided if it matched.
-    pub rules: Vec<Seen>,
+    pub rules: Vec<EvaluatedRule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub staged: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,13 +34,13 @@ pub struct Section {
 
 /// A rule that was asked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Seen {
+pub struct EvaluatedRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// `np/shop/allow-db` or `profile kns.shop`.
     pub of: String,
     /// Counted from 1 in the list of its direction.
-    pub rule: usize,
+    pub rule: u32,
     pub action: &'static str,
     pub says: String,
     pub matched: bool,
@@ -163,16 +163,16 @@ impl Asked<'_> {
         Written { rule: cluster.rule(self.at.holder, self.direction, self.at.index), namespace }
     }
 
-    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
+    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> EvaluatedRule {
         let written = self.written(cluster);
         let (tier, of) = match self.at.holder {
             Holder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
             Holder::Profile(name) => (None, format!("profile {name}")),
         };
-        Seen {
+        EvaluatedRule {
             tier,
             of,
-            rule: self.at.index + 1,
+            rule: RuleIndex::at(self.at.index).number(),
             action: action_name(self.at.rule.action),
             says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
             matched: self.misses.is_empty(),
@@ -183,7 +183,7 @@ impl Asked<'_> {
 
 /// Which rule.
 pub fn place(at: &RuleAt<'_>, direction: Direction) -> String {
-    let number = at.index + 1;
+    let number = RuleIndex::at(at.index);
     match at.holder {
         Holder::Policy { id, .. } => format!("{id}, {} rule {number}", direction_name(direction)),
         Holder::Profile(name) => format!("profile {name}, {} rule {number}", direction_name(direction)),

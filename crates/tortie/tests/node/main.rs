@@ -10,6 +10,7 @@ mod faults;
 mod life;
 mod midway;
 mod policy;
+mod settings;
 mod textbook;
 mod up;
 mod world;
