@@ -4,16 +4,20 @@ PREFIX  ?= /usr/local
 CARGO   ?= cargo
 TORTIE  := target/release/tortie
 
+# Where rustup puts what `setup` installs.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint deny bench fuzz soak install clean
+.PHONY: help setup build demo test lint docs-settings deny bench fuzz soak install clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: ## Install the Debian packages that building and testing need (nothing to do the second time)
-	@scripts/setup
+setup: ## Install what building and testing need, Rust included (nothing to do the second time)
+	@scripts/setup test
 
-build: setup ## Build the release binary
+build: ## Build the release binary
+	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
 
 demo: build ## Bring everything up on this machine, show it working, clean up
@@ -26,6 +30,9 @@ lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/purity
+
+docs-settings: setup ## Write docs/settings.md anew from the tables of parameters
+	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie settings::page
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny

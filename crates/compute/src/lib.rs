@@ -15,6 +15,9 @@ mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
-pub use parameters::{Environment, Parameters};
+pub use parameters::{
+    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, OWN as OWN_PARAMETERS, Parameters,
+    RouteSource, Source, Spoofing, Values,
+};
 pub use policy::Evaluations;
 pub use workloads::local_workload;

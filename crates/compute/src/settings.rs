@@ -1,99 +1,62 @@
 //! How kernel state is written, from the parameters.
 
-use crate::parameters::Parameters;
+use crate::parameters::{ClusterRoutes, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
-use tortie_plan::{DenyAction, EndpointToHost, LogLimit, PolicySettings, Settings};
+use tortie_plan::{LogLimit, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
-        let usual = Settings::default();
-        let prefixes: Vec<String> = self
-            .text("interfacePrefix")
-            .split(',')
-            .map(str::trim)
-            .filter(|prefix| !prefix.is_empty())
-            .map(str::to_owned)
-            .collect();
-        let priority = |key, usual| u32::try_from(self.number(key)).unwrap_or(usual);
         Settings {
-            interface_prefixes: if prefixes.is_empty() { usual.interface_prefixes } else { prefixes },
-            device_route_protocol: u8::try_from(self.number("deviceRouteProtocol"))
-                .unwrap_or(usual.device_route_protocol),
-            ipv4_route_priority: priority("ipv4NormalRoutePriority", usual.ipv4_route_priority),
-            ipv6_route_priority: priority("ipv6NormalRoutePriority", usual.ipv6_route_priority),
-            remove_external_routes: self.flag("removeExternalRoutes"),
-            ip_forwarding: self.text("ipForwarding") != "Disabled",
-            ipv6: self.flag("ipv6Support"),
+            interface_prefixes: self.interface_prefix.clone(),
+            device_route_protocol: self.device_route_protocol,
+            ipv4_route_priority: self.ipv4_normal_route_priority,
+            ipv6_route_priority: self.ipv6_normal_route_priority,
+            remove_external_routes: self.remove_external_routes,
+            ip_forwarding: self.ip_forwarding,
+            ipv6: self.ipv6_support,
             mtu: None,
-            mtu_interface_pattern: self.text("mtuIfacePattern"),
+            mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             policy: self.policy_settings(),
         }
     }
 
     fn policy_settings(&self) -> PolicySettings {
-        let usual = PolicySettings::default();
-        // Whoever moves here from iptables has set the older of the two.
-        let deny = match self.is_set("nftablesFilterDenyAction") {
-            true => "nftablesFilterDenyAction",
-            false => "iptablesFilterDenyAction",
-        };
+        let rate = self.log_action_rate_limit;
         PolicySettings {
-            endpoint_to_host: match self.text("defaultEndpointToHostAction").to_ascii_lowercase().as_str() {
-                "accept" => EndpointToHost::Accept,
-                "return" => EndpointToHost::Return,
-                _ => EndpointToHost::Drop,
-            },
-            deny: match self.text(deny).eq_ignore_ascii_case("reject") {
-                true => DenyAction::Reject,
-                false => DenyAction::Drop,
-            },
-            drop_invalid: !self.flag("disableConntrackInvalidCheck"),
-            vxlan_port: u16::try_from(self.number("vxlanPort")).unwrap_or(usual.vxlan_port),
-            vxlan_from_workloads: self.flag("allowVXLANPacketsFromWorkloads"),
-            ipip_from_workloads: self.flag("allowIPIPPacketsFromWorkloads"),
-            failsafe_inbound: self.failsafes("failsafeInboundHostPorts"),
-            failsafe_outbound: self.failsafes("failsafeOutboundHostPorts"),
-            log_prefix: self.text("logPrefix"),
-            log_limit: self.log_limit(),
-            cut_denied_flows: self.flag("cutDeniedFlows"),
-            service_loop: match self.text("serviceLoopPrevention").to_ascii_lowercase().as_str() {
-                "disabled" => None,
-                "reject" => Some(DenyAction::Reject),
-                _ => Some(DenyAction::Drop),
-            },
+            endpoint_to_host: self.default_endpoint_to_host_action,
+            // Whoever moves here from iptables has set the older of the two.
+            deny: *self.nftables_filter_deny_action.get().unwrap_or(&self.iptables_filter_deny_action),
+            drop_invalid: !self.disable_conntrack_invalid_check,
+            vxlan_port: self.vxlan_port,
+            vxlan_from_workloads: self.allow_vxlan_packets_from_workloads,
+            ipip_from_workloads: self.allow_ipip_packets_from_workloads,
+            failsafe_inbound: self.failsafe_inbound_host_ports.clone(),
+            failsafe_outbound: self.failsafe_outbound_host_ports.clone(),
+            log_prefix: self.log_prefix.clone(),
+            log_limit: rate.map(|rate| LogLimit {
+                packets: rate.packets,
+                seconds: rate.seconds,
+                burst: self.log_action_rate_limit_burst,
+            }),
+            cut_denied_flows: self.cut_denied_flows,
+            service_loop: self.service_loop_prevention,
         }
-    }
-
-    /// `10/second`, or nothing.
-    fn log_limit(&self) -> Option<LogLimit> {
-        let text = self.text("logActionRateLimit");
-        let (packets, unit) = text.split_once('/')?;
-        let seconds = match unit {
-            "second" => 1,
-            "minute" => 60,
-            "hour" => 60 * 60,
-            "day" => 24 * 60 * 60,
-            _ => return None,
-        };
-        let burst = u32::try_from(self.number("logActionRateLimitBurst")).ok()?;
-        Some(LogLimit { packets: packets.parse().ok()?, seconds, burst })
     }
 
     /// Who writes which routes. Unless told otherwise, unencapsulated ones are left to BGP where the node speaks it.
     pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
-        let wanted = self.text("programClusterRoutes");
-        let (no_encap, ipip) = match wanted.as_str() {
-            "Enabled" => (true, true),
-            "Disabled" => (false, false),
-            "EnabledNoEncapOnly" => (true, false),
-            _ if self.is_set("programClusterRoutes") => (false, true),
-            _ => (!speaks_bgp, true),
+        let (no_encap, ipip) = match self.program_cluster_routes.get() {
+            Some(ClusterRoutes::Enabled) => (true, true),
+            Some(ClusterRoutes::Disabled) => (false, false),
+            Some(ClusterRoutes::NoEncapOnly) => (true, false),
+            Some(ClusterRoutes::IpipOnly) => (false, true),
+            None => (!speaks_bgp, true),
         };
-        Policy { no_encap, ipip, by_workload: self.text("routeSource") == "WorkloadIPs" }
+        Policy { no_encap, ipip, by_workload: self.route_source == RouteSource::WorkloadIps }
     }
 
     pub(crate) fn may_spoof(&self) -> bool {
-        self.text("workloadSourceSpoofing").eq_ignore_ascii_case("any")
+        self.workload_source_spoofing == Spoofing::Any
     }
 }
 
@@ -102,13 +65,12 @@ mod tests {
     use super::*;
     use crate::Environment;
     use std::collections::BTreeMap;
-    use tortie_model::ObjectMeta;
-    use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, ProtoPort};
-    use tortie_plan::Failsafe;
+    use tortie_model::kinds::FelixConfiguration;
+    use tortie_plan::{DenyAction, EndpointToHost};
 
     fn with(name: &str, value: &str) -> Parameters {
         let none: [FelixConfiguration; 0] = [];
-        let environment = Environment::new([(format!("FELIX_{name}"), value.to_owned())]);
+        let environment = Environment::new([(format!("FELIX_{name}"), value.to_owned())], []);
         Parameters::resolve("n1", &BTreeMap::new(), &none, &environment)
     }
 
@@ -146,33 +108,6 @@ mod tests {
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
         assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
         assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);
-    }
-
-    #[test]
-    fn failsafe_ports_are_read_from_text_and_from_objects() {
-        let inbound =
-            |value: &str| with("FailsafeInboundHostPorts", value).settings().policy.failsafe_inbound;
-        let port = |protocol, port, net: &str| Failsafe { protocol, port, net: net.parse().ok() };
-        assert_eq!(
-            inbound("tcp:22, udp:10.1.2.0/24:68,sctp:[fd00::/8]:9"),
-            [port(6, 22, ""), port(17, 68, "10.1.2.0/24"), port(132, 9, "fd00::/8")]
-        );
-        assert_eq!(inbound("none"), []);
-        assert_eq!(inbound("tcp:http"), PolicySettings::default().failsafe_inbound, "not half of a list");
-        let listed = |ports: Vec<ProtoPort>| {
-            let spec = FelixConfigurationSpec {
-                failsafe_outbound_host_ports: Some(ports),
-                ..FelixConfigurationSpec::default()
-            };
-            let meta = ObjectMeta { name: "default".into(), ..ObjectMeta::default() };
-            let configuration = FelixConfiguration::new(meta, spec);
-            let none = Environment::default();
-            let parameters = Parameters::resolve("n1", &BTreeMap::new(), [&configuration], &none);
-            parameters.settings().policy.failsafe_outbound
-        };
-        assert_eq!(listed(vec![]), []);
-        let entry = ProtoPort { protocol: String::new(), port: 53, net: "192.0.2.7/32".into() };
-        assert_eq!(listed(vec![entry]), [port(6, 53, "192.0.2.7/32")]);
     }
 
     #[test]

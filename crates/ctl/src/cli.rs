@@ -64,16 +64,22 @@ pub enum Command {
 
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
-    /// Where the store is: a CalicoAPIConfig file, YAML or JSON
+    /// Where the store is: a CalicoAPIConfig file, YAML or JSON; the variable CALICOCTL_CONFIG can name it too
     #[arg(
         short = 'c',
         long,
         value_name = "FILE",
         env = "CALICOCTL_CONFIG",
         hide_env = true,
+        value_parser = config_file,
         default_value = Config::DEFAULT_FILE
     )]
     pub config: PathBuf,
+}
+
+/// A variable that is set and empty names nothing.
+fn config_file(text: &str) -> Result<PathBuf, std::convert::Infallible> {
+    Ok(PathBuf::from(if text.is_empty() { Config::DEFAULT_FILE } else { text }))
 }
 
 #[derive(Clone, Debug, Args)]

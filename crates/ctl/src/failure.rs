@@ -26,6 +26,15 @@ impl Failure {
         Failure::Message(text.into())
     }
 
+    /// Something about a file, a directory or a socket. Who lacks the right to it is told how to get it.
+    pub fn at(path: &std::path::Path, error: &io::Error) -> Failure {
+        let advice = match error.kind() {
+            io::ErrorKind::PermissionDenied => "; run as root",
+            _ => "",
+        };
+        Failure::Message(format!("{}: {error}{advice}", path.display()))
+    }
+
     /// The reader of our output went away; that is no failure worth a message.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)

@@ -37,6 +37,16 @@ pub fn kind_of(word: &str) -> Option<Kind> {
     Kind::from_word(word).filter(|kind| KINDS.contains(kind))
 }
 
+/// The kind that somebody may have meant by a word that names none.
+pub fn alike(word: &str) -> Option<&'static str> {
+    const ALIKE: f64 = 0.9;
+    let word = word.to_ascii_lowercase();
+    let names = KINDS.iter().flat_map(|kind| [kind.plural(), kind.plural().trim_end_matches('s')]);
+    let rated = names.map(|name| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &word), name));
+    let (likeness, name) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (likeness > ALIKE).then_some(name)
+}
+
 #[derive(Clone)]
 pub struct KindWord;
 
@@ -86,6 +96,15 @@ mod tests {
         ] {
             assert_eq!(kind_of(word), Some(kind), "{word}");
         }
+    }
+
+    #[test]
+    fn a_slip_is_recognised() {
+        assert_eq!(alike("ipool"), Some("ippool"));
+        assert_eq!(alike("GlobalNetworkPolcies"), Some("globalnetworkpolicies"));
+        assert_eq!(alike("networkpolcy").map(|name| name.starts_with("networkpolic")), Some(true));
+        assert_eq!(alike("pod"), None);
+        assert_eq!(alike(""), None);
     }
 
     #[test]

@@ -6,17 +6,17 @@ use tortie_model::Kind;
 
 /// How a verb's results are told.
 #[derive(Clone, Copy, Debug)]
-pub struct Telling {
+pub struct Wording {
     pub infinitive: &'static str,
     pub past: &'static str,
     /// The verb goes on after an object fails, so that there can be several errors.
     pub carries_on: bool,
 }
 
-pub const CREATE: Telling = Telling { infinitive: "create", past: "created", carries_on: true };
-pub const APPLY: Telling = Telling { infinitive: "apply", past: "applied", carries_on: true };
-pub const VALIDATE: Telling = Telling { infinitive: "validate", past: "validated", carries_on: true };
-pub const REPLACE: Telling = Telling { infinitive: "replace", past: "replaced", carries_on: false };
+pub const CREATE: Wording = Wording { infinitive: "create", past: "created", carries_on: true };
+pub const APPLY: Wording = Wording { infinitive: "apply", past: "applied", carries_on: true };
+pub const VALIDATE: Wording = Wording { infinitive: "validate", past: "validated", carries_on: true };
+pub const REPLACE: Wording = Wording { infinitive: "replace", past: "replaced", carries_on: false };
 
 /// The objects of one command, counted.
 #[derive(Debug, Default)]
@@ -66,13 +66,13 @@ impl Outcome {
         format!("Successfully {past} {} {}resource(s)\n", self.handled, self.quoted())
     }
 
-    pub fn report(&self, telling: Telling) -> Report {
+    pub fn report(&self, wording: Wording) -> Report {
         if self.errors.is_empty() {
-            return Report { out: self.success(telling.past), error: None };
+            return Report { out: self.success(wording.past), error: None };
         }
         let errors = self.errors.iter().map(|(_, error)| error.clone());
-        let errors = if telling.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
-        let Telling { infinitive, past, carries_on } = telling;
+        let errors = if wording.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
+        let Wording { infinitive, past, carries_on } = wording;
         if self.handled == 0 {
             let what = match self.total {
                 1 => format!("{}resource", self.quoted()),
@@ -116,8 +116,8 @@ mod tests {
         outcome
     }
 
-    fn told(outcome: &Outcome, telling: Telling) -> (String, String) {
-        let report = outcome.report(telling);
+    fn told(outcome: &Outcome, wording: Wording) -> (String, String) {
+        let report = outcome.report(wording);
         (report.out, report.error.unwrap_or_default())
     }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn each_row_of_the_table_of_messages() {
-        type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], Telling, &'a str, &'a str);
+        type Row<'a> = (&'a [Kind], &'a [Result<(), &'a str>], Wording, &'a str, &'a str);
         let rows: &[Row] = &[
             (&[POOL], &[Ok(())], CREATE, "Successfully created 1 'IPPool' resource(s)\n", ""),
             (&[POOL, POOL], &[Ok(()), Ok(())], APPLY, "Successfully applied 2 'IPPool' resource(s)\n", ""),
@@ -158,9 +158,9 @@ mod tests {
                 "hit error: a",
             ),
         ];
-        for (kinds, results, telling, out, error) in rows {
+        for (kinds, results, wording, out, error) in rows {
             let outcome = outcome(kinds, results);
-            assert_eq!(told(&outcome, *telling), ((*out).to_owned(), (*error).to_owned()));
+            assert_eq!(told(&outcome, *wording), ((*out).to_owned(), (*error).to_owned()));
         }
     }
 

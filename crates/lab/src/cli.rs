@@ -3,12 +3,13 @@
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
+use crate::sessions::{self, Session};
 use crate::status;
 use crate::topology::{MOST_NODES, Topology};
 use crate::up::{self, Plan, say};
-use crate::{demo, down, enter, node};
+use crate::{demo, down, enter, logs, node};
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use rustix::process::Signal;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 pub struct LabArgs {
     /// Which lab; several can be up at a time
-    #[arg(long = "name", value_name = "NAME", env = "TORTIE_LAB", global = true, default_value = "lab")]
+    #[arg(long = "name", value_name = "NAME", env = "TORTIE_LAB", global = true, default_value = DEFAULT_NAME)]
     lab: String,
     /// Its directory, instead of /run/tortie-lab/NAME
     #[arg(long, value_name = "DIR", env = "TORTIE_LAB_DIR", global = true)]
@@ -51,6 +52,26 @@ enum LabCommand {
     Ctl {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
+    },
+    /// Say whether a packet may pass, and which rule says so
+    ///
+    /// As `tortie explain` on the lab's store: lab explain --from web --to db --port 5432
+    Explain {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
+    /// Show the BGP sessions of all nodes, or of one
+    Bgp {
+        #[arg(value_name = "NODE")]
+        node: Option<String>,
+    },
+    /// Print the logs of the store and of all nodes, or of one node
+    Logs {
+        #[arg(value_name = "NODE")]
+        node: Option<String>,
+        /// Go on printing as lines come, until interrupted
+        #[arg(short, long)]
+        follow: bool,
     },
     /// Print the variables with which calicoctl and etcdctl reach the lab's store, for a shell to evaluate
     Env,
@@ -142,6 +163,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
     match args.command {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
+        LabCommand::Explain { arguments } => enter::explain(&place, &arguments),
+        LabCommand::Logs { node, follow } => logs::print(&place, node.as_deref(), follow, out),
         LabCommand::Env => print(out, &enter::exports(&place)?),
         LabCommand::Down => {
             let name = place.name();
@@ -166,9 +189,8 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             let UpArgs { nodes, datastore, topology, bgp, bird, pools, keep } = args;
             let plan = Plan { nodes, datastore, topology, bgp, bird, pools, keep };
             up::up(place, &plan).await?;
-            say(
-                "try: tortie lab pod add web --node node1; tortie lab status; tortie lab exec node1 -- ip route",
-            );
+            let hints = ["pod add web --node node1", "status", "exec node1 -- ip route"];
+            say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
@@ -209,9 +231,27 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
                 }
             }
         }
+        LabCommand::Bgp { node } => {
+            let cluster = Cluster::load(place)?;
+            let wanted = node.map(|name| cluster.node(&name).cloned()).transpose()?;
+            for node in wanted.as_ref().map_or(&cluster.nodes[..], std::slice::from_ref) {
+                let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
+                let lines = match sessions.is_empty() {
+                    true => vec!["no sessions".to_owned()],
+                    false => sessions.iter().map(Session::line).collect(),
+                };
+                print(out, &lines.iter().map(|line| format!("{}  {line}\n", node.name)).collect::<String>())?;
+            }
+            Ok(())
+        }
         LabCommand::Demo { datastore } => demo::run(place, datastore, out).await,
         // Handled before there was a runtime.
-        LabCommand::Exec { .. } | LabCommand::Ctl { .. } | LabCommand::Env | LabCommand::Down => Ok(()),
+        LabCommand::Exec { .. }
+        | LabCommand::Ctl { .. }
+        | LabCommand::Explain { .. }
+        | LabCommand::Logs { .. }
+        | LabCommand::Env
+        | LabCommand::Down => Ok(()),
     }
 }
 

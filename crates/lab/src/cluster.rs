@@ -35,7 +35,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn load(place: &Place) -> Result<Cluster> {
         files::read(&place.cluster_file())?.ok_or_else(|| {
-            Error::refused(format!("no lab {} is up; `tortie lab up` makes one", place.name()))
+            Error::refused(format!("no lab {} is up; `{}` makes one", place.name(), place.command("up")))
         })
     }
 

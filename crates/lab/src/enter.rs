@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Becomes a command on a node or in a pod; returns only if that fails. The caller must not have other threads: only
@@ -29,8 +30,12 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
             place.node_netns(&node.name)
         }
         Err(_) => {
-            let pod = Pod::load(place, target)
-                .map_err(|_| Error::refused(format!("there is neither a node nor a pod called {target}")))?;
+            let pod = Pod::load(place, target).map_err(|_| {
+                Error::refused(format!(
+                    "there is neither a node nor a pod called {target}; `{}` shows them",
+                    place.command("status")
+                ))
+            })?;
             place.pod_netns(&pod.name)
         }
     };
@@ -50,11 +55,24 @@ pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
     Err(Error::file(&program)(failed))
 }
 
+/// Becomes `tortie explain` on the lab's store; returns only if that fails.
+pub fn explain(place: &Place, arguments: &[OsString]) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let program = place.bin().join("tortie");
+    let mut command = Command::new(&program);
+    let failed = command.arg("explain").args(arguments).envs(node::store_variables(place, &cluster)).exec();
+    Err(Error::file(&program)(failed))
+}
+
 /// For a shell to evaluate, so that calicoctl and etcdctl reach the lab's store.
 pub fn exports(place: &Place) -> Result<String> {
     let cluster = Cluster::load(place)?;
     let mut text = String::new();
-    for (name, value) in node::store_variables(place, &cluster) {
+    // A file is stronger than ETCD_ENDPOINTS. It is named only where another file would be stronger still; elsewhere
+    // whoever sets ETCD_ENDPOINTS later gets what they say.
+    let needs_file = Path::new(tortie_store::Config::DEFAULT_FILE).exists();
+    let variables = node::store_variables(place, &cluster).into_iter();
+    for (name, value) in variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG" || needs_file) {
         text.push_str(&format!("export {name}='{}'\n", value.replace('\'', r"'\''")));
     }
     Ok(text)

@@ -7,7 +7,7 @@ use std::path::Path;
 pub enum Error {
     #[error("{0}")]
     Refused(String),
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", advice(source))]
     Io { what: String, source: io::Error },
     /// A namespace, a link, an address, a route.
     #[error("{object}: {reason}")]
@@ -22,6 +22,13 @@ pub enum Error {
     Leftovers(Vec<String>),
     #[error("interrupted")]
     Interrupted,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root",
+        _ => "",
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
+pub const DEFAULT_NAME: &str = "lab";
 const LABS: &str = "/run/tortie-lab";
 const NAMESPACES: &str = "/run/netns";
 const LONGEST_NAME: usize = 20;
@@ -35,6 +36,18 @@ impl Place {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A command line for this lab, to be typed as it stands.
+    pub fn command(&self, words: &str) -> String {
+        let mut line = "tortie lab".to_owned();
+        if self.name != DEFAULT_NAME {
+            line += &format!(" --name {}", self.name);
+        }
+        if self.dir != Path::new(LABS).join(&self.name) {
+            line += &format!(" --dir {}", self.dir.display());
+        }
+        format!("{line} {words}")
     }
 
     pub fn dir(&self) -> &Path {
@@ -107,6 +120,15 @@ mod tests {
         assert_eq!(place.node_netns("node1"), "tortie-lab-node1");
         assert_eq!(place.pod_netns("web"), "tortie-lab-pod-web");
         assert!(place.pod_netns("web").starts_with(&place.prefix()));
+    }
+
+    #[test]
+    fn hints_are_about_this_lab() {
+        let line =
+            |name: &str, dir: Option<&str>| Place::new(name, dir.map(Path::new)).unwrap().command("down");
+        assert_eq!(line("lab", None), "tortie lab down");
+        assert_eq!(line("two", None), "tortie lab --name two down");
+        assert_eq!(line("two", Some("/tmp/x")), "tortie lab --name two --dir /tmp/x down");
     }
 
     #[test]

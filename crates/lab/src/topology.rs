@@ -1,6 +1,6 @@
 //! Which nodes there are, in which rack, with which addresses. Pure.
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -59,6 +59,12 @@ pub fn racks(nodes: &[Node]) -> Vec<u8> {
     racks
 }
 
+/// What the nodes of all racks have their addresses from.
+pub fn networks() -> [IpNet; 2] {
+    let (v4, v6) = (v4(0, 0).addr(), v6(0, 0).addr());
+    [IpNet::V4(Ipv4Net::new_assert(v4, 16)), IpNet::V6(Ipv6Net::new_assert(v6, 48))]
+}
+
 fn v4(rack: u8, host: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(10, 10, rack, host), 24)
 }
@@ -80,6 +86,14 @@ mod tests {
         assert_eq!(nodes[2].ipv4.to_string(), "10.10.1.3/24");
         assert_eq!(nodes[2].ipv6.to_string(), "fd00:10:10:1::3/64");
         assert_eq!(gateway(1).ipv4.to_string(), "10.10.1.254");
+    }
+
+    #[test]
+    fn every_node_is_in_the_networks_of_the_lab() {
+        for node in Topology::L3.nodes(MOST_NODES) {
+            let [v4, v6] = networks();
+            assert!(v4.contains(&IpNet::V4(node.ipv4)) && v6.contains(&IpNet::V6(node.ipv6)), "{node:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, Datastore};
 use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::topology::{Node, Topology};
+use crate::topology::{self, Node, Topology};
 use crate::{bird, down, fabric, files, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
@@ -53,7 +53,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         Err(error) => error,
     };
     if plan.keep {
-        say("what there is stays; `tortie lab down` removes it");
+        say(&format!("what there is stays; `{}` removes it", place.command("down")));
     } else if let Err(leftovers) = down::down(place) {
         say(&leftovers.to_string());
     }
@@ -67,6 +67,15 @@ pub fn say(text: &str) {
 }
 
 fn pools(plan: &Plan) -> Result<Vec<IpNet>> {
+    for pool in &plan.pools {
+        if let Some(own) = topology::networks().into_iter().find(|own| overlap(pool, own)) {
+            return Err(Error::refused(format!(
+                "pool {pool} overlaps {own}, which the lab's nodes have their own addresses from; choose another, \
+                 such as {}",
+                DEFAULT_POOLS[usize::from(matches!(pool, IpNet::V6(_)))]
+            )));
+        }
+    }
     match plan.pools.is_empty() {
         false => Ok(plan.pools.clone()),
         true => DEFAULT_POOLS
@@ -76,12 +85,17 @@ fn pools(plan: &Plan) -> Result<Vec<IpNet>> {
     }
 }
 
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
+}
+
 /// Makes the directory ours, with the description first: whatever happens then, `down` knows whose it is.
 fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
     let again = || {
         let name = place.name();
         Error::refused(format!(
-            "lab {name}, or a part of one, is there already; `tortie lab down` removes it"
+            "lab {name}, or a part of one, is there already; `{}` removes it",
+            place.command("down")
         ))
     };
     if !netns::names(&place.prefix())?.is_empty() {
@@ -115,7 +129,7 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
         netns::create(&place.node_netns(name)).await?;
     }
     fabric::build(place, cluster.topology, &cluster.nodes).await?;
-    let racks = crate::topology::racks(&cluster.nodes).len();
+    let racks = topology::racks(&cluster.nodes).len();
     say(&match cluster.topology {
         Topology::L2 => format!("network: {} nodes on one link", names.len()),
         Topology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
@@ -167,4 +181,31 @@ pub fn write_node_files(place: &Place, cluster: &Cluster, node: &Node) -> Result
 fn directory(path: PathBuf) -> Result<PathBuf> {
     fs::create_dir_all(&path).map_err(Error::file(&path))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_that_overlap_the_nodes_own_network_are_refused() {
+        let plan = |pool: &str| Plan {
+            nodes: 1,
+            datastore: Datastore::Embedded,
+            topology: Topology::L2,
+            bgp: Bgp::None,
+            bird: Vec::new(),
+            pools: vec![pool.parse().unwrap()],
+            keep: false,
+        };
+        for pool in
+            ["10.0.0.0/8", "10.10.1.0/24", "10.10.200.0/26", "0.0.0.0/0", "fd00::/16", "fd00:10:10:1::/64"]
+        {
+            let error = pools(&plan(pool)).unwrap_err().to_string();
+            assert!(error.contains(pool) && error.contains("choose another"), "{error}");
+        }
+        for pool in ["10.11.0.0/16", "192.168.0.0/24", "fd00:10:11::/112"] {
+            assert_eq!(pools(&plan(pool)).unwrap(), plan(pool).pools);
+        }
+    }
 }

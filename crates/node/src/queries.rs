@@ -67,12 +67,31 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
         Some("bgp peers") => peers(state).await,
         Some("bgp routes") => routes(state).await,
         Some("bgp ready") => ready(state, &question).await,
+        Some("settings") => Ok(settings(state)),
         Some(other) => Err(format!("{other:?} is no question that is known here")),
         None => Err("the question must be an object with the field \"ask\"".to_owned()),
     };
     let answer = answer.unwrap_or_else(|error| json!({"error": error}));
     stream.write_all(answer.to_string().as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// Every parameter with its value in force and where that comes from.
+fn settings(state: &State) -> Value {
+    let parameters = state.parameters();
+    let parameters = parameters.borrow();
+    let settings: Vec<Value> = parameters
+        .all()
+        .map(|setting| {
+            json!({
+                "name": setting.parameter.key,
+                "value": setting.value,
+                "source": setting.source.word(),
+                "from": setting.source.to_string(),
+            })
+        })
+        .collect();
+    json!({"settings": settings, "warnings": parameters.warnings()})
 }
 
 fn running_bgp(state: &State) -> Result<RunningBgp, String> {

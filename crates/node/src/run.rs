@@ -131,8 +131,7 @@ impl Start<'_> {
         let state = Arc::new(State::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
-        // Of two that set the same, the later counts: a variable is stronger than the file.
-        let environment = Environment::new(settings.into_iter().chain(variables.0.clone()));
+        let environment = Environment::new(variables.0.clone(), settings);
         let mut compute = Compute::new(name, environment);
         let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
         if backend.speaks() {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-/// The settings as variables of the environment, whose place they take. A file that is not there sets nothing.
+/// Names and values, in the order of the file. A file that is not there sets nothing.
 pub fn read(path: &Path) -> io::Result<Vec<(String, String)>> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text),
@@ -23,7 +23,7 @@ fn parse(text: &str) -> io::Result<Vec<(String, String)>> {
             let reason = format!("line {}: {line:?} is not NAME = VALUE", number + 1);
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         };
-        settings.push((format!("FELIX_{}", name.trim()), value.trim().to_owned()));
+        settings.push((name.trim().to_owned(), value.trim().to_owned()));
     }
     Ok(settings)
 }
@@ -33,9 +33,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_sets_what_variables_would() {
+    fn a_file_has_names_and_values() {
         let text = "# a comment\n[global]\nHealthPort = 1\n\n; another\n  InterfacePrefix=cali,tap\n[x]\n";
-        let wanted = [("FELIX_HealthPort", "1"), ("FELIX_InterfacePrefix", "cali,tap")];
+        let wanted = [("HealthPort", "1"), ("InterfacePrefix", "cali,tap")];
         assert_eq!(parse(text).unwrap(), wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let error = parse("[global]\nnonsense\n").unwrap_err().to_string();
         assert_eq!(error, "line 2: \"nonsense\" is not NAME = VALUE");

@@ -61,14 +61,25 @@ impl State {
         self.parameters.subscribe()
     }
 
+    /// What is wrong with them, or set without effect, is logged once and stays on the health page.
     pub fn set_parameters(&self, parameters: &Parameters) {
-        self.parameters.send_if_modified(|known| {
+        let mut new = Vec::new();
+        let differs = self.parameters.send_if_modified(|known| {
             let differs = known != parameters;
             if differs {
+                let is_new = |warning: &&String| !known.warnings().contains(warning);
+                new = parameters.warnings().iter().filter(is_new).cloned().collect();
                 *known = parameters.clone();
             }
             differs
         });
+        for warning in &new {
+            tracing::warn!(warning, "a setting does not do what it says; `tortie settings` shows what holds");
+        }
+        if differs {
+            let warnings = parameters.warnings();
+            self.set_warning("settings", (!warnings.is_empty()).then(|| warnings.join("; ")));
+        }
     }
 
     /// How long a part of the daemon may be silent, where somebody has set it: `NAME=DURATION`, separated by commas.

@@ -32,8 +32,7 @@ pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
     loop {
         let (interval, ttl, region) = {
             let parameters = parameters.borrow();
-            let interval = parameters.span("reportingInterval");
-            (interval, parameters.span("reportingTTL"), parameters.text("openstackRegion"))
+            (parameters.reporting_interval, parameters.reporting_ttl, parameters.openstack_region.clone())
         };
         if interval.is_zero() {
             tokio::time::sleep(IDLE).await;
@@ -72,8 +71,8 @@ pub async fn endpoints(
     loop {
         let (enabled, delay, region) = {
             let parameters = parameters.borrow();
-            let delay = parameters.span("endpointReportingDelay").max(Duration::from_millis(10));
-            (parameters.flag("endpointReportingEnabled"), delay, parameters.text("openstackRegion"))
+            let delay = parameters.endpoint_reporting_delay.max(Duration::from_millis(10));
+            (parameters.endpoint_reporting_enabled, delay, parameters.openstack_region.clone())
         };
         let prefix = status_prefix(&parameters.borrow(), run_dir.as_deref());
         for id in state.take_changed() {
@@ -114,10 +113,10 @@ async fn next(reports: &mut Option<Reports>) -> Option<Report> {
 
 /// The directory below which endpoints have files: as set, else the given one for what runs, else the usual.
 fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<PathBuf> {
-    const PREFIX: &str = "endpointStatusPathPrefix";
+    let prefix = &parameters.endpoint_status_path_prefix;
     let prefix = match run_dir {
-        Some(dir) if !parameters.is_set(PREFIX) => dir.to_owned(),
-        _ => PathBuf::from(parameters.text(PREFIX)),
+        Some(dir) if !prefix.is_set => dir.to_owned(),
+        _ => PathBuf::from(&prefix.value),
     };
     Some(prefix).filter(|prefix| !prefix.as_os_str().is_empty())
 }

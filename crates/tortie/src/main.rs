@@ -7,6 +7,7 @@ mod datastore;
 mod health;
 mod node;
 mod policy;
+mod settings;
 mod up;
 
 use clap::error::ErrorKind;
@@ -22,8 +23,11 @@ use tracing_subscriber::EnvFilter;
 
 /// Calico networking, rebuilt: the same API, datastore and command line in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "tortie", disable_version_flag = true)]
+#[command(name = "tortie", version, disable_version_flag = true)]
 struct Tortie {
+    /// Print the version
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    version: (),
     #[command(subcommand)]
     command: Part,
 }
@@ -37,13 +41,14 @@ enum Part {
     Node(tortie_node::NodeArgs),
     /// Make this host a node: start what is needed and install the CNI plugins
     Up(up::UpArgs),
-    /// Take away what `up` made
+    /// Undo `tortie up`; the data of the embedded datastore stays unless --purge is given
     Down(up::DownArgs),
     Lab(tortie_lab::LabArgs),
     Explain(Box<Explain>),
     Diff(Box<Diff>),
     Policy(policy::PolicyArgs),
     Bgp(bgp::BgpArgs),
+    Settings(settings::SettingsArgs),
     Health(health::HealthArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
@@ -116,7 +121,9 @@ fn parse<T: FromArgMatches>(
 ) -> Result<ExitCode, Failure> {
     match command.try_get_matches_from_mut(args).and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => run(parsed),
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(done(error.print()?)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(done(error.print()?))
+        }
         Err(error) => Err(Failure::Message(error.to_string().trim_end().to_owned())),
     }
 }
@@ -149,6 +156,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         }
         Part::Policy(args) => policy::run(&args, &mut out),
         Part::Bgp(args) => bgp::run(&args, &mut out),
+        Part::Settings(args) => settings::run(&args, &mut out),
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {
@@ -187,6 +195,15 @@ mod tests {
     #[test]
     fn the_tree_is_well_formed() {
         Tortie::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_is_told_by_the_usual_flags() {
+        for flag in ["--version", "-V"] {
+            let error = Tortie::command().try_get_matches_from(["tortie", flag]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DisplayVersion);
+            assert_eq!(error.to_string(), format!("tortie {}\n", env!("CARGO_PKG_VERSION")));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::io::Write;
 use tortie_ctl::{Failure, layout};
 use tortie_dataplane::{Netns, RuleCounter, When, counters};
-use tortie_plan::Direction;
+use tortie_plan::{Direction, RuleIndex};
 
 /// Look at the policy that this host's kernel enforces
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ enum Command {
     /// Show how many packets each rule has matched
     ///
     /// Reads the kernel of the network namespace it is run in; no daemon is asked. Staged policies are counted and
-    /// enforce nothing. A rule counts from when it was last written.
+    /// enforce nothing. A rule counts from when it was last written. Rules are numbered from 1, as in `tortie explain`.
     Counters {
         /// How to print it
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -72,7 +72,7 @@ fn table(counters: &[RuleCounter]) -> String {
             counter.holder.clone(),
             direction(counter.direction).to_owned(),
             when(counter.when).to_owned(),
-            counter.rule.to_string(),
+            RuleIndex::at(counter.rule).to_string(),
             counter.packets.to_string(),
             counter.bytes.to_string(),
         ]
@@ -85,8 +85,29 @@ fn object(counter: &RuleCounter) -> serde_json::Value {
         "policy": counter.holder,
         "direction": direction(counter.direction),
         "stage": when(counter.when),
-        "rule": counter.rule,
+        "rule": RuleIndex::at(counter.rule).number(),
         "packets": counter.packets,
         "bytes": counter.bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_is_number_1() {
+        let counter = RuleCounter {
+            holder: "gnp/a".into(),
+            direction: Direction::Ingress,
+            when: When::Normal,
+            rule: 0,
+            packets: 7,
+            bytes: 70,
+        };
+        assert_eq!(object(&counter)["rule"], 1);
+        let table = table(&[counter]);
+        let row: Vec<&str> = table.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["gnp/a", "ingress", "normal", "1", "7", "70"]);
+    }
 }

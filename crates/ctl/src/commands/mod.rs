@@ -12,12 +12,15 @@ pub mod write;
 use crate::cli::Selection;
 use crate::failure::{Failure, Result};
 use crate::input::{self, InputError};
-use crate::kind_word::kind_of;
+use crate::kind_word::{alike, kind_of};
 use tortie_model::{Kind, Resource};
 
 /// The kind a word names, or calicoctl's words for that it names none.
 pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
-    kind_of(word).ok_or_else(|| format!("resource type '{word}' is not supported"))
+    kind_of(word).ok_or_else(|| {
+        let advice = alike(word).map(|kind| format!("; did you mean {kind}?")).unwrap_or_default();
+        format!("resource type '{word}' is not supported{advice}")
+    })
 }
 
 /// What a command was pointed at: objects that need have no more than a kind and a name. A kind without names

@@ -4,7 +4,7 @@ use crate::cli::{Create, FromFile, Global};
 use crate::failure::{Result, tell};
 use crate::input;
 use crate::namespace::Asked;
-use crate::outcome::{self, Outcome, Telling};
+use crate::outcome::{self, Outcome, Wording};
 use crate::session;
 use crate::verbs::{self, VerbError};
 use std::io::Write;
@@ -50,7 +50,7 @@ async fn run(
     args: &FromFile,
     global: &Global,
     verb: Verb,
-    telling: Telling,
+    wording: Wording,
     out: &mut dyn Write,
 ) -> Result<()> {
     let resources = read(args)?;
@@ -59,8 +59,8 @@ async fn run(
     }
     let store = session::connect(&args.connection, global).await?;
     initialize(&store).await;
-    let outcome = write_all(&store, resources, asked(args), &verb, telling).await;
-    tell(outcome.report(telling), out)
+    let outcome = write_all(&store, resources, asked(args), &verb, wording).await;
+    tell(outcome.report(wording), out)
 }
 
 async fn write_all(
@@ -68,7 +68,7 @@ async fn write_all(
     resources: Vec<Resource>,
     asked: Asked<'_>,
     verb: &Verb,
-    telling: Telling,
+    wording: Wording,
 ) -> Outcome {
     let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
     for mut resource in resources {
@@ -86,7 +86,7 @@ async fn write_all(
         };
         let failed = result.is_err();
         outcome.note(kind, result);
-        if failed && !telling.carries_on {
+        if failed && !wording.carries_on {
             break;
         }
     }

@@ -41,8 +41,9 @@ pub fn ask(run_dir: &Path, question: &str) -> Result<Value> {
 /// The same for a question that says more.
 pub fn put(run_dir: &Path, question: &Value) -> Result<Value> {
     let path = run_dir.join("node.sock");
-    let failed = |error: std::io::Error| {
-        Failure::Message(format!("{}: {error}; is the node running on this host?", path.display()))
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Failure::at(&path, &error),
+        _ => Failure::Message(format!("{}: {error}; is the node running on this host?", path.display())),
     };
     let mut stream = UnixStream::connect(&path).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;

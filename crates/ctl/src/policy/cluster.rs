@@ -7,7 +7,11 @@ use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::evaluate::{Holder, RuleAt};
 use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
-use tortie_store::Resources;
+use tortie_store::{Error, Resources};
+
+/// What else says who may talk to what.
+const OTHER_KINDS: [Kind; 4] =
+    [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
 
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
@@ -24,13 +28,26 @@ pub struct Enforced {
 impl Cluster {
     pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
         let mut cluster = Cluster::default();
-        let others = [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
-        for kind in others.into_iter().chain(POLICY_KINDS) {
+        for kind in OTHER_KINDS.into_iter().chain(POLICY_KINDS) {
             for resource in store.list(kind, None).await?.items {
                 cluster.put(resource);
             }
         }
         Ok(cluster)
+    }
+
+    /// Adds an object of a kind that policy does not depend on, if the store has it.
+    pub async fn load_one(&mut self, store: &Resources, like: &Resource) -> tortie_store::Result<()> {
+        let (kind, meta) = (like.kind(), like.metadata());
+        if POLICY_KINDS.contains(&kind) || OTHER_KINDS.contains(&kind) {
+            return Ok(());
+        }
+        match store.get(kind, &meta.namespace, &meta.name).await {
+            Ok(resource) => self.put(resource),
+            Err(Error::DoesNotExist { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     pub fn put(&mut self, resource: Resource) {

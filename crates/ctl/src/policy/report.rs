@@ -1,7 +1,7 @@
 //! An explanation as text.
 
 use super::explain::{End, Explanation};
-use super::section::{Section, Seen};
+use super::section::{EvaluatedRule, Section};
 use std::fmt::Write;
 
 /// Unless `all`, only rules are shown that would have let it through but for one thing; others are counted.
@@ -50,7 +50,7 @@ fn title(section: &Section) -> String {
     }
 }
 
-fn place(section: &Section, seen: &Seen) -> String {
+fn place(section: &Section, seen: &EvaluatedRule) -> String {
     format!("{}, {} rule {}", seen.of, section.direction.unwrap_or_default(), seen.rule)
 }
 
@@ -58,9 +58,9 @@ fn section_text(text: &mut String, section: &Section, all: bool) {
     let verdict = if section.allowed { "allowed" } else { "denied" };
     let _ = writeln!(text, "{}: {verdict}", title(section));
     let _ = writeln!(text, "  {}", section.because);
-    let passed_over: Vec<&Seen> = section.rules.iter().filter(|seen| !seen.matched).collect();
-    let near = |seen: &Seen| !section.allowed && seen.missing.len() == 1 && seen.action == "Allow";
-    let shown: Vec<&&Seen> = passed_over.iter().filter(|seen| all || near(seen)).collect();
+    let passed_over: Vec<&EvaluatedRule> = section.rules.iter().filter(|seen| !seen.matched).collect();
+    let near = |seen: &EvaluatedRule| !section.allowed && seen.missing.len() == 1 && seen.action == "Allow";
+    let shown: Vec<&&EvaluatedRule> = passed_over.iter().filter(|seen| all || near(seen)).collect();
     if !shown.is_empty() {
         let _ = writeln!(text, "  {}:", if all { "Rules that do not match" } else { "Near misses" });
         for seen in &shown {

@@ -25,7 +25,7 @@ pub struct Section {
     pub cause: &'static str,
     pub because: String,
     /// In the order in which they were asked; the last one decided if it matched.
-    pub rules: Vec<Seen>,
+    pub rules: Vec<EvaluatedRule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub staged: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,7 +34,7 @@ pub struct Section {
 
 /// A rule that was asked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Seen {
+pub struct EvaluatedRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// `np/shop/allow-db` or `profile kns.shop`.
@@ -162,13 +162,13 @@ impl Asked<'_> {
         Written { rule: cluster.rule(&self.at), namespace }
     }
 
-    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> Seen {
+    fn seen(&self, cluster: &Cluster, scene: &Scene<'_>) -> EvaluatedRule {
         let written = self.written(cluster);
         let (tier, of) = match self.at.holder {
             Holder::Policy { tier, id } => (Some(tier.to_owned()), id.to_string()),
             Holder::Profile(name) => (None, format!("profile {name}")),
         };
-        Seen {
+        EvaluatedRule {
             tier,
             of,
             rule: self.at.index.number(),

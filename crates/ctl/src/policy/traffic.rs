@@ -5,7 +5,7 @@ use std::str::FromStr;
 use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::Packet;
 
-/// `tcp/80`, `icmp/8/0`, `47`.
+/// `tcp/80`, or `80` for short; `icmp/8/0`; `protocol/47`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     pub protocol: u8,
@@ -33,15 +33,25 @@ impl FromStr for Traffic {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Traffic, String> {
-        let mut parts = text.split('/');
-        let name = parts.next().unwrap_or_default();
+        let mut parts = text.split('/').peekable();
+        let name = match parts.next().unwrap_or_default() {
+            // A port alone is one of TCP, as with other tools.
+            port if !port.is_empty()
+                && port.bytes().all(|digit| digit.is_ascii_digit())
+                && parts.peek().is_none() =>
+            {
+                return format!("tcp/{port}").parse();
+            }
+            "protocol" => parts.next().unwrap_or_default(),
+            name => name,
+        };
         let protocol = Protocol::NAMES
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, number)| *number)
             .or_else(|| name.parse().ok().filter(|number| *number > 0))
             .ok_or_else(|| {
-                format!("{name:?} is no protocol: use tcp, udp, sctp, udplite, icmp, icmpv6 or a number from 1 to 255")
+                format!("{name:?} is no protocol: use tcp, udp, sctp, udplite, icmp, icmpv6, or protocol/47 for others")
             })?;
         let rest: Vec<&str> = parts.collect();
         let number = |text: &str, what: &str| {
@@ -95,7 +105,9 @@ mod tests {
             ("icmp/8", "icmp/8"),
             ("icmp/3/1", "icmp/3/1"),
             ("58/128/0", "icmpv6/128"),
-            ("47", "protocol 47"),
+            ("80", "tcp/80"),
+            ("protocol/47", "protocol 47"),
+            ("protocol/6/80", "tcp/80"),
         ] {
             assert_eq!(text.parse::<Traffic>().map(|traffic| traffic.to_string()).as_deref(), Ok(printed));
         }
@@ -106,8 +118,11 @@ mod tests {
         for (text, said) in [
             ("", "\"\" is no protocol"),
             ("tpc/80", "\"tpc\" is no protocol"),
-            ("0", "\"0\" is no protocol"),
-            ("256", "\"256\" is no protocol"),
+            ("0", "port \"0\" is not a number from 1 to 65535"),
+            ("65536", "port \"65536\" is not a number from 1 to 65535"),
+            ("protocol/0", "\"0\" is no protocol"),
+            ("protocol/256", "\"256\" is no protocol"),
+            ("protocol", "\"\" is no protocol"),
             ("tcp", "tcp needs one port: tcp/80"),
             ("tcp/80/81", "tcp needs one port"),
             ("tcp/0", "port \"0\" is not a number from 1 to 65535"),

@@ -230,8 +230,7 @@ impl Service {
     }
 
     fn interface_prefix(&self) -> String {
-        let prefixes = self.state.parameters().borrow().text("interfacePrefix");
-        prefixes.split(',').next().map(str::trim).filter(|p| !p.is_empty()).unwrap_or("cali").to_owned()
+        self.state.parameters().borrow().interface_prefix.first().cloned().unwrap_or_default()
     }
 
     pub(super) async fn lock(&self, container_id: &str) -> ContainerLock<'_> {

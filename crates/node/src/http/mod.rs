@@ -30,14 +30,14 @@ pub async fn serve_health(state: Arc<State>) {
         .route("/liveness", get(liveness))
         .route("/readiness", get(readiness))
         .with_state(state.clone());
-    follow(state, "health", router, |p| place(p, "healthEnabled", "healthHost", "healthPort")).await;
+    follow(state, "health", router, |p| place(p.health_enabled, &p.health_host, p.health_port)).await;
 }
 
 /// Serves `/metrics`.
 pub async fn serve_metrics(state: Arc<State>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
     follow(state, "metrics", router, |p| {
-        place(p, "prometheusMetricsEnabled", "prometheusMetricsHost", "prometheusMetricsPort")
+        place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port)
     })
     .await;
 }
@@ -90,13 +90,9 @@ async fn follow(
     }
 }
 
-fn place(parameters: &Parameters, enabled: &str, host: &str, port: &str) -> Option<Place> {
-    if !parameters.flag(enabled) {
-        return None;
-    }
-    let host = parameters.text(host);
-    let host = if host.is_empty() { "::".to_owned() } else { host };
-    Some(Place { host, port: u16::try_from(parameters.number(port)).ok()? })
+fn place(enabled: bool, host: &str, port: u16) -> Option<Place> {
+    let host = if host.is_empty() { "::" } else { host };
+    enabled.then(|| Place { host: host.to_owned(), port })
 }
 
 async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {

@@ -2,6 +2,7 @@
 //!
 //! What is made is written down first, in `up.json` of the state directory, so that `down` finds it after a crash too.
 
+mod attachments;
 mod manifest;
 mod process;
 
@@ -50,6 +51,12 @@ pub struct UpArgs {
 pub struct DownArgs {
     #[command(flatten)]
     node: NodeArgs,
+    /// Take the network away from containers that still run
+    #[arg(long)]
+    force: bool,
+    /// Remove the data of the embedded datastore too: pools, policies, everything in it
+    #[arg(long)]
+    purge: bool,
 }
 
 /// May be repeated: what is there already is left as it is.
@@ -59,7 +66,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
-    let mut manifest = Manifest::load(&node.state_dir)?;
+    let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     manifest.network = args.network.clone();
 
     let store = datastore(node, &exe);
@@ -104,14 +111,30 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Goes on past failures and tells all of them.
+/// Goes on past failures and names all of them.
 pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let node = &args.node;
+    let data = node.state_dir.join("datastore");
     if !Manifest::exists(&node.state_dir) {
+        if args.purge && data.exists() {
+            return purge(&data, &node.state_dir, out);
+        }
         writeln!(out, "nothing to take down: {} has no record of an up", node.state_dir.display())?;
+        if data.exists() {
+            writeln!(out, "kept: the datastore in {}; `tortie down --purge` removes it", data.display())?;
+        }
         return Ok(());
     }
-    let manifest = Manifest::load(&node.state_dir)?;
+    let attached = attachments::live(&node.journal_dir()).map_err(|error| at(&node.journal_dir(), &error))?;
+    if !attached.is_empty() && !args.force {
+        let list: Vec<String> = attached.iter().map(|attachment| format!("  {attachment}")).collect();
+        return Err(Failure::Message(format!(
+            "containers still use the network of this host:\n{}\nstop them first, or take their network away with \
+             `tortie down --force`; nothing was changed",
+            list.join("\n")
+        )));
+    }
+    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     let exe = std::env::current_exe()?;
     let mut failures = Vec::new();
     for file in &manifest.files {
@@ -122,38 +145,57 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     for daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
         if let Err(error) = daemon.stop() {
-            failures.push(error.to_string());
+            failures.push(format!("{}: {error}", daemon.name));
         }
     }
     if let Err(error) = open_up() {
         failures.push(error.to_string());
     }
-    if failures.is_empty() {
-        for file in [
-            node.calico_dir().join("nodename"),
-            node.calico_dir().join("mtu"),
-            datastore_socket(node),
-            node.run_dir.join("bgp"),
-        ] {
-            remove(&file, &mut failures);
-        }
-        for dir in [node.journal_dir(), node.state_dir.join("datastore")] {
-            if dir.exists()
-                && let Err(error) = std::fs::remove_dir_all(&dir)
-            {
-                failures.push(format!("{}: {error}", dir.display()));
-            }
-        }
-        Manifest::remove(&node.state_dir)?;
-        for dir in [&node.run_dir, &node.state_dir] {
-            // Others may keep something there.
-            let _ = std::fs::remove_dir(dir);
-        }
+    if !failures.is_empty() {
+        return Err(Failure::Message(failures.join("\n")));
+    }
+    for file in [
+        node.calico_dir().join("nodename"),
+        node.calico_dir().join("mtu"),
+        datastore_socket(node),
+        node.run_dir.join("bgp"),
+    ] {
+        remove(&file, &mut failures);
+    }
+    remove_dir(&node.journal_dir(), &mut failures);
+    for attachment in &attached {
+        writeln!(out, "removed: the network of {attachment}")?;
+    }
+    for file in &manifest.files {
+        writeln!(out, "removed: {}", file.display())?;
+    }
+    writeln!(out, "removed: the node, its routes, its policy and its addresses")?;
+    if args.purge {
+        remove_dir(&data, &mut failures);
+        writeln!(out, "removed: the datastore in {}", data.display())?;
+    } else if data.exists() {
+        writeln!(
+            out,
+            "kept: the datastore in {}; `tortie up` uses it again, `tortie down --purge` removes it",
+            data.display()
+        )?;
+    }
+    Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    for dir in [&node.run_dir, &node.state_dir] {
+        // Others may keep something there.
+        let _ = std::fs::remove_dir(dir);
     }
     match failures.is_empty() {
         true => Ok(writeln!(out, "this host is no longer a node")?),
         false => Err(Failure::Message(failures.join("\n"))),
     }
+}
+
+/// What a former `down` kept.
+fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    std::fs::remove_dir_all(data).map_err(|error| at(data, &error))?;
+    let _ = std::fs::remove_dir(state_dir);
+    Ok(writeln!(out, "removed: the datastore in {}", data.display())?)
 }
 
 /// Nobody looks after policy any more.
@@ -171,7 +213,7 @@ fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<(), Failure> {
     let extra = json!({"name": manifest.network, "cni.dev/valid-attachments": []});
     let answer = ask(node, "GC", &extra)?;
     if !answer.starts_with('0') {
-        return Err(Failure::Message(answer.split_off_status()));
+        return Err(Failure::Message(reason(&answer)));
     }
     let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
     let config = match manifest.embedded {
@@ -190,15 +232,13 @@ fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<(), Failure> {
     })
 }
 
-trait SplitOffStatus {
-    fn split_off_status(&self) -> String;
-}
-
-impl SplitOffStatus for String {
-    /// The answer without the line that says how it went.
-    fn split_off_status(&self) -> String {
-        self.split_once('\n').map(|(_, text)| text.to_owned()).unwrap_or_default()
-    }
+/// What an error of CNI says, for people: the line that says how it went and the braces are left out.
+fn reason(answer: &str) -> String {
+    let text = answer.split_once('\n').map_or(answer, |(_, text)| text);
+    let error: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let parts = ["msg", "details"].map(|field| error[field].as_str().unwrap_or_default());
+    let said: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    if said.is_empty() { text.trim().to_owned() } else { said.join(": ") }
 }
 
 /// Asks the node's daemon as a plugin would.
@@ -213,7 +253,7 @@ fn ask(node: &NodeArgs, command: &str, extra: &serde_json::Value) -> Result<Stri
         "env": {"CNI_PATH": "/"},
         "config": config.to_string(),
     });
-    let mut stream = UnixStream::connect(node.socket())?;
+    let mut stream = UnixStream::connect(node.socket()).map_err(|error| at(&node.socket(), &error))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request.to_string().as_bytes())?;
     stream.shutdown(std::net::Shutdown::Write)?;
@@ -295,6 +335,27 @@ fn remove(path: &Path, failures: &mut Vec<String>) {
     }
 }
 
+fn remove_dir(path: &Path, failures: &mut Vec<String>) {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            failures.push(format!("{}: {error}", path.display()));
+        }
+        _ => {}
+    }
+}
+
 fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Message(format!("{}: {error}", path.display()))
+    Failure::at(path, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_see_the_reason_and_not_the_json() {
+        let answer = "1\n{\"cniVersion\":\"1.1.0\",\"code\":11,\"msg\":\"the store does not answer\",\"details\":\"timed out\"}";
+        assert_eq!(reason(answer), "the store does not answer: timed out");
+        assert_eq!(reason("1\nsomething else\n"), "something else");
+    }
 }

@@ -113,7 +113,9 @@ fn family(addresses: &[String], v6: bool) -> &str {
 #[test]
 fn three_nodes_and_their_pods() {
     let lab = Lab::up(&["--nodes", "3"]);
-    assert!(lab.refused(&["up"]).contains("already"), "a second lab of the same name");
+    let again = lab.refused(&["up"]);
+    let hint = format!("`tortie lab --name {} down`", lab.name);
+    assert!(again.contains("already") && again.contains(&hint), "a second lab of the same name: {again}");
     let nodes = ["node1", "node2", "node3"];
     let pods: Vec<(String, Vec<String>)> = nodes
         .iter()
@@ -157,6 +159,15 @@ fn three_nodes_and_their_pods() {
     assert_eq!(code, Some(7), "a command's exit code is passed on");
     let endpoint = lab.run(&["ctl", "get", "workloadendpoints", "-n", "shop", "-o", "yaml"]);
     assert!(endpoint.contains("app: web"), "{endpoint}");
+
+    let explained = lab.run(&["explain", "--from", "shop/pod1", "--to", "shop/pod2", "--port", "80"]);
+    assert!(explained.starts_with("ALLOWED: tcp/80"), "{explained}");
+    let logged = lab.run(&["logs", "node1"]);
+    assert!(!logged.is_empty() && logged.lines().all(|line| line.starts_with("node1 | ")), "{logged}");
+    assert!(lab.run(&["bgp", "node2"]).contains("node2  no sessions"));
+    // Whoever sets ETCD_ENDPOINTS afterwards gets what they say.
+    let by_file = std::path::Path::new("/etc/calico/calicoctl.cfg").exists();
+    assert_eq!(lab.run(&["env"]).contains("CALICOCTL_CONFIG"), by_file);
 
     assert!(lab.refused(&["pod", "add", "pod1", "--node", "node2"]).contains("already"));
     assert!(lab.refused(&["pod", "add", "x", "--node", "node9"]).contains("there are node1, node2, node3"));

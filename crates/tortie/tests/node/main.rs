@@ -12,6 +12,7 @@ mod life;
 mod midway;
 mod policy;
 mod refusals;
+mod settings;
 mod textbook;
 mod up;
 mod world;

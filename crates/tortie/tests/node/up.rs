@@ -2,6 +2,7 @@
 
 use crate::world::{Namespace, TORTIE, host};
 use std::path::Path;
+use std::process::Output;
 use tempfile::TempDir;
 
 struct Host {
@@ -10,16 +11,28 @@ struct Host {
 }
 
 impl Host {
+    /// What a command that must succeed says.
     fn run(&self, command: &str, more: &[&str]) -> String {
+        let output = self.output(command, more);
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What a command that must fail says.
+    fn refused(&self, command: &str, more: &[&str]) -> String {
+        let output = self.output(command, more);
+        assert!(!output.status.success(), "{command}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn output(&self, command: &str, more: &[&str]) -> Output {
         let place = |name: &str| self.dir.path().join(name).display().to_string();
         let (state, run) = (place("state"), place("run"));
         // Nothing of the machine's own configuration.
         let mut args = vec!["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "NODENAME=n1"];
         args.extend([TORTIE, command, "--state-dir", &state, "--run-dir", &run]);
         args.extend(more);
-        let output = self.namespace.try_exec(&args[..]);
-        assert!(output.status.success(), "{command}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        self.namespace.try_exec(&args)
     }
 }
 
@@ -73,13 +86,33 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
     assert_eq!(counters[0]["policy"], "profile/tortie", "{counters}");
 
-    let said = host.run("down", &[]);
+    // A container that runs is not cut off without a word.
+    let said = host.refused("down", &[]);
+    assert!(said.contains("container c1 (eth0") && said.contains("--force"), "{said}");
+    assert!(host.namespace.ip(&["route"]).contains("calic1"), "nothing was changed");
+    let note = "{kind: GlobalNetworkSet, apiVersion: projectcalico.org/v3, metadata: {name: note}}";
+    std::fs::write(place("note.yaml"), note).unwrap();
+    let store = format!("ETCD_ENDPOINTS=unix://{}", place("run/datastore.sock").display());
+    let note = place("note.yaml").display().to_string();
+    host.namespace.exec(&["env", &store, TORTIE, "ctl", "apply", "-f", &note]);
+
+    let said = host.run("down", &["--force"]);
     assert!(said.contains("no longer a node"), "{said}");
+    for told in ["removed: the network of container c1", "removed: the node", "kept: the datastore in"] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
     let counters = host.namespace.try_exec(&[TORTIE, "policy", "counters"]);
     let said = String::from_utf8_lossy(&counters.stderr);
     assert!(!counters.status.success() && said.contains("no policy is enforced here"), "{said}");
     assert_eq!(host.namespace.ip(&["route"]), routes);
     assert!(!host.namespace.ip(&["link"]).contains("cali"));
+    assert_eq!(files(&place("state")), ["datastore"], "data stays");
+
+    // Another up finds the data; a purge leaves nothing.
+    host.run("up", &flags);
+    host.namespace.exec(&["env", &store, TORTIE, "ctl", "get", "globalnetworkset", "note"]);
+    let said = host.run("down", &["--purge"]);
+    assert!(said.contains("removed: the datastore in"), "{said}");
     for dir in ["bin", "conf", "state", "run"] {
         assert_eq!(files(&place(dir)), Vec::<String>::new(), "{dir}");
     }

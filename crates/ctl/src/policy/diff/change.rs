@@ -23,17 +23,23 @@ pub enum Fate {
     Deleted,
 }
 
+/// The resources with the namespace they would be written to.
+pub fn placed(mut resources: Vec<Resource>, namespace: Option<&str>) -> Result<Vec<Resource>, String> {
+    for resource in &mut resources {
+        verbs::place(resource, Asked { namespace, all: false }).map_err(|error| error.to_string())?;
+    }
+    Ok(resources)
+}
+
 /// Applies or deletes the resources in a copy. What the store would refuse is refused here.
 pub fn changed(
     before: &Cluster,
     resources: Vec<Resource>,
-    namespace: Option<&str>,
     delete: bool,
 ) -> Result<(Cluster, Vec<Object>), String> {
     let mut after = before.clone();
     let mut objects = Vec::new();
     for mut resource in resources {
-        verbs::place(&mut resource, Asked { namespace, all: false }).map_err(|error| error.to_string())?;
         resource.set_defaults();
         let (name, meta) = (resource.identify(), resource.metadata());
         let verb = if delete { "delete" } else { "create or apply" };
@@ -63,11 +69,20 @@ fn apply(cluster: &mut Cluster, mut resource: Resource) -> Fate {
             *meta = current.metadata().clone();
             meta.labels = given.labels;
             meta.annotations = given.annotations;
-            if resource == *current { Fate::Same } else { Fate::Changed }
+            if written(&resource) == written(current) { Fate::Same } else { Fate::Changed }
         }
     };
     cluster.put(resource);
     fate
+}
+
+/// Everything but the status, which is not for authors to say.
+fn written(resource: &Resource) -> serde_json::Value {
+    let mut value = resource.to_value();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    value
 }
 
 /// Every policy's tier is there, as the store sees to.

@@ -1,9 +1,9 @@
-//! Every pair of groups, every lane, before and after.
+//! Every pair of groups, every class, before and after.
 
 use super::groups::{Group, groups};
-use super::lanes::{Lane, lanes};
 use super::subject::{State, Subject, subjects};
 use super::touched::Touched;
+use super::traffic_class::{TrafficClass, classes};
 use crate::policy::cluster::Cluster;
 use crate::policy::section::place;
 use tortie_plan::Direction;
@@ -17,7 +17,7 @@ pub const PATIENCE: usize = 4_000_000;
 pub struct Change {
     pub from: usize,
     pub to: usize,
-    pub lane: Lane,
+    pub class: TrafficClass,
     pub v4: bool,
     pub allowed: bool,
     /// What decides afterwards.
@@ -27,7 +27,7 @@ pub struct Change {
 #[derive(Debug)]
 pub struct Comparison {
     pub groups: Vec<Group>,
-    pub lanes: Vec<Lane>,
+    pub classes: Vec<TrafficClass>,
     pub changes: Vec<Change>,
     /// Pairs of groups that the change can concern, and how many of them were judged.
     pub concerned: usize,
@@ -41,7 +41,7 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
     let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
     let (old, new) = (State::new(&old), State::new(&new));
     let groups = groups(subjects(before, after, &[&old, &new]), &[&old, &new]);
-    let (lanes, spare) = lanes(&[&old, &new]);
+    let (classes, spare) = classes(&[&old, &new]);
     let touched = Touched::new(&old, &new);
     let concerned = |direction| -> Vec<bool> {
         groups.iter().map(|group| touched.concerns(group.first(), direction)).collect()
@@ -50,7 +50,7 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
     let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
     let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
     // Two families, before and after.
-    let stride = stride((pairs.len() * lanes.len() * 4).div_ceil(patience), groups.len());
+    let stride = stride((pairs.len() * classes.len() * 4).div_ceil(patience), groups.len());
     let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
     let mut changes = Vec::new();
     for &(from, to) in &chosen {
@@ -58,8 +58,8 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
         for v4 in [true, false] {
             let of = |subject: &Subject| subject.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
             let Some((source, destination)) = of(sender).zip(of(receiver)) else { continue };
-            for lane in &lanes {
-                let Some(packet) = lane.packet(source, destination, &spare) else { continue };
+            for class in &classes {
+                let Some(packet) = class.packet(source, destination, &spare) else { continue };
                 let judge = |state: &State<'_>| {
                     let egress = state.decide(sender, Direction::Egress, &packet);
                     let ingress = state.decide(receiver, Direction::Ingress, &packet);
@@ -68,13 +68,13 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
                 let (was, is) = (judge(&old), judge(&new));
                 if was.allowed() != is.allowed() {
                     let because = is.because(&was);
-                    changes.push(Change { from, to, lane: *lane, v4, allowed: is.allowed(), because });
+                    changes.push(Change { from, to, class: *class, v4, allowed: is.allowed(), because });
                 }
             }
         }
     }
     let unseen = touched.unseen();
-    Comparison { groups, lanes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
+    Comparison { groups, classes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
 }
 
 /// At least so wide, and such that it does not meet the same groups again and again.

@@ -1,18 +1,18 @@
 //! `tortie diff`: which pairs of endpoints change verdict if resources were applied or deleted.
 //!
 //! Compared is what the policies and profiles of both ends say of the first packet of a flow. Endpoints that no rule can
-//! tell apart are judged once (`groups`), ports between two that rules name are judged once (`lanes`), and ends that the
+//! tell apart are judged once (`groups`), ports between two that rules name are judged once (`traffic_class`), and ends that the
 //! change does not touch are not judged at all (`touched`).
 
 mod change;
 mod compare;
 mod groups;
-mod lanes;
 mod subject;
 mod summary;
 #[cfg(test)]
 mod tests;
 mod touched;
+mod traffic_class;
 
 use super::cluster::Cluster;
 use super::explain::Format;
@@ -54,10 +54,13 @@ pub struct Diff {
 pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
     let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
     let store = session::connect(&args.connection, &args.global).await?;
-    let before = Cluster::load(&store).await?;
+    let mut before = Cluster::load(&store).await?;
     let namespace = args.namespace.namespace.as_deref();
-    let (after, objects) =
-        change::changed(&before, resources, namespace, args.delete).map_err(Failure::Message)?;
+    let resources = change::placed(resources, namespace).map_err(Failure::Message)?;
+    for resource in &resources {
+        before.load_one(&store, resource).await?;
+    }
+    let (after, objects) = change::changed(&before, resources, args.delete).map_err(Failure::Message)?;
     let comparison = compare::compare(&before, &after, compare::PATIENCE);
     let summary = summary::summarise(objects, &comparison);
     match args.output {

@@ -2,15 +2,15 @@
 
 use super::change::{Fate, Object};
 use super::compare::Comparison;
-use super::lanes::Lane;
+use super::traffic_class::TrafficClass;
 use crate::policy::traffic::protocol_name;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Names, lanes and blocks beyond these are counted.
+/// Names, classes and blocks beyond these are counted.
 const NAMES: usize = 6;
-const LANES: usize = 12;
+const CLASSES: usize = 12;
 const BLOCKS: usize = 20;
 
 #[derive(Debug, Serialize)]
@@ -106,18 +106,18 @@ struct What<'c> {
 /// Numbers of groups.
 type Groups = BTreeSet<usize>;
 /// Lanes by family, IPv4 or not.
-type Lanes = BTreeSet<(Lane, bool)>;
+type Lanes = BTreeSet<(TrafficClass, bool)>;
 
 pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
     // Between two groups: what changes for one reason. Then senders with the same, then receivers with the same.
     let mut between: BTreeMap<(usize, usize, bool, &str), Lanes> = BTreeMap::new();
     for change in &comparison.changes {
         let key = (change.from, change.to, change.allowed, change.because.as_str());
-        between.entry(key).or_default().insert((change.lane, change.v4));
+        between.entry(key).or_default().insert((change.class, change.v4));
     }
     let mut to: BTreeMap<(What<'_>, usize), Groups> = BTreeMap::new();
-    for ((sender, receiver, allowed, because), lanes) in between {
-        let traffic = traffic(&comparison.lanes, &lanes, families(comparison, sender, receiver));
+    for ((sender, receiver, allowed, because), classes) in between {
+        let traffic = traffic(&comparison.classes, &classes, families(comparison, sender, receiver));
         to.entry((What { allowed, because, traffic }, receiver)).or_default().insert(sender);
     }
     let mut blocks: BTreeMap<(What<'_>, Groups), Groups> = BTreeMap::new();
@@ -200,18 +200,18 @@ fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
 }
 
 /// What changes, by family only if the families differ.
-fn traffic(all: &[Lane], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
-    let of = |v4: bool| -> Vec<Lane> {
-        all.iter().copied().filter(|lane| changed.contains(&(*lane, v4))).collect()
+fn traffic(all: &[TrafficClass], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
+    let of = |v4: bool| -> Vec<TrafficClass> {
+        all.iter().copied().filter(|class| changed.contains(&(*class, v4))).collect()
     };
     let (four, six) = (of(true), of(false));
     match (v4, v6) {
         (true, true) if four == six => lanes_text(all, &four),
         (true, true) => {
             let parts = [("IPv4", four), ("IPv6", six)];
-            let texts = parts.iter().filter(|(_, lanes)| !lanes.is_empty());
+            let texts = parts.iter().filter(|(_, classes)| !classes.is_empty());
             texts
-                .map(|(name, lanes)| format!("{name}: {}", lanes_text(all, lanes)))
+                .map(|(name, classes)| format!("{name}: {}", lanes_text(all, classes)))
                 .collect::<Vec<_>>()
                 .join("; ")
         }
@@ -221,9 +221,9 @@ fn traffic(all: &[Lane], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
 }
 
 /// Whatever is shorter: what it is, or what it is not.
-fn lanes_text(all: &[Lane], lanes: &[Lane]) -> String {
-    let others: Vec<Lane> = all.iter().copied().filter(|lane| !lanes.contains(lane)).collect();
-    let (these, those) = (spans(lanes), spans(&others));
+fn lanes_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
+    let others: Vec<TrafficClass> = all.iter().copied().filter(|class| !classes.contains(class)).collect();
+    let (these, those) = (spans(classes), spans(&others));
     match (these.len(), those.len()) {
         (_, 0) => "everything".to_owned(),
         (few, many) if few <= many + 1 => cut(&these),
@@ -232,42 +232,46 @@ fn lanes_text(all: &[Lane], lanes: &[Lane]) -> String {
 }
 
 fn cut(spans: &[String]) -> String {
-    let shown = spans.iter().take(LANES).cloned().collect::<Vec<_>>().join(", ");
-    match spans.len().saturating_sub(LANES) {
+    let shown = spans.iter().take(CLASSES).cloned().collect::<Vec<_>>().join(", ");
+    match spans.len().saturating_sub(CLASSES) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
 }
 
 /// Neighbouring ports together.
-fn spans(lanes: &[Lane]) -> Vec<String> {
-    let mut merged: Vec<Lane> = Vec::new();
-    for lane in lanes {
-        if let (Some(Lane::Ports { protocol, last, .. }), Lane::Ports { protocol: own, first, last: end }) =
-            (merged.last_mut(), lane)
+fn spans(classes: &[TrafficClass]) -> Vec<String> {
+    let mut merged: Vec<TrafficClass> = Vec::new();
+    for class in classes {
+        if let (
+            Some(TrafficClass::Ports { protocol, last, .. }),
+            TrafficClass::Ports { protocol: own, first, last: end },
+        ) = (merged.last_mut(), class)
             && protocol == own
             && last.checked_add(1) == Some(*first)
         {
             *last = *end;
             continue;
         }
-        merged.push(*lane);
+        merged.push(*class);
     }
     merged.iter().map(span).collect()
 }
 
-fn span(lane: &Lane) -> String {
-    match *lane {
-        Lane::Ports { protocol, first: 1, last: u16::MAX } => protocol_name(protocol),
-        Lane::Ports { protocol, first, last } if first == last => {
+fn span(class: &TrafficClass) -> String {
+    match *class {
+        TrafficClass::Ports { protocol, first: 1, last: u16::MAX } => protocol_name(protocol),
+        TrafficClass::Ports { protocol, first, last } if first == last => {
             format!("{}/{first}", protocol_name(protocol))
         }
-        Lane::Ports { protocol, first, last } => format!("{}/{first}-{last}", protocol_name(protocol)),
-        Lane::Icmp(None) => "other icmp".to_owned(),
-        Lane::Icmp(Some((kind, None))) => format!("icmp/{kind}"),
-        Lane::Icmp(Some((kind, Some(code)))) => format!("icmp/{kind}/{code}"),
-        Lane::Protocol(protocol) => protocol_name(protocol),
-        Lane::OtherProtocols => "other protocols".to_owned(),
+        TrafficClass::Ports { protocol, first, last } => {
+            format!("{}/{first}-{last}", protocol_name(protocol))
+        }
+        TrafficClass::Icmp(None) => "other icmp".to_owned(),
+        TrafficClass::Icmp(Some((kind, None))) => format!("icmp/{kind}"),
+        TrafficClass::Icmp(Some((kind, Some(code)))) => format!("icmp/{kind}/{code}"),
+        TrafficClass::Protocol(protocol) => protocol_name(protocol),
+        TrafficClass::OtherProtocols => "other protocols".to_owned(),
     }
 }
 
@@ -276,8 +280,8 @@ mod tests {
     use super::*;
     use tortie_plan::evaluate::Packet;
 
-    fn ports(first: u16, last: u16) -> Lane {
-        Lane::Ports { protocol: Packet::TCP, first, last }
+    fn ports(first: u16, last: u16) -> TrafficClass {
+        TrafficClass::Ports { protocol: Packet::TCP, first, last }
     }
 
     #[test]
@@ -288,7 +292,7 @@ mod tests {
             ports(81, 442),
             ports(443, 443),
             ports(444, 65535),
-            Lane::Icmp(None),
+            TrafficClass::Icmp(None),
         ];
         assert_eq!(lanes_text(&all, &all), "everything");
         assert_eq!(lanes_text(&all, &[all[1]]), "tcp/80");

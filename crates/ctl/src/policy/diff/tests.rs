@@ -1,9 +1,9 @@
 //! What is judged for many is what each would be judged.
 
 use super::compare::{Comparison, PATIENCE, compare};
-use super::lanes::Lane;
 use super::subject::{State, Subject, subjects};
 use super::summary::summarise;
+use super::traffic_class::TrafficClass;
 use crate::policy::cluster::Cluster;
 use tortie_plan::Direction;
 use tortie_plan::evaluate::{Outcome, Packet};
@@ -39,7 +39,7 @@ fn what_was_left_out_is_said() {
     let (before, after) = ingress_closed();
     let all = compare(&before, &after, PATIENCE);
     assert_eq!(summarise(Vec::new(), &all).sampled, None);
-    let some = compare(&before, &after, all.lanes.len() * 8);
+    let some = compare(&before, &after, all.classes.len() * 8);
     assert!(0 < some.judged && some.judged < some.concerned, "{} of {}", some.judged, some.concerned);
     assert!(some.changes.len() < all.changes.len());
     assert!(summarise(Vec::new(), &some).text().contains("there may be more changes"));
@@ -71,24 +71,24 @@ fn told(comparison: &Comparison, from: &Subject, to: &Subject, packet: &Packet) 
     };
     let (from, to) = (group(from), group(to));
     let types: Vec<u8> = comparison
-        .lanes
+        .classes
         .iter()
-        .filter_map(|lane| if let Lane::Icmp(Some((kind, _))) = lane { Some(*kind) } else { None })
+        .filter_map(|class| if let TrafficClass::Icmp(Some((kind, _))) = class { Some(*kind) } else { None })
         .collect();
-    let covers = |lane: &Lane| match (*lane, packet.icmp) {
-        (Lane::Ports { protocol, first, last }, None) => {
+    let covers = |class: &TrafficClass| match (*class, packet.icmp) {
+        (TrafficClass::Ports { protocol, first, last }, None) => {
             protocol == packet.protocol && (first..=last).contains(&packet.destination_port)
         }
-        (Lane::Icmp(Some((kind, None))), Some((own, _))) => kind == own,
-        (Lane::Icmp(None), Some((own, _))) => !types.contains(&own),
-        (Lane::Protocol(protocol), None) => protocol == packet.protocol,
-        (Lane::OtherProtocols, None) => !packet.has_ports(),
+        (TrafficClass::Icmp(Some((kind, None))), Some((own, _))) => kind == own,
+        (TrafficClass::Icmp(None), Some((own, _))) => !types.contains(&own),
+        (TrafficClass::Protocol(protocol), None) => protocol == packet.protocol,
+        (TrafficClass::OtherProtocols, None) => !packet.has_ports(),
         _ => false,
     };
     let v4 = packet.source.is_ipv4();
     let mut changes = comparison.changes.iter();
     changes
-        .find(|change| (change.from, change.to, change.v4) == (from, to, v4) && covers(&change.lane))
+        .find(|change| (change.from, change.to, change.v4) == (from, to, v4) && covers(&change.class))
         .map(|change| change.allowed)
 }
 

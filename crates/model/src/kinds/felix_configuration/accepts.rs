@@ -42,6 +42,9 @@ pub(super) trait Parameter {
     fn is_unset(&self) -> bool;
 
     fn check(&self, accepts: &Accepts, at: &Checker<'_>);
+
+    /// The value as it would be written in the environment; empty if there is none.
+    fn text(&self) -> String;
 }
 
 /// A text that is written even when it is empty.
@@ -119,6 +122,10 @@ impl Parameter for String {
             accepts.check_text(self, at);
         }
     }
+
+    fn text(&self) -> String {
+        self.clone()
+    }
 }
 
 impl Parameter for Option<String> {
@@ -131,6 +138,10 @@ impl Parameter for Option<String> {
             text.check(accepts, at);
         }
     }
+
+    fn text(&self) -> String {
+        self.clone().unwrap_or_default()
+    }
 }
 
 impl Parameter for WrittenText {
@@ -141,6 +152,10 @@ impl Parameter for WrittenText {
     fn check(&self, accepts: &Accepts, at: &Checker<'_>) {
         self.0.check(accepts, at);
     }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
 }
 
 impl Parameter for Option<bool> {
@@ -149,6 +164,10 @@ impl Parameter for Option<bool> {
     }
 
     fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+
+    fn text(&self) -> String {
+        self.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<i64> {
@@ -170,6 +189,10 @@ impl Parameter for Option<i64> {
             _ => {}
         }
     }
+
+    fn text(&self) -> String {
+        self.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<Duration> {
@@ -182,6 +205,10 @@ impl Parameter for Option<Duration> {
             at.ensure(!span.is_negative(), span, "must not be negative");
         }
     }
+
+    fn text(&self) -> String {
+        self.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<Port> {
@@ -193,6 +220,10 @@ impl Parameter for Option<Port> {
         if let Some(port) = self {
             check_numeric(at, port);
         }
+    }
+
+    fn text(&self) -> String {
+        self.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
@@ -210,6 +241,10 @@ impl Parameter for Option<Dscp> {
             );
         }
     }
+
+    fn text(&self) -> String {
+        self.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<Vec<Port>> {
@@ -223,6 +258,10 @@ impl Parameter for Option<Vec<Port>> {
         for (at, port) in at.each(ports) {
             check_numeric(&at, port);
         }
+    }
+
+    fn text(&self) -> String {
+        self.as_deref().map(|list| listed(list, ToString::to_string)).unwrap_or_default()
     }
 }
 
@@ -242,6 +281,10 @@ impl Parameter for Option<Vec<String>> {
             }
         }
     }
+
+    fn text(&self) -> String {
+        self.as_deref().map(|list| listed(list, ToString::to_string)).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<BTreeMap<String, String>> {
@@ -250,11 +293,24 @@ impl Parameter for Option<BTreeMap<String, String>> {
     }
 
     fn check(&self, _: &Accepts, _: &Checker<'_>) {}
+
+    fn text(&self) -> String {
+        let pairs: Vec<String> = self.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+        pairs.join(",")
+    }
 }
 
 fn check_numeric(at: &Checker<'_>, port: &Port) {
     match port.bounds() {
         Some(_) => at.port(port),
         None => at.fail(port, "must be a port or a range of ports, not a name"),
+    }
+}
+
+/// A list that is set and empty is `none`: nothing, where an empty text would mean that it is not set.
+pub(super) fn listed<T>(list: &[T], text: impl Fn(&T) -> String) -> String {
+    match list.is_empty() {
+        true => "none".to_owned(),
+        false => list.iter().map(text).collect::<Vec<_>>().join(","),
     }
 }

@@ -54,6 +54,12 @@ macro_rules! parameters {
                 default: $default,
             },)*];
 
+            /// What is set here, each value as it would be written in the environment.
+            pub fn set(&self) -> Vec<(&'static FelixParameter, String)> {
+                let texts = [$(Parameter::text(&self.$field),)*];
+                Self::PARAMETERS.iter().zip(texts).filter(|(_, text)| !text.is_empty()).collect()
+            }
+
             pub(super) fn check_parameters(&self, at: &Checker<'_>) {
                 $(Parameter::check(&self.$field, &$accepts, &at.field($key));)*
             }

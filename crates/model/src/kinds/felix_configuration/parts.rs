@@ -1,6 +1,6 @@
 //! The parameters that are more than one value.
 
-use super::accepts::{Accepts, Parameter};
+use super::accepts::{Accepts, Parameter, listed};
 use crate::Checker;
 use crate::kinds::shared::check_word;
 use crate::scalar::{Duration, is_default};
@@ -70,6 +70,11 @@ impl Parameter for Vec<HealthTimeoutOverride> {
             at.field("timeout").ensure(!item.timeout.is_negative(), item.timeout, "must not be negative");
         }
     }
+
+    fn text(&self) -> String {
+        let text = |item: &HealthTimeoutOverride| format!("{}={}", item.name, item.timeout);
+        if self.is_empty() { String::new() } else { listed(self, text) }
+    }
 }
 
 impl Parameter for Option<Vec<ProtoPort>> {
@@ -86,6 +91,10 @@ impl Parameter for Option<Vec<ProtoPort>> {
             }
         }
     }
+
+    fn text(&self) -> String {
+        self.as_deref().map(|list| listed(list, ProtoPort::text)).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<RouteTableRange> {
@@ -99,6 +108,10 @@ impl Parameter for Option<RouteTableRange> {
             at.field("max").within(range.max, Interval(1, 250));
         }
     }
+
+    fn text(&self) -> String {
+        self.as_ref().map(RouteTableRange::text).unwrap_or_default()
+    }
 }
 
 impl Parameter for Option<Vec<RouteTableRange>> {
@@ -111,9 +124,29 @@ impl Parameter for Option<Vec<RouteTableRange>> {
             range.check(&at);
         }
     }
+
+    fn text(&self) -> String {
+        self.as_deref().map(|list| listed(list, RouteTableRange::text)).unwrap_or_default()
+    }
+}
+
+impl ProtoPort {
+    /// `tcp:22`, `udp:10.0.0.0/8:53`, `tcp:[fd00::/8]:80`.
+    fn text(&self) -> String {
+        let protocol = if self.protocol.is_empty() { "tcp" } else { &self.protocol }.to_ascii_lowercase();
+        match self.net.as_str() {
+            "" => format!("{protocol}:{}", self.port),
+            net if net.contains(':') => format!("{protocol}:[{net}]:{}", self.port),
+            net => format!("{protocol}:{net}:{}", self.port),
+        }
+    }
 }
 
 impl RouteTableRange {
+    fn text(&self) -> String {
+        format!("{}-{}", self.min, self.max)
+    }
+
     fn check(&self, at: &Checker<'_>) {
         at.field("min").ensure(self.min >= 1, self.min, "must be at least 1");
         at.field("min").ensure(self.min <= self.max, self.min, "must not be greater than max");
@@ -127,20 +160,32 @@ impl Parameter for Option<BPFConntrackTimeouts> {
 
     fn check(&self, _: &Accepts, at: &Checker<'_>) {
         let Some(timeouts) = self else { return };
-        for (key, timeout) in [
-            ("creationGracePeriod", &timeouts.creation_grace_period),
-            ("tcpSynSent", &timeouts.tcp_syn_sent),
-            ("tcpEstablished", &timeouts.tcp_established),
-            ("tcpFinsSeen", &timeouts.tcp_fins_seen),
-            ("tcpResetSeen", &timeouts.tcp_reset_seen),
-            ("udpTimeout", &timeouts.udp_timeout),
-            ("genericTimeout", &timeouts.generic_timeout),
-            ("icmpTimeout", &timeouts.icmp_timeout),
-        ] {
+        for (key, timeout) in timeouts.fields() {
             if let Some(text) = timeout {
                 let fits = text == "Auto" || text.parse::<Duration>().is_ok_and(|span| !span.is_negative());
                 at.field(key).ensure(fits, text, "must be a span of time such as 10s, or Auto");
             }
         }
+    }
+
+    fn text(&self) -> String {
+        let set = self.iter().flat_map(BPFConntrackTimeouts::fields);
+        let set = set.filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)));
+        set.collect::<Vec<_>>().join(",")
+    }
+}
+
+impl BPFConntrackTimeouts {
+    fn fields(&self) -> [(&'static str, &Option<String>); 8] {
+        [
+            ("creationGracePeriod", &self.creation_grace_period),
+            ("tcpSynSent", &self.tcp_syn_sent),
+            ("tcpEstablished", &self.tcp_established),
+            ("tcpFinsSeen", &self.tcp_fins_seen),
+            ("tcpResetSeen", &self.tcp_reset_seen),
+            ("udpTimeout", &self.udp_timeout),
+            ("genericTimeout", &self.generic_timeout),
+            ("icmpTimeout", &self.icmp_timeout),
+        ]
     }
 }

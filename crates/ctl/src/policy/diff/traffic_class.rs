@@ -15,7 +15,7 @@ const UNUSED: u8 = 253;
 
 /// Traffic that rules do not tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
+pub enum TrafficClass {
     Ports {
         protocol: u8,
         first: u16,
@@ -27,7 +27,7 @@ pub enum Lane {
     OtherProtocols,
 }
 
-impl Lane {
+impl TrafficClass {
     /// One packet for all; none if the family has no such traffic.
     pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &Spare) -> Option<Packet> {
         let packet = |protocol| Packet {
@@ -40,15 +40,15 @@ impl Lane {
         };
         let own_icmp = if source.is_ipv4() { Packet::ICMP } else { Packet::ICMPV6 };
         Some(match *self {
-            Lane::Ports { protocol, first, .. } => {
+            TrafficClass::Ports { protocol, first, .. } => {
                 Packet { source_port: EPHEMERAL, destination_port: first, ..packet(protocol) }
             }
-            Lane::Icmp(Some((kind, code))) => {
+            TrafficClass::Icmp(Some((kind, code))) => {
                 Packet { icmp: Some((kind, code.unwrap_or(spare.code))), ..packet(own_icmp) }
             }
-            Lane::Icmp(None) => Packet { icmp: Some((spare.kind, 0)), ..packet(own_icmp) },
-            Lane::Protocol(protocol) => packet(protocol),
-            Lane::OtherProtocols => packet(UNUSED),
+            TrafficClass::Icmp(None) => Packet { icmp: Some((spare.kind, 0)), ..packet(own_icmp) },
+            TrafficClass::Protocol(protocol) => packet(protocol),
+            TrafficClass::OtherProtocols => packet(UNUSED),
         })
     }
 }
@@ -60,14 +60,14 @@ pub struct Spare {
     pub code: u8,
 }
 
-pub fn lanes(states: &[&State<'_>]) -> (Vec<Lane>, Spare) {
+pub fn classes(states: &[&State<'_>]) -> (Vec<TrafficClass>, Spare) {
     let all = || states.iter().flat_map(|state| rules(state.plan));
-    let mut lanes = Vec::new();
+    let mut classes = Vec::new();
     let mentioned: BTreeSet<u8> =
         all().flat_map(|rule| [rule.protocol, rule.not_protocol]).flatten().collect();
     for protocol in PORTED {
         if [Packet::TCP, Packet::UDP].contains(&protocol) || mentioned.contains(&protocol) {
-            lanes.extend(ports(states, protocol));
+            classes.extend(ports(states, protocol));
         }
     }
     let icmp: BTreeSet<(u8, Option<u8>)> = all()
@@ -80,20 +80,20 @@ pub fn lanes(states: &[&State<'_>]) -> (Vec<Lane>, Spare) {
         kind: spare(icmp.iter().map(|(kind, _)| *kind).collect()),
         code: spare(icmp.iter().filter_map(|(_, code)| *code).collect()),
     };
-    lanes.extend(icmp.into_iter().map(|icmp| Lane::Icmp(Some(icmp))));
-    lanes.push(Lane::Icmp(None));
+    classes.extend(icmp.into_iter().map(|icmp| TrafficClass::Icmp(Some(icmp))));
+    classes.push(TrafficClass::Icmp(None));
     let plain = |protocol: &u8| {
         !PORTED.contains(protocol) && ![Packet::ICMP, Packet::ICMPV6, UNUSED].contains(protocol)
     };
-    lanes.extend(mentioned.into_iter().filter(plain).map(Lane::Protocol));
-    lanes.push(Lane::OtherProtocols);
-    (lanes, spare)
+    classes.extend(mentioned.into_iter().filter(plain).map(TrafficClass::Protocol));
+    classes.push(TrafficClass::OtherProtocols);
+    (classes, spare)
 }
 
 /// The ports of a protocol, cut wherever a rule, a name or a failsafe begins or ends.
-fn ports(states: &[&State<'_>], protocol: u8) -> Vec<Lane> {
+fn ports(states: &[&State<'_>], protocol: u8) -> Vec<TrafficClass> {
     let concerns = |rule: &&Rule| rule.protocol.is_none_or(|wanted| wanted == protocol);
-    // Each lane begins at one of these.
+    // Each class begins at one of these.
     let mut starts: BTreeSet<u32> = BTreeSet::from([1]);
     let mut cut = |first: u16, last: u16| starts.extend([u32::from(first), u32::from(last) + 1]);
     for State { plan, settings, .. } in states {
@@ -115,7 +115,7 @@ fn ports(states: &[&State<'_>], protocol: u8) -> Vec<Lane> {
     let starts: Vec<u16> = starts.into_iter().filter_map(|port| u16::try_from(port).ok()).collect();
     let starts: Vec<u16> = starts.into_iter().filter(|port| *port > 0).collect();
     let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
-    starts.iter().zip(ends).map(|(&first, last)| Lane::Ports { protocol, first, last }).collect()
+    starts.iter().zip(ends).map(|(&first, last)| TrafficClass::Ports { protocol, first, last }).collect()
 }
 
 #[cfg(test)]
@@ -136,12 +136,14 @@ mod tests {
         let mut plan = Plan::default();
         plan.policies.insert(id, Arc::new(policy));
         let enforced = Enforced { plan, settings: Settings::default() };
-        let (lanes, _) = lanes(&[&State::new(&enforced)]);
+        let (classes, _) = classes(&[&State::new(&enforced)]);
         let of = |wanted: u8| -> Vec<(u16, u16)> {
-            lanes
+            classes
                 .iter()
-                .filter_map(|lane| match lane {
-                    Lane::Ports { protocol, first, last } if *protocol == wanted => Some((*first, *last)),
+                .filter_map(|class| match class {
+                    TrafficClass::Ports { protocol, first, last } if *protocol == wanted => {
+                        Some((*first, *last))
+                    }
                     _ => None,
                 })
                 .collect()

@@ -1,0 +1,98 @@
+//! What a parameter does here: takes effect, or why not.
+
+use super::values::TAKES_EFFECT;
+use tortie_model::kinds::{Accepts, FelixParameter};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A change holds at once.
+    Live {
+        since: &'static str,
+    },
+    /// Read when the daemon starts.
+    AtStart {
+        since: &'static str,
+    },
+    None {
+        why: &'static str,
+    },
+}
+
+/// Parameters that the reference does not have. They are set in the environment or the file: FelixConfiguration is the
+/// reference's and has no field for them.
+pub const OWN: &[FelixParameter] = &[FelixParameter {
+    key: "cutDeniedFlows",
+    name: "CutDeniedFlows",
+    accepts: Accepts::Any,
+    default: "false",
+}];
+
+impl Effect {
+    pub fn of(key: &str) -> Effect {
+        let known = TAKES_EFFECT.iter().find(|(known, _)| *known == key).map(|(_, effect)| *effect);
+        known.unwrap_or_else(|| Effect::None { why: why_not(key) })
+    }
+}
+
+/// By the longest beginning of the key that is known.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("", "nothing here depends on it"),
+    ("aws", "Tortie does not talk to cloud providers"),
+    ("bpf", "there is no eBPF dataplane"),
+    ("cgroupV2Path", "there is no eBPF dataplane"),
+    ("chainInsertMode", "there are no iptables chains; policy has a table of its own"),
+    ("dataplane", "there is one dataplane, and it is built in"),
+    ("debug", "these switches are for the reference's developers"),
+    ("deviceRouteSource", "routes of workloads have no source address yet"),
+    ("endpointStatus", "nothing here depends on it"),
+    ("externalNodes", "there are no tunnels yet"),
+    ("feature", "features are found out from the kernel"),
+    ("floatingIPs", "floating addresses are not there yet"),
+    ("flowLogs", "flow logs are not there yet"),
+    ("genericXDP", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
+    ("go", "it tunes the runtime of a language that Tortie is not written in"),
+    ("healthTimeoutOverrides", "time-outs of health reports cannot be changed yet"),
+    ("interfaceExclude", "host endpoints with interfaceName \"*\" leave no interface out yet"),
+    ("interfaceRefresh", "the kernel reports changes; nothing is read again and again"),
+    ("ipip", "there are no tunnels yet"),
+    ("ipsets", "there are no ipsets; sets are nf_tables sets"),
+    ("iptables", "there is no iptables; policy is nf_tables"),
+    ("istio", "there is no support for Istio's ambient mode"),
+    ("ipv4Elevated", "live migration is not there yet"),
+    ("ipv6Elevated", "live migration is not there yet"),
+    ("kubeNodePortRanges", "node ports are not told from other ports yet"),
+    ("liveMigration", "live migration is not there yet"),
+    ("localSubnet", "proxy ARP for local subnets is not there yet"),
+    ("log", "the log goes to standard error, as RUST_LOG says"),
+    ("maxIpset", "sets grow as they need to"),
+    ("metadata", "the metadata service of OpenStack is not redirected yet"),
+    ("nat", "outgoing traffic is not translated yet"),
+    ("netlink", "netlink requests have a time limit of their own"),
+    ("nftablesFilterAllow", "what policy allows is accepted"),
+    ("nftablesFlowTable", "flow tables are not there yet"),
+    ("nftablesMangleAllow", "what policy allows is accepted"),
+    ("nftablesMark", "the bits of the packet mark are fixed: 0x10000 and 0x20000"),
+    ("nftablesMode", "policy is always nf_tables"),
+    ("nftablesRefresh", "the kernel reports changes; nothing is read again and again"),
+    ("policySync", "there is no policy synchronisation socket yet"),
+    ("prometheusGo", "it counts the runtime of a language that Tortie is not written in"),
+    ("prometheusMetrics", "metrics are served without TLS"),
+    ("prometheusProcess", "metrics of the process are always served"),
+    ("prometheusWireGuard", "there is no WireGuard yet"),
+    ("requireMTUFile", "the MTU is found out before the first workload"),
+    ("routeRefresh", "the kernel reports changes; nothing is read again and again"),
+    ("routeSync", "routes are always written"),
+    ("routeTable", "routes are in the main table"),
+    ("sidecar", "there is no sidecar acceleration"),
+    ("usageReporting", "Tortie reports its use to nobody"),
+    ("useInternal", "there is one dataplane, and it is built in"),
+    ("vxlan", "there are no tunnels yet"),
+    ("windows", "Tortie runs on Linux"),
+    ("wireguard", "there is no WireGuard yet"),
+    ("xdp", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
+];
+
+fn why_not(key: &str) -> &'static str {
+    let known = WITHOUT_EFFECT.iter().filter(|(beginning, _)| key.starts_with(beginning));
+    known.max_by_key(|(beginning, _)| beginning.len()).map_or("", |(_, why)| why)
+}

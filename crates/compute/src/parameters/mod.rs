@@ -1,0 +1,247 @@
+//! Which value each parameter of the node's daemon has, and where it comes from: the environment first, then the file on
+//! this host, then the FelixConfiguration of the node, of a selector, of the cluster, then the built-in default.
+
+mod effect;
+mod read;
+mod values;
+
+pub use effect::{Effect, OWN};
+pub use read::{ClusterRoutes, IfSet, LogRate, RouteSource, Spoofing};
+pub use values::Values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, FelixParameter};
+use tortie_model::selector::Selector;
+use tortie_plan::EndpointToHost;
+
+/// The variables and the lines of a file that set parameters: by name without `FELIX_`, in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+    file: BTreeMap<String, String>,
+}
+
+/// Where a value comes from, the strongest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A variable `FELIX_<NAME>`.
+    Environment,
+    /// A line of `felix.cfg`.
+    File,
+    /// The FelixConfiguration `node.<name>`.
+    Node(String),
+    /// A FelixConfiguration whose nodeSelector picks this node.
+    Selector(String),
+    /// The FelixConfiguration `default`.
+    Cluster,
+    BuiltIn,
+}
+
+/// The values that hold for one node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parameters {
+    values: Values,
+    /// By key, as they were written.
+    set: BTreeMap<&'static str, (String, Source)>,
+    warnings: Vec<String>,
+}
+
+/// One parameter as it stands on a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InForce {
+    pub parameter: &'static FelixParameter,
+    /// As it was written; the default if nobody wrote it.
+    pub value: String,
+    pub source: Source,
+    pub effect: Effect,
+}
+
+impl Environment {
+    /// From all variables of a process, of which others than ours are passed over, and the settings of a file. Names are
+    /// compared without regard to case, and an empty value sets nothing.
+    pub fn new(
+        variables: impl IntoIterator<Item = (String, String)>,
+        file: impl IntoIterator<Item = (String, String)>,
+    ) -> Environment {
+        let set = |(name, value): &(String, String)| !name.is_empty() && !value.trim().is_empty();
+        let variables = variables.into_iter().filter_map(|(name, value)| {
+            let name = name.to_ascii_lowercase();
+            name.strip_prefix("felix_").map(|name| (name.to_owned(), value))
+        });
+        let file = file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+        Environment { variables: variables.filter(set).collect(), file: file.filter(set).collect() }
+    }
+}
+
+impl Source {
+    /// One word, for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Source::Environment => "environment",
+            Source::File => "file",
+            Source::Node(_) => "node",
+            Source::Selector(_) => "selector",
+            Source::Cluster => "default",
+            Source::BuiltIn => "built-in",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Environment => f.write_str("environment"),
+            Source::File => f.write_str("felix.cfg"),
+            Source::Node(name) | Source::Selector(name) => write!(f, "FelixConfiguration {name}"),
+            Source::Cluster => f.write_str("FelixConfiguration default"),
+            Source::BuiltIn => f.write_str("built-in"),
+        }
+    }
+}
+
+impl Deref for Parameters {
+    type Target = Values;
+
+    fn deref(&self) -> &Values {
+        &self.values
+    }
+}
+
+impl Parameters {
+    pub fn resolve<'a>(
+        host: &str,
+        labels: &BTreeMap<String, String>,
+        configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
+        environment: &Environment,
+    ) -> Parameters {
+        let Chosen { node, selector, cluster } = choose(host, labels, configurations);
+        let mut set = BTreeMap::new();
+        let name = |configuration: &FelixConfiguration| configuration.metadata.name.clone();
+        for (configuration, source) in [
+            (cluster, Source::Cluster),
+            (selector, Source::Selector(selector.map(name).unwrap_or_default())),
+            (node, Source::Node(node.map(name).unwrap_or_default())),
+        ] {
+            for (parameter, text) in configuration.iter().flat_map(|configuration| configuration.spec.set()) {
+                set.insert(parameter.key, (text, source.clone()));
+            }
+        }
+        let mut warnings = Vec::new();
+        for (source, texts) in
+            [(Source::File, &environment.file), (Source::Environment, &environment.variables)]
+        {
+            for (name, text) in texts {
+                match all().find(|parameter| parameter.name.eq_ignore_ascii_case(name)) {
+                    Some(parameter) => drop(set.insert(parameter.key, (text.clone(), source.clone()))),
+                    None => warnings.push(format!("{name} ({source}): there is no parameter of this name")),
+                }
+            }
+        }
+        let unread = |parameter: &FelixParameter, why: String| {
+            let source = set.get(parameter.key).map_or(&Source::BuiltIn, |(_, source)| source);
+            warnings.push(format!("{} ({source}): {why}", parameter.key));
+        };
+        let values = Values::read(|key| set.get(key).map(|(text, _)| text.as_str()), unread);
+        warnings.extend(loosened(node, cluster));
+        let parameters = Parameters { values, set, warnings: Vec::new() };
+        let idle = parameters.all().filter_map(|in_force| in_force.without_effect());
+        warnings.extend(idle);
+        Parameters { warnings, ..parameters }
+    }
+
+    /// Every parameter as it stands here, in the order of the table.
+    pub fn all(&self) -> impl Iterator<Item = InForce> {
+        all().map(|parameter| {
+            let (value, source) = match self.set.get(parameter.key) {
+                Some((value, source)) => (value.clone(), source.clone()),
+                None => (parameter.default.to_owned(), Source::BuiltIn),
+            };
+            InForce { parameter, value, source, effect: Effect::of(parameter.key) }
+        })
+    }
+
+    /// What a person should know: values that cannot be read, names that nobody knows, what is set without any effect
+    /// here, and a node that opens what the cluster closes.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl InForce {
+    /// A value other than the default of a parameter that does nothing here.
+    fn without_effect(&self) -> Option<String> {
+        let Effect::None { why } = self.effect else { return None };
+        let unchanged = self.value.eq_ignore_ascii_case(self.parameter.default)
+            || (self.parameter.default.is_empty() && self.value.eq_ignore_ascii_case("none"));
+        if self.source == Source::BuiltIn || unchanged {
+            return None;
+        }
+        Some(format!("{} ({}): {} has no effect here: {why}", self.parameter.key, self.source, self.value))
+    }
+}
+
+struct Chosen<'a> {
+    node: Option<&'a FelixConfiguration>,
+    selector: Option<&'a FelixConfiguration>,
+    cluster: Option<&'a FelixConfiguration>,
+}
+
+fn choose<'a>(
+    host: &str,
+    labels: &BTreeMap<String, String>,
+    configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
+) -> Chosen<'a> {
+    let own = format!("node.{host}");
+    let mut chosen = Chosen { node: None, selector: None, cluster: None };
+    for configuration in configurations {
+        let meta = &configuration.metadata;
+        if meta.name == own {
+            chosen.node = Some(configuration);
+        } else if meta.name == "default" {
+            chosen.cluster = Some(configuration);
+        } else if selects(&configuration.spec.node_selector, labels) {
+            // Of several that match, the oldest counts, and of equally old ones the first by name.
+            let age = |c: &FelixConfiguration| {
+                (c.metadata.creation_timestamp.clone().unwrap_or_default(), c.metadata.name.clone())
+            };
+            let older = chosen.selector.is_none_or(|other| age(configuration) < age(other));
+            chosen.selector = if older { Some(configuration) } else { chosen.selector };
+        }
+    }
+    chosen
+}
+
+fn selects(selector: &str, labels: &BTreeMap<String, String>) -> bool {
+    !selector.is_empty() && Selector::parse(selector).is_ok_and(|selector| selector.matches(labels))
+}
+
+/// A node's own object says that workloads may reach the host where the cluster's says that they may not.
+fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfiguration>) -> Option<String> {
+    let (node, cluster) = (node?, cluster?);
+    let action = |of: &FelixConfiguration| {
+        let text = &of.spec.default_endpoint_to_host_action;
+        Some(match text.to_ascii_lowercase().as_str() {
+            "drop" => (0, EndpointToHost::Drop),
+            "return" => (1, EndpointToHost::Return),
+            "accept" => (2, EndpointToHost::Accept),
+            _ => return None,
+        })
+    };
+    let ((on_node, ours), (on_all, theirs)) = (action(node)?, action(cluster)?);
+    (on_node > on_all).then(|| {
+        format!(
+            "defaultEndpointToHostAction: FelixConfiguration {} says {ours:?} and so opens this host to its workloads, \
+             where FelixConfiguration default says {theirs:?}; remove the field from the first if that is not meant",
+            node.metadata.name
+        )
+    })
+}
+
+fn all() -> impl Iterator<Item = &'static FelixParameter> {
+    FelixConfigurationSpec::PARAMETERS.iter().chain(OWN)
+}
+
+#[cfg(test)]
+mod tests;

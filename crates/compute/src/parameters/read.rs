@@ -1,0 +1,256 @@
+//! Reading the texts of parameters. Words are compared without regard to case.
+
+use std::num::TryFromIntError;
+use std::time::Duration;
+use tortie_model::kinds::FelixParameter;
+use tortie_model::scalar::{self, Protocol};
+use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
+
+/// A type that parameters have here.
+pub(super) trait Read: Sized {
+    /// What `none` means: nothing, where the type has a nothing.
+    fn none() -> Option<Self> {
+        None
+    }
+
+    /// What is wrong with a text is its error; a list tells `unread` of entries that it leaves out.
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String>;
+
+    fn built_in(of: &FelixParameter) -> Self;
+}
+
+/// The value of a text; that of the default if there is none or it cannot be read.
+pub(super) fn read<T: Read>(
+    of: &FelixParameter,
+    text: Option<&str>,
+    unread: &mut impl FnMut(&FelixParameter, String),
+) -> T {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return T::built_in(of) };
+    if text.eq_ignore_ascii_case("none")
+        && let Some(none) = T::none()
+    {
+        return none;
+    }
+    T::read(text, of, &mut |why| unread(of, why)).unwrap_or_else(|why| {
+        let default = if of.default.is_empty() { "nothing" } else { of.default };
+        unread(of, format!("{text:?} {why}; the default holds: {default}"));
+        T::built_in(of)
+    })
+}
+
+/// Reads the default, which is a text of the table; a test sees to it that each can be read.
+fn default_of<T: Read>(of: &FelixParameter, otherwise: T) -> T {
+    match T::none() {
+        Some(none) if of.default.is_empty() => none,
+        _ => T::read(of.default, of, &mut |_| {}).unwrap_or(otherwise),
+    }
+}
+
+/// A parameter of which it matters whether anybody set it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IfSet<T> {
+    /// The default if nobody set it.
+    pub value: T,
+    pub is_set: bool,
+}
+
+impl<T> IfSet<T> {
+    /// The value if somebody set it.
+    pub fn get(&self) -> Option<&T> {
+        self.is_set.then_some(&self.value)
+    }
+}
+
+impl<T: Read> Read for IfSet<T> {
+    fn none() -> Option<Self> {
+        T::none().map(|value| IfSet { value, is_set: true })
+    }
+
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+        T::read(text, of, unread).map(|value| IfSet { value, is_set: true })
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        IfSet { value: T::built_in(of), is_set: false }
+    }
+}
+
+/// A type that is read by a function of the text alone.
+macro_rules! plain {
+    ($($type:ty, $none:expr, $read:expr;)*) => {$(
+        impl Read for $type {
+            fn none() -> Option<Self> {
+                $none
+            }
+
+            fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
+                let read: fn(&str) -> Result<$type, String> = $read;
+                read(text)
+            }
+
+            fn built_in(of: &FelixParameter) -> Self {
+                default_of(of, Self::default())
+            }
+        }
+    )*};
+}
+
+plain! {
+    bool, Some(false), |text| word(text, &[
+        ("true", true), ("1", true), ("yes", true), ("y", true), ("t", true), ("enabled", true),
+        ("false", false), ("0", false), ("no", false), ("n", false), ("f", false), ("disabled", false),
+    ]);
+    u8, Some(0), number;
+    u16, Some(0), number;
+    u32, Some(0), number;
+    String, Some(String::new()), |text| Ok(text.to_owned());
+    EndpointToHost, None, |text| word(text, &[
+        ("Drop", EndpointToHost::Drop), ("Return", EndpointToHost::Return), ("Accept", EndpointToHost::Accept),
+    ]);
+    DenyAction, None, |text| word(text, &[("Drop", DenyAction::Drop), ("Reject", DenyAction::Reject)]);
+    Option<DenyAction>, None, |text| word(text, &[
+        ("Drop", Some(DenyAction::Drop)), ("Reject", Some(DenyAction::Reject)), ("Disabled", None),
+    ]);
+    ClusterRoutes, None, |text| word(text, &[
+        ("Enabled", ClusterRoutes::Enabled), ("Disabled", ClusterRoutes::Disabled),
+        ("EnabledIPIPOnly", ClusterRoutes::IpipOnly), ("EnabledNoEncapOnly", ClusterRoutes::NoEncapOnly),
+    ]);
+    RouteSource, None, |text| word(text, &[
+        ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
+    ]);
+    Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
+    Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
+}
+
+fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
+    let names = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("is none of {}", names()))
+}
+
+fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, String> {
+    let number: i64 = text.parse().map_err(|_| "is not a whole number".to_owned())?;
+    T::try_from(number).map_err(|_| "is too small or too large".to_owned())
+}
+
+/// `programClusterRoutes`: whose routes the node writes itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClusterRoutes {
+    Enabled,
+    Disabled,
+    #[default]
+    IpipOnly,
+    NoEncapOnly,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteSource {
+    #[default]
+    CalicoIpam,
+    WorkloadIps,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spoofing {
+    #[default]
+    Disabled,
+    /// An endpoint may ask for it.
+    Any,
+}
+
+/// `10/second`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRate {
+    pub packets: u32,
+    pub seconds: u32,
+}
+
+impl LogRate {
+    fn read(text: &str) -> Result<LogRate, String> {
+        let (packets, unit) = text.split_once('/').ok_or("is not of the form 10/second")?;
+        let units = [("second", 1), ("minute", 60), ("hour", 60 * 60), ("day", 24 * 60 * 60)];
+        let seconds = word(unit.trim(), &units).map_err(|why| format!("has a unit that {why}"))?;
+        Ok(LogRate { packets: number(packets.trim())?, seconds })
+    }
+}
+
+/// Bare numbers count seconds, or milliseconds where the parameter's name says so.
+impl Read for Duration {
+    fn none() -> Option<Self> {
+        Some(Duration::ZERO)
+    }
+
+    fn read(text: &str, of: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let unit = if of.name.ends_with("Millis") { 1000.0 } else { 1.0 };
+        let span = match text.parse::<f64>() {
+            Ok(number) => Duration::try_from_secs_f64(number / unit).ok(),
+            Err(_) => text.parse::<scalar::Duration>().ok().and_then(scalar::Duration::to_std),
+        };
+        span.ok_or_else(|| "is not a span of time such as 30 (seconds), 30s or 2m".to_owned())
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        default_of(of, Duration::ZERO)
+    }
+}
+
+/// Names with commas between them.
+impl Read for Vec<String> {
+    fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let names: Vec<String> =
+            text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        if names.is_empty() { Err("has no name in it".to_owned()) } else { Ok(names) }
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        default_of(of, Vec::new())
+    }
+}
+
+/// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a bare port is one of TCP.
+impl Read for Vec<Failsafe> {
+    fn none() -> Option<Self> {
+        Some(Vec::new())
+    }
+
+    /// An entry that cannot be read is left out and told of. If none is left, the host could become unreachable, so
+    /// the default holds.
+    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        let (mut ports, mut bad) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match failsafe(entry) {
+                Ok(port) => ports.push(port),
+                Err(why) => bad.push(format!("{entry:?} {why}")),
+            }
+        }
+        if ports.is_empty() {
+            return Err(format!("has no entry that can be read ({})", bad.join(", ")));
+        }
+        bad.into_iter().for_each(|why| unread(format!("{why}; this entry is left out")));
+        Ok(ports)
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        default_of(of, Vec::new())
+    }
+}
+
+fn failsafe(text: &str) -> Result<Failsafe, String> {
+    let (protocol, rest) = text.split_once(':').unwrap_or(("tcp", text));
+    let (net, port) = match rest.rsplit_once(':') {
+        Some((net, port)) => (net.trim_start_matches('[').trim_end_matches(']'), port),
+        None => ("", rest),
+    };
+    let port = port.parse().map_err(|_| "has no port between 0 and 65535".to_owned())?;
+    let protocol = Protocol::from_any_case(protocol).number().ok_or("has an unknown protocol")?;
+    let net = match net {
+        "" => None,
+        text => {
+            let net =
+                text.parse::<ipnet::IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(Into::into));
+            Some(net.map_err(|_| "has a network that cannot be read".to_owned())?.trunc())
+        }
+    };
+    Ok(Failsafe { protocol, port, net })
+}

@@ -1,0 +1,113 @@
+//! The table of the parameters that take effect: each is a field, so a wrong name does not compile.
+
+use super::effect::{Effect, OWN};
+use super::read::{ClusterRoutes, IfSet, LogRate, RouteSource, Spoofing, read};
+use std::time::Duration;
+use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
+use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
+
+macro_rules! values {
+    ($($field:ident $key:literal $type:ty, $when:ident $since:literal;)*) => {
+        /// The parameters that take effect, read.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Values {$(
+            pub $field: $type,
+        )*}
+
+        // A key that is in no table of parameters does not compile.
+        $(const _: &FelixParameter = parameter($key);)*
+
+        impl Values {
+            /// `text` gives what is set for a key; `unread` is told what cannot be used and why.
+            pub(super) fn read<'a>(
+                text: impl Fn(&str) -> Option<&'a str>,
+                mut unread: impl FnMut(&FelixParameter, String),
+            ) -> Values {
+                Values {$(
+                    $field: read(const { parameter($key) }, text($key), &mut unread),
+                )*}
+            }
+        }
+
+        pub(super) const TAKES_EFFECT: &[(&str, Effect)] = &[
+            ("nodeSelector", Effect::Live { since: "0.1.0" }),
+            $(($key, Effect::$when { since: $since }),)*
+        ];
+    };
+}
+
+impl Default for Values {
+    fn default() -> Values {
+        Values::read(|_| None, |_, _| {})
+    }
+}
+
+#[rustfmt::skip]
+values! {
+    allow_ipip_packets_from_workloads "allowIPIPPacketsFromWorkloads" bool, Live "0.1.0";
+    allow_vxlan_packets_from_workloads "allowVXLANPacketsFromWorkloads" bool, Live "0.1.0";
+    cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
+    default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
+    device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
+    disable_conntrack_invalid_check "disableConntrackInvalidCheck" bool, Live "0.1.0";
+    endpoint_reporting_delay "endpointReportingDelay" Duration, Live "0.1.0";
+    endpoint_reporting_enabled "endpointReportingEnabled" bool, Live "0.1.0";
+    endpoint_status_path_prefix "endpointStatusPathPrefix" IfSet<String>, Live "0.1.0";
+    failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<Failsafe>, Live "0.1.0";
+    failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<Failsafe>, Live "0.1.0";
+    health_enabled "healthEnabled" bool, Live "0.1.0";
+    health_host "healthHost" String, Live "0.1.0";
+    health_port "healthPort" u16, Live "0.1.0";
+    interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
+    ip_forwarding "ipForwarding" bool, Live "0.1.0";
+    iptables_filter_deny_action "iptablesFilterDenyAction" DenyAction, Live "0.1.0";
+    ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
+    ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
+    ipv6_support "ipv6Support" bool, Live "0.1.0";
+    log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
+    log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
+    log_prefix "logPrefix" String, Live "0.1.0";
+    mtu_iface_pattern "mtuIfacePattern" String, Live "0.1.0";
+    nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
+    openstack_region "openstackRegion" String, Live "0.1.0";
+    program_cluster_routes "programClusterRoutes" IfSet<ClusterRoutes>, Live "0.1.0";
+    prometheus_metrics_enabled "prometheusMetricsEnabled" bool, Live "0.1.0";
+    prometheus_metrics_host "prometheusMetricsHost" String, Live "0.1.0";
+    prometheus_metrics_port "prometheusMetricsPort" u16, Live "0.1.0";
+    remove_external_routes "removeExternalRoutes" bool, Live "0.1.0";
+    reporting_interval "reportingInterval" Duration, Live "0.1.0";
+    reporting_ttl "reportingTTL" Duration, Live "0.1.0";
+    route_source "routeSource" RouteSource, Live "0.1.0";
+    service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";
+    vxlan_port "vxlanPort" u16, Live "0.1.0";
+    workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
+}
+
+/// Found while compiling; a key that is not there ends the compilation.
+const fn parameter(key: &str) -> &'static FelixParameter {
+    let tables = [FelixConfigurationSpec::PARAMETERS, OWN];
+    let mut table = 0;
+    while table < tables.len() {
+        let mut index = 0;
+        while index < tables[table].len() {
+            if same(tables[table][index].key, key) {
+                return &tables[table][index];
+            }
+            index += 1;
+        }
+        table += 1;
+    }
+    #[allow(clippy::panic, reason = "at compile time")]
+    {
+        panic!("no parameter has this key")
+    }
+}
+
+const fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    index == one.len() && index == other.len()
+}

@@ -1,0 +1,65 @@
+//! The logs of the lab's daemons, each line with the name of who wrote it.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::{node, store};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A log that may not be there yet, read as far as it goes.
+struct Log {
+    name: String,
+    path: PathBuf,
+    reader: Option<BufReader<File>>,
+    /// A line that is not finished yet.
+    rest: Vec<u8>,
+}
+
+/// Of one node, or of the store and all nodes.
+pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let log = |name: &str, path| Log { name: name.to_owned(), path, reader: None, rest: Vec::new() };
+    let mut logs = match of {
+        Some(name) => vec![log(name, node::daemon(place, &cluster.node(name)?.name).log)],
+        None => {
+            let nodes = cluster.nodes.iter().map(|node| log(&node.name, node::daemon(place, &node.name).log));
+            std::iter::once(log("store", store::daemon(place).log)).chain(nodes).collect()
+        }
+    };
+    loop {
+        for log in &mut logs {
+            log.copy(out)?;
+        }
+        out.flush().map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+        if !follow {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl Log {
+    fn copy(&mut self, out: &mut dyn Write) -> Result<()> {
+        if self.reader.is_none() {
+            match File::open(&self.path) {
+                Ok(file) => self.reader = Some(BufReader::new(file)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(Error::file(&self.path)(error)),
+            }
+        }
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        while reader.read_until(b'\n', &mut self.rest).map_err(Error::file(&self.path))? > 0 {
+            if self.rest.last() == Some(&b'\n') {
+                write!(out, "{} | {}", self.name, String::from_utf8_lossy(&self.rest))
+                    .map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+                self.rest.clear();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! `tortie settings`: every parameter, its value in force on this node, and where that comes from.
+
+mod page;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use tortie_compute::{Effect, InForce, Parameters};
+use tortie_ctl::node::ask;
+use tortie_ctl::{Failure, layout};
+
+/// Show the settings of this host's node: every FelixConfiguration parameter, its value in force and its source
+///
+/// Examples:
+///   tortie settings                    what differs from the built-in defaults
+///   tortie settings --all              every parameter
+///   tortie settings healthPort bpf     parameters whose names contain one of these words
+///   tortie settings --all -o json      for programs
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct SettingsArgs {
+    /// Only parameters whose names contain one of these words, in any case
+    #[arg(value_name = "WORD")]
+    words: Vec<String>,
+    /// Also what nobody set
+    #[arg(short, long)]
+    all: bool,
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: Format,
+    /// Where the node's sockets are
+    #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
+    run_dir: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+}
+
+pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let answer = ask(&args.run_dir, "settings")?;
+    let words: Vec<String> = args.words.iter().map(|word| word.to_lowercase()).collect();
+    let wanted = |name: &str, source: &str| match words.is_empty() {
+        true => args.all || source != "built-in",
+        false => words.iter().any(|word| name.to_lowercase().contains(word)),
+    };
+    let mut settings = Vec::new();
+    for InForce { parameter, effect, .. } in Parameters::default().all() {
+        let answers = answer["settings"].as_array().into_iter().flatten();
+        let Some(of_node) = answers.into_iter().find(|setting| setting["name"] == parameter.key) else {
+            continue;
+        };
+        let text = |field: &str| of_node[field].as_str().unwrap_or_default().to_owned();
+        if wanted(parameter.key, &text("source")) {
+            settings.push(Setting {
+                name: parameter.key,
+                value: text("value"),
+                default: parameter.default,
+                source: text("source"),
+                from: text("from"),
+                effect,
+            });
+        }
+    }
+    if settings.is_empty() && !words.is_empty() {
+        return Err(Failure::Message(format!("no parameter has {} in its name", args.words.join(" or "))));
+    }
+    match args.output {
+        Format::Json => writeln!(out, "{:#}", Value::Array(settings.iter().map(Setting::object).collect()))?,
+        Format::Table => {
+            let headings = ["NAME", "VALUE", "FROM", "EFFECT"].map(str::to_owned).to_vec();
+            let rows = std::iter::once(headings).chain(settings.iter().map(Setting::row));
+            out.write_all(layout(&rows.collect::<Vec<_>>()).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+struct Setting {
+    name: &'static str,
+    value: String,
+    default: &'static str,
+    source: String,
+    from: String,
+    effect: Effect,
+}
+
+impl Setting {
+    fn row(&self) -> Vec<String> {
+        let effect = match self.effect {
+            Effect::Live { .. } => "live".to_owned(),
+            Effect::AtStart { .. } => "at restart".to_owned(),
+            Effect::None { why } => format!("none: {why}"),
+        };
+        let value = if self.value.is_empty() { "-" } else { &self.value };
+        vec![self.name.to_owned(), value.to_owned(), self.from.clone(), effect]
+    }
+
+    fn object(&self) -> Value {
+        let (effect, since, reason) = match self.effect {
+            Effect::Live { since } => ("live", Some(since), None),
+            Effect::AtStart { since } => ("at restart", Some(since), None),
+            Effect::None { why } => ("none", None, Some(why)),
+        };
+        json!({
+            "name": self.name, "value": self.value, "default": self.default,
+            "source": self.source, "from": self.from,
+            "effect": effect, "since": since, "reason": reason,
+        })
+    }
+}
