@@ -5,6 +5,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::ipam::Block;
+use tortie_model::ipam::block::allocations;
+use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool, Node, NodeAddressType};
 use tortie_plan::{Route, Update};
@@ -393,23 +395,12 @@ fn read_block(block: &Block) -> BlockUse {
         Some((AffinityType::Virtual, _)) | None => None,
     };
     let mut borrowed = Vec::new();
-    for (ordinal, index) in block.allocations.iter().enumerate() {
-        let Some(attribute) = index.and_then(|index| block.attributes.get(index as usize)) else { continue };
-        let Some(node) = attribute.secondary.get("node") else { continue };
-        if attribute.released_at.is_some() || Some(node) == owner.as_ref() {
-            continue;
-        }
-        if let Some(address) = address_at(block.cidr, ordinal) {
-            borrowed.push((address, node.clone()));
+    for allocation in allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
+        if let Some(node) = allocation.attribute(attribute::NODE)
+            && Some(node) != owner.as_deref()
+        {
+            borrowed.push((allocation.address, node.to_owned()));
         }
     }
     BlockUse { owner, borrowed }
-}
-
-fn address_at(cidr: IpNet, ordinal: usize) -> Option<IpAddr> {
-    let address = match cidr.network() {
-        IpAddr::V4(first) => IpAddr::V4(u32::from(first).checked_add(u32::try_from(ordinal).ok()?)?.into()),
-        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(u128::try_from(ordinal).ok()?)?.into()),
-    };
-    cidr.contains(&address).then_some(address)
 }

@@ -149,6 +149,9 @@ pub struct Delete {
     /// Count resources that do not exist as deleted
     #[arg(short = 's', long)]
     pub skip_not_exists: bool,
+    /// Also IP pools from which addresses are assigned; the traffic of their workloads is cut
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Show resources as a table, as YAML or as JSON.

@@ -5,17 +5,8 @@ use crate::space;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::ipam::{AllocationAttribute, Block, Handle};
-
-/// One allocated address, as a block records it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Allocation<'a> {
-    pub address: IpAddr,
-    pub block: &'a Block,
-    /// Absent if the block is broken.
-    pub record: Option<&'a AllocationAttribute>,
-    pub sequence_number: u64,
-}
+use tortie_model::ipam::block::allocations;
+use tortie_model::ipam::{Block, Handle};
 
 /// What does not fit together. Addresses are in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,32 +34,6 @@ impl Findings {
             + self.leaked_handles.len()
             + self.faults.len()
     }
-}
-
-impl Allocation<'_> {
-    pub fn handle(&self) -> Option<&str> {
-        self.record.and_then(AllocationAttribute::handle)
-    }
-
-    pub fn attribute(&self, name: &str) -> Option<&str> {
-        self.record.and_then(|record| record.secondary.get(name)).map(String::as_str)
-    }
-
-    pub fn is_cooling_down(&self) -> bool {
-        self.record.is_some_and(|record| record.released_at.is_some())
-    }
-}
-
-/// Every allocated address of a block, cooling ones included.
-pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
-    (0u32..).zip(&block.allocations).filter_map(|(ordinal, index)| {
-        Some(Allocation {
-            address: space::address(&block.cidr, ordinal)?,
-            block,
-            record: block.attributes.get((*index)? as usize),
-            sequence_number: block.sequence_number_for_allocation.get(&ordinal).copied().unwrap_or(0),
-        })
-    })
 }
 
 /// What is wrong inside a block.
@@ -164,6 +129,7 @@ mod tests {
     use crate::block;
     use crate::owner::{Holder, HostReserved, Owner};
     use crate::reservation::Reservations;
+    use tortie_model::ipam::AllocationAttribute;
 
     fn now() -> Timestamp {
         "2026-03-01T10:20:30Z".parse().unwrap()

@@ -3,11 +3,14 @@
 use crate::pool::Use;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use tortie_model::ipam::block::BlockError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Store(#[from] tortie_store::Error),
+    #[error(transparent)]
+    Block(#[from] BlockError),
     #[error("cannot find a qualified ippool for IPv{version}")]
     NoEnabledPool { version: u8 },
     #[error("cannot find a qualified ippool for IPv{version} with allowed use {intended}")]
@@ -32,16 +35,8 @@ pub enum Error {
     UseNotAllowed { address: IpAddr, intended: Use },
     #[error("strict affinity is on and block {block} does not belong to {wanted}")]
     StrictAffinity { block: IpNet, wanted: String },
-    #[error("resource already exists: {address} with error: the address is already assigned")]
-    AlreadyAssigned { address: IpAddr },
     #[error("handle {handle} may have at most {limit} IPv{version} addresses")]
     HandleLimit { handle: String, version: u8, limit: u32 },
-    #[error(
-        "update conflict: {address}: its allocation has sequence number {found}, the request was for {given}"
-    )]
-    BadSequenceNumber { address: IpAddr, found: u64, given: u64 },
-    #[error("update conflict: {address}: it belongs to handle '{found}', the request was for '{given}'")]
-    BadHandle { address: IpAddr, found: String, given: String },
     #[error("resource does not exist: {id} with error: {reason}")]
     DoesNotExist { id: String, reason: String },
     #[error("{0}")]

@@ -1,8 +1,8 @@
 //! What the allocator must know besides its own records: pools, reservations, settings and the node's labels.
 
-use crate::ledger::Ledger;
 use crate::owner::Owner;
 use crate::pool::Pool;
+use crate::records::Records;
 use crate::reservation::Reservations;
 use crate::{Error, Result};
 use ipnet::IpNet;
@@ -23,15 +23,15 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub async fn load(ledger: &Ledger, owner: &Owner) -> Result<Facts> {
+    pub async fn load(records: &Records, owner: &Owner) -> Result<Facts> {
         let node = match owner.affinity {
-            AffinityType::Host => ledger.resource(Kind::Node, &owner.name).await?,
+            AffinityType::Host => records.resource(Kind::Node, &owner.name).await?,
             AffinityType::Virtual => None,
         };
         Ok(Facts {
-            pools: ledger.resources(Kind::IPPool).await?.iter().filter_map(pool).collect(),
-            reservations: reservations(&ledger.resources(Kind::IPReservation).await?),
-            config: ledger.config().await?.unwrap_or_default(),
+            pools: records.resources(Kind::IPPool).await?.iter().filter_map(pool).collect(),
+            reservations: reservations(&records.resources(Kind::IPReservation).await?),
+            config: records.config().await?.unwrap_or_default(),
             node_labels: node_labels(owner, node.as_ref()),
         })
     }

@@ -1,7 +1,6 @@
 //! Facts kept up to date by watches, so that an allocation need not ask for them.
 
 use crate::facts::{self, Facts};
-use crate::ledger::Ledger;
 use crate::owner::Owner;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -11,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_store::{Event, Watch};
+use tortie_store::{Client, Event, Watch};
 
 /// How long a request waits for the first complete picture.
 const FIRST_PICTURE: Duration = Duration::from_secs(15);
@@ -24,9 +23,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn start(ledger: &Ledger, owner: &Owner) -> Follower {
+    pub fn start(client: &Client, owner: &Owner) -> Follower {
         let (sender, facts) = watch::channel(None);
-        let picture = Picture::new(ledger, owner);
+        let picture = Picture::new(client, owner);
         Follower { facts, task: tokio::spawn(picture.run(sender)).abort_handle() }
     }
 
@@ -59,8 +58,7 @@ struct Picture {
 }
 
 impl Picture {
-    fn new(ledger: &Ledger, owner: &Owner) -> Picture {
-        let client = ledger.client();
+    fn new(client: &Client, owner: &Owner) -> Picture {
         let node = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: owner.name.clone() };
         let ranges =
             [KeyRange::all(Kind::IPPool), KeyRange::all(Kind::IPReservation), node, KeyRange::IpamConfig];

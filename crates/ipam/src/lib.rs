@@ -1,21 +1,21 @@
 //! Address management: who has which address, in a form that Calico nodes sharing the same pools understand.
 //!
 //! The core is pure: [`block`], [`pool`], [`pick`], [`reservation`] and [`audit`] are functions of what the store
-//! holds and of the time they are told.
+//! holds and of the time they are told. What is to change in the store comes out as operations whose steps are safe one by
+//! one; a store with transactions carries them out at once.
 
 pub mod allocator;
 pub mod audit;
-pub mod block;
 pub mod error;
 pub mod facts;
 mod follow;
 mod handle;
-pub mod ledger;
-pub mod owner;
+mod operations;
 pub mod pick;
 pub mod pool;
-pub mod reservation;
-pub mod space;
+pub mod records;
+#[cfg(test)]
+mod simulation;
 pub mod usage;
 
 pub use allocator::{
@@ -23,5 +23,6 @@ pub use allocator::{
     Tunnel, TunnelPools,
 };
 pub use error::{Error, Result};
-pub use ledger::Ledger;
-pub use owner::{Holder, Owner};
+pub use records::{Carrier, Records, Versioned};
+pub use tortie_model::ipam::owner::{Holder, Owner};
+pub use tortie_model::ipam::{block, owner, reservation, space};

@@ -3,13 +3,14 @@
 use super::{selected, write::nothing};
 use crate::cli::{Delete, Global};
 use crate::failure::{Failure, Result, tell};
+use crate::ipam::pool_use;
 use crate::namespace::Asked;
 use crate::outcome::Outcome;
 use crate::session;
 use crate::verbs::{self, VerbError};
 use std::io::Write;
-use tortie_model::Resource;
-use tortie_store::Error;
+use tortie_model::{Kind, Resource};
+use tortie_store::{Error, Resources};
 
 pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Result<()> {
     let resources = selected(&args.selection)?;
@@ -26,7 +27,7 @@ pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Resu
         let kind = resource.kind();
         let result = match verbs::place(&mut resource, asked) {
             Err(error) => Err(error),
-            Ok(()) => verbs::delete(&store, &resource).await,
+            Ok(()) => delete_one(&store, &resource, args.force).await,
         };
         let result = match result {
             Err(VerbError::Store(Error::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),
@@ -35,4 +36,11 @@ pub async fn delete(args: &Delete, global: &Global, out: &mut dyn Write) -> Resu
         outcome.note(kind, result);
     }
     tell(outcome.report_deletion(), out)
+}
+
+async fn delete_one(store: &Resources, resource: &Resource, force: bool) -> verbs::Result<()> {
+    if resource.kind() == Kind::IPPool && !force {
+        pool_use::check_unused(store, &resource.metadata().name).await?;
+    }
+    verbs::delete(store, resource).await
 }

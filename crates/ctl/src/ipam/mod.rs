@@ -1,17 +1,21 @@
 //! `calicoctl ipam`: what addresses are in use, whether the records are right, and giving addresses back.
 
-pub(crate) mod boxed;
+pub(crate) mod bordered_table;
 mod check;
 mod configure;
+mod journal;
+pub(crate) mod pool_use;
 mod release;
 mod report;
 mod show;
 mod split;
+mod users;
 
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
 use crate::session::connect;
 use clap::{Args, Subcommand};
+use journal::JournalArgs;
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_ipam::{Allocator, Owner};
@@ -52,6 +56,8 @@ pub struct Check {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     #[command(flatten)]
+    pub journal: JournalArgs,
+    #[command(flatten)]
     pub connection: Connection,
 }
 
@@ -63,9 +69,12 @@ pub struct Release {
     /// Give back what this report calls leaked; with several, what all of them do
     #[arg(long, value_name = "FILE")]
     pub from_report: Vec<PathBuf>,
-    /// Also with a report of another version, and while the datastore is not locked
+    /// Also with a report of another version, and while the datastore is not locked; with --ip, also the address of a live
+    /// attachment
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub journal: JournalArgs,
     #[command(flatten)]
     pub connection: Connection,
 }

@@ -1,6 +1,9 @@
 //! `ipam release`: one address, or what reports call leaked.
 
+use super::journal::Journals;
 use super::report::{Leak, LeakedHandle, Report};
+use super::show::blocks;
+use super::users::Users;
 use super::{Release, address, allocator};
 use crate::failure::{Failure, Result};
 use crate::release::{CLIENT_VERSION, same};
@@ -8,19 +11,27 @@ use crate::session::{cluster_information, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
-use tortie_ipam::{Ledger, audit, block};
+use tortie_ipam::{Records, block};
 use tortie_model::Key;
+use tortie_model::ipam::Block;
 use tortie_store::{Error, Resources};
 
 pub async fn release(args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
     match &args.ip {
-        Some(ip) => release_address(ip, store, out).await,
+        Some(ip) => release_address(ip, args, store, out).await,
         None => release_leaks(args, store, out).await,
     }
 }
 
-async fn release_address(ip: &str, store: &Resources, out: &mut dyn Write) -> Result<()> {
+async fn release_address(ip: &str, args: &Release, store: &Resources, out: &mut dyn Write) -> Result<()> {
     let address = address(ip)?;
+    if let Some(attachment) = Journals::load(&args.journal).holder(address).filter(|_| !args.force) {
+        return Err(Failure::message(format!(
+            "IP address {address} is in use: container {} on this host has it; remove the container first (--force \
+             releases nevertheless)",
+            attachment.container_id
+        )));
+    }
     let report = allocator(store).release(&[block::Release::of(address)]).await?;
     if let Some(error) = report.error {
         return Err(error.into());
@@ -39,8 +50,17 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
 
     let leaks = in_all(&reports, |report| report.leaks().collect());
     writeln!(out, "Releasing {} old IPs...", leaks.len())?;
-    let standing = standing(store).await?;
-    let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| standing.contains(leak));
+    let blocks = blocks(&Records::new(store.client().clone())).await?;
+    let allocated = allocated(&blocks);
+    let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| allocated.contains(leak));
+    // The report may be older than a workload, and whoever wrote it may not have seen the attachments of this host.
+    let journals = Journals::load(&args.journal);
+    let users = Users::load(store, &blocks, &journals, false, &mut std::io::sink()).await?;
+    let (kept, left): (Vec<Leak>, Vec<Leak>) =
+        left.into_iter().partition(|leak| users.by_address.contains_key(&leak.address));
+    for leak in &kept {
+        writeln!(out, "Kept {}: it is in use by {}", leak.address, users.of(&leak.address))?;
+    }
     let wanted: Vec<block::Release> = left
         .into_iter()
         .map(|Leak { address, handle, sequence_number }| block::Release {
@@ -71,19 +91,14 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
 }
 
 /// The allocations there are now. One that was released and made again since is another one, by its number.
-async fn standing(store: &Resources) -> Result<BTreeSet<Leak>> {
-    let blocks = Ledger::new(store.client().clone()).blocks(None).await?;
-    let leak = |allocation: audit::Allocation<'_>| Leak {
+fn allocated(blocks: &[Block]) -> BTreeSet<Leak> {
+    let leak = |allocation: block::Allocation<'_>| Leak {
         address: allocation.address,
         handle: allocation.handle().unwrap_or_default().to_owned(),
         sequence_number: allocation.sequence_number,
     };
-    Ok(blocks
-        .iter()
-        .flat_map(|standing| audit::allocations(&standing.value))
-        .filter(|allocation| !allocation.is_cooling_down())
-        .map(leak)
-        .collect())
+    let allocations = blocks.iter().flat_map(block::allocations);
+    allocations.filter(|allocation| !allocation.is_cooling_down()).map(leak).collect()
 }
 
 /// Only what every report says: anything else was in use at some time, or came later.

@@ -1,51 +1,51 @@
 //! `ipam show`.
 
-use super::boxed::{self, Align, five_digits};
+use super::bordered_table::{self, Align, five_digits};
 use super::{Show, address, allocator};
 use crate::failure::Result;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::IpAddr;
-use tortie_ipam::audit::{Allocation, allocations};
+use tortie_ipam::block::{Allocation, allocations};
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::{self, Pool};
 use tortie_ipam::usage::{self, Usage};
-use tortie_ipam::{Ledger, block, facts, space};
+use tortie_ipam::{Records, block, facts, space};
 use tortie_model::Kind;
 use tortie_model::ipam::Block;
 use tortie_store::Resources;
 
 pub async fn show(args: &Show, store: &Resources, out: &mut dyn Write) -> Result<()> {
-    let ledger = Ledger::new(store.client().clone());
+    let records = Records::new(store.client().clone());
     match args {
-        Show { ip: Some(ip), .. } => show_address(&ledger, address(ip)?, out).await,
-        Show { show_blocks: true, .. } => show_usage(&ledger, true, out).await,
-        Show { show_borrowed: true, .. } => show_borrowed(&ledger, out).await,
+        Show { ip: Some(ip), .. } => show_address(&records, address(ip)?, out).await,
+        Show { show_blocks: true, .. } => show_usage(&records, true, out).await,
+        Show { show_borrowed: true, .. } => show_borrowed(&records, out).await,
         Show { show_configuration: true, .. } => show_configuration(store, out).await,
-        _ => show_usage(&ledger, false, out).await,
+        _ => show_usage(&records, false, out).await,
     }
 }
 
-pub async fn pools(ledger: &Ledger) -> Result<Vec<Pool>> {
-    Ok(ledger.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
+pub async fn pools(records: &Records) -> Result<Vec<Pool>> {
+    Ok(records.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
 }
 
 /// All blocks, in the order of their addresses.
-pub async fn blocks(ledger: &Ledger) -> Result<Vec<Block>> {
-    let found = ledger.blocks(None).await?;
-    let mut blocks: Vec<Block> = found.into_iter().map(|standing| standing.value).collect();
+pub async fn blocks(records: &Records) -> Result<Vec<Block>> {
+    let found = records.blocks(None).await?;
+    let mut blocks: Vec<Block> = found.into_iter().map(|found| found.value).collect();
     blocks.sort_by_key(|block| (space::version(&block.cidr), block.cidr));
     Ok(blocks)
 }
 
-async fn show_address(ledger: &Ledger, address: IpAddr, out: &mut dyn Write) -> Result<()> {
-    let pools = pools(ledger).await?;
+async fn show_address(records: &Records, address: IpAddr, out: &mut dyn Write) -> Result<()> {
+    let pools = pools(records).await?;
     let cidr = pool::containing(&pools, address, true).and_then(|pool| pool.block_of(address));
     let found = match cidr {
-        Some(cidr) => ledger.block(cidr).await?,
+        Some(cidr) => records.block(cidr).await?,
         None => None,
     };
-    let record = found.as_ref().and_then(|standing| block::record(&standing.value, address));
+    let record = found.as_ref().and_then(|found| block::record(&found.value, address));
     let Some(record) = record.filter(|record| record.released_at.is_none()) else {
         writeln!(out, "{address} is not assigned")?;
         return Ok(());
@@ -72,10 +72,10 @@ fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> Res
     Ok(())
 }
 
-async fn show_usage(ledger: &Ledger, with_blocks: bool, out: &mut dyn Write) -> Result<()> {
-    let pools = pools(ledger).await?;
-    let reservations = facts::reservations(&ledger.resources(Kind::IPReservation).await?);
-    let blocks = blocks(ledger).await?;
+async fn show_usage(records: &Records, with_blocks: bool, out: &mut dyn Write) -> Result<()> {
+    let pools = pools(records).await?;
+    let reservations = facts::reservations(&records.resources(Kind::IPReservation).await?);
+    let blocks = blocks(records).await?;
     let mut rows = Vec::new();
     for pool in &pools {
         let inside = || blocks.iter().filter(|block| pool.cidr.contains(&block.cidr));
@@ -95,7 +95,7 @@ async fn show_usage(ledger: &Ledger, with_blocks: bool, out: &mut dyn Write) -> 
     }
     let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
     let align = [Align::Natural, Align::Natural, Align::Right, Align::Right, Align::Right, Align::Right];
-    boxed::print(out, headers, align, &rows)?;
+    bordered_table::print(out, headers, align, &rows)?;
     Ok(())
 }
 
@@ -115,8 +115,8 @@ fn row(grouping: &str, cidr: String, usage: Usage) -> [String; 6] {
     ]
 }
 
-async fn show_borrowed(ledger: &Ledger, out: &mut dyn Write) -> Result<()> {
-    let blocks = blocks(ledger).await?;
+async fn show_borrowed(records: &Records, out: &mut dyn Write) -> Result<()> {
+    let blocks = blocks(records).await?;
     let mut rows = Vec::new();
     let mut without_node = 0;
     for allocation in blocks.iter().flat_map(allocations).filter(|a| !a.is_cooling_down()) {
@@ -138,7 +138,7 @@ async fn show_borrowed(ledger: &Ledger, out: &mut dyn Write) -> Result<()> {
         }
     }
     let headers = ["IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"];
-    boxed::print(out, headers, [Align::Natural; 6], &rows)?;
+    bordered_table::print(out, headers, [Align::Natural; 6], &rows)?;
     if without_node > 0 {
         writeln!(
             out,
@@ -177,6 +177,6 @@ async fn show_configuration(store: &Resources, out: &mut dyn Write) -> Result<()
         row("KubeVirtVMAddressPersistence", format!("{persistence:?}")),
         row("IPCooldownSeconds", config.ip_cooldown_seconds.to_string()),
     ];
-    boxed::print(out, ["PROPERTY", "VALUE"], [Align::Natural; 2], &rows)?;
+    bordered_table::print(out, ["PROPERTY", "VALUE"], [Align::Natural; 2], &rows)?;
     Ok(())
 }

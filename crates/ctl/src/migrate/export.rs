@@ -20,7 +20,7 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
     let mut names = NodeNames::new();
     for kind in EXPORTED.iter().copied() {
         let mut list = store.list(kind, None).await?;
-        list.items.retain(|resource| !is_from_kubernetes(resource));
+        list.items.retain(|resource| !is_from_kubernetes(resource) && !is_synthetic(resource));
         for resource in &mut list.items {
             clean(resource);
             rename(resource, &mut names);
@@ -40,6 +40,11 @@ pub fn is_from_kubernetes(resource: &Resource) -> bool {
     resource.kind() == Kind::NetworkPolicy && resource.metadata().name.starts_with("knp.default.")
 }
 
+/// A profile that every store has without its being stored.
+fn is_synthetic(resource: &Resource) -> bool {
+    resource.kind() == Kind::Profile && resource.metadata().name == "projectcalico-default-allow"
+}
+
 /// What the other store will give anew.
 fn clean(resource: &mut Resource) {
     let meta = resource.metadata_mut();
@@ -50,7 +55,7 @@ fn clean(resource: &mut Resource) {
     meta.deletion_grace_period_seconds = None;
 }
 
-/// Nodes take the name Kubernetes has for them, and their own configuration follows.
+/// Nodes take the name Kubernetes has for them; their own configuration and the endpoints on them follow.
 fn rename(resource: &mut Resource, names: &mut NodeNames) {
     let name = resource.metadata().name.clone();
     let new = match resource.kind() {
@@ -64,6 +69,16 @@ fn rename(resource: &mut Resource, names: &mut NodeNames) {
     };
     if let Some(new) = new {
         resource.metadata_mut().name = new;
+    }
+    if let Resource::WorkloadEndpoint(endpoint) = resource
+        && let Some(new) = names.get(&endpoint.spec.node)
+    {
+        // The name begins with that of the node, in which dashes are doubled.
+        let (old, own) = (endpoint.spec.node.replace('-', "--"), endpoint.metadata.name.clone());
+        if let Some(rest) = own.strip_prefix(&format!("{old}-")) {
+            endpoint.metadata.name = format!("{}-{rest}", new.replace('-', "--"));
+        }
+        endpoint.spec.node = new.clone();
     }
 }
 
@@ -98,6 +113,8 @@ mod tests {
         assert_eq!(name(object(Kind::FelixConfiguration, "node.old", json!({}))), "node.new");
         assert_eq!(name(object(Kind::BGPConfiguration, "node.plain", json!({}))), "node.plain");
         assert_eq!(name(object(Kind::FelixConfiguration, "default", json!({}))), "default");
+        let spec = json!({"node": "old", "orchestrator": "k8s", "pod": "a-b", "endpoint": "eth0"});
+        assert_eq!(name(object(Kind::WorkloadEndpoint, "old-k8s-a--b-eth0", spec)), "new-k8s-a--b-eth0");
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Contents {
 /// Refuses a store that is in use already.
 async fn check_empty(store: &Resources) -> Result<()> {
     let taken = |what: String| Failure::message(format!("datastore already has Calico resources: {what}"));
-    for kind in EXPORTED.iter().copied().chain([Kind::WorkloadEndpoint, Kind::Profile]) {
+    for kind in EXPORTED.iter().copied() {
         let list = store.list(kind, None).await?;
         if list.items.iter().any(|resource| !is_default(resource)) {
             return Err(taken(format!("found existing Calico {kind} resource")));

@@ -27,6 +27,9 @@ pub const EXPORTED: &[Kind] = &[
     Kind::FelixConfiguration,
     Kind::IPReservation,
     Kind::BGPFilter,
+    Kind::Profile,
+    Kind::WorkloadEndpoint,
+    Kind::CalicoNodeStatus,
 ];
 
 /// Between the parts of the file: resources, cluster information, addresses.

@@ -5,7 +5,8 @@ use crate::failure::{Failure, Result};
 use crate::session::connect;
 use std::io::Write;
 use tortie_model::{Key, KeyRange, Kind, Value};
-use tortie_store::{Change, Entry};
+use tortie_store::operation::{Expected, Step};
+use tortie_store::{Entry, Operation, Outcome};
 
 const POLICIES: &[Kind] = &[
     Kind::GlobalNetworkPolicy,
@@ -21,10 +22,12 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
         let listing = store.client().list(&KeyRange::all(kind)).await?;
         errors.extend(listing.unreadable.iter().map(ToString::to_string));
         for entry in listing.entries {
-            let Some(changes) = moved(entry) else { continue };
-            // Both or neither: at no moment are there two policies, or none.
-            match store.client().transact(&changes).await {
-                Ok(_) => migrated += 1,
+            let Some(operation) = moved(entry) else { continue };
+            match store.client().carry_out(&operation).await {
+                Ok(Outcome::Done(_)) => migrated += 1,
+                Ok(Outcome::Refused(key)) => {
+                    errors.push(format!("{key} was changed meanwhile; run this again"))
+                }
                 Err(error) => errors.push(error.to_string()),
             }
         }
@@ -38,21 +41,23 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
     Ok(())
 }
 
-/// The steps that bring a policy from its old key to the one of its name; none if it is there already.
-fn moved(entry: Entry) -> Option<Vec<Change>> {
+/// Brings a policy from its old key to the one of its name; nothing if it is there already. At no moment is there none.
+fn moved(entry: Entry) -> Option<Operation> {
     let Key::Resource { kind, namespace, name } = &entry.key else { return None };
     let Value::Resource(resource) = &entry.value else { return None };
     let new = &resource.metadata().name;
     if name.strip_prefix("default.") != Some(new.as_str()) {
         return None;
     }
-    let create = Change::Create { key: Key::resource(*kind, namespace, new), value: entry.value.clone() };
-    Some(vec![create, Change::Delete { key: entry.key, revision: entry.revision }])
+    let create = Step::Create { key: Key::resource(*kind, namespace, new), value: entry.value.clone() };
+    let delete = Step::Delete { key: entry.key, expected: Expected::At(entry.revision) };
+    Some(Operation { finish: vec![delete], ..Operation::one(create) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tortie_store::Change;
 
     fn stored(key: &str, json: &str) -> Entry {
         let key = Key::resource(Kind::GlobalNetworkPolicy, "", key);
@@ -66,7 +71,7 @@ mod tests {
 
     #[test]
     fn only_policies_under_an_old_key_are_moved() {
-        let changes = moved(stored("default.web", OLD)).unwrap();
+        let changes = moved(stored("default.web", OLD)).unwrap().fold();
         let [Change::Create { key: new, .. }, Change::Delete { key: old, revision }] = changes.as_slice()
         else {
             panic!("{changes:?}")

@@ -2,7 +2,7 @@
 
 use super::ask;
 use crate::failure::{Failure, Result};
-use crate::ipam::boxed::{self, Align};
+use crate::ipam::bordered_table::{self, Align};
 use serde_json::Value;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,7 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> Result<()> {
         if rows.is_empty() {
             writeln!(out, "No {family} peers found.")?;
         } else {
-            boxed::print(out, HEADERS, [Align::Natural; 5], &rows)?;
+            bordered_table::print(out, HEADERS, [Align::Natural; 5], &rows)?;
         }
     }
     Ok(writeln!(out)?)

@@ -1,14 +1,15 @@
 //! Any addresses: from the blocks we have, then from one we claim, then from those of others.
 
+use super::batch::QueuedRequest;
+use super::cache::{BlockCache, CachedBlock};
 use super::claim::Claimed;
-use super::owned::{Owned, Seen};
-use super::plan::Work;
 use super::request::{AssignError, Assigned, Assignments, Request};
-use super::{Allocator, MAX_ATTEMPTS};
+use super::{Allocator, MAX_ATTEMPTS, stands_at};
 use crate::facts::Facts;
 use crate::handle::HandleRecord;
-use crate::ledger::{Commit, Standing, update_block};
+use crate::operations::{self, update_block};
 use crate::pool::{self, Choice, Pool};
+use crate::records::{Versioned, block_key, handle_key};
 use crate::{Error, Result, block};
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
-use tortie_store::Change;
+use tortie_store::{Outcome, Revision};
 
 /// The most blocks of a host when nobody says otherwise.
 const USUAL_BLOCK_LIMIT: u32 = 20;
@@ -37,7 +38,7 @@ pub(super) struct Job<'a> {
 // Made once for each allocation and taken apart at once.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Taken {
-    Some(Standing<Block>),
+    Some(Versioned<Block>),
     Nothing,
     /// This entry was not as expected.
     Refused(Key),
@@ -47,7 +48,7 @@ impl Allocator {
     /// Assigns addresses of both families, IPv4 first.
     pub async fn auto_assign(&self, request: &Request) -> std::result::Result<Assignments, AssignError> {
         let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
-        match self.assign_together(request).await {
+        match self.assign_in_batch(request).await {
             Ok(Some(done)) => return Ok(done),
             Ok(None) => {}
             Err(error) => return Err(AssignError { error, assigned }),
@@ -62,14 +63,15 @@ impl Allocator {
         Ok(assigned)
     }
 
-    /// With others, if what is asked for can be had from memory.
-    async fn assign_together(&self, request: &Request) -> Result<Option<Assignments>> {
+    /// With others, if what is asked for can be had from the cache.
+    async fn assign_in_batch(&self, request: &Request) -> Result<Option<Assignments>> {
         let simple = request.holder.handle.is_some() && request.max_per_handle.is_none();
-        if self.follower.is_none() || !simple || request.v4 == 0 && request.v6 == 0 {
+        if !self.batches() || !simple || request.v4 == 0 && request.v6 == 0 {
             return Ok(None);
         }
         let (sender, answer) = oneshot::channel();
-        self.together(Work::Assign { request: Box::new(request.clone()), answer: sender }, answer).await
+        let queued = QueuedRequest::Assign { request: Box::new(request.clone()), answer: sender };
+        self.in_batch(queued, answer).await
     }
 
     async fn assign_family(
@@ -112,55 +114,55 @@ impl Allocator {
             now: Timestamp::now(),
         };
         job.assigned.messages.clear();
-        let mut owned = self.owned.lock().await;
-        let result = self.run(&mut job, &mut owned).await;
+        let mut cache = self.cache.lock().await;
+        let result = self.run(&mut job, &mut cache).await;
         *assigned = job.assigned;
         if let Some(record) = job.handle.as_ref().filter(|record| record.is_known()) {
-            owned.remember_handle(record.clone());
+            cache.remember_handle(record.clone());
         }
         result
     }
 
-    async fn run(&self, job: &mut Job<'_>, owned: &mut Owned) -> Result<()> {
+    async fn run(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<()> {
         if job.request.max_per_handle.is_some() && self.refresh_handle(job).await? {
             return Ok(());
         }
-        let mut fresh = owned.claims(job.version).is_none();
+        let mut fresh = cache.claims(job.version).is_none();
         if fresh {
-            self.load_claims(owned, job.version).await?;
-            self.return_unsuitable(job, owned).await;
+            self.load_claims(cache, job.version).await?;
+            self.return_unsuitable(job, cache).await;
         }
         for _ in 0..MAX_ATTEMPTS {
-            while job.assigned.missing() > 0 && self.take_from_owned(job, owned).await? {}
+            while job.assigned.missing() > 0 && self.take_from_claimed(job, cache).await? {}
             if job.assigned.missing() == 0 {
                 return Ok(());
             }
             if !fresh {
                 // Addresses may have come back, and blocks may have gone, without our doing.
-                self.load_claims(owned, job.version).await?;
-                self.return_unsuitable(job, owned).await;
+                self.load_claims(cache, job.version).await?;
+                self.return_unsuitable(job, cache).await;
                 fresh = true;
                 continue;
             }
             let limit = block_limit(job);
-            let count = owned.claims(job.version).iter().flatten().filter(|c| job.suits(&c.cidr)).count();
+            let count = cache.claims(job.version).iter().flatten().filter(|c| job.suits(&c.cidr)).count();
             if count as u128 >= u128::from(limit) {
                 return Err(Error::BlockLimit { limit });
             }
             if !job.facts.config.auto_allocate_blocks {
                 return Err(Error::NoClaimsAllowed);
             }
-            match self.claim(job, owned).await? {
+            match self.claim(job, cache).await? {
                 Claimed::Yes => {}
-                Claimed::NothingFree(blocks) => return self.borrow(job, owned, blocks).await,
+                Claimed::NothingFree(blocks) => return self.borrow(job, cache, blocks).await,
             }
         }
         Err(Error::TooManyRetries)
     }
 
     /// Takes what one of our blocks has; whether any had something.
-    async fn take_from_owned(&self, job: &mut Job<'_>, owned: &mut Owned) -> Result<bool> {
-        let claims = owned.claims(job.version).get_or_insert_default();
+    async fn take_from_claimed(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<bool> {
+        let claims = cache.claims(job.version).get_or_insert_default();
         let mut index = 0;
         while let Some(claim) = claims.get_mut(index) {
             if !job.suits(&claim.cidr) || job.facts.reservations.covers(&claim.cidr) {
@@ -169,17 +171,17 @@ impl Allocator {
             }
             let mut gone = true;
             for _ in 0..MAX_ATTEMPTS {
-                let Some(mut standing) = self.resolve(claim, job.request.reserved.as_ref(), job.now).await?
+                let Some(mut found) = self.resolve(claim, job.request.reserved.as_ref(), job.now).await?
                 else {
                     break;
                 };
-                match self.take(job, &mut standing, Some(claim.keep(&self.owner))).await? {
+                match self.take(job, &mut found, Some(claim.check(&self.owner))).await? {
                     Taken::Some(written) => {
-                        claim.block = Seen::at(written);
+                        claim.block = CachedBlock::present(written);
                         return Ok(true);
                     }
                     Taken::Nothing => {
-                        claim.block = Seen::at(standing);
+                        claim.block = CachedBlock::present(found);
                         gone = false;
                         break;
                     }
@@ -197,41 +199,42 @@ impl Allocator {
         Ok(false)
     }
 
-    /// Takes as many addresses as are missing from one block, in one transaction with the handle.
+    /// Takes as many addresses as are missing from one block, after the handle has counted them.
     pub(super) async fn take(
         &self,
         job: &mut Job<'_>,
-        standing: &mut Standing<Block>,
-        keep: Option<Change>,
+        found: &mut Versioned<Block>,
+        check: Option<(Key, Revision)>,
     ) -> Result<Taken> {
-        block::thaw(&mut standing.value, job.facts.config.ip_cooldown_seconds, job.now);
-        if job.facts.config.strict_affinity && !block::belongs_to(&standing.value, &self.owner) {
+        block::thaw(&mut found.value, job.facts.config.ip_cooldown_seconds, job.now);
+        if job.facts.config.strict_affinity && !block::belongs_to(&found.value, &self.owner) {
             return Ok(Taken::Nothing);
         }
-        if block::free(&standing.value, &job.facts.reservations) == 0 {
+        if block::free(&found.value, &job.facts.reservations) == 0 {
             return Ok(Taken::Nothing);
         }
-        let mut next = standing.value.clone();
+        let mut next = found.value.clone();
         let wanted = usize::try_from(job.assigned.missing()).unwrap_or(usize::MAX);
         let taken = block::allocate(&mut next, wanted, &job.request.holder, &job.facts.reservations);
         block::advance(&mut next);
         let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-        let handle = job.handle.as_ref().map(|handle| handle.add(next.cidr, count));
-        let mut changes = vec![update_block(&next, standing.revision.clone())];
-        changes.extend(keep);
-        changes.extend(handle.as_ref().map(|(change, _)| change.clone()));
-        match self.ledger.commit(&changes).await? {
-            Commit::Done(revision) => {
-                if let (Some(record), Some((_, handle))) = (job.handle.as_mut(), handle) {
-                    record.written(handle, revision.clone());
+        let (counted, handle) = job.handle.as_ref().map(|handle| handle.add(next.cidr, count)).unzip();
+        let mut operation = operations::assign(update_block(&next, &found.revision), counted);
+        operation.checks.extend(check);
+        match self.records.carry_out(&operation).await? {
+            Outcome::Done(written) => {
+                if let (Some(record), Some(handle)) = (job.handle.as_mut(), handle) {
+                    let revision = written.revision(&handle_key(&record.id));
+                    record.written(handle, revision);
                 }
+                let revision = stands_at(&written, &block_key(next.cidr))?;
                 let prefix = next.cidr.prefix_len();
                 job.assigned
                     .addresses
                     .extend(taken.into_iter().filter_map(|address| IpNet::new(address, prefix).ok()));
-                Ok(Taken::Some(Standing { value: next, revision }))
+                Ok(Taken::Some(Versioned { value: next, revision }))
             }
-            Commit::Refused(key) => {
+            Outcome::Refused(key) => {
                 if matches!(key, Key::Handle { .. }) {
                     self.refresh_handle(job).await?;
                 }
@@ -244,7 +247,7 @@ impl Allocator {
     /// answer.
     async fn refresh_handle(&self, job: &mut Job<'_>) -> Result<bool> {
         let Some(record) = job.handle.as_mut() else { return Ok(false) };
-        *record = HandleRecord::new(&record.id, self.ledger.handle(&record.id).await?);
+        *record = HandleRecord::new(&record.id, self.records.handle(&record.id).await?);
         let Some(limit) = job.request.max_per_handle else { return Ok(false) };
         let held = self.held_by(record, job.version).await?;
         let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
@@ -267,8 +270,8 @@ impl Allocator {
             if crate::space::version(&cidr) != version {
                 continue;
             }
-            if let Some(standing) = self.ledger.block(cidr).await? {
-                let addresses = block::addresses_of(&standing.value, &record.id);
+            if let Some(found) = self.records.block(cidr).await? {
+                let addresses = block::addresses_of(&found.value, &record.id);
                 held.extend(addresses.into_iter().filter_map(|a| IpNet::new(a, cidr.prefix_len()).ok()));
             }
         }
@@ -276,16 +279,16 @@ impl Allocator {
     }
 
     /// Gives up empty blocks in pools that no longer select this node.
-    async fn return_unsuitable(&self, job: &Job<'_>, owned: &mut Owned) {
+    async fn return_unsuitable(&self, job: &Job<'_>, cache: &mut BlockCache) {
         let Ok(labels) = job.facts.labels(&self.owner) else { return };
-        let claims: Vec<IpNet> = owned.claims(job.version).iter().flatten().map(|c| c.cidr).collect();
+        let claims: Vec<IpNet> = cache.claims(job.version).iter().flatten().map(|c| c.cidr).collect();
         for cidr in claims {
             let pool = pool::containing(&job.facts.pools, cidr.network(), true);
             if job.suits(&cidr) || pool.is_none_or(|pool| pool.selects_node(labels)) {
                 continue;
             }
-            match self.release_claim(&self.owner, cidr, true, None).await {
-                Ok(()) => owned.forget(cidr),
+            match self.release_claim(&self.owner, cidr, true).await {
+                Ok(()) => cache.forget(cidr),
                 Err(error) => tracing::debug!(%cidr, %error, "kept a block that is no longer ours to use"),
             }
         }

@@ -1,9 +1,9 @@
 //! Addresses from blocks of other hosts, when there is no block left to claim.
 
 use super::auto::{Job, Taken};
-use super::owned::Owned;
+use super::cache::BlockCache;
 use super::{Allocator, MAX_ATTEMPTS};
-use crate::ledger::Standing;
+use crate::records::Versioned;
 use crate::{Result, pick};
 use tortie_model::Key;
 use tortie_model::ipam::Block;
@@ -13,8 +13,8 @@ impl Allocator {
     pub(super) async fn borrow(
         &self,
         job: &mut Job<'_>,
-        owned: &mut Owned,
-        blocks: Vec<Standing<Block>>,
+        cache: &mut BlockCache,
+        blocks: Vec<Versioned<Block>>,
     ) -> Result<()> {
         if job.facts.config.strict_affinity {
             let message = "No more free affine blocks and strict affinity enabled".to_owned();
@@ -23,12 +23,12 @@ impl Allocator {
         }
         for pool in job.pools.clone() {
             let start = pick::start(self.seed(pool, job.now), pool.block_count());
-            for found in pick::in_order(pool, &blocks, |standing| &standing.value.cidr, start) {
+            for found in pick::in_order(pool, &blocks, |found| &found.value.cidr, start) {
                 if job.assigned.missing() == 0 {
                     return Ok(());
                 }
                 if !job.facts.reservations.covers(&found.value.cidr) {
-                    self.borrow_from(job, owned, found.clone()).await?;
+                    self.borrow_from(job, cache, found.clone()).await?;
                 }
             }
         }
@@ -42,19 +42,19 @@ impl Allocator {
     async fn borrow_from(
         &self,
         job: &mut Job<'_>,
-        owned: &mut Owned,
-        mut standing: Standing<Block>,
+        cache: &mut BlockCache,
+        mut found: Versioned<Block>,
     ) -> Result<()> {
-        let cidr = standing.value.cidr;
+        let cidr = found.value.cidr;
         for _ in 0..MAX_ATTEMPTS {
-            match self.take(job, &mut standing, None).await? {
+            match self.take(job, &mut found, None).await? {
                 Taken::Some(written) => {
-                    owned.remember(cidr, Some(written));
+                    cache.remember(cidr, Some(written));
                     return Ok(());
                 }
                 Taken::Nothing => return Ok(()),
-                Taken::Refused(Key::Block { .. }) => match self.ledger.block(cidr).await? {
-                    Some(current) => standing = current,
+                Taken::Refused(Key::Block { .. }) => match self.records.block(cidr).await? {
+                    Some(current) => found = current,
                     None => return Ok(()),
                 },
                 Taken::Refused(_) => {}

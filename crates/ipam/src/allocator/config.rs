@@ -41,7 +41,7 @@ impl ConfigChange {
 impl Allocator {
     /// The settings; reading them never writes them.
     pub async fn config(&self) -> Result<IpamConfig> {
-        Ok(self.ledger.config().await?.unwrap_or_default())
+        Ok(self.records.config().await?.unwrap_or_default())
     }
 
     /// Changes the settings; nothing is written if nothing changes.
@@ -49,7 +49,7 @@ impl Allocator {
         let current = self.config().await?;
         let next = change.apply(&current)?;
         if next != current {
-            self.ledger.write_config(next.clone()).await?;
+            self.records.write_config(next.clone()).await?;
         }
         Ok(next)
     }

@@ -1,23 +1,24 @@
 //! The allocator of one host: decisions of the core, carried out on the store.
 //!
-//! A block and the handles it concerns always change in one transaction, so whatever is killed whenever, a handle
-//! never names an address that is not taken, and no address is taken that its handle does not name. Every write
-//! names the revisions it is based on; whoever loses a race reads again and retries, a bounded number of times.
+//! Every change is an operation of ordered steps (see `operations`): whatever is killed whenever, a handle names every block in
+//! which it has an address. Every write names the revisions it is based on; whoever loses a race reads again and
+//! retries, a bounded number of times.
 //!
-//! The blocks of the host are remembered with their revisions. Handing out from them takes one transaction and no
-//! read; if the memory is wrong, the store refuses the transaction and the memory is corrected.
+//! The blocks of the host are cached with their revisions. Handing out from them takes one transaction and no
+//! read; if the cache is stale, the store refuses the write and the cache is corrected.
 
 mod affinity;
 mod auto;
+mod batch;
 mod borrow;
+mod by_handle;
+mod cache;
 mod claim;
 mod config;
-mod owned;
-mod plan;
+mod queue;
 mod release;
 mod request;
 mod specific;
-mod together;
 mod tunnel;
 
 pub use config::ConfigChange;
@@ -25,16 +26,18 @@ pub use release::ReleaseReport;
 pub use request::{AssignError, Assigned, Assignments, Request, SpecificRequest};
 pub use tunnel::{Tunnel, TunnelPools};
 
-use crate::Result;
 use crate::facts::Facts;
 use crate::follow::Follower;
-use crate::ledger::Ledger;
 use crate::owner::Owner;
-use owned::Owned;
+use crate::records::{Carrier, Records};
+use crate::{Error, Result};
+use cache::BlockCache;
+use queue::Queue;
 use std::sync::Arc;
-use together::Queue;
 use tokio::sync::Mutex;
-use tortie_store::Client;
+use tortie_model::Key;
+use tortie_store::operation::Written;
+use tortie_store::{Client, Revision};
 
 /// How often a lost race is run again.
 const MAX_ATTEMPTS: u32 = 100;
@@ -42,59 +45,91 @@ const MAX_ATTEMPTS: u32 = 100;
 /// Hands out and takes back addresses for one owner of blocks.
 #[derive(Debug)]
 pub struct Allocator {
-    ledger: Ledger,
+    records: Records,
     owner: Owner,
-    follower: Option<Follower>,
+    source: Source,
     /// Held during a change, so that requests on one host do not race each other.
-    owned: Mutex<Owned>,
+    cache: Mutex<BlockCache>,
     queue: Queue,
+}
+
+/// Where pools, settings and the node are known from.
+#[derive(Debug)]
+enum Source {
+    /// Read for every request.
+    Store,
+    Follower(Follower),
+    #[cfg(test)]
+    Given(Arc<Facts>),
 }
 
 impl Allocator {
     /// Reads pools, settings and the node for every request: for processes that make few.
     pub fn new(client: Client, owner: Owner) -> Allocator {
-        Allocator {
-            ledger: Ledger::new(client),
-            owner,
-            follower: None,
-            owned: Mutex::default(),
-            queue: Queue::default(),
-        }
+        Allocator::over(Records::new(client), owner, Source::Store)
     }
 
     /// Follows pools, settings and the node: for a daemon. Needs a tokio runtime.
     pub fn following(client: Client, owner: Owner) -> Allocator {
-        let mut allocator = Allocator::new(client, owner);
-        allocator.follower = Some(Follower::start(&allocator.ledger, &allocator.owner));
-        allocator
+        let follower = Follower::start(&client, &owner);
+        Allocator::over(Records::new(client), owner, Source::Follower(follower))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn simulated(records: Records, owner: Owner, facts: Arc<Facts>) -> Allocator {
+        Allocator::over(records, owner, Source::Given(facts))
+    }
+
+    /// Carries out its operations by the given carrier instead of the best one that the store has.
+    pub fn carried_by(self, carrier: Carrier) -> Allocator {
+        Allocator { records: self.records.carried_by(carrier), ..self }
+    }
+
+    fn over(records: Records, owner: Owner, source: Source) -> Allocator {
+        Allocator { records, owner, source, cache: Mutex::default(), queue: Queue::default() }
     }
 
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn records(&self) -> &Records {
+        &self.records
     }
 
     /// Requests made to the store so far, watches not counted.
     pub fn operations(&self) -> u64 {
-        self.ledger.operations()
+        self.records.operations()
+    }
+
+    /// Requests can only be carried out together in a transaction, and only what is followed is known without asking.
+    fn batches(&self) -> bool {
+        matches!(self.source, Source::Follower(_)) && self.records.carrier() == Carrier::Transaction
     }
 
     async fn facts(&self) -> Result<Arc<Facts>> {
-        match &self.follower {
-            Some(follower) => follower.facts().await,
-            None => Ok(Arc::new(Facts::load(&self.ledger, &self.owner).await?)),
+        match &self.source {
+            Source::Follower(follower) => follower.facts().await,
+            Source::Store => Ok(Arc::new(Facts::load(&self.records, &self.owner).await?)),
+            #[cfg(test)]
+            Source::Given(facts) => Ok(facts.clone()),
         }
     }
 
     /// Facts that may have changed without our having heard of it yet; `None` if they have not.
     async fn later_facts(&self, known: &Facts) -> Result<Option<Arc<Facts>>> {
-        if self.follower.is_none() {
+        if !matches!(self.source, Source::Follower(_)) {
             return Ok(None);
         }
-        let facts = Facts::load(&self.ledger, &self.owner).await?;
+        let facts = Facts::load(&self.records, &self.owner).await?;
         Ok((facts != *known).then(|| Arc::new(facts)))
     }
+}
+
+/// Where an entry stands that an operation has written.
+fn stands_at(written: &Written, key: &Key) -> Result<Revision> {
+    written.revision(key).ok_or_else(|| {
+        let text = format!("the datastore did not say at which revision it wrote {key}");
+        Error::Store(tortie_store::Error::Datastore(text))
+    })
 }

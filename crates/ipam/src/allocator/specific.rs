@@ -1,16 +1,18 @@
 //! One address and no other.
 
-use super::owned::Owned;
+use super::cache::BlockCache;
 use super::request::SpecificRequest;
-use super::{Allocator, MAX_ATTEMPTS};
+use super::{Allocator, MAX_ATTEMPTS, stands_at};
 use crate::facts::Facts;
 use crate::handle::HandleRecord;
-use crate::ledger::{Commit, Standing, update_block};
+use crate::operations::{self, update_block};
+use crate::records::{Versioned, block_key};
 use crate::{Error, Result, block, pool, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
+use tortie_store::Outcome;
 
 impl Allocator {
     /// Assigns the address, reserved or not. Selectors, assignment mode and block limits are not asked.
@@ -36,21 +38,21 @@ impl Allocator {
             return Err(Error::UseNotAllowed { address, intended });
         }
         let cidr = pool.block_of(address).ok_or_else(outside)?;
-        let mut owned = self.owned.lock().await;
+        let mut cache = self.cache.lock().await;
         let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
         let mut look_at_handle = request.max_per_handle.is_some();
         for _ in 0..MAX_ATTEMPTS {
             let now = Timestamp::now();
-            let remembered = owned.block(cidr);
+            let remembered = cache.block(cidr);
             let from_memory = remembered.is_some();
-            let standing = match remembered {
-                Some(standing) => standing,
-                None => match self.find_or_claim(cidr, request, now, &mut owned).await? {
-                    Some(standing) => standing,
+            let found = match remembered {
+                Some(found) => found,
+                None => match self.find_or_claim(cidr, request, now, &mut cache).await? {
+                    Some(found) => found,
                     None => continue,
                 },
             };
-            let mut next = standing.value;
+            let mut next = found.value;
             block::thaw(&mut next, facts.config.ip_cooldown_seconds, now);
             if facts.config.strict_affinity && !block::belongs_to(&next, &self.owner) {
                 return Err(Error::StrictAffinity { block: cidr, wanted: self.owner.to_string() });
@@ -59,30 +61,30 @@ impl Allocator {
             let is_ours = holder.is_some() && holder == request.holder.handle.as_deref();
             if let Err(error) = block::allocate_address(&mut next, address, &request.holder) {
                 if from_memory {
-                    owned.remember(cidr, None);
+                    cache.remember(cidr, None);
                     continue;
                 }
                 if request.max_per_handle.is_some() && is_ours {
                     return Ok(space::host_net(address));
                 }
-                return Err(error);
+                return Err(error.into());
             }
             if let Some(record) = handle.as_mut().filter(|_| look_at_handle) {
-                *record = HandleRecord::new(&record.id, self.ledger.handle(&record.id).await?);
+                *record = HandleRecord::new(&record.id, self.records.handle(&record.id).await?);
                 self.check_limit(record, request).await?;
                 look_at_handle = false;
             }
             block::advance(&mut next);
-            let change = handle.as_ref().map(|record| record.add(cidr, 1).0);
-            let changes: Vec<_> =
-                [update_block(&next, standing.revision.clone())].into_iter().chain(change).collect();
-            match self.ledger.commit(&changes).await? {
-                Commit::Done(revision) => {
-                    owned.remember(cidr, Some(Standing { value: next, revision }));
+            let counted = handle.as_ref().map(|record| record.add(cidr, 1).0);
+            let operation = operations::assign(update_block(&next, &found.revision), counted);
+            match self.records.carry_out(&operation).await? {
+                Outcome::Done(written) => {
+                    let revision = stands_at(&written, &block_key(cidr))?;
+                    cache.remember(cidr, Some(Versioned { value: next, revision }));
                     return Ok(space::host_net(address));
                 }
-                Commit::Refused(Key::Handle { .. }) => look_at_handle = true,
-                Commit::Refused(_) => owned.remember(cidr, None),
+                Outcome::Refused(Key::Handle { .. }) => look_at_handle = true,
+                Outcome::Refused(_) => cache.remember(cidr, None),
             }
         }
         Err(Error::TooManyRetries)
@@ -94,19 +96,19 @@ impl Allocator {
         cidr: IpNet,
         request: &SpecificRequest,
         now: Timestamp,
-        owned: &mut Owned,
-    ) -> Result<Option<Standing<Block>>> {
-        if let Some(standing) = self.ledger.block(cidr).await? {
-            return Ok(Some(standing));
+        cache: &mut BlockCache,
+    ) -> Result<Option<Versioned<Block>>> {
+        if let Some(found) = self.records.block(cidr).await? {
+            return Ok(Some(found));
         }
         let reserved = request.reserved.as_ref();
-        if let Some(standing) = self.claim_new(cidr, reserved, now, owned).await? {
-            return Ok(Some(standing));
+        if let Some(found) = self.claim_new(cidr, reserved, now, cache).await? {
+            return Ok(Some(found));
         }
         // A claim of ours without a block, left from before, stands in the way.
         let version = space::version(&cidr);
-        self.load_claims(owned, version).await?;
-        let claims = owned.claims(version).as_mut();
+        self.load_claims(cache, version).await?;
+        let claims = cache.claims(version).as_mut();
         match claims.and_then(|claims| claims.iter_mut().find(|claim| claim.cidr == cidr)) {
             Some(claim) => self.resolve(claim, reserved, now).await,
             None => Ok(None),

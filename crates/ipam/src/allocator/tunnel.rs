@@ -92,7 +92,7 @@ impl Tunnel {
 
 /// Whose an address is, seen from a tunnel.
 #[derive(Debug, PartialEq, Eq)]
-enum Standing {
+enum TunnelAddress {
     Free,
     Ours,
     /// From before addresses had owners.
@@ -112,15 +112,15 @@ impl Allocator {
         if pools.is_empty() {
             return self.release_tunnel(tunnel, current).await.map(|()| None);
         }
-        let standing = match current {
-            Some(address) => self.tunnel_standing(tunnel, address).await?,
-            None => Standing::Free,
+        let held = match current {
+            Some(address) => self.tunnel_address(tunnel, address).await?,
+            None => TunnelAddress::Free,
         };
-        match (standing, current) {
-            (Standing::Ours, Some(address)) if pools.iter().any(|pool| pool.contains(&address)) => {
+        match (held, current) {
+            (TunnelAddress::Ours, Some(address)) if pools.iter().any(|pool| pool.contains(&address)) => {
                 Ok(Some(address))
             }
-            (Standing::Ancient, Some(address)) => {
+            (TunnelAddress::Ancient, Some(address)) => {
                 self.release(&[Release::of(address)]).await?;
                 let holder = tunnel.holder(&self.owner.name);
                 let request =
@@ -130,7 +130,7 @@ impl Allocator {
                     Err(_) => self.assign_tunnel(tunnel, pools).await.map(Some),
                 }
             }
-            (Standing::Foreign, _) => self.assign_tunnel(tunnel, pools).await.map(Some),
+            (TunnelAddress::Foreign, _) => self.assign_tunnel(tunnel, pools).await.map(Some),
             _ => {
                 self.release_handle_if_any(&tunnel.handle(&self.owner.name)).await?;
                 self.assign_tunnel(tunnel, pools).await.map(Some)
@@ -178,21 +178,21 @@ impl Allocator {
         address.ok_or_else(|| Error::Exhausted { reason: family.shortfall().unwrap_or_default() })
     }
 
-    async fn tunnel_standing(&self, tunnel: Tunnel, address: IpAddr) -> Result<Standing> {
-        let Some(record) = self.record_of(address).await? else { return Ok(Standing::Free) };
+    async fn tunnel_address(&self, tunnel: Tunnel, address: IpAddr) -> Result<TunnelAddress> {
+        let Some(record) = self.record_of(address).await? else { return Ok(TunnelAddress::Free) };
         let says = |name: &str, value: &str| record.secondary.get(name).is_some_and(|found| found == value);
         Ok(if says(attribute::TYPE, tunnel.attribute()) && says(attribute::NODE, &self.owner.name) {
-            Standing::Ours
+            TunnelAddress::Ours
         } else if is_ancient(&record) {
-            Standing::Ancient
+            TunnelAddress::Ancient
         } else {
-            Standing::Foreign
+            TunnelAddress::Foreign
         })
     }
 
     /// The addresses a handle has, with the prefix lengths of their blocks: what a repeated request is answered with.
     pub async fn addresses_of(&self, handle: &str) -> Result<Vec<IpNet>> {
-        let record = HandleRecord::new(handle, self.ledger.handle(handle).await?);
+        let record = HandleRecord::new(handle, self.records.handle(handle).await?);
         let mut addresses = self.held_by(&record, 4).await?;
         addresses.extend(self.held_by(&record, 6).await?);
         Ok(addresses)
@@ -201,10 +201,10 @@ impl Allocator {
     /// Who has an address; nobody if it is free or cools down.
     pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
         let facts = self.facts().await?;
-        let mut owned = self.owned.lock().await;
-        let Some(cidr) = self.block_of(&facts, &mut owned, address).await? else { return Ok(None) };
-        let standing = self.ledger.block(cidr).await?;
-        let record = standing.as_ref().and_then(|standing| block::record(&standing.value, address));
+        let mut cache = self.cache.lock().await;
+        let Some(cidr) = self.block_of(&facts, &mut cache, address).await? else { return Ok(None) };
+        let found = self.records.block(cidr).await?;
+        let record = found.as_ref().and_then(|found| block::record(&found.value, address));
         Ok(record.filter(|record| record.released_at.is_none()).cloned())
     }
 }

@@ -16,7 +16,7 @@ const AFFINITY: &str = "/calico/ipam/v2/host/n1/ipv4/block/10.65.3.0-26";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_allocation_is_stored_as_calico_stores_it() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let before = jiff::Timestamp::now();
         let mut wanted = request("k8s-pod-network.6f1d0a", "n1", 1, 0);
@@ -57,7 +57,7 @@ async fn the_first_allocation_is_stored_as_calico_stores_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_operation_for_each_allocation_once_a_block_is_owned() {
-    for backend in Backend::BOTH {
+    for backend in Backend::WITH_TRANSACTIONS {
         let pools = [("p4", json!({"cidr": "10.0.0.0/16"})), ("p6", json!({"cidr": "fd00::/48"}))];
         let store = Store::with(backend, &pools, &["n1"]).await;
         let allocator = store.following("n1");
@@ -82,7 +82,7 @@ async fn one_operation_for_each_allocation_once_a_block_is_owned() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_on_one_node_goes_to_the_store_together() {
-    for backend in Backend::BOTH {
+    for backend in Backend::WITH_TRANSACTIONS {
         let store =
             Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/16", "blockSize": 24}))], &["n1"]).await;
         let allocator = Arc::new(store.following("n1"));
@@ -133,7 +133,7 @@ async fn a_burst_on_one_node_goes_to_the_store_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store =
             Store::with(backend, &[("p", json!({"cidr": "10.0.0.0/24", "blockSize": 30}))], &["n1"]).await;
         let allocator = store.allocator("n1");
@@ -154,7 +154,7 @@ async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exhausted_pool_lends_and_then_says_so() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let pools = [("p", json!({"cidr": "10.0.0.0/28", "blockSize": 29}))];
         let store = Store::with(backend, &pools, &["n1", "n2", "n3"]).await;
         let (first, second, third) = (store.allocator("n1"), store.allocator("n2"), store.allocator("n3"));
@@ -223,7 +223,7 @@ async fn reserved_addresses_are_passed_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_and_no_other() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let pools = [
             ("p", json!({"cidr": "10.0.0.0/24", "nodeSelector": "has(nothing)", "assignmentMode": "Manual"})),
             ("off", json!({"cidr": "10.1.0.0/24", "disabled": true})),

@@ -127,6 +127,11 @@ async fn nobody_gets_an_address_twice_on_the_embedded_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_an_address_twice_without_transactions() {
+    nobody_gets_an_address_twice(Backend::StepByStep).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_process_had_is_given_back_by_its_handles() {
     let (store, dir, names) = crowded(Backend::Etcd).await;
     let mut rng = rand::rngs::SmallRng::from_os_rng();
@@ -157,7 +162,7 @@ async fn clean_up(store: &Store, dir: &Path, name: &str) {
         }
     }
     let allocator = store.allocator(name);
-    for handle in store.ledger().handles().await.unwrap().into_keys() {
+    for handle in store.records().handles().await.unwrap().into_keys() {
         if handle.starts_with(&format!("{name}.")) {
             allocator.release_by_handle(&handle).await.unwrap();
         }

@@ -27,7 +27,7 @@ async fn store(backend: Backend) -> Store {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_was_never_finished_is_finished() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         for state in
             [r#"{"state":"pending","deleted":false}"#, r#"{"state":"pendingDeletion"}"#, r#"{"state":""}"#]
         {
@@ -49,7 +49,7 @@ async fn a_claim_that_was_never_finished_is_finished() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n1"), r#"{"state":"pending"}"#).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
@@ -65,7 +65,7 @@ async fn a_stale_claim_on_the_block_of_another_is_withdrawn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_block_nobody_used_for_a_minute_is_taken_over() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = store(backend).await;
         store.put_raw(&affinity("n2"), r#"{"state":"confirmed"}"#).await;
         store.put_raw(BLOCK, &block("n2", "2026-03-01T10:20:30Z")).await;
@@ -88,7 +88,7 @@ async fn a_block_of_ours_whose_claim_got_lost_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handle_that_counts_too_much_goes_all_the_same() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = store(backend).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_handle_that_counts_too_much_goes_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_being_withdrawn_by_another_stops_a_write_from_memory() {
-    for backend in Backend::BOTH {
+    for backend in Backend::WITH_TRANSACTIONS {
         let store = store(backend).await;
         let allocator = store.following("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();

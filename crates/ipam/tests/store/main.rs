@@ -1,4 +1,4 @@
-//! The allocator on real stores: etcd and the embedded one, each test on both.
+//! The allocator on real stores: etcd with and without transactions, and the embedded one; each test on all.
 
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

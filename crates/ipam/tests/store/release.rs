@@ -9,7 +9,7 @@ use tortie_model::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_goes_to_the_end_of_the_queue_and_its_handle_goes() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
@@ -28,7 +28,7 @@ async fn an_address_goes_to_the_end_of_the_queue_and_its_handle_goes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conditions_protect_an_address() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.following("n1");
         allocator.auto_assign(&request("a", "n1", 2, 0)).await.unwrap();
@@ -64,7 +64,7 @@ async fn conditions_protect_an_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_addresses_of_many_handles_at_once() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store =
             Store::with(backend, &[("p", json!({"cidr": "10.65.0.0/22", "blockSize": 22}))], &["n1"]).await;
         let allocator = store.following("n1");
@@ -103,7 +103,7 @@ async fn an_address_cools_down_before_it_is_used_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_its_pool_no_longer_gives_to_the_node_goes_with_its_last_address() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let store = Store::with(backend, &[("p", json!({"cidr": "10.65.3.0/26"}))], &["n1"]).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_block_its_pool_no_longer_gives_to_the_node_goes_with_its_last_address
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_gone_leaves_nothing() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let pools =
             [("p", json!({"cidr": "10.0.0.0/24", "blockSize": 29})), ("q", json!({"cidr": "fd00::/64"}))];
         let store = Store::with(backend, &pools, &["n1", "n2"]).await;
@@ -129,18 +129,18 @@ async fn a_host_that_is_gone_leaves_nothing() {
         let full = left.release_owner_affinities(&Owner::host("n1"), None, true).await;
         assert!(matches!(full, Err(Error::NotEmpty { .. })), "{full:?}");
         left.remove_host("n1").await.unwrap();
-        let blocks = store.ledger().blocks(None).await.unwrap();
-        let orphans = blocks.iter().filter(|standing| standing.value.affinity.is_none()).count();
+        let blocks = store.records().blocks(None).await.unwrap();
+        let orphans = blocks.iter().filter(|found| found.value.affinity.is_none()).count();
         assert_eq!(orphans, 4, "what is still used is nobody's");
 
         let report = left.release_host_addresses("n1").await.unwrap();
         assert_eq!((report.released.len(), report.unallocated.len()), (23, 0));
         assert_eq!(
-            store.ledger().blocks(None).await.unwrap().len(),
+            store.records().blocks(None).await.unwrap().len(),
             1,
             "the last address takes the block along"
         );
-        let kept = left.ledger().handles().await.unwrap();
+        let kept = left.records().handles().await.unwrap();
         assert_eq!(kept.keys().collect::<Vec<_>>(), ["b"]);
     }
 }
@@ -161,7 +161,7 @@ async fn a_pool_is_given_up_on_all_hosts() {
     store.allocator("n1").release_by_handle("n1").await.unwrap();
     store.allocator("n1").release_pool_affinities(net("10.0.0.0/24")).await.unwrap();
     let left: Vec<_> = store
-        .ledger()
+        .records()
         .blocks(None)
         .await
         .unwrap()

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use tempfile::TempDir;
 use tortie_datastore::{Options, Server};
 use tortie_ipam::pool::Pool;
-use tortie_ipam::{Allocator, Holder, Ledger, Owner, Request, audit, facts};
+use tortie_ipam::{Allocator, Carrier, Holder, Owner, Records, Request, audit, block, facts};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_store::backend::etcd::keys;
 use tortie_store::{Client, Config};
@@ -17,16 +17,21 @@ use tortie_testkit::Etcd;
 pub enum Backend {
     Etcd,
     Embedded,
+    /// etcd, but as a store without transactions.
+    StepByStep,
 }
 
 impl Backend {
-    pub const BOTH: [Backend; 2] = [Backend::Etcd, Backend::Embedded];
+    /// What concerns transactions alone.
+    pub const WITH_TRANSACTIONS: [Backend; 2] = [Backend::Etcd, Backend::Embedded];
+    pub const ALL: [Backend; 3] = [Backend::Etcd, Backend::Embedded, Backend::StepByStep];
 }
 
 /// Gone, with its data, on drop.
 pub struct Store {
     pub client: Client,
     pub endpoint: String,
+    carrier: Carrier,
     _etcd: Option<Etcd>,
     _data: Option<TempDir>,
     _stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -36,7 +41,7 @@ impl Store {
     pub async fn start(backend: Backend) -> Store {
         let (mut etcd, mut data, mut stop) = (None, None, None);
         let endpoint = match backend {
-            Backend::Etcd => etcd.insert(Etcd::start().unwrap()).endpoint(),
+            Backend::Etcd | Backend::StepByStep => etcd.insert(Etcd::start().unwrap()).endpoint(),
             Backend::Embedded => {
                 let dir = tempfile::Builder::new().prefix("tortie-ipam-").tempdir().unwrap();
                 let listen = "http://127.0.0.1:0".parse().unwrap();
@@ -51,7 +56,11 @@ impl Store {
             }
         };
         let client = connect(&endpoint).await;
-        Store { client, endpoint, _etcd: etcd, _data: data, _stop: stop }
+        let carrier = match backend {
+            Backend::StepByStep => Carrier::Steps,
+            Backend::Etcd | Backend::Embedded => Carrier::Transaction,
+        };
+        Store { client, endpoint, carrier, _etcd: etcd, _data: data, _stop: stop }
     }
 
     /// With these pools and these nodes, whose labels are empty.
@@ -85,36 +94,36 @@ impl Store {
         Some(String::from_utf8(entry.value.encode()).unwrap())
     }
 
-    pub fn ledger(&self) -> Ledger {
-        Ledger::new(self.client.clone())
+    pub fn records(&self) -> Records {
+        Records::new(self.client.clone())
     }
 
     pub fn allocator(&self, host: &str) -> Allocator {
-        Allocator::new(self.client.clone(), Owner::host(host))
+        Allocator::new(self.client.clone(), Owner::host(host)).carried_by(self.carrier)
     }
 
     pub fn following(&self, host: &str) -> Allocator {
-        Allocator::following(self.client.clone(), Owner::host(host))
+        Allocator::following(self.client.clone(), Owner::host(host)).carried_by(self.carrier)
     }
 
     pub async fn block(&self, cidr: &str) -> Option<tortie_model::ipam::Block> {
-        self.ledger().block(net(cidr)).await.unwrap().map(|standing| standing.value)
+        self.records().block(net(cidr)).await.unwrap().map(|found| found.value)
     }
 
     /// Everything address management records must fit together, with exactly these addresses in use.
     pub async fn assert_consistent(&self, in_use: &BTreeSet<IpAddr>) {
-        let ledger = self.ledger();
+        let records = self.records();
         let blocks: Vec<_> =
-            ledger.blocks(None).await.unwrap().into_iter().map(|standing| standing.value).collect();
+            records.blocks(None).await.unwrap().into_iter().map(|found| found.value).collect();
         let handles: BTreeMap<_, _> =
-            ledger.handles().await.unwrap().into_iter().map(|(id, standing)| (id, standing.value)).collect();
+            records.handles().await.unwrap().into_iter().map(|(id, found)| (id, found.value)).collect();
         let pools: Vec<Pool> =
-            ledger.resources(Kind::IPPool).await.unwrap().iter().filter_map(facts::pool).collect();
+            records.resources(Kind::IPPool).await.unwrap().iter().filter_map(facts::pool).collect();
         let findings = audit::compare(&blocks, &pools, &handles, in_use, jiff::Timestamp::now());
         assert_eq!(findings.problems(), 0, "{findings:#?}");
         assert_eq!(findings.missing_handles, Vec::<String>::new());
         let mut counted: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
-        for allocation in blocks.iter().flat_map(audit::allocations) {
+        for allocation in blocks.iter().flat_map(block::allocations) {
             if let Some(handle) = allocation.handle() {
                 let cidr = allocation.block.cidr.to_string();
                 *counted.entry(handle.to_owned()).or_default().entry(cidr).or_default() += 1;
@@ -122,7 +131,7 @@ impl Store {
         }
         let recorded: BTreeMap<_, _> = handles.into_iter().map(|(id, handle)| (id, handle.block)).collect();
         assert_eq!(recorded, counted, "handles say something else than blocks");
-        let claimed: BTreeSet<(String, IpNet)> = ledger
+        let claimed: BTreeSet<(String, IpNet)> = records
             .all_affinities(tortie_model::key::AffinityType::Host)
             .await
             .unwrap()

@@ -6,7 +6,7 @@ use tortie_ipam::Tunnel;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_keeps_its_address_while_its_pool_wants_one() {
-    for backend in Backend::BOTH {
+    for backend in Backend::ALL {
         let pools = [("p", json!({"cidr": "10.0.0.0/26"})), ("q", json!({"cidr": "10.1.0.0/26"}))];
         let store = Store::with(backend, &pools, &["n1"]).await;
         let allocator = store.following("n1");

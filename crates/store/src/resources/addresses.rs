@@ -1,17 +1,17 @@
 //! Giving back what a deleted node or pool held: addresses, their handles, and claims on blocks.
 //!
-//! Only what deletions need; allocation is not done here. A block and the handles of its addresses change in one
-//! transaction, so nothing is left half released.
+//! Only what deletions need; allocation is not done here. The steps are in the order in which the allocator makes them: a
+//! handle names its addresses until the block is without them.
 
-mod block;
-
-use crate::{Change, Client, Entry, Error, Result, Revision};
+use crate::operation::{Expected, Reversible, Step};
+use crate::{Client, Entry, Error, Operation, Outcome, Result, Revision};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
-use tortie_model::ipam::{Block, Handle, IpamConfig};
+use tortie_model::ipam::block::{self, Release};
+use tortie_model::ipam::owner::attribute;
+use tortie_model::ipam::{AffinityState, Block, BlockAffinity, IpamConfig};
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
 
@@ -23,7 +23,7 @@ pub struct Addresses<'a> {
 }
 
 /// One look at a block and what to do about it; `None` when there is nothing to do.
-type Plan = Option<Vec<Change>>;
+type Plan = Option<Operation>;
 
 impl<'a> Addresses<'a> {
     pub fn new(client: &'a Client) -> Self {
@@ -35,7 +35,7 @@ impl<'a> Addresses<'a> {
         if addresses.is_empty() {
             return Ok(());
         }
-        let cooldown = self.cooldown().await?;
+        let cooldown = self.cooldown_seconds().await?;
         let mut first_error = Ok(());
         for block in self.blocks().await? {
             let inside: BTreeSet<IpAddr> =
@@ -101,12 +101,12 @@ impl<'a> Addresses<'a> {
         Ok(self.client.list(range).await?.entries.into_iter().map(|entry| entry.key).collect())
     }
 
-    async fn cooldown(&self) -> Result<Duration> {
+    async fn cooldown_seconds(&self) -> Result<u32> {
         let config = match self.find(&Key::IpamConfig).await?.map(|entry| entry.value) {
             Some(Value::IpamConfig(config)) => config,
             _ => IpamConfig::default(),
         };
-        Ok(Duration::from_secs(config.ip_cooldown_seconds.into()))
+        Ok(config.ip_cooldown_seconds)
     }
 
     async fn find(&self, key: &Key) -> Result<Option<Entry>> {
@@ -120,11 +120,9 @@ impl<'a> Addresses<'a> {
     /// Plans and commits until no rival comes between.
     async fn retry<F: Future<Output = Result<Plan>>>(&self, plan: impl Fn() -> F) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let Some(changes) = plan().await? else { return Ok(()) };
-            match self.client.transact(&changes).await {
-                Ok(_) => return Ok(()),
-                Err(Error::Conflict { .. } | Error::DoesNotExist { .. } | Error::AlreadyExists { .. }) => {}
-                Err(error) => return Err(error),
+            let Some(operation) = plan().await? else { return Ok(()) };
+            if let Outcome::Done(_) = self.client.carry_out(&operation).await? {
+                return Ok(());
             }
         }
         Err(Error::Datastore("Max retries hit - excessive concurrent IPAM requests".into()))
@@ -135,41 +133,48 @@ impl<'a> Addresses<'a> {
         cidr: IpNet,
         node: &str,
         addresses: &BTreeSet<IpAddr>,
-        cooldown: Duration,
+        cooldown_seconds: u32,
     ) -> Result<Plan> {
         let key = Key::Block { cidr };
         let Some(Entry { value: Value::Block(mut block), revision, .. }) = self.find(&key).await? else {
             return Ok(None);
         };
-        let ordinals = block::held_by(&block, node, addresses);
-        if ordinals.is_empty() {
+        let held = held_by_node(&block, node, addresses);
+        if held.is_empty() {
             return Ok(None);
         }
-        let handles = block::release(&mut block, &ordinals, Timestamp::now(), cooldown);
-        let mut changes = vec![if block.affinity.is_none() && block::is_empty(&block) {
-            Change::Delete { key, revision }
+        let now = Timestamp::now();
+        // No conditions are asked for, so none can fail.
+        let Ok(released) = block::release(&mut block, &held, now) else { return Ok(None) };
+        block::thaw(&mut block, cooldown_seconds, now);
+        block::advance(&mut block);
+        let expected = Expected::At(revision);
+        let step = if block.affinity.is_none() && block::is_empty(&block) {
+            Step::Delete { key, expected }
         } else {
-            Change::Update { key, value: Value::Block(block), revision }
-        }];
-        changes.extend(self.plan_handles(cidr, handles).await?);
-        Ok(Some(changes))
+            Step::Update { key, value: Value::Block(block), expected }
+        };
+        let finish = self.plan_handles(cidr, released.handles).await?;
+        Ok(Some(Operation { finish, ..Operation::one(step) }))
     }
 
-    async fn plan_handles(&self, cidr: IpNet, released: BTreeMap<String, i64>) -> Result<Vec<Change>> {
-        let mut changes = Vec::new();
+    async fn plan_handles(&self, cidr: IpNet, released: BTreeMap<String, u32>) -> Result<Vec<Step>> {
+        let mut steps = Vec::new();
         for (id, count) in released {
             let key = Key::Handle { id };
-            let Some(Entry { value: Value::Handle(handle), revision, .. }) = self.find(&key).await? else {
+            let Some(Entry { value: Value::Handle(mut handle), revision, .. }) = self.find(&key).await?
+            else {
                 continue;
             };
-            let handle = without(handle, &cidr.to_string(), count);
-            changes.push(if handle.block.is_empty() {
-                Change::Delete { key, revision }
+            handle.subtract(cidr, count);
+            let expected = Expected::At(revision);
+            steps.push(if handle.block.is_empty() {
+                Step::Delete { key, expected }
             } else {
-                Change::Update { key, value: Value::Handle(handle), revision }
+                Step::Update { key, value: Value::Handle(handle), expected }
             });
         }
-        Ok(changes)
+        Ok(steps)
     }
 
     /// A block nobody claims any more: gone if it is empty, without an owner if not.
@@ -179,39 +184,82 @@ impl<'a> Addresses<'a> {
             return Ok(None);
         };
         let settled = block.affinity.is_none() && !block::is_empty(&block);
-        Ok((!settled).then(|| vec![disowned(key, block, revision)]))
+        Ok((!settled).then(|| Operation::one(disowned(key, block, revision))))
     }
 
     async fn plan_affinity_release(&self, key: &Key) -> Result<Plan> {
         let Key::BlockAffinity { affinity, owner, cidr } = key else { return Ok(None) };
         let Some(claim) = self.find(key).await? else { return Ok(None) };
-        let mut changes = vec![Change::Delete { key: key.clone(), revision: claim.revision }];
         let block_key = Key::Block { cidr: *cidr };
         if let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&block_key).await?
             && block.owner() == Some((*affinity, owner))
+            && let Value::BlockAffinity(found) = &claim.value
         {
-            changes.push(disowned(block_key, block, revision));
+            let leaving = BlockAffinity { state: AffinityState::PendingDeletion, ..found.clone() };
+            let leaving = Value::BlockAffinity(leaving);
+            return Ok(Some(Operation {
+                prepare: vec![Reversible::update(key.clone(), claim.value, leaving, claim.revision)],
+                commit: vec![disowned(block_key, block, revision)],
+                finish: vec![Step::Delete { key: key.clone(), expected: Expected::Written }],
+                ..Operation::default()
+            }));
         }
-        Ok(Some(changes))
+        let expected = Expected::At(claim.revision);
+        Ok(Some(Operation::one(Step::Delete { key: key.clone(), expected })))
     }
 }
 
 /// What becomes of a block that loses its owner.
-fn disowned(key: Key, mut block: Block, revision: Revision) -> Change {
+fn disowned(key: Key, mut block: Block, revision: Revision) -> Step {
+    let expected = Expected::At(revision);
     if block::is_empty(&block) {
-        return Change::Delete { key, revision };
+        return Step::Delete { key, expected };
     }
     block::disown(&mut block);
-    Change::Update { key, value: Value::Block(block), revision }
+    block::advance(&mut block);
+    Step::Update { key, value: Value::Block(block), expected }
 }
 
-/// The handle with fewer addresses in a block. Counts may be too high, so the block goes when they reach zero.
-fn without(mut handle: Handle, block: &str, released: i64) -> Handle {
-    if let Some(count) = handle.block.get_mut(block) {
-        *count = count.saturating_sub(released);
-        if *count <= 0 {
-            handle.block.remove(block);
-        }
+/// Those of the addresses that are in use by the node, or by nobody in particular.
+fn held_by_node(block: &Block, node: &str, addresses: &BTreeSet<IpAddr>) -> Vec<Release> {
+    block::allocations(block)
+        .filter(|allocation| addresses.contains(&allocation.address))
+        .filter(|allocation| allocation.record.is_some() && !allocation.is_cooling_down())
+        .filter(|allocation| allocation.attribute(attribute::NODE).is_none_or(|name| name == node))
+        .map(|allocation| Release::of(allocation.address))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_the_nodes_own_addresses_count() {
+        let mut block: Block = serde_json::from_value(json!({
+            "cidr": "10.65.3.8/29", "affinity": "host:n1",
+            "allocations": [0, null, 1, 2, 1, null, null, 9], "unallocated": [5, 6, 1],
+            "attributes": [
+                {"handle_id": "pod-a", "secondary": {"node": "n1", "pod": "a"}},
+                {"handle_id": "pod-b", "secondary": {"node": "n2", "pod": "b"}},
+                {"releasedAt": "2026-03-01T11:00:00Z"},
+            ],
+        }))
+        .unwrap();
+        let all: BTreeSet<IpAddr> =
+            ["10.65.3.8", "10.65.3.9", "10.65.3.10", "10.65.3.11", "10.65.3.15", "10.65.3.16", "fd00::8"]
+                .map(|text| text.parse().unwrap())
+                .into();
+        let held = |block: &Block, node| {
+            held_by_node(block, node, &all)
+                .iter()
+                .map(|release| release.address.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(held(&block, "n1"), ["10.65.3.8"]);
+        assert_eq!(held(&block, "n2"), ["10.65.3.10"]);
+        block.attributes[0].secondary.clear();
+        assert_eq!(held(&block, "n3"), ["10.65.3.8"]);
     }
-    handle
 }

@@ -1,8 +1,8 @@
 //! Who a block belongs to, and whom an address is handed to.
 
+use crate::key::AffinityType;
 use std::collections::BTreeMap;
 use std::fmt;
-use tortie_model::key::AffinityType;
 
 /// Attribute names shared with every other user of the same blocks.
 pub mod attribute {

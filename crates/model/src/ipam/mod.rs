@@ -1,7 +1,13 @@
-//! What address management keeps besides resources: blocks, affinities, handles and its settings.
+//! What address management keeps besides resources: blocks, affinities, handles and its settings. What can be done with
+//! a block is in [`block`], the arithmetic of addresses in [`space`].
 //!
 //! Read leniently, since older and newer versions write the same keys: lists may be missing or `null`, and what
 //! is not known here is kept and written back.
+
+pub mod block;
+pub mod owner;
+pub mod reservation;
+pub mod space;
 
 use crate::key::AffinityType;
 use ipnet::IpNet;
@@ -122,6 +128,25 @@ impl Block {
     pub fn owner(&self) -> Option<(AffinityType, &str)> {
         let (affinity, owner) = self.affinity.as_deref()?.split_once(':')?;
         Some((affinity.parse().ok()?, owner))
+    }
+}
+
+impl Handle {
+    /// Counts addresses of a block.
+    pub fn add(&mut self, cidr: IpNet, count: u32) {
+        let total = self.block.entry(cidr.to_string()).or_default();
+        *total = total.saturating_add(i64::from(count));
+    }
+
+    /// Counts fewer; the block goes when none are left. Whether it was there at all.
+    pub fn subtract(&mut self, cidr: IpNet, count: u32) -> bool {
+        let cidr = cidr.to_string();
+        let Some(left) = self.block.get_mut(&cidr) else { return false };
+        *left = left.saturating_sub(i64::from(count));
+        if *left <= 0 {
+            self.block.remove(&cidr);
+        }
+        true
     }
 }
 

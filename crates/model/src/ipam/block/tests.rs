@@ -94,7 +94,7 @@ fn an_address_is_given_once() {
     assert_eq!(take(&mut block, 9, "a").len(), 4);
     assert!(take(&mut block, 1, "b").is_empty());
     let error = allocate_address(&mut block, ip("10.65.3.1"), &holder("b")).unwrap_err();
-    assert!(matches!(error, Error::AlreadyAssigned { .. }), "{error}");
+    assert!(matches!(error, BlockError::AlreadyAssigned { .. }), "{error}");
     assert!(allocate_address(&mut block, ip("10.65.9.1"), &holder("b")).is_err());
 }
 

@@ -1,6 +1,6 @@
 //! Addresses set aside: never handed out unless asked for by name.
 
-use crate::space;
+use super::space;
 use ipnet::IpNet;
 use std::net::IpAddr;
 

@@ -3,15 +3,39 @@
 //! A block comes from a store that others write too. Whatever it says, nothing here panics, and an address is
 //! handed out only if the block says twice that it is free: by an empty allocation and by its place in the queue.
 
-use crate::owner::{Holder, HostReserved, Owner, WINDOWS_RESERVED_HANDLE, attribute};
-use crate::reservation::Reservations;
-use crate::{Error, space};
+use super::owner::{Holder, HostReserved, Owner, WINDOWS_RESERVED_HANDLE, attribute};
+use super::reservation::Reservations;
+use super::{AllocationAttribute, Block, space};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use serde_json::Map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::ipam::{AllocationAttribute, Block};
+
+/// Why a block could not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    #[error("{address} is not in the block")]
+    NotInBlock { address: IpAddr },
+    #[error("resource already exists: {address} with error: the address is already assigned")]
+    AlreadyAssigned { address: IpAddr },
+    #[error(
+        "update conflict: {address}: its allocation has sequence number {found}, the request was for {given}"
+    )]
+    BadSequenceNumber { address: IpAddr, found: u64, given: u64 },
+    #[error("update conflict: {address}: it belongs to handle '{found}', the request was for '{given}'")]
+    BadHandle { address: IpAddr, found: String, given: String },
+}
+
+/// One allocated address, as a block records it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation<'a> {
+    pub address: IpAddr,
+    pub block: &'a Block,
+    /// Absent if the block is broken.
+    pub record: Option<&'a AllocationAttribute>,
+    pub sequence_number: u64,
+}
 
 /// An address to give back, and what must be true of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +50,20 @@ pub struct Release {
 impl Release {
     pub fn of(address: IpAddr) -> Release {
         Release { address, handle: None, sequence_number: None }
+    }
+}
+
+impl Allocation<'_> {
+    pub fn handle(&self) -> Option<&str> {
+        self.record.and_then(AllocationAttribute::handle)
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.record.and_then(|record| record.secondary.get(name)).map(String::as_str)
+    }
+
+    pub fn is_cooling_down(&self) -> bool {
+        self.record.is_some_and(|record| record.released_at.is_some())
     }
 }
 
@@ -116,19 +154,19 @@ pub fn allocate(
 }
 
 /// Takes this address, reserved or not.
-pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> Result<(), Error> {
-    let ordinal = space::ordinal(&block.cidr, address).ok_or(Error::NotInPool { address })?;
+pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> Result<(), BlockError> {
+    let ordinal = space::ordinal(&block.cidr, address).ok_or(BlockError::NotInBlock { address })?;
     let free = block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
         && block.unallocated.contains(&ordinal);
     if !free {
-        return Err(Error::AlreadyAssigned { address });
+        return Err(BlockError::AlreadyAssigned { address });
     }
     hand_out(block, &[ordinal], holder);
     Ok(())
 }
 
 /// Gives addresses back: all whose conditions hold, or none if one does not.
-pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<Released, Error> {
+pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<Released, BlockError> {
     let mut released = Released::default();
     let mut ordinals = BTreeSet::new();
     for Release { address, handle, sequence_number } in wanted {
@@ -138,7 +176,7 @@ pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<
             let found = ordinal.and_then(|ordinal| block.sequence_number_for_allocation.get(&ordinal));
             let found = found.copied().unwrap_or(0);
             if found != given {
-                return Err(Error::BadSequenceNumber { address: *address, found, given });
+                return Err(BlockError::BadSequenceNumber { address: *address, found, given });
             }
         }
         let (Some(ordinal), Some(record)) = (ordinal, record.filter(|r| r.released_at.is_none())) else {
@@ -149,7 +187,7 @@ pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<
         if let Some(given) = handle.as_deref()
             && given != found
         {
-            return Err(Error::BadHandle {
+            return Err(BlockError::BadHandle {
                 address: *address,
                 found: found.to_owned(),
                 given: given.to_owned(),
@@ -171,6 +209,18 @@ pub fn release_handle(block: &mut Block, handle: &str, now: Timestamp) -> Vec<Ip
     let ordinals: BTreeSet<u32> = held_by(block, handle).collect();
     cool_down(block, &ordinals, now);
     ordinals.into_iter().filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
+}
+
+/// Every allocated address of a block, cooling ones included.
+pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
+    (0u32..).zip(&block.allocations).filter_map(|(ordinal, index)| {
+        Some(Allocation {
+            address: space::address(&block.cidr, ordinal)?,
+            block,
+            record: block.attributes.get((*index)? as usize),
+            sequence_number: block.sequence_number_for_allocation.get(&ordinal).copied().unwrap_or(0),
+        })
+    })
 }
 
 /// The addresses of a handle.

@@ -1,4 +1,4 @@
-//! Tables in a box, as the address commands print them.
+//! Tables with a border, as the address commands print them.
 
 use std::io::{self, Write};
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_a_box() {
+    fn a_table_with_a_border() {
         let mut out = Vec::new();
         let rows =
             [["IP Pool".to_owned(), "10.9.0.0/16".to_owned(), "65536".to_owned(), "9 (0%)".to_owned()]];

@@ -1,0 +1,167 @@
+//! What is attached on this host, by the journal that its node keeps in the state directory. It is right even when the
+//! datastore is not: after a restored backup, or in the middle of a migration.
+
+use clap::Args;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+const STATE_DIR: &str = "/var/lib/tortie";
+/// Larger than any record; what is larger is not one.
+const LIMIT: u64 = 1 << 20;
+
+#[derive(Debug, Args)]
+pub struct JournalArgs {
+    /// The state directory of a node, whose attachments are live whatever the datastore says; may be repeated
+    #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
+    pub state_dir: Vec<PathBuf>,
+}
+
+/// A live attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    pub container_id: String,
+    /// None if another IPAM plugin assigned the addresses.
+    pub handle: Option<String>,
+    /// Namespace and name of its WorkloadEndpoint, unless a newer sandbox of the same pod has it.
+    pub endpoint: Option<(String, String)>,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What the journals say, and what could not be read.
+#[derive(Debug, Default)]
+pub struct Journals {
+    pub attachments: Vec<Attachment>,
+    /// The nodes they are of, as far as that is known.
+    pub nodes: BTreeSet<String>,
+    pub read: Vec<PathBuf>,
+    /// Directories and files that could not be read, and why.
+    pub unreadable: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Record {
+    id: Id,
+    phase: String,
+    handle: Option<String>,
+    endpoint: Option<(String, String)>,
+    result: Option<Outcome>,
+}
+
+#[derive(Deserialize)]
+struct Id {
+    container_id: String,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    #[serde(default)]
+    ips: Vec<Ip>,
+}
+
+#[derive(Deserialize)]
+struct Ip {
+    address: String,
+}
+
+impl Journals {
+    pub fn load(args: &JournalArgs) -> Journals {
+        let mut journals = Journals::default();
+        for dir in &args.state_dir {
+            journals.add(dir);
+        }
+        journals
+    }
+
+    /// Whose live attachment has the address.
+    pub fn holder(&self, address: IpAddr) -> Option<&Attachment> {
+        self.attachments.iter().find(|attachment| attachment.addresses.contains(&address))
+    }
+
+    fn add(&mut self, state_dir: &Path) {
+        let dir = state_dir.join("attachments");
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => return self.unreadable.push(format!("{}: {error}", dir.display())),
+        };
+        self.nodes.extend(node_name(state_dir));
+        self.read.push(dir.clone());
+        for entry in entries {
+            let path = match entry {
+                Ok(entry) => entry.path(),
+                Err(error) => {
+                    self.unreadable.push(format!("{}: {error}", dir.display()));
+                    continue;
+                }
+            };
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read(&path) {
+                Ok(attachment) => self.attachments.extend(attachment),
+                Err(error) => self.unreadable.push(format!("{}: {error}", path.display())),
+            }
+        }
+        self.attachments.sort_by(|a, b| a.container_id.cmp(&b.container_id));
+    }
+}
+
+/// The attachment, unless it is being undone: then its addresses go back by themselves.
+fn read(path: &Path) -> Result<Option<Attachment>, String> {
+    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > LIMIT {
+        return Err(format!("{length} bytes are too many for a record"));
+    }
+    let text = std::fs::read(path).map_err(|error| error.to_string())?;
+    let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let ips = record.result.map(|result| result.ips).unwrap_or_default();
+    let address = |ip: &Ip| ip.address.split('/').next().and_then(|text| text.parse().ok());
+    Ok((record.phase != "removing").then(|| Attachment {
+        container_id: record.id.container_id,
+        handle: record.handle,
+        endpoint: record.endpoint,
+        addresses: ips.iter().filter_map(address).collect(),
+    }))
+}
+
+fn node_name(state_dir: &Path) -> Option<String> {
+    let own = std::fs::read_to_string(state_dir.join("nodename"));
+    let usual = || match state_dir == Path::new(STATE_DIR) {
+        true => std::fs::read_to_string("/var/lib/calico/nodename").ok(),
+        false => None,
+    };
+    own.ok().or_else(usual).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIVE: &str = r#"{"id":{"container_id":"c1","ifname":"eth0"},"phase":"live","network":"net",
+        "netns":"/run/netns/x","host_interface":"cali1","handle":"net.c1","delegate":null,
+        "endpoint":["default","n1-cni-c1-eth0"],
+        "result":{"ips":[{"address":"10.0.0.1/32"},{"address":"fd00::1/128"}],"interfaces":[],"routes":[]}}"#;
+
+    #[test]
+    fn live_attachments_are_found_and_what_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let attachments = dir.path().join("attachments");
+        std::fs::create_dir(&attachments).unwrap();
+        std::fs::write(dir.path().join("nodename"), "n1\n").unwrap();
+        std::fs::write(attachments.join("c1:eth0.json"), LIVE).unwrap();
+        std::fs::write(attachments.join("c2:eth0.json"), LIVE.replace("\"live\"", "\"removing\"")).unwrap();
+        std::fs::write(attachments.join("c3:eth0.json"), "{").unwrap();
+        std::fs::write(attachments.join("c4:eth0.new"), "{").unwrap();
+        let args = JournalArgs { state_dir: vec![dir.path().to_owned(), dir.path().join("elsewhere")] };
+        let journals = Journals::load(&args);
+        let [attachment] = journals.attachments.as_slice() else { panic!("{journals:?}") };
+        assert_eq!(attachment.handle.as_deref(), Some("net.c1"));
+        assert_eq!(journals.nodes, BTreeSet::from(["n1".to_owned()]));
+        assert_eq!(journals.read, [attachments]);
+        assert_eq!(journals.holder("fd00::1".parse().unwrap()), Some(attachment));
+        assert_eq!(journals.holder("10.0.0.2".parse().unwrap()), None);
+        assert!(journals.unreadable[0].contains("c3:eth0.json"), "{journals:?}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Several requests as one operation: worked out on copies of the cached blocks, nothing written yet.
+//!
+//! Only what needs no look at the store is taken in: handing out from blocks we are known to own, and taking back
+//! what we remember handing out. Whatever else is asked for is left to be done alone.
+
+use super::auto::choose;
+use super::cache::{BlockCache, CachedBlock};
+use super::request::{Assigned, Assignments, Request};
+use crate::block;
+use crate::facts::Facts;
+use crate::handle::HandleRecord;
+use crate::operations::update_block;
+use crate::owner::Owner;
+use crate::records::handle_key;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tokio::sync::oneshot;
+use tortie_model::ipam::{AffinityState, Block, Handle};
+use tortie_model::{Key, Value};
+use tortie_store::operation::{Reversible, Step};
+use tortie_store::{Operation, Revision};
+
+/// A request and whoever waits for it. Dropped without an answer, it has to be done alone.
+pub(super) enum QueuedRequest {
+    Assign { request: Box<Request>, answer: oneshot::Sender<Assignments> },
+    Release { handle: String, record: Option<HandleRecord>, answer: oneshot::Sender<Vec<IpAddr>> },
+}
+
+/// A request as it will have been carried out.
+pub(super) enum BatchedRequest {
+    Assign {
+        request: Box<Request>,
+        answer: oneshot::Sender<Assignments>,
+        assigned: Assignments,
+        handle: Handle,
+    },
+    Release {
+        handle: String,
+        record: HandleRecord,
+        answer: oneshot::Sender<Vec<IpAddr>>,
+        released: Vec<IpAddr>,
+    },
+}
+
+#[derive(Default)]
+pub(super) struct Batch {
+    pub requests: Vec<BatchedRequest>,
+    pub operation: Operation,
+    /// The blocks after the operation.
+    pub blocks: Vec<Block>,
+}
+
+/// A block that can be used without looking, and what was decided about it so far.
+struct UsableBlock {
+    block: Block,
+    revision: Revision,
+    check: (Key, Revision),
+    changed: bool,
+}
+
+struct Builder<'a> {
+    owner: &'a Owner,
+    facts: &'a Facts,
+    blocks: Vec<UsableBlock>,
+    handles: BTreeSet<String>,
+}
+
+impl QueuedRequest {
+    fn handle(&self) -> Option<&str> {
+        match self {
+            QueuedRequest::Assign { request, .. } => request.holder.handle.as_deref(),
+            QueuedRequest::Release { handle, .. } => Some(handle),
+        }
+    }
+}
+
+impl BatchedRequest {
+    pub fn handle(&self) -> Option<&str> {
+        match self {
+            BatchedRequest::Assign { request, .. } => request.holder.handle.as_deref(),
+            BatchedRequest::Release { handle, .. } => Some(handle),
+        }
+    }
+
+    /// To be tried again after all.
+    pub fn into_queued(self) -> QueuedRequest {
+        match self {
+            BatchedRequest::Assign { request, answer, .. } => QueuedRequest::Assign { request, answer },
+            BatchedRequest::Release { handle, record, answer, .. } => {
+                QueuedRequest::Release { handle, record: Some(record), answer }
+            }
+        }
+    }
+}
+
+impl Batch {
+    pub fn make(
+        owner: &Owner,
+        facts: &Facts,
+        cache: &mut BlockCache,
+        queued: Vec<QueuedRequest>,
+        now: Timestamp,
+    ) -> Batch {
+        let mut builder =
+            Builder { owner, facts, blocks: usable(owner, facts, cache, now), handles: BTreeSet::new() };
+        let mut batch = Batch::default();
+        for request in queued {
+            // One handle can only be written once in a transaction.
+            let Some(handle) = request.handle().map(str::to_owned) else { continue };
+            if builder.handles.contains(&handle) {
+                continue;
+            }
+            match request {
+                QueuedRequest::Assign { request, answer } => {
+                    let Some((assigned, record)) = builder.assign(&request) else { continue };
+                    let count = Reversible::create(handle_key(&handle), Value::Handle(record.clone()));
+                    batch.operation.prepare.push(count);
+                    batch.requests.push(BatchedRequest::Assign { request, answer, assigned, handle: record });
+                }
+                QueuedRequest::Release { handle, record, answer } => {
+                    let Some(record) = record.or_else(|| cache.take_handle(&handle)) else { continue };
+                    let Some((released, leave)) = builder.release(&record, now) else { continue };
+                    batch.operation.finish.push(leave);
+                    batch.requests.push(BatchedRequest::Release { handle, record, answer, released });
+                }
+            }
+            builder.handles.insert(handle);
+        }
+        for mut usable in builder.blocks.into_iter().filter(|usable| usable.changed) {
+            block::thaw(&mut usable.block, facts.config.ip_cooldown_seconds, now);
+            block::advance(&mut usable.block);
+            batch.operation.commit.push(update_block(&usable.block, &usable.revision));
+            batch.operation.checks.push(usable.check);
+            batch.blocks.push(usable.block);
+        }
+        batch
+    }
+}
+
+impl Builder<'_> {
+    /// Both families or nothing.
+    fn assign(&mut self, request: &Request) -> Option<(Assignments, Handle)> {
+        let labels = self.facts.labels(self.owner).ok()?;
+        let mut places = [None, None];
+        for (place, version) in places.iter_mut().zip([4, 6]) {
+            let count = request.count(version) as usize;
+            if count == 0 {
+                continue;
+            }
+            let pools = choose(self.facts, &self.owner.name, labels, request, version).ok()?;
+            let fits = |usable: &UsableBlock| {
+                pools.iter().any(|pool| pool.cidr.contains(&usable.block.cidr))
+                    && block::free(&usable.block, &self.facts.reservations) >= count
+            };
+            *place = Some(self.blocks.iter().position(fits)?);
+        }
+        let mut handle = Handle::default();
+        let mut assigned = Assignments { v4: Assigned::new(4, request.v4), v6: Assigned::new(6, request.v6) };
+        for (place, family) in places.into_iter().zip([&mut assigned.v4, &mut assigned.v6]) {
+            let Some(usable) = place.and_then(|place| self.blocks.get_mut(place)) else { continue };
+            let taken = block::allocate(
+                &mut usable.block,
+                family.requested as usize,
+                &request.holder,
+                &self.facts.reservations,
+            );
+            usable.changed = true;
+            let cidr = usable.block.cidr;
+            handle.add(cidr, u32::try_from(taken.len()).unwrap_or(u32::MAX));
+            family.addresses =
+                taken.into_iter().filter_map(|a| IpNet::new(a, cidr.prefix_len()).ok()).collect();
+        }
+        (!handle.block.is_empty()).then_some((assigned, handle))
+    }
+
+    /// Everything the handle has, or nothing.
+    fn release(&mut self, record: &HandleRecord, now: Timestamp) -> Option<(Vec<IpAddr>, Step)> {
+        let mut places = BTreeMap::new();
+        for text in record.blocks() {
+            let cidr: IpNet = text.parse().ok()?;
+            let knows = |usable: &UsableBlock| {
+                usable.block.cidr == cidr && !block::addresses_of(&usable.block, &record.id).is_empty()
+            };
+            places.insert(text.to_owned(), self.blocks.iter().position(knows)?);
+        }
+        let mut released = Vec::new();
+        for place in places.values() {
+            let usable = self.blocks.get_mut(*place)?;
+            released.extend(block::release_handle(&mut usable.block, &record.id, now));
+            usable.changed = true;
+        }
+        let blocks: Vec<String> = places.into_keys().collect();
+        Some((released, record.leave(&blocks)?))
+    }
+}
+
+/// The blocks that are ours for certain, as far as the cache knows.
+fn usable(owner: &Owner, facts: &Facts, cache: &mut BlockCache, now: Timestamp) -> Vec<UsableBlock> {
+    let mut usable = Vec::new();
+    for version in [4, 6] {
+        for claim in cache.claims(version).iter().flatten() {
+            let CachedBlock::Present(found) = &claim.block else { continue };
+            if claim.affinity.value.state != AffinityState::Confirmed
+                || !block::belongs_to(&found.value, owner)
+            {
+                continue;
+            }
+            let mut block = found.value.clone();
+            block::thaw(&mut block, facts.config.ip_cooldown_seconds, now);
+            let (revision, check) = (found.revision.clone(), claim.check(owner));
+            usable.push(UsableBlock { block, revision, check, changed: false });
+        }
+    }
+    usable
+}

@@ -1,0 +1,147 @@
+//! Taking back everything a handle has.
+//!
+//! The handle may name blocks in which it has nothing: an assignment was interrupted, or is going on. So before the handle
+//! forgets a block, the block is written, with or without a change: an assignment under way is then refused and begins anew.
+
+use super::batch::QueuedRequest;
+use super::cache::BlockCache;
+use super::release::write_back;
+use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use crate::block;
+use crate::handle::HandleRecord;
+use crate::operations::{self, touch_block};
+use crate::records::{Carrier, Versioned, block_key, handle_key};
+use crate::{Error, Result};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use std::net::IpAddr;
+use tokio::sync::oneshot;
+use tortie_model::Key;
+use tortie_model::ipam::Block;
+use tortie_store::Outcome;
+use tortie_store::operation::Step;
+
+/// A store takes 128 steps in one transaction.
+const BLOCKS_PER_TRANSACTION: usize = 100;
+
+impl Allocator {
+    /// Gives back everything a handle has, and the handle. Returns the addresses.
+    pub async fn release_by_handle(&self, id: &str) -> Result<Vec<IpAddr>> {
+        if self.batches() {
+            let (sender, answer) = oneshot::channel();
+            let request = QueuedRequest::Release { handle: id.to_owned(), record: None, answer: sender };
+            if let Some(released) = self.in_batch(request, answer).await? {
+                return Ok(released);
+            }
+        }
+        let mut cache = self.cache.lock().await;
+        self.release_handle(id, &mut cache).await
+    }
+
+    pub(super) async fn release_handle(&self, id: &str, cache: &mut BlockCache) -> Result<Vec<IpAddr>> {
+        let facts = self.facts().await?;
+        // One by one, a refused write would hide what was released by those before it.
+        let at_once = match self.records.carrier() {
+            Carrier::Transaction => BLOCKS_PER_TRANSACTION,
+            Carrier::Steps => 1,
+        };
+        let mut released = Vec::new();
+        let mut record = cache.take_handle(id);
+        let mut existed = false;
+        for _ in 0..MAX_ATTEMPTS {
+            if record.is_none() {
+                let found = self.records.handle(id).await?;
+                record = found.is_some().then(|| HandleRecord::new(id, found));
+                existed |= record.is_some();
+            }
+            let Some(handle) = &record else {
+                if existed {
+                    return Ok(released);
+                }
+                let id = handle_key(id).to_string();
+                return Err(Error::DoesNotExist { id, reason: "the handle has no addresses".to_owned() });
+            };
+            let now = Timestamp::now();
+            let blocks: Vec<String> = handle.blocks().take(at_once).map(str::to_owned).collect();
+            let leave = handle.leave(&blocks);
+            let is_last = matches!(leave, Some(Step::Delete { .. }));
+            let mut operation = operations::release(None, leave.into_iter().collect());
+            let (mut written, mut addresses) = (Vec::new(), Vec::new());
+            for cidr in blocks.iter().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
+                let Some(found) = self.block_with_handle(cidr, id, cache).await? else { continue };
+                let mut next = found.value.clone();
+                let given_back = block::release_handle(&mut next, id, now);
+                if given_back.is_empty() {
+                    operation.commit.push(touch_block(&found));
+                    cache.remember(cidr, None);
+                    continue;
+                }
+                let step = write_back(&mut next, &found.revision, &facts, now);
+                let next = (!matches!(step, Step::Delete { .. })).then_some(next);
+                operation.commit.push(step);
+                addresses.extend(given_back);
+                written.push((cidr, next));
+            }
+            match self.records.carry_out(&operation).await? {
+                Outcome::Done(done) => {
+                    existed = true;
+                    released.append(&mut addresses);
+                    for (cidr, block) in written {
+                        let revision = stands_at(&done, &block_key(cidr))?;
+                        self.written(cidr, block, revision, &facts, cache).await;
+                    }
+                    if is_last && done.unfinished().is_empty() {
+                        return Ok(released);
+                    }
+                    record = None;
+                }
+                Outcome::Refused(Key::Block { cidr }) => cache.remember(cidr, None),
+                Outcome::Refused(_) => record = None,
+            }
+        }
+        Err(Error::TooManyRetries)
+    }
+
+    /// The block as cached if it knows the handle, else as it stands.
+    async fn block_with_handle(
+        &self,
+        cidr: IpNet,
+        id: &str,
+        cache: &mut BlockCache,
+    ) -> Result<Option<Versioned<Block>>> {
+        let cached = cache.block(cidr);
+        match cached.filter(|block| !block::addresses_of(&block.value, id).is_empty()) {
+            Some(found) => Ok(Some(found)),
+            None => {
+                let found = self.records.block(cidr).await?;
+                cache.remember(cidr, found.clone());
+                Ok(found)
+            }
+        }
+    }
+
+    /// A handle that somebody else changed while its addresses were taken from a block: it may forget the block if it has
+    /// nothing there. A count that is too high does no harm.
+    pub(super) async fn correct_handle(&self, id: &str, cidr: IpNet, cache: &mut BlockCache) -> Result<()> {
+        for _ in 0..MAX_ATTEMPTS {
+            let record = HandleRecord::new(id, self.records.handle(id).await?);
+            let name = cidr.to_string();
+            if !record.blocks().any(|block| block == name) {
+                return Ok(());
+            }
+            let found = self.records.block(cidr).await?;
+            if found.as_ref().is_some_and(|found| !block::addresses_of(&found.value, id).is_empty()) {
+                return Ok(());
+            }
+            cache.remember(cidr, None);
+            let leave = record.leave(&[name]).into_iter().collect();
+            let operation = operations::release(found.as_ref().map(touch_block), leave);
+            if let Outcome::Done(done) = self.records.carry_out(&operation).await?
+                && done.unfinished().is_empty()
+            {
+                return Ok(());
+            }
+        }
+        Err(Error::TooManyRetries)
+    }
+}

@@ -1,0 +1,208 @@
+//! The blocks of this host as last seen: the cache that makes an allocation cost one transaction.
+
+use super::{Allocator, MAX_ATTEMPTS, stands_at};
+use crate::handle::HandleRecord;
+use crate::operations::{self, create_block, update_block};
+use crate::owner::{HostReserved, Owner};
+use crate::records::{Versioned, affinity_key, block_key};
+use crate::{Error, Result, block, space};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::Key;
+use tortie_model::ipam::{AffinityState, Block, BlockAffinity};
+use tortie_store::{Outcome, Revision};
+
+/// One claim of the host on a block.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub cidr: IpNet,
+    pub affinity: Versioned<BlockAffinity>,
+    pub block: CachedBlock,
+}
+
+/// What is known of the block itself.
+#[derive(Clone, Debug)]
+pub(super) enum CachedBlock {
+    Unknown,
+    Absent,
+    Present(Box<Versioned<Block>>),
+}
+
+/// Handles remembered at most; what others released stays in memory until there are this many.
+const MAX_HANDLES: usize = 4096;
+
+/// Claims by family, in the order of their keys; `None` until read. And the handles written last, which will be
+/// wanted when their addresses come back.
+#[derive(Debug, Default)]
+pub(super) struct BlockCache {
+    v4: Option<Vec<Claim>>,
+    v6: Option<Vec<Claim>>,
+    handles: BTreeMap<String, HandleRecord>,
+}
+
+impl CachedBlock {
+    pub fn present(block: Versioned<Block>) -> CachedBlock {
+        CachedBlock::Present(Box::new(block))
+    }
+}
+
+impl BlockCache {
+    pub fn claims(&mut self, version: u8) -> &mut Option<Vec<Claim>> {
+        if version == 4 { &mut self.v4 } else { &mut self.v6 }
+    }
+
+    fn find(&mut self, cidr: IpNet) -> Option<&mut Claim> {
+        self.claims(space::version(&cidr)).as_mut()?.iter_mut().find(|claim| claim.cidr == cidr)
+    }
+
+    /// The block, if its content is remembered.
+    pub fn block(&mut self, cidr: IpNet) -> Option<Versioned<Block>> {
+        match &self.find(cidr)?.block {
+            CachedBlock::Present(block) => Some(Versioned::clone(block)),
+            CachedBlock::Unknown | CachedBlock::Absent => None,
+        }
+    }
+
+    /// The remembered block an address is in.
+    pub fn block_with(&mut self, address: IpAddr) -> Option<IpNet> {
+        let claims = self.claims(space::version_of(address)).as_ref()?;
+        claims.iter().map(|claim| claim.cidr).find(|cidr| cidr.contains(&address))
+    }
+
+    /// The block was written, or turned out to be something else.
+    pub fn remember(&mut self, cidr: IpNet, block: Option<Versioned<Block>>) {
+        if let Some(claim) = self.find(cidr) {
+            claim.block = block.map_or(CachedBlock::Unknown, CachedBlock::present);
+        }
+    }
+
+    /// The claim may be gone or about to go; what is known of it is to be read again before it is used.
+    pub fn doubt(&mut self, cidr: IpNet) {
+        *self.claims(space::version(&cidr)) = None;
+    }
+
+    pub fn remember_handle(&mut self, record: HandleRecord) {
+        if self.handles.len() >= MAX_HANDLES {
+            self.handles.clear();
+        }
+        self.handles.insert(record.id.clone(), record);
+    }
+
+    /// The handle as last written, once: after that it is something else.
+    pub fn take_handle(&mut self, id: &str) -> Option<HandleRecord> {
+        self.handles.remove(id)
+    }
+
+    pub fn forget(&mut self, cidr: IpNet) {
+        if let Some(claims) = self.claims(space::version(&cidr)) {
+            claims.retain(|claim| claim.cidr != cidr);
+        }
+    }
+
+    pub fn add(&mut self, claim: Claim) {
+        self.forget(claim.cidr);
+        if let Some(claims) = self.claims(space::version(&claim.cidr)) {
+            claims.push(claim);
+        }
+    }
+}
+
+impl Claim {
+    /// The condition that the claim still stands as we know it.
+    pub fn check(&self, owner: &Owner) -> (Key, Revision) {
+        (affinity_key(owner, self.cidr), self.affinity.revision.clone())
+    }
+}
+
+impl Allocator {
+    pub(super) async fn load_claims(&self, cache: &mut BlockCache, version: u8) -> Result<()> {
+        let found = self.records.affinities(&self.owner, Some(version)).await?;
+        let claim = |(cidr, affinity)| Claim { cidr, affinity, block: CachedBlock::Unknown };
+        *cache.claims(version) = Some(found.into_iter().map(claim).collect());
+        Ok(())
+    }
+
+    /// Makes sure that a claim is confirmed and its block exists and is ours. `None` if the block is not, after
+    /// withdrawing the claim.
+    pub(super) async fn resolve(
+        &self,
+        claim: &mut Claim,
+        reserved: Option<&HostReserved>,
+        now: Timestamp,
+    ) -> Result<Option<Versioned<Block>>> {
+        let (affinity_key, block_key) = (affinity_key(&self.owner, claim.cidr), block_key(claim.cidr));
+        for _ in 0..MAX_ATTEMPTS {
+            if let CachedBlock::Unknown = claim.block {
+                let found = self.records.block(claim.cidr).await?;
+                claim.block = found.map_or(CachedBlock::Absent, CachedBlock::present);
+            }
+            let (step, block) = match &claim.block {
+                CachedBlock::Present(found) if !block::belongs_to(&found.value, &self.owner) => {
+                    let withdraw = operations::withdraw(&self.owner, claim.cidr, &claim.affinity);
+                    // That the claim is gone already is as good.
+                    self.records.carry_out(&withdraw).await?;
+                    return Ok(None);
+                }
+                CachedBlock::Present(found) if claim.affinity.value.state == AffinityState::Confirmed => {
+                    return Ok(Some(Versioned::clone(found)));
+                }
+                CachedBlock::Present(found) => {
+                    // The new sequence number tells rivals that release the block that it is wanted again.
+                    let mut block = found.value.clone();
+                    block::advance(&mut block);
+                    (update_block(&block, &found.revision), block)
+                }
+                CachedBlock::Unknown | CachedBlock::Absent => {
+                    let block = block::fresh(claim.cidr, &self.owner, reserved, now);
+                    (create_block(&block), block)
+                }
+            };
+            let confirm = operations::confirm(&self.owner, claim.cidr, &claim.affinity, step);
+            match self.records.carry_out(&confirm).await? {
+                Outcome::Done(written) => {
+                    let found = Versioned { value: block, revision: stands_at(&written, &block_key)? };
+                    claim.block = CachedBlock::present(found.clone());
+                    if let Some(revision) = written.revision(&affinity_key) {
+                        claim.affinity.value.state = AffinityState::Confirmed;
+                        claim.affinity.revision = revision;
+                        return Ok(Some(found));
+                    }
+                    // Somebody took the claim away before it was confirmed; the block is ours all the same.
+                    if !self.look_again(claim, &affinity_key).await? {
+                        return self.claim_again(claim).await;
+                    }
+                }
+                Outcome::Refused(key) => {
+                    if !self.look_again(claim, &key).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Err(Error::TooManyRetries)
+    }
+
+    /// The block is ours and the claim is gone.
+    async fn claim_again(&self, claim: &mut Claim) -> Result<Option<Versioned<Block>>> {
+        let CachedBlock::Present(found) = &claim.block else { return Ok(None) };
+        let operation = operations::claim(&self.owner, claim.cidr, operations::touch_block(found));
+        // Whoever comes next finds the block and its claim, confirmed or not.
+        self.records.carry_out(&operation).await?;
+        Ok(None)
+    }
+
+    /// Reads again what was not as expected; `false` if the claim is gone.
+    pub(super) async fn look_again(&self, claim: &mut Claim, refused: &Key) -> Result<bool> {
+        match refused {
+            Key::Block { .. } => claim.block = CachedBlock::Unknown,
+            Key::BlockAffinity { .. } => match self.records.affinity(&self.owner, claim.cidr).await? {
+                Some(affinity) => claim.affinity = affinity,
+                None => return Ok(false),
+            },
+            _ => {}
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,268 @@
+//! Generated histories of several hosts, with deaths: whoever stops where, no address has two holders, and releasing the
+//! handles and the blocks leaves nothing.
+
+use super::{Death, Process, World};
+use crate::allocator::{Allocator, Request, SpecificRequest, Tunnel};
+use crate::block::{self, Release};
+use crate::facts::Facts;
+use crate::owner::{Holder, Owner};
+use crate::records::{Carrier, Records};
+use crate::{Error, pool};
+use futures::future::join_all;
+use ipnet::IpNet;
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use tortie_model::ipam::IpamConfig;
+
+const HOSTS: usize = 3;
+const HANDLES: usize = 5;
+const CASES: u32 = 10_000;
+
+#[derive(Clone, Debug)]
+enum Action {
+    Assign { handle: usize, v4: u32, v6: u32, limited: bool },
+    AssignAddress { handle: usize, ordinal: u32 },
+    ReleaseAddresses { first: u32, count: u32 },
+    ReleaseHandle { handle: usize },
+    GiveUpAll { must_be_empty: bool },
+    GiveUpBlock { ordinal: u32 },
+    Tunnel { wanted: bool },
+    Age,
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    host: usize,
+    action: Action,
+    /// By a process of its own, beside the host's daemon.
+    alone: bool,
+    death: Option<Death>,
+    seed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    strict: bool,
+    /// Events of one group happen at the same time.
+    groups: Vec<Vec<Event>>,
+    blocks_first: bool,
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => (0..HANDLES, 0u32..4, 0u32..2, any::<bool>())
+            .prop_map(|(handle, v4, v6, limited)| Action::Assign { handle, v4, v6, limited }),
+        2 => (0..HANDLES, 0u32..16).prop_map(|(handle, ordinal)| Action::AssignAddress { handle, ordinal }),
+        2 => (0u32..16, 1u32..5).prop_map(|(first, count)| Action::ReleaseAddresses { first, count }),
+        4 => (0..HANDLES).prop_map(|handle| Action::ReleaseHandle { handle }),
+        1 => any::<bool>().prop_map(|must_be_empty| Action::GiveUpAll { must_be_empty }),
+        1 => (0u32..16).prop_map(|ordinal| Action::GiveUpBlock { ordinal }),
+        1 => any::<bool>().prop_map(|wanted| Action::Tunnel { wanted }),
+        1 => Just(Action::Age),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let death = proptest::option::weighted(
+        0.4,
+        (0u32..6, any::<bool>()).prop_map(|(after, unheard)| Death { after, unheard }),
+    );
+    (0..HOSTS, action(), any::<bool>(), death, any::<u64>())
+        .prop_map(|(host, action, alone, death, seed)| Event { host, action, alone, death, seed })
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let groups = proptest::collection::vec(proptest::collection::vec(event(), 1..4), 1..6);
+    (any::<bool>(), groups, any::<bool>()).prop_map(|(strict, groups, blocks_first)| Case {
+        strict,
+        groups,
+        blocks_first,
+    })
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn address(ordinal: u32) -> IpAddr {
+    crate::space::address(&net("10.0.0.0/28"), ordinal).unwrap()
+}
+
+fn holder(handle: usize, host: usize) -> Holder {
+    let node = BTreeMap::from([("node".to_owned(), format!("n{host}"))]);
+    Holder::new(Some(&format!("h{handle}")), node)
+}
+
+struct Run {
+    world: World,
+    facts: Arc<Facts>,
+    carrier: Carrier,
+}
+
+impl Run {
+    fn allocator(&self, host: usize, seed: u64) -> (Process, Allocator) {
+        let process = self.world.process(seed);
+        let records = Records::simulated(process.clone(), self.carrier);
+        let owner = Owner::host(&format!("n{host}"));
+        (process, Allocator::simulated(records, owner, self.facts.clone()))
+    }
+
+    /// The addresses it was told to have, and for which handle.
+    async fn act(&self, allocator: &Allocator, event: &Event) -> Result<Vec<(String, IpAddr)>, Error> {
+        let host = event.host;
+        let named = |handle: usize, nets: Vec<IpNet>| {
+            nets.into_iter().map(|net| (format!("h{handle}"), net.addr())).collect()
+        };
+        match event.action {
+            Action::Assign { handle, v4, v6, limited } => {
+                let mut request = Request::new(holder(handle, host), v4, v6);
+                request.max_per_handle = limited.then_some(2);
+                let assigned = allocator.auto_assign(&request).await.map_err(|failed| failed.error)?;
+                Ok(named(handle, assigned.addresses().collect()))
+            }
+            Action::AssignAddress { handle, ordinal } => {
+                let request = SpecificRequest::new(address(ordinal), holder(handle, host));
+                Ok(named(handle, vec![allocator.assign_address(&request).await?]))
+            }
+            Action::ReleaseAddresses { first, count } => {
+                let wanted: Vec<Release> =
+                    (first..16.min(first + count)).map(|n| Release::of(address(n))).collect();
+                allocator.release(&wanted).await?.error.map_or(Ok(Vec::new()), Err)
+            }
+            Action::ReleaseHandle { handle } => {
+                allocator.release_by_handle(&format!("h{handle}")).await.map(|_| Vec::new())
+            }
+            Action::GiveUpAll { must_be_empty } => {
+                allocator.release_owner_affinities(allocator.owner(), None, must_be_empty).await?;
+                Ok(Vec::new())
+            }
+            Action::GiveUpBlock { ordinal } => {
+                let cidr = crate::space::block_of(address(ordinal), 30).unwrap();
+                allocator.release_block_affinity(cidr, false).await.map(|()| Vec::new())
+            }
+            Action::Tunnel { wanted } => {
+                let pools = if wanted { vec![net("10.0.0.0/28")] } else { Vec::new() };
+                allocator.ensure_tunnel(Tunnel::VxlanV4, None, &pools).await.map(|_| Vec::new())
+            }
+            Action::Age => {
+                self.world.age();
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// What an answer says is what the store says.
+    fn assert_told_truth(&self, told: &[(String, IpAddr)]) {
+        let blocks = self.world.blocks();
+        let mut distinct = BTreeSet::new();
+        for (handle, address) in told {
+            let record = blocks.iter().find_map(|block| block::record(block, *address));
+            let found = record.and_then(|record| record.handle());
+            assert_eq!(found, Some(handle.as_str()), "{address} was handed out");
+            distinct.insert(address);
+        }
+        assert_eq!(distinct.len(), told.len(), "handed out twice: {told:?}");
+    }
+
+    async fn clean_up(&self, blocks_first: bool) {
+        let (_, allocator) = self.allocator(0, 1);
+        if blocks_first {
+            self.give_up_blocks(&allocator).await;
+        }
+        let tunnels = (0..HOSTS).map(|host| Tunnel::VxlanV4.handle(&format!("n{host}")));
+        for handle in (0..HANDLES).map(|handle| format!("h{handle}")).chain(tunnels) {
+            match allocator.release_by_handle(&handle).await {
+                Ok(_) | Err(Error::DoesNotExist { .. }) => {}
+                Err(error) => panic!("{handle}: {error}"),
+            }
+        }
+        self.give_up_blocks(&allocator).await;
+        assert_eq!(self.world.keys(), [], "left behind");
+    }
+
+    async fn give_up_blocks(&self, allocator: &Allocator) {
+        for host in 0..HOSTS {
+            // Claims on blocks of others are withdrawn, and said to be in conflict.
+            match allocator.release_owner_affinities(&Owner::host(&format!("n{host}")), None, false).await {
+                Ok(()) | Err(Error::ClaimConflict { .. }) => {}
+                Err(error) => panic!("n{host}: {error}"),
+            }
+        }
+    }
+}
+
+/// Two pools, each of four blocks, and hosts that may use both.
+fn facts(strict_affinity: bool) -> Arc<Facts> {
+    static FACTS: OnceLock<[Arc<Facts>; 2]> = OnceLock::new();
+    let make = |strict_affinity: bool| {
+        let pools = [("10.0.0.0/28", 30), ("fd00::/125", 127)].map(|(cidr, size)| {
+            let object = json!({"metadata": {"name": cidr}, "spec": {"cidr": cidr, "blockSize": size}});
+            pool::from_json(object).unwrap()
+        });
+        Arc::new(Facts {
+            pools: pools.to_vec(),
+            config: IpamConfig { strict_affinity, ..IpamConfig::default() },
+            node_labels: Some(BTreeMap::new()),
+            ..Facts::default()
+        })
+    };
+    FACTS.get_or_init(|| [make(false), make(true)])[usize::from(strict_affinity)].clone()
+}
+
+async fn run(case: &Case, carrier: Carrier) {
+    let run = Run { world: World::default(), facts: facts(case.strict), carrier };
+    let mut daemons: Vec<(Process, Allocator)> = (0..HOSTS).map(|host| run.allocator(host, 7)).collect();
+    for group in &case.groups {
+        let alone: Vec<_> = group.iter().map(|event| run.allocator(event.host, event.seed)).collect();
+        let mut acts = Vec::new();
+        for (event, alone) in group.iter().zip(&alone) {
+            let (process, allocator) = if event.alone { alone } else { &daemons[event.host] };
+            process.doom(event.death);
+            acts.push(run.act(allocator, event));
+        }
+        let answers = join_all(acts).await;
+        let quiet = group.iter().all(|event| {
+            matches!(event.action, Action::Assign { limited: false, .. } | Action::AssignAddress { .. })
+        });
+        let told: Vec<_> = answers.iter().flatten().flatten().cloned().collect();
+        if quiet {
+            run.assert_told_truth(&told);
+        }
+        for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            assert!(!matches!(error, Error::TooManyRetries), "{error}");
+        }
+        for (host, daemon) in daemons.iter_mut().enumerate() {
+            daemon.0.doom(None);
+            if daemon.0.is_dead() {
+                *daemon = run.allocator(host, 11);
+            }
+        }
+    }
+    run.clean_up(case.blocks_first).await;
+}
+
+fn check(carrier: Carrier) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let outcome = runner.run(&case(), |case| {
+        runtime.block_on(run(&case, carrier));
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn whoever_stops_in_a_transaction_leaves_nothing_that_releasing_does_not_clean() {
+    check(Carrier::Transaction);
+}
+
+#[test]
+fn whoever_stops_after_any_step_leaves_nothing_that_releasing_does_not_clean() {
+    check(Carrier::Steps);
+}

@@ -1,0 +1,294 @@
+//! A change that concerns several entries, as ordered steps of which each is safe alone.
+//!
+//! A store with transactions takes them folded into one; any other carries them out one by one, each a compare-and-swap.
+//! Whoever stops halfway, wherever, must leave something that the next operation on the same entries puts right: that is
+//! what the order of the steps is for.
+//!
+//! ```text
+//! prepare   announce what is about to happen; undone if the commit is refused
+//! commit    the write that decides
+//! finish    tidy up; whatever is left here is harmless
+//! ```
+
+use crate::{Change, Client, Error, Result, Revision};
+use tortie_model::{Key, Value};
+
+/// What a step expects to find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    At(Revision),
+    /// What an earlier step of the same operation wrote.
+    Written,
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Create { key: Key, value: Value },
+    Update { key: Key, value: Value, expected: Expected },
+    Delete { key: Key, expected: Expected },
+}
+
+/// A step and its reverse.
+#[derive(Clone, Debug)]
+pub struct Reversible {
+    step: Step,
+    undo: Step,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Operation {
+    /// Entries that must stand as they were read. Only a transaction can promise that, so nothing may depend on it but
+    /// speed: a wrong memory is noticed before anything is written.
+    pub checks: Vec<(Key, Revision)>,
+    pub prepare: Vec<Reversible>,
+    /// More than one only if each is as good alone: without transactions a later one may be refused after an earlier one
+    /// was written.
+    pub commit: Vec<Step>,
+    pub finish: Vec<Step>,
+}
+
+/// What became of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Done(Written),
+    /// Another writer was faster; this is the first entry that was not as expected.
+    Refused(Key),
+}
+
+/// Where the entries of an operation stand after it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Written {
+    Together(Revision),
+    Each {
+        revisions: Vec<(Key, Revision)>,
+        /// Entries of the last part that another writer has changed meanwhile.
+        unfinished: Vec<Key>,
+    },
+}
+
+/// One write of one entry, which happens only if the entry is as expected: what every backend can do.
+pub trait CompareAndSwap {
+    fn write(&self, change: &Change) -> impl Future<Output = Result<Revision>> + Send;
+}
+
+impl Step {
+    pub fn key(&self) -> &Key {
+        match self {
+            Step::Create { key, .. } | Step::Update { key, .. } | Step::Delete { key, .. } => key,
+        }
+    }
+
+    /// The step with its revision filled in; `None` if the entry it builds on was not written.
+    fn change(&self, revision_of: impl Fn(&Key) -> Option<Revision>) -> Option<Change> {
+        let find = |key: &Key, expected: &Expected| match expected {
+            Expected::At(revision) => Some(revision.clone()),
+            Expected::Written => revision_of(key),
+        };
+        Some(match self {
+            Step::Create { key, value } => Change::Create { key: key.clone(), value: value.clone() },
+            Step::Update { key, value, expected } => {
+                let revision = find(key, expected)?;
+                Change::Update { key: key.clone(), value: value.clone(), revision }
+            }
+            Step::Delete { key, expected } => {
+                Change::Delete { key: key.clone(), revision: find(key, expected)? }
+            }
+        })
+    }
+}
+
+impl Reversible {
+    pub fn create(key: Key, value: Value) -> Reversible {
+        let undo = Step::Delete { key: key.clone(), expected: Expected::Written };
+        Reversible { step: Step::Create { key, value }, undo }
+    }
+
+    pub fn update(key: Key, from: Value, to: Value, revision: Revision) -> Reversible {
+        let undo = Step::Update { key: key.clone(), value: from, expected: Expected::Written };
+        Reversible { step: Step::Update { key, value: to, expected: Expected::At(revision) }, undo }
+    }
+}
+
+impl Operation {
+    /// A single write.
+    pub fn one(step: Step) -> Operation {
+        Operation { commit: vec![step], ..Operation::default() }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.prepare.iter().map(|reversible| &reversible.step).chain(&self.commit).chain(&self.finish)
+    }
+
+    /// The changes of one transaction: each entry is written once, with its last value, if it stands as its first step
+    /// expects.
+    pub fn fold(&self) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        for step in self.steps() {
+            let earlier = changes.iter().position(|change| change.key() == step.key());
+            match earlier {
+                // An entry that this operation itself created or read: only the value changes.
+                Some(index) => {
+                    let merged = merge(&changes[index], step);
+                    match merged {
+                        Some(change) => changes[index] = change,
+                        None => {
+                            changes.remove(index);
+                        }
+                    }
+                }
+                None => changes.extend(step.change(|_| None)),
+            }
+        }
+        for (key, revision) in &self.checks {
+            if !changes.iter().any(|change| change.key() == key) {
+                changes.push(Change::Keep { key: key.clone(), revision: revision.clone() });
+            }
+        }
+        changes
+    }
+}
+
+/// Two steps on one entry as one change; `None` if they cancel each other.
+fn merge(first: &Change, then: &Step) -> Option<Change> {
+    Some(match (first.clone(), then.clone()) {
+        (Change::Create { key, .. }, Step::Update { value, .. } | Step::Create { value, .. }) => {
+            Change::Create { key, value }
+        }
+        (Change::Create { .. }, Step::Delete { .. }) => return None,
+        (
+            Change::Update { key, revision, .. }
+            | Change::Keep { key, revision }
+            | Change::Delete { key, revision },
+            Step::Update { value, .. } | Step::Create { value, .. },
+        ) => Change::Update { key, value, revision },
+        (
+            Change::Update { key, revision, .. }
+            | Change::Keep { key, revision }
+            | Change::Delete { key, revision },
+            Step::Delete { .. },
+        ) => Change::Delete { key, revision },
+    })
+}
+
+impl Written {
+    /// The revision an entry stands at, if the operation wrote it.
+    pub fn revision(&self, key: &Key) -> Option<Revision> {
+        match self {
+            Written::Together(revision) => Some(revision.clone()),
+            Written::Each { revisions, .. } => revisions
+                .iter()
+                .rev()
+                .find(|(written, _)| written == key)
+                .map(|(_, revision)| revision.clone()),
+        }
+    }
+
+    pub fn unfinished(&self) -> &[Key] {
+        match self {
+            Written::Together(_) => &[],
+            Written::Each { unfinished, .. } => unfinished,
+        }
+    }
+}
+
+/// Carries out an operation step by step.
+pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> Result<Outcome> {
+    let mut revisions: Vec<(Key, Revision)> = Vec::new();
+    for (done, Reversible { step, .. }) in operation.prepare.iter().enumerate() {
+        if let Some(refused) = attempt(store, step, &mut revisions).await? {
+            undo(store, &operation.prepare[..done], &mut revisions).await?;
+            return Ok(Outcome::Refused(refused));
+        }
+    }
+    for (done, step) in operation.commit.iter().enumerate() {
+        if let Some(refused) = attempt(store, step, &mut revisions).await? {
+            if done == 0 {
+                undo(store, &operation.prepare, &mut revisions).await?;
+            }
+            return Ok(Outcome::Refused(refused));
+        }
+    }
+    let mut unfinished = Vec::new();
+    for step in &operation.finish {
+        if let Some(refused) = attempt(store, step, &mut revisions).await? {
+            revisions.retain(|(key, _)| *key != refused);
+            unfinished.push(refused);
+        }
+    }
+    Ok(Outcome::Done(Written::Each { revisions, unfinished }))
+}
+
+/// Backwards; an entry that somebody has changed since is theirs now.
+async fn undo(
+    store: &impl CompareAndSwap,
+    prepared: &[Reversible],
+    revisions: &mut Vec<(Key, Revision)>,
+) -> Result<()> {
+    for Reversible { undo, .. } in prepared.iter().rev() {
+        attempt(store, undo, revisions).await?;
+    }
+    Ok(())
+}
+
+/// The key, if the entry was not as expected.
+async fn attempt(
+    store: &impl CompareAndSwap,
+    step: &Step,
+    revisions: &mut Vec<(Key, Revision)>,
+) -> Result<Option<Key>> {
+    let written = |key: &Key| {
+        revisions.iter().rev().find(|(known, _)| known == key).map(|(_, revision)| revision.clone())
+    };
+    let Some(change) = step.change(written) else { return Ok(Some(step.key().clone())) };
+    match store.write(&change).await {
+        Ok(revision) => {
+            revisions.push((step.key().clone(), revision));
+            Ok(None)
+        }
+        Err(error) if refused(&error).is_some() => Ok(Some(step.key().clone())),
+        Err(error) => Err(error),
+    }
+}
+
+/// The entry that was not as expected, if that is what the store says.
+fn refused(error: &Error) -> Option<&str> {
+    match error {
+        Error::AlreadyExists { id, .. } | Error::DoesNotExist { id, .. } | Error::Conflict { id, .. } => {
+            Some(id)
+        }
+        _ => None,
+    }
+}
+
+impl CompareAndSwap for Client {
+    async fn write(&self, change: &Change) -> Result<Revision> {
+        match change {
+            Change::Create { key, value } => Ok(self.create(key, value).await?.revision),
+            Change::Update { key, value, revision } => Ok(self.update(key, value, revision).await?.revision),
+            Change::Delete { key, revision } => Ok(self.delete(key, Some(revision)).await?.revision),
+            Change::Keep { key, revision } => match self.get(key).await? {
+                entry if entry.revision == *revision => Ok(entry.revision),
+                _ => Err(Error::Conflict { id: key.to_string(), current: None }),
+            },
+        }
+    }
+}
+
+impl Client {
+    /// Carries out an operation, in one transaction where the store has them.
+    pub async fn carry_out(&self, operation: &Operation) -> Result<Outcome> {
+        let Some(transactions) = self.transactions() else { return one_by_one(self, operation).await };
+        let changes = operation.fold();
+        match transactions.commit(&changes).await {
+            Ok(revision) => Ok(Outcome::Done(Written::Together(revision))),
+            Err(error) => {
+                let first = changes.iter().map(Change::key);
+                let first = first.into_iter().find(|key| refused(&error) == Some(key.to_string().as_str()));
+                first.cloned().map(Outcome::Refused).ok_or(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
