@@ -1,11 +1,10 @@
 //! Whether what address management records is true: of each block alone, and of blocks, handles and users together.
 
 use crate::pool::Pool;
-use crate::space;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::ipam::block::allocations;
+use tortie_model::ipam::block::{allocations, faults};
 use tortie_model::ipam::{Block, Handle};
 
 /// What does not fit together. Addresses are in order.
@@ -34,50 +33,6 @@ impl Findings {
             + self.leaked_handles.len()
             + self.faults.len()
     }
-}
-
-/// What is wrong inside a block.
-pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
-    let mut faults = Vec::new();
-    let size = space::size(&block.cidr);
-    if block.allocations.len() as u128 != size {
-        faults.push(format!("has {} allocations for {size} addresses", block.allocations.len()));
-    }
-    let mut used = BTreeSet::new();
-    for (ordinal, index) in block.allocations.iter().enumerate() {
-        let Some(index) = *index else { continue };
-        if index as usize >= block.attributes.len() {
-            faults.push(format!("allocation {ordinal} refers to attribute {index}, which does not exist"));
-        }
-        used.insert(index as usize);
-    }
-    for (index, record) in block.attributes.iter().enumerate() {
-        if !used.contains(&index) {
-            faults.push(format!("attribute {index} is not referred to"));
-        }
-        if record.released_at.is_some_and(|at| at > now) {
-            faults.push(format!("attribute {index} was released in the future"));
-        }
-    }
-    let mut free = BTreeSet::new();
-    for ordinal in &block.unallocated {
-        if !free.insert(*ordinal) {
-            faults.push(format!("ordinal {ordinal} is twice in the list of free addresses"));
-        }
-        match block.allocations.get(*ordinal as usize) {
-            None => faults.push(format!("free ordinal {ordinal} is out of range")),
-            Some(Some(_)) => faults.push(format!("ordinal {ordinal} is both free and allocated")),
-            Some(None) => {}
-        }
-    }
-    let allocated = block.allocations.iter().flatten().count();
-    if (allocated + block.unallocated.len()) as u128 != size {
-        faults.push(format!(
-            "{allocated} allocated and {} free do not make {size} addresses",
-            block.unallocated.len()
-        ));
-    }
-    faults
 }
 
 /// Holds blocks, pools, handles and the addresses in use against each other.

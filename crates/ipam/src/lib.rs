@@ -19,8 +19,8 @@ mod simulation;
 pub mod usage;
 
 pub use allocator::{
-    Allocator, AssignError, Assigned, Assignments, ConfigChange, ReleaseReport, Request, SpecificRequest,
-    Tunnel, TunnelPools,
+    Allocator, AssignError, Assigned, Assignments, ConfigChange, InUse, ReleaseReport, Request,
+    SpecificRequest, Tunnel, TunnelPools,
 };
 pub use error::{Error, Result};
 pub use records::{Carrier, Records, Versioned};

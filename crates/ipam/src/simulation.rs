@@ -134,7 +134,7 @@ impl Entries {
             Key::Block { cidr } => {
                 if let Some(block) = self.block(cidr) {
                     let now = "2200-01-01T00:00:00Z".parse().unwrap();
-                    assert_eq!(crate::audit::faults(block, now), Vec::<String>::new(), "{block:?}");
+                    assert_eq!(block::faults(block, now), Vec::<String>::new(), "{block:?}");
                     for handle in block.attributes.iter().filter_map(|record| record.handle()) {
                         self.assert_counted(handle, block);
                     }

@@ -82,15 +82,9 @@ impl State {
         }
     }
 
-    /// How long a part of the daemon may be silent, where somebody has set it: `NAME=DURATION`, separated by commas.
+    /// How long a part of the daemon may be silent, where somebody has set it.
     pub fn health_timeouts(&self) -> BTreeMap<String, Duration> {
-        let text = self.parameters.borrow().text("healthTimeoutOverrides");
-        let one = |pair: &str| {
-            let (name, limit) = pair.split_once('=')?;
-            let limit = limit.trim().parse::<tortie_model::scalar::Duration>().ok()?.to_std()?;
-            Some((name.trim().to_owned(), limit))
-        };
-        text.split(',').filter_map(one).collect()
+        self.parameters.borrow().health_timeout_overrides.0.clone()
     }
 
     /// The store has been heard and the kernel has the plan.

@@ -51,7 +51,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("flowLogs", "flow logs are not there yet"),
     ("genericXDP", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
     ("go", "it tunes the runtime of a language that Tortie is not written in"),
-    ("healthTimeoutOverrides", "time-outs of health reports cannot be changed yet"),
     ("interfaceExclude", "host endpoints with interfaceName \"*\" leave no interface out yet"),
     ("interfaceRefresh", "the kernel reports changes; nothing is read again and again"),
     ("ipip", "there are no tunnels yet"),

@@ -1,5 +1,6 @@
 //! Reading the texts of parameters. Words are compared without regard to case.
 
+use std::collections::BTreeMap;
 use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
@@ -191,6 +192,32 @@ impl Read for Duration {
 
     fn built_in(of: &FelixParameter) -> Self {
         default_of(of, Duration::ZERO)
+    }
+}
+
+/// `healthTimeoutOverrides`: how long parts of the daemon may be silent, `NAME=DURATION` with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthTimeouts(pub BTreeMap<String, Duration>);
+
+impl Read for HealthTimeouts {
+    fn none() -> Option<Self> {
+        Some(HealthTimeouts::default())
+    }
+
+    fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let mut timeouts = BTreeMap::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let read = entry.split_once('=').ok_or_else(|| "is not of the form NAME=DURATION".to_owned());
+            match read.and_then(|(name, span)| Ok((name, Duration::read(span.trim(), of, unread)?))) {
+                Ok((name, span)) => drop(timeouts.insert(name.trim().to_owned(), span)),
+                Err(why) => unread(format!("{entry:?} {why}; this entry is left out")),
+            }
+        }
+        Ok(HealthTimeouts(timeouts))
+    }
+
+    fn built_in(_: &FelixParameter) -> Self {
+        HealthTimeouts::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The table of the parameters that take effect: each is a field, so a wrong name does not compile.
 
 use super::effect::{Effect, OWN};
-use super::read::{ClusterRoutes, IfSet, LogRate, RouteSource, Spoofing, read};
+use super::read::{ClusterRoutes, HealthTimeouts, IfSet, LogRate, RouteSource, Spoofing, read};
 use std::time::Duration;
 use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
 use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
@@ -58,6 +58,7 @@ values! {
     health_enabled "healthEnabled" bool, Live "0.1.0";
     health_host "healthHost" String, Live "0.1.0";
     health_port "healthPort" u16, Live "0.1.0";
+    health_timeout_overrides "healthTimeoutOverrides" HealthTimeouts, Live "0.1.0";
     interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
     ip_forwarding "ipForwarding" bool, Live "0.1.0";
     iptables_filter_deny_action "iptablesFilterDenyAction" DenyAction, Live "0.1.0";

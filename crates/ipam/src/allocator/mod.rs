@@ -32,7 +32,9 @@ use crate::owner::Owner;
 use crate::records::{Carrier, Records};
 use crate::{Error, Result};
 use cache::BlockCache;
+use ipnet::IpNet;
 use queue::Queue;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 use tortie_model::Key;
@@ -48,9 +50,18 @@ pub struct Allocator {
     records: Records,
     owner: Owner,
     source: Source,
+    in_use: Option<Arc<dyn InUse>>,
     /// Held during a change, so that requests on one host do not race each other.
     cache: Mutex<BlockCache>,
     queue: Queue,
+}
+
+/// What is known to be in use on this host, whatever the store says: it may have been restored from a backup.
+pub trait InUse: std::fmt::Debug + Send + Sync {
+    fn addresses(&self) -> Vec<IpAddr>;
+
+    /// Whether somebody else than this handle has the address.
+    fn is_held_by_another(&self, address: IpAddr, handle: Option<&str>) -> bool;
 }
 
 /// Where pools, settings and the node are known from.
@@ -85,8 +96,13 @@ impl Allocator {
         Allocator { records: self.records.carried_by(carrier), ..self }
     }
 
+    /// Never hands out what is in use here.
+    pub fn avoiding(self, in_use: Arc<dyn InUse>) -> Allocator {
+        Allocator { in_use: Some(in_use), ..self }
+    }
+
     fn over(records: Records, owner: Owner, source: Source) -> Allocator {
-        Allocator { records, owner, source, cache: Mutex::default(), queue: Queue::default() }
+        Allocator { records, owner, source, in_use: None, cache: Mutex::default(), queue: Queue::default() }
     }
 
     pub fn owner(&self) -> &Owner {
@@ -108,12 +124,23 @@ impl Allocator {
     }
 
     async fn facts(&self) -> Result<Arc<Facts>> {
-        match &self.source {
-            Source::Follower(follower) => follower.facts().await,
-            Source::Store => Ok(Arc::new(Facts::load(&self.records, &self.owner).await?)),
+        let facts = match &self.source {
+            Source::Follower(follower) => follower.facts().await?,
+            Source::Store => Arc::new(Facts::load(&self.records, &self.owner).await?),
             #[cfg(test)]
-            Source::Given(facts) => Ok(facts.clone()),
+            Source::Given(facts) => facts.clone(),
+        };
+        Ok(self.without_in_use(facts))
+    }
+
+    /// As if what is in use were reserved.
+    fn without_in_use(&self, facts: Arc<Facts>) -> Arc<Facts> {
+        let in_use = self.in_use.as_ref().map(|in_use| in_use.addresses()).unwrap_or_default();
+        if in_use.is_empty() {
+            return facts;
         }
+        let reservations = facts.reservations.and(in_use.into_iter().map(IpNet::from));
+        Arc::new(Facts { reservations, ..Facts::clone(&facts) })
     }
 
     /// Facts that may have changed without our having heard of it yet; `None` if they have not.
@@ -121,8 +148,9 @@ impl Allocator {
         if !matches!(self.source, Source::Follower(_)) {
             return Ok(None);
         }
-        let facts = Facts::load(&self.records, &self.owner).await?;
-        Ok((facts != *known).then(|| Arc::new(facts)))
+        let facts = Arc::new(Facts::load(&self.records, &self.owner).await?);
+        let facts = self.without_in_use(facts);
+        Ok((*facts != *known).then_some(facts))
     }
 }
 

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
+use tortie_model::ipam::block::BlockError;
 use tortie_store::Outcome;
 
 impl Allocator {
@@ -38,6 +39,10 @@ impl Allocator {
             return Err(Error::UseNotAllowed { address, intended });
         }
         let cidr = pool.block_of(address).ok_or_else(outside)?;
+        let handle = request.holder.handle.as_deref();
+        if self.in_use.as_ref().is_some_and(|in_use| in_use.is_held_by_another(address, handle)) {
+            return Err(BlockError::AlreadyAssigned { address }.into());
+        }
         let mut cache = self.cache.lock().await;
         let mut handle = request.holder.handle.as_deref().map(|id| HandleRecord::new(id, None));
         let mut look_at_handle = request.max_per_handle.is_some();

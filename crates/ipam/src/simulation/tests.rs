@@ -266,3 +266,33 @@ fn whoever_stops_in_a_transaction_leaves_nothing_that_releasing_does_not_clean()
 fn whoever_stops_after_any_step_leaves_nothing_that_releasing_does_not_clean() {
     check(Carrier::Steps);
 }
+
+/// The journal of a host on which `h9` lives at 10.0.0.2, of which the store knows nothing.
+#[derive(Debug)]
+struct Lives;
+
+impl crate::InUse for Lives {
+    fn addresses(&self) -> Vec<IpAddr> {
+        vec![address(2)]
+    }
+
+    fn is_held_by_another(&self, wanted: IpAddr, handle: Option<&str>) -> bool {
+        wanted == address(2) && handle != Some("h9")
+    }
+}
+
+#[tokio::test]
+async fn what_lives_here_is_not_handed_out_though_the_store_has_lost_it() {
+    for carrier in [Carrier::Transaction, Carrier::Steps] {
+        let run = Run { world: World::default(), facts: facts(false), carrier };
+        let allocator = run.allocator(0, 1).1.avoiding(Arc::new(Lives));
+        let assigned = allocator.auto_assign(&Request::new(holder(0, 0), 16, 0)).await.unwrap();
+        let got: Vec<IpAddr> = assigned.addresses().map(|net| net.addr()).collect();
+        assert_eq!(got.len(), 15, "all of the pool but one");
+        assert!(!got.contains(&address(2)));
+        let by_another = SpecificRequest::new(address(2), holder(1, 0));
+        assert!(allocator.assign_address(&by_another).await.is_err());
+        let by_itself = SpecificRequest::new(address(2), holder(9, 0));
+        assert_eq!(allocator.assign_address(&by_itself).await.unwrap().addr(), address(2));
+    }
+}

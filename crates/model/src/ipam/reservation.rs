@@ -25,6 +25,16 @@ impl Reservations {
         reservations
     }
 
+    /// With further ranges.
+    pub fn and(&self, nets: impl IntoIterator<Item = IpNet>) -> Reservations {
+        let mut all = Reservations::new(nets);
+        all.v4.extend_from_slice(&self.v4);
+        all.v6.extend_from_slice(&self.v6);
+        merge(&mut all.v4);
+        merge(&mut all.v6);
+        all
+    }
+
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = space::bits(address);
         self.at(space::version_of(address), bits).is_some()
@@ -93,6 +103,10 @@ mod tests {
         assert!(!halves.contains("10.0.0.64".parse().unwrap()));
         assert_eq!(halves.count_in(&"10.0.0.48/28".parse().unwrap()), 16);
         assert_eq!(halves.count_in(&"10.0.0.0/8".parse().unwrap()), 64);
+        let more = halves.and(["10.0.0.64/26".parse().unwrap(), "fd01::/120".parse().unwrap()]);
+        assert!(
+            more.covers(&"10.0.0.0/25".parse().unwrap()) && more.covers(&"fd00::40/122".parse().unwrap())
+        );
     }
 
     #[test]

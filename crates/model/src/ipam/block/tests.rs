@@ -287,7 +287,7 @@ proptest! {
             model.thaw(time, i64::from(cooldown));
             prop_assert_eq!(&block.unallocated, &Vec::from(model.queue.clone()));
             prop_assert_eq!(is_empty(&block), model.held.is_empty() && model.cooling.is_empty());
-            prop_assert_eq!(crate::audit::faults(&block, after(time)), Vec::<String>::new());
+            prop_assert_eq!(faults(&block, after(time)), Vec::<String>::new());
             let text = serde_json::to_string(&block).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Block>(&text).unwrap(), &block);
         }
@@ -332,8 +332,7 @@ proptest! {
         release_handle(&mut block, "a", after(62));
         thaw(&mut block, 0, after(63));
         prop_assert!(addresses_of(&block, "a").is_empty());
-        crate::audit::faults(&block, after(64));
-        crate::usage::of_block(&block, &none());
-        prop_assert_eq!(crate::audit::allocations(&block).count(), block.allocations.iter().take(16).flatten().count());
+        faults(&block, after(64));
+        prop_assert_eq!(allocations(&block).count(), block.allocations.iter().take(16).flatten().count());
     }
 }
