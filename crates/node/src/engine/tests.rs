@@ -104,7 +104,7 @@ fn refused(number: u8) -> Failure {
 }
 
 fn core() -> Core {
-    let mut compute = Compute::new(HOST, Environment::new([]));
+    let mut compute = Compute::new(HOST, Environment::new([], []));
     compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
     Core::new(compute, HashSet::new())
 }
