@@ -2,6 +2,9 @@
 //! keys and values, opaque revisions, lists in pages and watches from a revision.
 
 pub mod etcd;
+// How objects are read and written; the client that sends them follows.
+#[allow(dead_code)]
+mod kubernetes;
 
 use crate::{Config, Result};
 pub use etcd::Limits;

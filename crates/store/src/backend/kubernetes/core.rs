@@ -1,0 +1,121 @@
+//! What we read of Kubernetes' own objects: the fields that matter and no others, so that nothing else is kept in memory.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use tortie_model::ObjectMeta;
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
+    pub name: String,
+    pub generate_name: String,
+    pub namespace: String,
+    pub uid: String,
+    pub resource_version: String,
+    pub creation_timestamp: Option<String>,
+    pub deletion_timestamp: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    pub metadata: Metadata,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    pub node_name: String,
+    pub host_network: bool,
+    pub service_account_name: String,
+    pub containers: Vec<Container>,
+    pub init_containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    pub ports: Vec<ContainerPort>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerPort {
+    pub name: String,
+    pub container_port: u16,
+    pub host_port: u16,
+    #[serde(rename = "hostIP")]
+    pub host_ip: String,
+    pub protocol: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PodStatus {
+    pub phase: String,
+    #[serde(rename = "podIP")]
+    pub pod_ip: String,
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    pub ip: String,
+}
+
+/// A Namespace or a ServiceAccount: of both, only the metadata matters.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Labelled {
+    pub metadata: Metadata,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreNode {
+    pub metadata: Metadata,
+    pub spec: CoreNodeSpec,
+    pub status: CoreNodeStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreNodeSpec {
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreNodeStatus {
+    pub addresses: Vec<CoreNodeAddress>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreNodeAddress {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub address: String,
+}
+
+impl Metadata {
+    /// The metadata of an object derived from this one, without labels and annotations.
+    pub fn derived(&self, name: String, namespace: &str, uid: String) -> ObjectMeta {
+        ObjectMeta {
+            name,
+            namespace: namespace.to_owned(),
+            uid,
+            creation_timestamp: self.creation_timestamp.clone(),
+            ..Default::default()
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! projectcalico.org/v3 resources as custom resources.
+//!
+//! In the group of version 3 an object is stored as people see it. In that of version 1 its metadata lies in an annotation,
+//! because the stored object's own belongs to the store: people's labels must not be those by which the cluster selects.
+
+use super::group::ApiGroup;
+use super::uid;
+use serde_json::{Map, Value as Json, json};
+use tortie_model::kinds::DEFAULT_TIER;
+use tortie_model::meta::OwnerReference;
+use tortie_model::value::ValueError;
+use tortie_model::{API_VERSION, Key, Kind, ObjectMeta, Resource, Value};
+
+const METADATA: &str = "projectcalico.org/metadata";
+/// Labels and annotations that are looked for on the stored object itself.
+const KEPT: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
+
+/// Kinds whose objects may be stored under another name than people gave.
+fn is_renamed(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::NetworkPolicy
+            | Kind::GlobalNetworkPolicy
+            | Kind::StagedNetworkPolicy
+            | Kind::StagedGlobalNetworkPolicy
+    )
+}
+
+/// What to store under `name`.
+pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
+    let kind = resource.kind();
+    let mut object = resource.to_value();
+    object["apiVersion"] = group.api_version().into();
+    object["kind"] = group.kind_name(kind).into();
+    let mut meta = resource.metadata().clone();
+    meta.managed_fields.clear();
+    meta.self_link.clear();
+    if group == ApiGroup::V1 {
+        object["metadata"] = hidden_metadata(kind, name, meta);
+        if kind == Kind::BlockAffinity {
+            let deleted = object.pointer("/spec/deleted").and_then(Json::as_bool).unwrap_or_default();
+            object["spec"]["deleted"] = deleted.to_string().into();
+        }
+    } else {
+        meta.name = name.to_owned();
+        object["metadata"] = json!(meta);
+    }
+    object
+}
+
+fn hidden_metadata(kind: Kind, name: &str, mut meta: ObjectMeta) -> Json {
+    let mut own = Map::new();
+    own.insert("name".into(), name.into());
+    for (field, value) in [("namespace", &meta.namespace), ("resourceVersion", &meta.resource_version)] {
+        if !value.is_empty() {
+            own.insert(field.into(), value.as_str().into());
+        }
+    }
+    if !meta.uid.is_empty() {
+        own.insert("uid".into(), uid::convert(&meta.uid).into());
+    }
+    let kept = |map: &std::collections::BTreeMap<String, String>| -> Map<String, Json> {
+        let kept = map.iter().filter(|(key, _)| KEPT.iter().any(|part| key.contains(part)));
+        kept.map(|(key, value)| (key.clone(), value.as_str().into())).collect()
+    };
+    let labels = kept(&meta.labels);
+    let mut annotations = kept(&meta.annotations);
+    meta.namespace.clear();
+    meta.resource_version.clear();
+    meta.uid.clear();
+    if !is_renamed(kind) {
+        meta.name.clear();
+    }
+    for owner in &mut meta.owner_references {
+        regroup(owner, ApiGroup::V3, ApiGroup::V1);
+    }
+    annotations.insert(METADATA.into(), json!(meta).to_string().into());
+    if !labels.is_empty() {
+        own.insert("labels".into(), labels.into());
+    }
+    own.insert("annotations".into(), annotations.into());
+    own.into()
+}
+
+fn regroup(owner: &mut OwnerReference, from: ApiGroup, to: ApiGroup) {
+    if owner.api_version == from.api_version() {
+        owner.api_version = to.api_version().to_owned();
+        owner.uid = uid::convert(&owner.uid);
+    }
+}
+
+/// The key and the resource of a stored object.
+pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value, ValueError>) {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+    let key = Key::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
+    let tier = text("/spec/tier");
+    let in_default_tier = tier.is_empty() || tier == DEFAULT_TIER;
+    let meta = serde_json::from_value::<ObjectMeta>(object["metadata"].take());
+    let mut meta = match meta {
+        Ok(meta) => meta,
+        Err(error) => return (key, Err(ValueError::Json(error.to_string()))),
+    };
+    meta.managed_fields.clear();
+    if group == ApiGroup::V1 {
+        meta.uid = uid::convert(&meta.uid);
+        if let Some(stored) = meta.annotations.remove(METADATA) {
+            match serde_json::from_str::<ObjectMeta>(&stored) {
+                Ok(stored) => meta = shown_metadata(kind, meta, stored, in_default_tier),
+                Err(error) => {
+                    return (key, Err(ValueError::Json(format!("annotation {METADATA}: {error}"))));
+                }
+            }
+        }
+        for owner in &mut meta.owner_references {
+            regroup(owner, ApiGroup::V1, ApiGroup::V3);
+        }
+    }
+    if is_renamed(kind) {
+        // The decoder of the model takes the name from here.
+        meta.annotations.insert(METADATA.into(), json!({ "name": meta.name }).to_string());
+    }
+    object["apiVersion"] = API_VERSION.into();
+    object["kind"] = kind.name().into();
+    object["metadata"] = json!(meta);
+    let value = Value::decode(&key, object.to_string().as_bytes());
+    (key, value)
+}
+
+/// The metadata people wrote, over that of the stored object.
+fn shown_metadata(kind: Kind, own: ObjectMeta, mut meta: ObjectMeta, in_default_tier: bool) -> ObjectMeta {
+    if meta.name.is_empty() {
+        let legacy = is_renamed(kind) && in_default_tier;
+        let short = own.name.strip_prefix("default.").filter(|short| legacy && !short.is_empty());
+        meta.name = short.unwrap_or(&own.name).to_owned();
+    }
+    meta.namespace = own.namespace;
+    meta.uid = own.uid;
+    meta.resource_version = own.resource_version;
+    if meta.creation_timestamp.is_none() {
+        meta.creation_timestamp = own.creation_timestamp;
+    }
+    meta.deletion_timestamp = meta.deletion_timestamp.or(own.deletion_timestamp);
+    for (key, value) in own.labels {
+        meta.labels.entry(key).or_insert(value);
+    }
+    for (key, value) in own.annotations {
+        meta.annotations.entry(key).or_insert(value);
+    }
+    meta
+}
+
+#[cfg(test)]
+#[path = "object/tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+//! Pods as workload endpoints.
+
+use super::core::{Container, Pod};
+use super::{names, quantity};
+use ipnet::IpNet;
+use serde_json::{Value as Json, json};
+use sha1::{Digest as _, Sha1};
+use std::net::IpAddr;
+use tortie_model::kinds::{IPNAT, WorkloadEndpoint, WorkloadEndpointPort, WorkloadEndpointSpec};
+use tortie_model::names::WorkloadEndpointParts;
+use tortie_model::scalar::Protocol;
+use tortie_model::{Key, Kind};
+
+pub const POD_IP: &str = "cni.projectcalico.org/podIP";
+pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
+const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
+const SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
+const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
+const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// The longest value a label may have, and one more.
+const LABEL_LIMIT: usize = 63;
+
+/// The endpoint of a pod; `None` for a pod that has none of ours (yet).
+pub fn endpoint(pod: &Pod, interface_prefix: &str) -> Option<(Key, Result<WorkloadEndpoint, String>)> {
+    let (meta, spec) = (&pod.metadata, &pod.spec);
+    if spec.host_network || spec.node_name.is_empty() {
+        return None;
+    }
+    let parts = WorkloadEndpointParts {
+        node: &spec.node_name,
+        orchestrator: "k8s",
+        pod: &meta.name,
+        endpoint: "eth0",
+        ..Default::default()
+    };
+    let name = parts.name().ok()?;
+    let key = Key::resource(Kind::WorkloadEndpoint, &meta.namespace, &name);
+    Some((key, convert(pod, name, interface_prefix)))
+}
+
+fn convert(pod: &Pod, name: String, interface_prefix: &str) -> Result<WorkloadEndpoint, String> {
+    let (meta, spec) = (&pod.metadata, &pod.spec);
+    let addresses = if is_finished(pod) { Vec::new() } else { addresses(pod)? };
+    let account = &spec.service_account_name;
+    let mut metadata = meta.derived(name, &meta.namespace, meta.uid.clone());
+    metadata.generate_name = meta.generate_name.clone();
+    metadata.labels = meta.labels.clone();
+    metadata.labels.insert("projectcalico.org/namespace".into(), meta.namespace.clone());
+    metadata.labels.insert("projectcalico.org/orchestrator".into(), "k8s".into());
+    if !account.is_empty() && account.len() < LABEL_LIMIT {
+        metadata.labels.insert("projectcalico.org/serviceaccount".into(), account.clone());
+    }
+    if let Some(status) = meta.annotations.get(NETWORK_STATUS) {
+        metadata.annotations.insert(NETWORK_STATUS.into(), status.clone());
+    }
+    let mut profiles = vec![format!("kns.{}", meta.namespace)];
+    if !account.is_empty() {
+        profiles.push(format!("ksa.{}.{account}", meta.namespace));
+    }
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "k8s".into(),
+        node: spec.node_name.clone(),
+        container_id: meta.annotations.get(CONTAINER_ID).cloned().unwrap_or_default(),
+        pod: meta.name.clone(),
+        endpoint: "eth0".into(),
+        service_account_name: account.clone(),
+        ip_nats: floating(pod, &addresses)?,
+        ip_networks: addresses.into_iter().map(|address| IpNet::from(address).to_string()).collect(),
+        profiles,
+        interface_name: interface_name(interface_prefix, &meta.namespace, &meta.name),
+        ports: spec.containers.iter().chain(&spec.init_containers).flat_map(ports).collect(),
+        allow_spoofed_source_prefixes: source_prefixes(pod)?,
+        qos_controls: quantity::controls(&meta.annotations),
+        ..Default::default()
+    };
+    Ok(WorkloadEndpoint::new(metadata, spec))
+}
+
+/// A pod that is done keeps its endpoint, without addresses: they may belong to another by now.
+fn is_finished(pod: &Pod) -> bool {
+    let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
+    let released = pod.metadata.deletion_timestamp.is_some() && (emptied(POD_IP) || emptied(AWS_POD_IPS));
+    released || matches!(pod.status.phase.as_str(), "Failed" | "Succeeded" | "Completed")
+}
+
+fn addresses(pod: &Pod) -> Result<Vec<IpAddr>, String> {
+    let annotation = |name: &'static str| {
+        pod.metadata.annotations.get(name).filter(|value| !value.is_empty()).map(|value| (name, value))
+    };
+    let (source, texts): (&str, Vec<&str>) = if !pod.status.pod_ips.is_empty() {
+        ("status.podIPs", pod.status.pod_ips.iter().map(|pod_ip| pod_ip.ip.as_str()).collect())
+    } else if !pod.status.pod_ip.is_empty() {
+        ("status.podIP", vec![pod.status.pod_ip.as_str()])
+    } else if let Some((name, list)) = annotation(POD_IPS).or(annotation(POD_IP)).or(annotation(AWS_POD_IPS))
+    {
+        (name, list.split(',').collect())
+    } else {
+        return Ok(Vec::new());
+    };
+    let parse = |text: &str| {
+        let text = text.trim();
+        let net = text.parse::<IpNet>().map(|net| net.addr());
+        net.or_else(|_| text.parse()).map_err(|_| format!("{source} = '{text}' is not an address"))
+    };
+    texts.into_iter().map(parse).collect()
+}
+
+fn list(pod: &Pod, name: &str) -> Result<Vec<String>, String> {
+    match pod.metadata.annotations.get(name) {
+        None => Ok(Vec::new()),
+        Some(text) => serde_json::from_str(text)
+            .map_err(|error| format!("annotation {name} = '{text}' is not a JSON list of texts: {error}")),
+    }
+}
+
+/// Each floating address with the pod's own of the same family.
+fn floating(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
+    if addresses.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut nats = Vec::new();
+    for external_ip in list(pod, FLOATING_IPS)? {
+        let external: IpAddr = external_ip
+            .parse()
+            .map_err(|_| format!("annotation {FLOATING_IPS}: '{external_ip}' is not an address"))?;
+        if let Some(own) = addresses.iter().find(|own| own.is_ipv4() == external.is_ipv4()) {
+            nats.push(IPNAT { internal_ip: own.to_string(), external_ip });
+        }
+    }
+    Ok(nats)
+}
+
+/// What is not a CIDR is dropped: an allowance too few is safe.
+fn source_prefixes(pod: &Pod) -> Result<Vec<String>, String> {
+    let masked = |text: String| Some(text.parse::<IpNet>().ok()?.trunc().to_string());
+    Ok(list(pod, SOURCE_PREFIXES)?.into_iter().filter_map(masked).collect())
+}
+
+fn ports(container: &Container) -> impl Iterator<Item = WorkloadEndpointPort> {
+    container.ports.iter().filter_map(|port| {
+        let protocol = match port.protocol.to_uppercase().as_str() {
+            "" | "TCP" => "TCP",
+            "UDP" => "UDP",
+            "SCTP" => "SCTP",
+            _ => return None,
+        };
+        let wanted = port.container_port != 0 && (!port.name.is_empty() || port.host_port != 0);
+        wanted.then(|| WorkloadEndpointPort {
+            name: port.name.clone(),
+            protocol: Protocol::Name(protocol.to_owned()),
+            port: port.container_port,
+            host_port: port.host_port,
+            host_ip: port.host_ip.clone(),
+        })
+    })
+}
+
+pub fn interface_name(prefix: &str, namespace: &str, pod: &str) -> String {
+    let hash = names::hex(&Sha1::digest(format!("{namespace}.{pod}")));
+    format!("{prefix}{}", hash.get(..11).unwrap_or_default())
+}
+
+/// The patch that makes a pod's endpoint known; only for the pod that was meant, not for a successor of its name.
+pub fn patch(uid: &str, networks: &[String], container_id: &str) -> Json {
+    let first = networks.first().map(String::as_str).unwrap_or_default();
+    let annotations = json!({POD_IP: first, POD_IPS: networks.join(","), CONTAINER_ID: container_id});
+    patch_of(uid, annotations)
+}
+
+/// The patch that takes a pod's addresses from its endpoint.
+pub fn removal(uid: &str) -> Json {
+    patch_of(uid, json!({POD_IP: "", POD_IPS: ""}))
+}
+
+fn patch_of(uid: &str, annotations: Json) -> Json {
+    let mut metadata = json!({"annotations": annotations});
+    if !uid.is_empty() {
+        metadata["uid"] = uid.into();
+    }
+    json!({"metadata": metadata})
+}
+
+#[cfg(test)]
+#[path = "pod/tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! Limits on a pod's traffic: annotations with quantities as Kubernetes writes them.
+
+use std::collections::BTreeMap;
+use tortie_model::kinds::QoSControls;
+
+const PREFIX: &str = "qos.projectcalico.org/";
+const KILO: i64 = 1_000;
+const PETA: i64 = 1_000_000_000_000_000;
+const DEFAULT_BURST: i64 = 4 << 30;
+const DEFAULT_PACKET_BURST: i64 = 5;
+
+/// The limits that the annotations ask for, if any. A value that makes no sense is logged and left out: it must not cost the
+/// pod its network.
+pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
+    let read = |direction: &str| Direction::read(annotations, direction);
+    let (ingress, egress) = (read("ingress"), read("egress"));
+    let dscp = annotations.get(&format!("{PREFIX}dscp")).and_then(|text| match text.parse() {
+        Ok(dscp) => Some(dscp),
+        Err(_) => {
+            tracing::warn!(
+                value = text,
+                "annotation {PREFIX}dscp is not a DSCP; the pod's packets are not marked"
+            );
+            None
+        }
+    });
+    let controls = QoSControls {
+        ingress_bandwidth: ingress.bandwidth,
+        ingress_burst: ingress.burst,
+        ingress_peakrate: ingress.peakrate,
+        ingress_minburst: ingress.minburst,
+        egress_bandwidth: egress.bandwidth,
+        egress_burst: egress.burst,
+        egress_peakrate: egress.peakrate,
+        egress_minburst: egress.minburst,
+        ingress_packet_rate: ingress.packet_rate,
+        ingress_packet_burst: ingress.packet_burst,
+        egress_packet_rate: egress.packet_rate,
+        egress_packet_burst: egress.packet_burst,
+        ingress_max_connections: ingress.max_connections,
+        egress_max_connections: egress.max_connections,
+        dscp,
+    };
+    (controls != QoSControls::default()).then_some(controls)
+}
+
+#[derive(Default)]
+struct Direction {
+    bandwidth: i64,
+    burst: i64,
+    peakrate: i64,
+    minburst: i64,
+    packet_rate: i64,
+    packet_burst: i64,
+    max_connections: i64,
+}
+
+impl Direction {
+    fn read(annotations: &BTreeMap<String, String>, direction: &str) -> Direction {
+        let value = |name: &str, least: i64, most: i64| {
+            let annotation = format!("{PREFIX}{direction}{name}");
+            annotations.get(&annotation).and_then(|text| limit(&annotation, text, least, most))
+        };
+        let legacy = format!("kubernetes.io/{direction}-bandwidth");
+        let legacy = || annotations.get(&legacy).and_then(|text| limit(&legacy, text, KILO, PETA));
+        let mut limits = Direction {
+            packet_rate: value("PacketRate", 1, 10 * KILO).unwrap_or_default(),
+            max_connections: value("MaxConnections", 1, i64::from(u32::MAX)).unwrap_or_default(),
+            ..Default::default()
+        };
+        if limits.packet_rate > 0 {
+            limits.packet_burst = value("PacketBurst", 1, 10 * KILO).unwrap_or(DEFAULT_PACKET_BURST);
+        }
+        let Some(bandwidth) = value("Bandwidth", KILO, PETA).or_else(legacy) else { return limits };
+        limits.bandwidth = bandwidth;
+        limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST);
+        if let Some(peakrate) = value("Peakrate", 1_010, PETA / 100 * 101).filter(|peak| *peak > bandwidth) {
+            limits.peakrate = peakrate;
+            limits.minburst = value("Minburst", KILO, 100_000 * KILO).unwrap_or_default();
+        }
+        limits
+    }
+}
+
+/// A quantity within bounds.
+fn limit(annotation: &str, text: &str, least: i64, most: i64) -> Option<i64> {
+    let Some(value) = parse(text) else {
+        tracing::warn!(annotation, value = text, "not a quantity; this limit is not applied");
+        return None;
+    };
+    let within = value.clamp(least, most);
+    if within != value {
+        tracing::warn!(
+            annotation,
+            value = text,
+            applied = within,
+            "out of bounds; the nearest limit is applied"
+        );
+    }
+    Some(within)
+}
+
+/// `10M`, `1.5Gi`, `250k`, `1000`. Parts of one are rounded up.
+fn parse(text: &str) -> Option<i64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text.get(digits.len()..)? {
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1_024_f64,
+        "Mi" => 1_048_576_f64,
+        "Gi" => 1_073_741_824_f64,
+        "Ti" => 1_099_511_627_776_f64,
+        "Pi" => 1_125_899_906_842_624_f64,
+        "m" => 1e-3,
+        _ => return None,
+    };
+    let number: f64 = digits.parse().ok().filter(|number: &f64| number.is_finite())?;
+    // A float turned into an integer stops at the integer's bounds.
+    Some((number * factor).ceil() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities() {
+        for (text, value) in [
+            ("1000", Some(1_000)),
+            ("10M", Some(10_000_000)),
+            ("1.5Gi", Some(1_610_612_736)),
+            ("250k", Some(250_000)),
+            ("1500m", Some(2)),
+            ("-1", Some(-1)),
+            ("9999999999E", Some(i64::MAX)),
+            ("", None),
+            ("fast", None),
+            ("10Q", None),
+        ] {
+            assert_eq!(parse(text), value, "{text}");
+        }
+    }
+
+    fn of(pairs: &[(&str, &str)]) -> Option<QoSControls> {
+        controls(&pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn limits_have_bounds_defaults_and_conditions() {
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("qos.projectcalico.org/ingressBurst", "10k")]), None, "a burst needs a bandwidth");
+        let limited = of(&[
+            ("kubernetes.io/ingress-bandwidth", "5M"),
+            ("qos.projectcalico.org/ingressBandwidth", "1M"),
+            ("qos.projectcalico.org/ingressPeakrate", "2M"),
+            ("qos.projectcalico.org/ingressMinburst", "1"),
+            ("kubernetes.io/egress-bandwidth", "10"),
+            ("qos.projectcalico.org/egressPeakrate", "900"),
+            ("qos.projectcalico.org/egressPacketRate", "1M"),
+            ("qos.projectcalico.org/egressMaxConnections", "none"),
+            ("qos.projectcalico.org/dscp", "EF"),
+        ]);
+        let expected = QoSControls {
+            ingress_bandwidth: 1_000_000,
+            ingress_burst: DEFAULT_BURST,
+            ingress_peakrate: 2_000_000,
+            ingress_minburst: 1_000,
+            egress_bandwidth: 1_000,
+            egress_burst: DEFAULT_BURST,
+            // The least peak rate is above the bandwidth.
+            egress_peakrate: 1_010,
+            egress_packet_rate: 10_000,
+            egress_packet_burst: DEFAULT_PACKET_BURST,
+            dscp: "EF".parse().ok(),
+            ..Default::default()
+        };
+        assert_eq!(limited, Some(expected));
+    }
+}

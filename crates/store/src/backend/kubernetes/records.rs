@@ -1,0 +1,167 @@
+//! IPAM's records (blocks, affinities, handles, settings) as custom resources.
+
+use super::group::ApiGroup;
+use super::names;
+use ipnet::IpNet;
+use serde_json::{Map, Value as Json, json};
+use tortie_model::ipam::{AllocationAttribute, BlockAffinity};
+use tortie_model::key::AffinityType;
+use tortie_model::{Key, Kind, Value};
+
+/// The kind and the name of the object that holds a record.
+pub fn place(key: &Key) -> Option<(Kind, String)> {
+    Some(match key {
+        Key::Block { cidr } => (Kind::IPAMBlock, names::block(cidr)),
+        Key::BlockAffinity { owner, cidr, .. } => (Kind::BlockAffinity, names::affinity(owner, cidr)),
+        Key::Handle { id } => (Kind::IPAMHandle, names::handle(id)),
+        Key::IpamConfig => (Kind::IPAMConfiguration, "default".to_owned()),
+        _ => return None,
+    })
+}
+
+/// What to store; `None` for a value that does not belong to the key.
+pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
+    let (kind, name) = place(key)?;
+    let mut labels = Map::new();
+    let spec = match (key, value) {
+        (Key::Block { .. }, Value::Block(block)) => {
+            let mut spec = object(json!(block));
+            rename(&mut spec, "affinity_claim_time", "affinityClaimTime");
+            let attributes: Vec<AllocationAttribute> = block.attributes.clone();
+            spec.insert("attributes".into(), json!(attributes));
+            spec.entry("strictAffinity").or_insert(false.into());
+            spec.retain(|_, value| !value.is_null());
+            spec
+        }
+        (Key::BlockAffinity { affinity, owner, cidr }, Value::BlockAffinity(claim)) => {
+            for (label, value) in names::affinity_labels(*affinity, owner, cidr) {
+                labels.insert(label.into(), value.into());
+            }
+            let mut spec = object(json!(claim));
+            spec.insert("node".into(), owner.as_str().into());
+            spec.insert("type".into(), affinity.as_str().into());
+            spec.insert("cidr".into(), cidr.to_string().into());
+            let deleted: Json = match group {
+                ApiGroup::V1 => claim.deleted.to_string().into(),
+                ApiGroup::V3 => claim.deleted.into(),
+            };
+            spec.insert("deleted".into(), deleted);
+            spec
+        }
+        (Key::Handle { id }, Value::Handle(handle)) => {
+            let mut spec = object(json!(handle));
+            spec.insert("handleID".into(), id.as_str().into());
+            spec
+        }
+        (Key::IpamConfig, Value::IpamConfig(config)) => {
+            let mut spec = object(json!(config));
+            rename(&mut spec, "strict_affinity", "strictAffinity");
+            rename(&mut spec, "auto_allocate_blocks", "autoAllocateBlocks");
+            spec.entry("strictAffinity").or_insert(false.into());
+            spec.entry("autoAllocateBlocks").or_insert(false.into());
+            spec
+        }
+        _ => return None,
+    };
+    let mut metadata = json!({ "name": name });
+    if !labels.is_empty() {
+        metadata["labels"] = labels.into();
+    }
+    Some(json!({
+        "apiVersion": group.api_version(), "kind": group.kind_name(kind), "metadata": metadata, "spec": spec,
+    }))
+}
+
+/// What a stored object holds.
+#[derive(Debug, PartialEq)]
+// Nearly every record is present: boxing it would cost an allocation each to make the rare ones smaller.
+#[allow(clippy::large_enum_variant)]
+pub enum Record {
+    Present(Key, Result<Value, String>),
+    /// Marked as deleted: whoever sees it finishes the deletion.
+    Deleted(Key),
+    /// Not even its key can be told.
+    Nameless(String),
+}
+
+pub fn read(kind: Kind, stored: &Json) -> Record {
+    let mut spec = match stored.get("spec") {
+        Some(Json::Object(spec)) => spec.clone(),
+        _ => Map::new(),
+    };
+    let text = |field: &str| spec.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
+    let net = |text: &str| text.parse::<IpNet>().map_err(|_| format!("spec.cidr = '{text}' is not a CIDR"));
+    let key = match kind {
+        Kind::IPAMBlock => net(&text("cidr")).map(|cidr| Key::Block { cidr }),
+        Kind::BlockAffinity => net(&text("cidr")).and_then(|cidr| {
+            // Old writers left the type empty.
+            let affinity = match text("type").as_str() {
+                "" => AffinityType::Host,
+                other => {
+                    other.parse().map_err(|()| format!("spec.type = '{other}' is not host or virtual"))?
+                }
+            };
+            Ok(Key::BlockAffinity { affinity, owner: text("node"), cidr })
+        }),
+        Kind::IPAMHandle => Ok(Key::Handle { id: text("handleID") }),
+        Kind::IPAMConfiguration => Ok(Key::IpamConfig),
+        other => Err(format!("{other} is not a record of IPAM")),
+    };
+    let key = match key {
+        Ok(key) => key,
+        Err(reason) => return Record::Nameless(reason),
+    };
+    if matches!(spec.get("deleted"), Some(Json::Bool(true))) || text("deleted") == "true" {
+        return Record::Deleted(key);
+    }
+    match kind {
+        Kind::IPAMBlock => {
+            rename(&mut spec, "affinityClaimTime", "affinity_claim_time");
+            spec.shift_remove("strictAffinity");
+        }
+        Kind::BlockAffinity => {
+            for field in ["node", "type", "cidr"] {
+                spec.shift_remove(field);
+            }
+            spec.insert("deleted".into(), false.into());
+        }
+        Kind::IPAMHandle => {
+            spec.shift_remove("handleID");
+        }
+        _ => {
+            rename(&mut spec, "strictAffinity", "strict_affinity");
+            rename(&mut spec, "autoAllocateBlocks", "auto_allocate_blocks");
+        }
+    }
+    let value = Value::decode(&key, Json::Object(spec).to_string().as_bytes());
+    Record::Present(key, value.map_err(|error| error.to_string()))
+}
+
+/// The same record, marked as deleted.
+pub fn deleted(value: &Value) -> Value {
+    let mut value = value.clone();
+    match &mut value {
+        Value::Block(block) => block.deleted = true,
+        Value::BlockAffinity(BlockAffinity { deleted, .. }) => *deleted = true,
+        Value::Handle(handle) => handle.deleted = true,
+        _ => {}
+    }
+    value
+}
+
+fn object(value: Json) -> Map<String, Json> {
+    match value {
+        Json::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn rename(map: &mut Map<String, Json>, from: &str, to: &str) {
+    if let Some(value) = map.shift_remove(from) {
+        map.insert(to.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+#[path = "records/tests.rs"]
+mod tests;
