@@ -91,7 +91,10 @@ impl Scene {
 
     fn receive(&mut self, bytes: Bytes) {
         if let Some(conn) = self.wild {
-            self.core.received(self.now, conn, bytes);
+            let mut more = self.core.received(self.now, conn, bytes);
+            while more {
+                more = self.core.resume(self.now, conn);
+            }
         }
     }
 

@@ -8,6 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 pub use tortie_plan::bgp::NextHopMode;
 
+/// Twice the routes of the whole Internet.
+pub const DEFAULT_MAX_PREFIXES: u32 = 2_000_000;
+/// More than any route server sends.
+pub const DEFAULT_MAX_PATHS_PER_PREFIX: u16 = 64;
+
 /// A whole speaker. [`crate::Speaker::reconfigure`] takes a new one and touches only the sessions that differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -101,8 +106,14 @@ pub struct PeerConfig {
     pub families: Vec<Family>,
     /// Tell and take several paths for one prefix (RFC 7911), as far as the peer does.
     pub add_path: bool,
-    /// More prefixes than this in one family end the session.
+    /// More routes than this in one family end the session (Cease, Maximum Number of Prefixes Reached).
     pub max_prefixes: Option<u32>,
+    /// More paths than this to one prefix (RFC 7911) do the same.
+    pub max_paths_per_prefix: u16,
+    /// How long the peer is left alone after it exceeded one of them: neither called nor answered.
+    pub limit_hold: Duration,
+    /// The session is not to come up, and why.
+    pub shutdown: Option<String>,
 }
 
 impl PeerConfig {
@@ -129,7 +140,10 @@ impl PeerConfig {
             export: Arc::new(Filter::accept()),
             families: vec![Family::of(address)],
             add_path: false,
-            max_prefixes: None,
+            max_prefixes: Some(DEFAULT_MAX_PREFIXES),
+            max_paths_per_prefix: DEFAULT_MAX_PATHS_PER_PREFIX,
+            limit_hold: Duration::from_secs(300),
+            shutdown: None,
         }
     }
 
@@ -165,6 +179,9 @@ impl PeerConfig {
         }
         if self.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
             return refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
+        }
+        if self.max_paths_per_prefix == 0 {
+            return refuse(field("max_paths_per_prefix"), "0".into(), "must be at least 1");
         }
         if self.families.is_empty() {
             return refuse(field("families"), "none".into(), "must name at least one");

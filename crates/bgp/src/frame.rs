@@ -12,7 +12,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// Adds what was read. Call [`Framer::next`] until it has nothing more before adding again.
+    /// Adds what was read. Bytes that [`Framer::next`] has not taken before are copied.
     pub fn push(&mut self, chunk: Bytes) {
         match self.chunk.is_empty() {
             true => self.chunk = chunk,
@@ -21,6 +21,11 @@ impl Framer {
                 self.chunk = chunk;
             }
         }
+    }
+
+    /// Bytes that have not been taken.
+    pub fn len(&self) -> usize {
+        self.partial.len() + self.chunk.len()
     }
 
     /// The next whole message with its header.

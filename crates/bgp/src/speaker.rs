@@ -10,9 +10,14 @@ use ipnet::IpNet;
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+/// How many commands may wait. Whoever gives more is slowed down until the speaker has taken some.
+const COMMANDS: usize = 1024;
+/// How many destinations one look at the routes takes.
+const ROUTES_AT_ONCE: u32 = 4096;
 /// How many batches of route changes may wait for whoever takes them.
 const BATCHES: usize = 16;
 
@@ -30,7 +35,9 @@ pub enum SpeakerError {
 /// to peers like [`Shutdown::Graceful`].
 #[derive(Clone, Debug)]
 pub struct Speaker {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Arc<Status>>,
+    started: tokio::time::Instant,
 }
 
 /// The changes of best routes, in batches. A later change of a prefix replaces an earlier one; who is slow gets only
@@ -68,11 +75,13 @@ impl Speaker {
         restarting: bool,
     ) -> Result<(Speaker, Routes), SpeakerError> {
         let core = Core::new(config.clone(), restarting, Duration::ZERO)?;
-        let (commands, from) = mpsc::unbounded_channel();
+        let (commands, from) = mpsc::channel(COMMANDS);
         let (changes, batches) = mpsc::channel(BATCHES);
-        let task = Task::new(core, config, sockets, from, changes).await?;
+        let (publish, status) = watch::channel(Arc::new(core.status(Duration::ZERO)));
+        let task = Task::new(core, config, sockets, from, changes, publish).await?;
+        let started = task.started();
         tokio::spawn(task.run());
-        Ok((Speaker { commands }, Routes { batches }))
+        Ok((Speaker { commands, status, started }, Routes { batches }))
     }
 
     /// Takes a new configuration. Sessions that are the same in both go on untouched. On an error nothing changes.
@@ -80,27 +89,38 @@ impl Speaker {
         self.ask(|answer| Command::Reconfigure(Box::new(config), answer)).await?
     }
 
-    /// Announces a route of our own, or changes what is said of it.
-    pub fn originate(&self, prefix: IpNet, attrs: Attrs) -> Result<(), SpeakerError> {
-        self.tell(Command::Originate(prefix, Box::new(attrs)))
+    /// Advertises a route that originates here, or changes its attributes.
+    pub async fn originate(&self, prefix: IpNet, attrs: Attrs) -> Result<(), SpeakerError> {
+        self.send(Command::Originate(prefix, Box::new(attrs))).await
     }
 
-    pub fn withdraw(&self, prefix: IpNet) -> Result<(), SpeakerError> {
-        self.tell(Command::Withdraw(prefix))
+    pub async fn withdraw(&self, prefix: IpNet) -> Result<(), SpeakerError> {
+        self.send(Command::Withdraw(prefix)).await
     }
 
-    /// Says that every route of our own has been announced once. Until then peers are not told that they know all.
-    pub fn local_complete(&self) -> Result<(), SpeakerError> {
-        self.tell(Command::LocalComplete)
+    /// Says that every route that originates here has been given once. Until then End-of-RIB is not sent.
+    pub async fn local_complete(&self) -> Result<(), SpeakerError> {
+        self.send(Command::LocalComplete).await
     }
 
-    pub async fn status(&self) -> Result<Status, SpeakerError> {
-        self.ask(Command::Status).await
+    /// The latest snapshot, a fraction of a second old at most. The speaker is not asked, so a busy one answers too.
+    pub fn status(&self) -> Result<Status, SpeakerError> {
+        self.status.has_changed().map_err(|_| SpeakerError::Ended)?;
+        let status = self.status.borrow().clone();
+        Ok(Status { now: self.started.elapsed(), ..(*status).clone() })
     }
 
-    /// All paths to all prefixes of a family.
+    /// All paths to all prefixes of a family. They are collected in parts, so that the speaker goes on with other things
+    /// in between.
     pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, SpeakerError> {
-        self.ask(|answer| Command::Routes(family, answer)).await
+        let (mut routes, mut from) = (Vec::new(), Some(0u32));
+        while let Some(start) = from {
+            let range = start..start.saturating_add(ROUTES_AT_ONCE);
+            let part = self.ask(|answer| Command::Routes(family, range, answer)).await?;
+            routes.extend(part.routes);
+            from = part.next;
+        }
+        Ok(routes)
     }
 
     /// The best route to a prefix.
@@ -109,13 +129,13 @@ impl Speaker {
     }
 
     /// Says which next hops cannot be reached. No path with one of them is used until another call leaves it out.
-    pub fn set_unreachable(&self, next_hops: HashSet<IpAddr>) -> Result<(), SpeakerError> {
-        self.tell(Command::Unreachable(next_hops))
+    pub async fn set_unreachable(&self, next_hops: HashSet<IpAddr>) -> Result<(), SpeakerError> {
+        self.send(Command::Unreachable(next_hops)).await
     }
 
     /// Asks a peer for its routes again. A name nobody has is no error.
-    pub fn refresh(&self, peer: &str) -> Result<(), SpeakerError> {
-        self.tell(Command::Refresh(peer.to_owned()))
+    pub async fn refresh(&self, peer: &str) -> Result<(), SpeakerError> {
+        self.send(Command::Refresh(peer.to_owned())).await
     }
 
     /// Ends all sessions and returns when the connections have been told.
@@ -123,13 +143,13 @@ impl Speaker {
         self.ask(|answer| Command::Shutdown(how, answer)).await
     }
 
-    fn tell(&self, command: Command) -> Result<(), SpeakerError> {
-        self.commands.send(command).map_err(|_| SpeakerError::Ended)
+    async fn send(&self, command: Command) -> Result<(), SpeakerError> {
+        self.commands.send(command).await.map_err(|_| SpeakerError::Ended)
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, SpeakerError> {
         let (answer, answered) = oneshot::channel();
-        self.tell(command(answer))?;
+        self.send(command(answer)).await?;
         answered.await.map_err(|_| SpeakerError::Ended)
     }
 }

@@ -1,7 +1,7 @@
 //! The one task that owns the core: it alone decides, everything else sends it messages.
 
 use crate::config::Config;
-use crate::core::{BestRoute, ConnectionId, Core, RouteStatus, Shutdown, SocketRequest, Status};
+use crate::core::{BestRoute, ConnectionId, Core, RoutesPart, Shutdown, SocketRequest, Status};
 use crate::family::Family;
 use crate::fib_lag::FibLag;
 use crate::net::connection::{Connection, Input};
@@ -9,20 +9,27 @@ use crate::net::sockets::{Sockets, set_listener_passwords, set_ttl_security};
 use crate::rib::attrs::Attrs;
 use crate::speaker::{Batch, SpeakerError};
 use ipnet::IpNet;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// How much of what connections read may wait; a peer that sends faster than we work is slowed down by TCP.
+/// How many events of all connections may wait. Whoever has more waits for its turn: senders are served in the order in
+/// which they came, and a connection has two reads on the way at most.
 const INPUT_QUEUE: usize = 64;
-/// How many messages are taken in before anything is sent out.
+/// How much is taken in before anything is sent out: keepalives must not wait.
 const MAX_INPUTS_PER_TURN: usize = 64;
+const TIME_PER_TURN: Duration = Duration::from_millis(10);
+/// How old a snapshot of the status may be.
+const STATUS_INTERVAL: Duration = Duration::from_millis(20);
+/// How many connections may be writing their last message; a flood of more cuts the oldest short.
+const MAX_CLOSING: usize = 256;
 /// How many route changes go out at once.
 const BATCH: usize = 4096;
 /// How long after a failure to accept the next connection is looked for: the process may be out of descriptors.
@@ -33,8 +40,7 @@ pub enum Command {
     Originate(IpNet, Box<Attrs>),
     Withdraw(IpNet),
     LocalComplete,
-    Status(oneshot::Sender<Status>),
-    Routes(Family, oneshot::Sender<Vec<RouteStatus>>),
+    Routes(Family, Range<u32>, oneshot::Sender<RoutesPart>),
     Route(IpNet, oneshot::Sender<Option<BestRoute>>),
     Refresh(String),
     Unreachable(HashSet<IpAddr>),
@@ -45,7 +51,7 @@ pub struct Task {
     core: Core,
     config: Config,
     sockets: Sockets,
-    commands: mpsc::UnboundedReceiver<Command>,
+    commands: mpsc::Receiver<Command>,
     changes: mpsc::Sender<Batch>,
     fib_lag: FibLag,
     inputs: mpsc::Receiver<Input>,
@@ -54,7 +60,13 @@ pub struct Task {
     connections: HashMap<ConnectionId, Connection>,
     connecting: HashMap<ConnectionId, AbortHandle>,
     /// Connections that are writing their last message.
-    closing: Vec<JoinHandle<()>>,
+    closing: VecDeque<JoinHandle<()>>,
+    /// Connections with bytes that the core has not finished with, served in turn.
+    unfinished: VecDeque<ConnectionId>,
+    status: watch::Sender<Arc<Status>>,
+    published: Instant,
+    /// Something may have changed since the snapshot.
+    outdated: bool,
     listeners: HashMap<SocketAddr, Listener>,
 }
 
@@ -74,8 +86,9 @@ impl Task {
         core: Core,
         config: Config,
         sockets: Sockets,
-        commands: mpsc::UnboundedReceiver<Command>,
+        commands: mpsc::Receiver<Command>,
         changes: mpsc::Sender<Batch>,
+        status: watch::Sender<Arc<Status>>,
     ) -> Result<Task, SpeakerError> {
         let (input, inputs) = mpsc::channel(INPUT_QUEUE);
         let mut task = Task {
@@ -89,7 +102,11 @@ impl Task {
             started: Instant::now(),
             connections: HashMap::new(),
             connecting: HashMap::new(),
-            closing: Vec::new(),
+            closing: VecDeque::new(),
+            unfinished: VecDeque::new(),
+            status,
+            published: Instant::now(),
+            outdated: false,
             listeners: HashMap::new(),
             config,
         };
@@ -97,27 +114,39 @@ impl Task {
         Ok(task)
     }
 
+    /// Times are counted from here.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     pub async fn run(mut self) {
         loop {
-            self.carry_out();
+            let unsent = self.carry_out();
             self.fib_lag.recorded(self.core.changes_recorded(), std::time::Instant::now());
+            if self.outdated && self.published.elapsed() >= STATUS_INTERVAL {
+                self.publish();
+            }
             let timer = self.core.next_timer().map(|at| self.started + at);
+            let snapshot = self.outdated.then(|| self.published + STATUS_INTERVAL);
+            let busy = unsent || !self.unfinished.is_empty();
             tokio::select! {
                 biased;
+                () = sleep_until(timer) => {
+                    let now = self.now();
+                    self.core.tick(now);
+                    self.outdated = true;
+                }
                 command = self.commands.recv() => match command {
                     // Nobody can speak to us any more.
                     None => return,
                     Some(command) => {
+                        self.outdated = true;
                         if self.command(command).await.is_break() {
                             return;
                         }
                         self.drain_commands().await;
                     }
                 },
-                () = sleep_until(timer) => {
-                    let now = self.now();
-                    self.core.tick(now);
-                }
                 permit = self.changes.clone().reserve_owned(), if self.core.has_changes() => {
                     let since = self.fib_lag.oldest(self.core.changes_taken());
                     let changes = self.core.changes(BATCH);
@@ -128,18 +157,65 @@ impl Task {
                     }
                 }
                 input = self.inputs.recv() => {
-                    let mut input = input;
-                    for _ in 0..MAX_INPUTS_PER_TURN {
-                        let Some(one) = input else { break };
-                        self.input(one);
-                        input = self.inputs.try_recv().ok();
-                    }
-                    if let Some(one) = input {
-                        self.input(one);
-                    }
+                    self.outdated = true;
+                    self.take_in(input);
                 }
+                () = sleep_until(snapshot) => {}
+                // Work is left over from the last turn.
+                () = tokio::task::yield_now(), if busy => self.outdated = true,
+            }
+            self.finish();
+        }
+    }
+
+    fn take_in(&mut self, mut input: Option<Input>) {
+        let begun = Instant::now();
+        for _ in 0..MAX_INPUTS_PER_TURN {
+            let Some(one) = input else { return };
+            self.input(one);
+            if begun.elapsed() >= TIME_PER_TURN {
+                return;
+            }
+            input = self.inputs.try_recv().ok();
+        }
+        if let Some(one) = input {
+            self.input(one);
+        }
+    }
+
+    /// Goes on with connections whose bytes were too much for one turn.
+    fn finish(&mut self) {
+        let begun = Instant::now();
+        for _ in 0..self.unfinished.len() {
+            let Some(conn) = self.unfinished.pop_front() else { return };
+            let now = self.now();
+            let more = self.core.resume(now, conn);
+            self.received(now, conn, more);
+            if begun.elapsed() >= TIME_PER_TURN {
+                return;
             }
         }
+    }
+
+    /// The core has taken some of a connection's bytes; `more`: it has not finished.
+    fn received(&mut self, now: Duration, conn: ConnectionId, mut more: bool) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        while !more {
+            connection.read_done();
+            let Some(bytes) = connection.waiting.pop_front() else { break };
+            more = self.core.received(now, conn, bytes);
+        }
+        connection.unfinished = more;
+        if more {
+            self.unfinished.push_back(conn);
+        }
+    }
+
+    fn publish(&mut self) {
+        let status = self.core.status(self.now());
+        self.status.send_replace(Arc::new(status));
+        self.published = Instant::now();
+        self.outdated = false;
     }
 
     async fn drain_commands(&mut self) {
@@ -168,13 +244,15 @@ impl Task {
         match command {
             Command::Reconfigure(config, answer) => {
                 let outcome = self.reconfigure(*config).await;
+                self.publish();
                 let _ = answer.send(outcome);
             }
             Command::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
             Command::Withdraw(prefix) => self.core.withdraw(prefix),
             Command::LocalComplete => self.core.local_complete(now),
-            Command::Status(answer) => drop(answer.send(self.core.status(now))),
-            Command::Routes(family, answer) => drop(answer.send(self.core.routes(family))),
+            Command::Routes(family, range, answer) => {
+                drop(answer.send(self.core.some_routes(family, range)));
+            }
             Command::Route(prefix, answer) => drop(answer.send(self.core.route(prefix))),
             Command::Unreachable(next_hops) => self.core.set_unreachable(&next_hops),
             Command::Refresh(peer) => self.core.request_refresh(now, &peer),
@@ -235,7 +313,15 @@ impl Task {
                 }
             }
             Input::Accepted(stream, local, remote) => self.accepted(now, stream, local, remote),
-            Input::Received(conn, bytes) => self.core.received(now, conn, bytes),
+            Input::Received(conn, bytes) => {
+                let Some(connection) = self.connections.get_mut(&conn) else { return };
+                if connection.unfinished {
+                    connection.waiting.push_back(bytes);
+                } else {
+                    let more = self.core.received(now, conn, bytes);
+                    self.received(now, conn, more);
+                }
+            }
             Input::Written(conn) => {
                 if let Some(connection) = self.connections.get_mut(&conn) {
                     connection.busy = false;
@@ -252,7 +338,7 @@ impl Task {
 
     fn accepted(&mut self, now: Duration, stream: TcpStream, local: SocketAddr, remote: SocketAddr) {
         let Some(conn) = self.core.accepted(now, local, remote) else {
-            debug!(%remote, "connection not wanted");
+            debug!(%remote, "connection refused: not from a peer, or the peer has a session or must not have one");
             return;
         };
         let hops = self.core.ttl_security(conn);
@@ -265,7 +351,8 @@ impl Task {
     }
 
     /// Carries out what the core ordered and gives every connection that can take it something to send.
-    fn carry_out(&mut self) {
+    /// Returns whether there is more to send than one turn's work.
+    fn carry_out(&mut self) -> bool {
         while let Some(request) = self.core.next_request() {
             match request {
                 SocketRequest::Connect { conn, dial } => {
@@ -285,8 +372,8 @@ impl Task {
                         dial.abort();
                     }
                     if let Some(connection) = self.connections.remove(&conn) {
-                        self.closing.retain(|writer| !writer.is_finished());
-                        self.closing.push(connection.close(last));
+                        self.closing.push_back(connection.close(last));
+                        self.drop_closed();
                     }
                 }
             }
@@ -299,6 +386,19 @@ impl Task {
             }
         }
         self.core.collect_garbage();
+        self.core.take_output_pending()
+    }
+
+    fn drop_closed(&mut self) {
+        while self
+            .closing
+            .front()
+            .is_some_and(|writer| writer.is_finished() || self.closing.len() > MAX_CLOSING)
+        {
+            if let Some(writer) = self.closing.pop_front() {
+                writer.abort();
+            }
+        }
     }
 }
 
@@ -315,7 +415,7 @@ async fn accept(listener: Arc<TcpListener>, input: mpsc::Sender<Input>) {
                 }
             }
             Err(error) => {
-                warn!(%error, "cannot accept a connection");
+                warn!(%error, "cannot accept a BGP connection; the next attempt follows in 100 ms");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

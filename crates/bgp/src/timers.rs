@@ -34,6 +34,8 @@ pub enum Timer {
     Keepalive(Direction),
     /// A peer that takes nothing of what we have to send is given up (RFC 9687).
     SendHold(Direction),
+    /// It is still not decided which of two connections stays.
+    Collision,
     /// A restarting peer has not come back.
     Restart,
     /// A peer that came back, or began a refresh, has not finished telling.

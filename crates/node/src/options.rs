@@ -24,6 +24,24 @@ pub struct NodeArgs {
     /// Passwords of BGP sessions: a directory per secret, a file per key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
+    /// Routes of one family that a BGP peer may announce; with more its session is ended and rests for five minutes
+    #[arg(
+        long,
+        value_name = "ROUTES",
+        env = "TORTIE_BGP_MAX_PREFIXES",
+        default_value_t = tortie_bgp::config::DEFAULT_MAX_PREFIXES,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
+    pub bgp_max_prefixes: u32,
+    /// Paths to one prefix (add-path) that a BGP peer may announce; with more its session is ended in the same way
+    #[arg(
+        long,
+        value_name = "PATHS",
+        env = "TORTIE_BGP_MAX_PATHS",
+        default_value_t = tortie_bgp::config::DEFAULT_MAX_PATHS_PER_PREFIX,
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
+    pub bgp_max_paths: u16,
     /// The configuration of BIRD, written where CALICO_NETWORKING_BACKEND is bird
     #[arg(
         long,

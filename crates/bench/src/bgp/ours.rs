@@ -65,10 +65,10 @@ pub fn speak() -> Outcome {
         let (speaker, mut routes) = Speaker::start(config, Sockets::here(), false).await?;
         if setup.own {
             for block in OWN {
-                speaker.originate(block.parse()?, Attrs::local())?;
+                speaker.originate(block.parse()?, Attrs::local()).await?;
             }
         }
-        speaker.local_complete()?;
+        speaker.local_complete().await?;
         while routes.next().await.is_some() {}
         Ok(())
     })

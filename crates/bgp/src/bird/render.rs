@@ -21,7 +21,7 @@ pub struct Rendered {
 }
 
 /// `password` finds what a secret holds. Nothing if the node has no router ID.
-pub fn render(bgp: &Bgp, password: impl Fn(&Secret) -> Option<String>) -> Option<Rendered> {
+pub fn render(bgp: &Bgp, password: impl Fn(&Secret) -> Result<String, String>) -> Option<Rendered> {
     let mut text = head(bgp, &bgp.router_id?.to_string());
     for (family, number) in [(Family::V4, 1), (Family::V6, 2)] {
         text += &policy::define(bgp, family);
@@ -45,7 +45,13 @@ pub fn render(bgp: &Bgp, password: impl Fn(&Secret) -> Option<String>) -> Option
     );
     let mut skipped = Vec::new();
     for (name, session) in &bgp.sessions {
-        let password = session.password.as_ref().and_then(&password);
+        let password = match session.password.as_ref().map(&password).transpose() {
+            Ok(password) => password,
+            Err(missing) => {
+                skipped.push(format!("session {name} is left out: {missing}"));
+                continue;
+            }
+        };
         match refusal(session, password.as_deref()) {
             Some(reason) => skipped.push(format!("session {name} is left out: {reason}")),
             None => text += &self::session(bgp, name, session, password.as_deref()),

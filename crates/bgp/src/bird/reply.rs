@@ -131,6 +131,7 @@ fn unknown_peer(name: &str, since: Duration) -> PeerStatus {
         prefixes_out: PerFamily::default(),
         waiting: false,
         last_error: None,
+        near_limit: false,
         messages_in: 0,
         messages_out: 0,
         updates_in: 0,

@@ -25,6 +25,8 @@ use std::sync::Arc;
 const CHUNK: usize = 128 * 1024;
 /// How many destinations are looked at to find those that can share messages.
 const BATCH: usize = 4096;
+/// How many such batches are looked at before others have their turn, if they come to few bytes.
+const BATCHES_PER_TURN: usize = 8;
 /// How many paths to one destination are advertised to a peer that takes several (RFC 7911).
 const MAX_ADVERTISED_PATHS: usize = 256;
 
@@ -150,7 +152,10 @@ impl Core {
         if !self.has_pending(peer_id, family) {
             return;
         }
-        while out.len() < CHUNK {
+        for _ in 0..BATCHES_PER_TURN {
+            if out.len() >= CHUNK {
+                return;
+            }
             let length = out.len();
             let more = match family {
                 Family::V4 => self.advertise_batch::<Ipv4Prefix>(peer_id, direction, out),
@@ -160,6 +165,12 @@ impl Core {
                 return;
             }
         }
+        self.output_pending = true;
+    }
+
+    /// Whether [`Core::output`] left something undone since this was asked last because a turn's work was done.
+    pub fn take_output_pending(&mut self) -> bool {
+        std::mem::take(&mut self.output_pending)
     }
 
     fn has_pending(&self, peer_id: PeerId, family: Family) -> bool {

@@ -1,15 +1,45 @@
-//! Connections come and go; two to the same peer are resolved (RFC 4271 section 6.8).
+//! Connections come and go; of two to the same peer one stays (RFC 4271 section 6.8).
+//!
+//! A connection counts once we have answered the peer's OPEN with a KEEPALIVE: from then on the peer may be Established,
+//! and closing it for a collision would be a session that dies as it comes up. So the decision is made before:
+//!
+//! - The connection that the speaker with the higher identifier made wins. Its OPEN is answered at once.
+//! - The OPEN on the other one waits until the winner is up or gone.
+//! - Where there is no second connection yet, the OPEN is answered, our own attempt is stopped before it has said
+//!   anything, and a second connection that arrives later is refused.
 
 use super::peer::PeerConnection;
 use super::{ConnectionId, Core, Direction, open};
 use crate::id::PeerId;
-use crate::timers::Time;
+use crate::timers::{Time, Timer};
 use rustbgpd_fsm::{Event, Session, SessionState};
 use rustbgpd_wire::notification::cease_subcode;
-use std::net::{Ipv4Addr, SocketAddr};
+use rustbgpd_wire::{Capability, OpenMessage};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long an OPEN waits for the other connection to come up or to go.
+const COLLISION_WAIT: Duration = Duration::from_secs(10);
+
+/// A second connection beside a session this young was made before the session came up, unless its OPEN says that the
+/// peer restarted.
+const YOUNG_SESSION: Duration = Duration::from_secs(10);
+
+/// What becomes of a connection whose OPEN has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Collision {
+    /// There is no other connection that counts.
+    None,
+    /// This one stays, the other one goes.
+    Wins,
+    /// The other one stays.
+    Loses,
+    /// The other one stays if it comes up.
+    Waits,
+}
 
 impl Core {
-    /// A connection the core ordered is there.
+    /// A connection the core asked for is there.
     pub fn connected(&mut self, now: Time, conn: ConnectionId, local: SocketAddr) {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
@@ -18,12 +48,16 @@ impl Core {
         self.event(now, peer_id, direction, Event::TcpConnectionConfirmed);
     }
 
-    /// Somebody connected. None: it is no peer of ours, or one that has a session already.
+    /// Somebody connected. None: the connection is refused, because it is no peer of ours, or one that has a session
+    /// already or must not have one.
     pub fn accepted(&mut self, now: Time, local: SocketAddr, remote: SocketAddr) -> Option<ConnectionId> {
         let peer_id = self.peer_of(local, remote)?;
         let peer = self.peer(peer_id)?;
-        // A peer that restarted may be back before we miss it (RFC 4724 section 5); others are told to wait.
-        if self.down || (peer.established().is_some() && !peer.restarts_gracefully()) {
+        let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
+        // A peer that restarted may be back before we miss it (RFC 4724 section 5); others have to wait.
+        let has_session = peer.established().is_some() && !peer.restarts_gracefully();
+        let decided = peer.outgoing.state() == SessionState::OpenConfirm;
+        if self.down || blocked || has_session || decided {
             return None;
         }
         let session = Session::new(open::fsm_config(&self.config, &peer.config));
@@ -39,7 +73,7 @@ impl Core {
         connection.conn = Some(conn);
         connection.local = Some(local);
         peer.incoming = Some(connection);
-        // Dialling is what the other connection is for.
+        // The state machine would connect, which is what the other connection is for.
         if let Some(connection) = peer.connection_mut(Direction::Incoming) {
             connection.fsm.handle_event(Event::ManualStart);
         }
@@ -79,16 +113,18 @@ impl Core {
             return;
         };
         connection.conn = None;
+        connection.deferred = None;
         self.record_error(peer_id, reason.to_owned());
         self.event(now, peer_id, direction, Event::TcpConnectionFails);
-        // Nobody dials again on behalf of a connection that was accepted, or while there is a session.
+        // Nobody connects again on behalf of a connection that was accepted, or while there is a session.
         let established = self.peer(peer_id).is_some_and(|peer| peer.established().is_some());
         if direction == Direction::Incoming || established {
             self.discard_connection(now, peer_id, direction);
         }
+        self.settle_collision(now, peer_id);
     }
 
-    /// The peer a connection is from: by its address, and by ours if we would dial from a certain one.
+    /// The peer a connection is from: by its address, and by ours if we would connect from a certain one.
     fn peer_of(&self, local: SocketAddr, remote: SocketAddr) -> Option<PeerId> {
         let candidates = self.peers.iter().flatten().filter(|peer| {
             peer.config.address == remote.ip() && peer.config.source.is_none_or(|own| own == local.ip())
@@ -96,31 +132,115 @@ impl Core {
         candidates.min_by_key(|peer| peer.established().is_some()).map(|peer| peer.id)
     }
 
-    /// The peer's OPEN on one connection was good: if there is another connection, one of them must go.
-    pub(super) fn resolve_collision(
+    /// The peer's OPEN came on a connection.
+    pub(super) fn open(&mut self, now: Time, peer_id: PeerId, direction: Direction, open: OpenMessage) {
+        match self.collision(now, peer_id, direction, &open) {
+            Collision::Loses => {
+                self.cease(now, peer_id, direction, cease_subcode::CONNECTION_COLLISION_RESOLUTION);
+            }
+            Collision::Waits => {
+                if let Some(connection) =
+                    self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction))
+                {
+                    connection.deferred = Some(Box::new(open));
+                    self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
+                }
+            }
+            collision => self.answer_open(now, peer_id, direction, open, collision == Collision::Wins),
+        }
+    }
+
+    fn collision(&self, now: Time, peer_id: PeerId, direction: Direction, open: &OpenMessage) -> Collision {
+        let Some(peer) = self.peer(peer_id) else { return Collision::None };
+        let Some(other) = peer.connection(direction.other()) else { return Collision::None };
+        match other.state() {
+            SessionState::Established => {
+                let young = now < peer.history.since + YOUNG_SESSION;
+                if young && !says_restarted(open) { Collision::Loses } else { Collision::Wins }
+            }
+            SessionState::OpenConfirm => Collision::Loses,
+            SessionState::OpenSent => {
+                let own = (self.config.router_id, peer.local_as);
+                let ours_wins = own > (open.bgp_identifier, peer.config.remote_as);
+                let is_ours = direction == Direction::Outgoing;
+                if is_ours == ours_wins { Collision::Wins } else { Collision::Waits }
+            }
+            _ => Collision::None,
+        }
+    }
+
+    /// Gives an OPEN to the state machine, which answers it. From then on this connection is the one.
+    fn answer_open(
         &mut self,
         now: Time,
         peer_id: PeerId,
         direction: Direction,
-        remote_id: Ipv4Addr,
+        open: OpenMessage,
+        wins: bool,
     ) {
-        let Some(peer) = self.peer(peer_id) else { return };
-        let Some(other) = peer.connection(direction.other()) else { return };
-        match other.state() {
-            SessionState::Established => {
-                // Only a peer that restarted gets this far; its old connection is dead.
+        self.event(now, peer_id, direction, Event::OpenReceived(open));
+        let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
+            return;
+        };
+        if connection.state() != SessionState::OpenConfirm {
+            return;
+        }
+        connection.negotiated = connection.fsm.negotiated_shared();
+        let other = self.peer(peer_id).and_then(|peer| peer.connection(direction.other()));
+        match other.map(PeerConnection::state) {
+            // The peer restarted; its old connection is dead.
+            Some(SessionState::Established) => {
                 self.event(now, peer_id, direction.other(), Event::TcpConnectionFails);
                 self.close(peer_id, direction.other());
             }
-            SessionState::OpenSent | SessionState::OpenConfirm => {
-                let own = (self.config.router_id, peer.local_as);
-                let keep = match own > (remote_id, peer.config.remote_as) {
-                    true => Direction::Outgoing,
-                    false => Direction::Incoming,
-                };
-                self.cease(now, peer_id, keep.other(), cease_subcode::CONNECTION_COLLISION_RESOLUTION);
+            _ if wins => {
+                let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
+                self.cease(now, peer_id, direction.other(), subcode);
+            }
+            Some(SessionState::Connect | SessionState::Active) if direction == Direction::Incoming => {
+                self.stop_connecting(now, peer_id);
             }
             _ => {}
         }
     }
+
+    /// Answers an OPEN that waited, if the other connection came to nothing.
+    pub(super) fn settle_collision(&mut self, now: Time, peer_id: PeerId) {
+        for direction in [Direction::Incoming, Direction::Outgoing] {
+            let Some(peer) = self.peer(peer_id) else { return };
+            if peer.connection(direction).is_none_or(|connection| connection.deferred.is_none()) {
+                continue;
+            }
+            let other = peer.connection(direction.other()).map(PeerConnection::state);
+            if matches!(other, Some(SessionState::OpenSent | SessionState::OpenConfirm)) {
+                continue;
+            }
+            self.timers.stop(peer_id, Timer::Collision);
+            let connection = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction));
+            let Some(connection) = connection else { return };
+            let (Some(open), Some(conn)) = (connection.deferred.take(), connection.conn) else { return };
+            self.open(now, peer_id, direction, *open);
+            self.process(now, conn);
+        }
+    }
+
+    /// The other connection has said nothing for too long: it goes.
+    pub(super) fn collision_timeout(&mut self, now: Time, peer_id: PeerId) {
+        for direction in [Direction::Incoming, Direction::Outgoing] {
+            let Some(peer) = self.peer(peer_id) else { return };
+            if peer.connection(direction).is_some_and(|connection| connection.deferred.is_some()) {
+                let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
+                self.cease(now, peer_id, direction.other(), subcode);
+            }
+        }
+        self.settle_collision(now, peer_id);
+    }
+}
+
+/// Whether the peer says that it restarted (RFC 4724 section 3).
+fn says_restarted(open: &OpenMessage) -> bool {
+    let restarted = |capability: &Capability| {
+        matches!(capability, Capability::GracefulRestart { restart_state: true, .. })
+    };
+    open.capabilities.iter().any(restarted)
 }

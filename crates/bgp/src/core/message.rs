@@ -4,35 +4,65 @@ use super::{ConnectionId, Core, Direction};
 use crate::id::PeerId;
 use crate::timers::Time;
 use bytes::Bytes;
-use rustbgpd_fsm::{Event, SessionState};
-use rustbgpd_wire::{Message, OpenMessage, RouteRefreshMessage, decode_message};
+use rustbgpd_fsm::Event;
+use rustbgpd_wire::notification::cease_subcode;
+use rustbgpd_wire::{Message, RouteRefreshMessage, decode_message};
+
+/// How much is done for one connection before others have their turn: some milliseconds.
+const WORK_PER_TURN: u64 = 16 * 1024;
+/// What a message costs beside its routes.
+const WORK_PER_MESSAGE: u64 = 4;
+/// The most that may follow an OPEN that waits for its answer.
+const MAX_DEFERRED: usize = 8 * 1024;
 
 impl Core {
-    /// Bytes arrived on a connection.
-    pub fn received(&mut self, now: Time, conn: ConnectionId, bytes: Bytes) {
-        let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
+    /// Bytes arrived on a connection. Returns whether [`Core::resume`] has more to do with them: call it before
+    /// anything else is given for this connection.
+    pub fn received(&mut self, now: Time, conn: ConnectionId, bytes: Bytes) -> bool {
+        let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return false };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
             connection.framer.push(bytes);
+            // Nobody has so much to say before we have answered the OPEN.
+            if connection.deferred.is_some() && connection.framer.len() > MAX_DEFERRED {
+                self.cease(now, peer_id, direction, cease_subcode::OUT_OF_RESOURCES);
+            }
         }
+        self.resume(now, conn)
+    }
+
+    /// Goes on with what was received, as far as one turn's work allows. Returns whether there is more.
+    pub fn resume(&mut self, now: Time, conn: ConnectionId) -> bool {
+        let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return false };
+        let more = self.process(now, conn);
+        self.settle_collision(now, peer_id);
+        more
+    }
+
+    pub(super) fn process(&mut self, now: Time, conn: ConnectionId) -> bool {
+        let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return false };
         let mut updated = false;
+        let end = self.work() + WORK_PER_TURN;
         loop {
-            let Some(peer) = self.peer_mut(peer_id) else { return };
+            if self.work() >= end {
+                return true;
+            }
+            let Some(peer) = self.peer_mut(peer_id) else { return false };
             // A message may end the connection, and what follows it is then no longer read.
-            let Some(connection) =
-                peer.connection_mut(direction).filter(|connection| connection.conn == Some(conn))
-            else {
-                return;
+            let current = peer.connection_mut(direction).filter(|connection| connection.conn == Some(conn));
+            let Some(connection) = current.filter(|connection| connection.deferred.is_none()) else {
+                return false;
             };
             let limit = connection.limit();
             let message = match connection.framer.next(limit) {
-                Ok(None) => return,
+                Ok(None) => return false,
                 Ok(Some(mut bytes)) => decode_message(&mut bytes, limit),
                 Err(error) => Err(error),
             };
             peer.history.messages_in += 1;
+            self.messages += 1;
             match message {
                 Ok(Message::Update(update)) => {
-                    // The state machine only lets the time run again: once is enough for all that came together.
+                    // The state machine only restarts the hold timer: once is enough for all that came together.
                     if !(updated && self.is_established(peer_id, direction)) {
                         self.event(now, peer_id, direction, Event::UpdateReceived);
                     }
@@ -43,12 +73,19 @@ impl Core {
                 }
                 Ok(message) => self.message(now, peer_id, direction, message),
                 Err(error) => {
-                    peer.history.refused += 1;
+                    if let Some(peer) = self.peer_mut(peer_id) {
+                        peer.history.refused += 1;
+                    }
                     self.record_error(peer_id, error.to_string());
                     self.reset(now, peer_id, direction, Event::DecodeError(error));
                 }
             }
         }
+    }
+
+    /// The work done so far for what peers sent: messages, and paths looked at.
+    pub fn work(&self) -> u64 {
+        self.messages * WORK_PER_MESSAGE + self.rib.v4.work() + self.rib.v6.work()
     }
 
     fn message(&mut self, now: Time, peer_id: PeerId, direction: Direction, message: Message) {
@@ -62,18 +99,6 @@ impl Core {
             }
             Message::RouteRefresh(refresh) => self.route_refresh(now, peer_id, direction, &refresh),
             _ => {}
-        }
-    }
-
-    fn open(&mut self, now: Time, peer_id: PeerId, direction: Direction, open: OpenMessage) {
-        let remote_id = open.bgp_identifier;
-        self.event(now, peer_id, direction, Event::OpenReceived(open));
-        let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
-            return;
-        };
-        if connection.state() == SessionState::OpenConfirm {
-            connection.negotiated = connection.fsm.negotiated_shared();
-            self.resolve_collision(now, peer_id, direction, remote_id);
         }
     }
 

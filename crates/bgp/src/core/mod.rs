@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 pub use crate::timers::Direction;
 pub use install::{BestRoute, NextHop, RouteChange};
-pub use status::{PeerState, PeerStatus, RouteStatus, Status};
+pub use status::{PeerState, PeerStatus, RouteStatus, RoutesPart, Status};
 
 /// A TCP connection, numbered by the core and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +93,10 @@ pub struct Core {
     encodings: encode::Cache,
     /// The prefixes of the message at hand, kept for their room.
     entries: receive::Entries<Ipv4Prefix>,
+    /// Messages received so far.
+    messages: u64,
+    /// Some connection could have been given more to send, but a turn's work was done.
+    output_pending: bool,
     down: bool,
 }
 
@@ -116,6 +120,8 @@ impl Core {
             completed: false,
             encodings: encode::Cache::default(),
             entries: Vec::new(),
+            messages: 0,
+            output_pending: false,
             down: false,
         };
         for (name, peer) in peers {
@@ -228,7 +234,7 @@ fn insert<P: Prefix>(
     path: Path,
     origin: impl Fn(PeerId) -> Origin,
 ) -> Option<Effect> {
-    P::from_net(net).map(|prefix| table.insert(prefix, path, origin))
+    P::from_net(net).map(|prefix| table.insert(prefix, path, u16::MAX, origin))
 }
 
 fn remove<P: Prefix>(

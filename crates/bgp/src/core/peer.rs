@@ -9,6 +9,7 @@ use crate::id::PeerId;
 use crate::timers::Time;
 use bytes::BytesMut;
 use rustbgpd_fsm::{NegotiatedSession, Session, SessionState};
+use rustbgpd_wire::OpenMessage;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,12 @@ pub(super) struct Peer {
     pub adj_ribs_out: PerFamily<Option<AdjRibOut>>,
     /// The peer has sent End-of-RIB since the session came up.
     pub end_of_rib_received: PerFamily<bool>,
+    /// A limit of routes was exceeded: until then the peer is neither called nor answered.
+    pub blocked_until: Option<Time>,
+    /// The peer announced more paths to one prefix than it may.
+    pub too_many_paths: bool,
+    /// It has been said that a limit is near.
+    pub near_limit: bool,
     pub history: History,
 }
 
@@ -62,6 +69,9 @@ pub(super) struct PeerConnection {
     /// Our end of the connection.
     pub local: Option<SocketAddr>,
     pub negotiated: Option<Arc<NegotiatedSession>>,
+    /// The peer's OPEN while it is not decided which of two connections stays (RFC 4271 section 6.8). What follows
+    /// it waits in the framer.
+    pub deferred: Option<Box<OpenMessage>>,
 }
 
 impl PeerConnection {
@@ -73,6 +83,7 @@ impl PeerConnection {
             control: BytesMut::new(),
             local: None,
             negotiated: None,
+            deferred: None,
         }
     }
 
@@ -106,7 +117,10 @@ impl Peer {
             received: PerFamily::default(),
             adj_ribs_out: PerFamily::default(),
             end_of_rib_received: PerFamily::default(),
-            history: History { since: now, ..History::default() },
+            blocked_until: None,
+            too_many_paths: false,
+            near_limit: false,
+            history: History { since: now, last_error: config.shutdown.clone(), ..History::default() },
             config,
         }
     }

@@ -18,7 +18,10 @@ use rustbgpd_wire::{
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use tracing::debug;
+use tracing::{debug, warn};
+
+/// From this part of a limit on there is a warning.
+const WARN_PERCENT: u64 = 80;
 
 /// The prefixes of an UPDATE with the numbers that tell paths of one prefix apart.
 pub(super) type Entries<P> = Vec<(P, u32)>;
@@ -27,6 +30,7 @@ pub(super) type Entries<P> = Vec<(P, u32)>;
 struct ImportPolicy {
     external: bool,
     epoch: u8,
+    max_paths: u16,
     filter: Arc<Filter>,
 }
 
@@ -182,6 +186,7 @@ impl Core {
         let policy = ImportPolicy {
             external: peer.external(),
             epoch: *peer.epoch.get(P::FAMILY),
+            max_paths: peer.config.max_paths_per_prefix,
             filter: peer.config.import.clone(),
         };
         if withdraw || self.is_loop(peer_id, &attrs) {
@@ -190,6 +195,7 @@ impl Core {
         let shared = self.interner.intern(attrs);
         let mut added = 0u32;
         let mut removed = 0u32;
+        let mut too_many = false;
         for (prefix, path_id) in entries {
             let attrs = match policy.filter(&mut self.interner, *prefix, &shared) {
                 Some(attrs) => attrs,
@@ -203,12 +209,15 @@ impl Core {
             };
             let path = Path { attrs, path_id: *path_id, peer: peer_id, epoch: policy.epoch };
             let origins = &self.origins;
-            let effect = self.rib.table_mut().insert(*prefix, path, |peer| origin_of(origins, peer));
+            let effect =
+                self.rib.table_mut().insert(*prefix, path, policy.max_paths, |peer| origin_of(origins, peer));
             added += u32::from(effect == Effect::Added);
+            too_many |= effect == Effect::TooManyPaths;
         }
         if let Some(peer) = self.peer_mut(peer_id) {
             let received = peer.received.get_mut(P::FAMILY);
             *received = (*received + added).saturating_sub(removed);
+            peer.too_many_paths |= too_many;
         }
     }
 
@@ -249,12 +258,31 @@ impl Core {
         self.peers.iter().flatten().any(|peer| peer.config.reflect == Some(cluster))
     }
 
+    /// Ends the session of a peer that exceeds a limit; warns of one that is near it.
     fn check_limit(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
-        let Some(peer) = self.peer(peer_id) else { return };
-        let Some(limit) = peer.config.max_prefixes else { return };
-        if Family::ALL.into_iter().any(|family| *peer.received.get(family) > limit) {
-            self.max_prefixes_exceeded(now, peer_id, direction);
+        let Some(peer) = self.peer_mut(peer_id) else { return };
+        if std::mem::take(&mut peer.too_many_paths) {
+            let limit = peer.config.max_paths_per_prefix;
+            let reason = format!("the peer announced more than {limit} paths to one prefix");
+            return self.limit_exceeded(now, peer_id, direction, reason);
         }
+        let Some(limit) = peer.config.max_prefixes else { return };
+        let most = Family::ALL.into_iter().max_by_key(|family| *peer.received.get(*family));
+        let Some(family) = most else { return };
+        let received = *peer.received.get(family);
+        if received > limit {
+            let reason = format!("the peer announced more than {limit} routes of {family}");
+            return self.limit_exceeded(now, peer_id, direction, reason);
+        }
+        let near = u64::from(received) * 100 >= u64::from(limit) * WARN_PERCENT;
+        if near && !peer.near_limit {
+            warn!(
+                peer = %peer.name, received, limit, %family,
+                "the peer has announced over {WARN_PERCENT} % of the routes it may; the session ends at the limit, \
+                 raise it if these routes are wanted",
+            );
+        }
+        peer.near_limit = near;
     }
 }
 

@@ -144,6 +144,8 @@ fn needs(old: &PeerConfig, new: &PeerConfig) -> Needs {
     same.export = new.export.clone();
     same.allow_own_as = new.allow_own_as;
     same.max_prefixes = new.max_prefixes;
+    same.max_paths_per_prefix = new.max_paths_per_prefix;
+    same.limit_hold = new.limit_hold;
     same.connect_retry = new.connect_retry;
     same.idle_hold = new.idle_hold;
     Needs {

@@ -112,7 +112,11 @@ impl Core {
 
     pub(super) fn timer(&mut self, now: Time, peer_id: PeerId, timer: Timer) {
         match timer {
-            Timer::Connect => self.event(now, peer_id, Direction::Outgoing, Event::ConnectRetryTimerExpires),
+            Timer::Connect => {
+                self.note_unanswered(peer_id);
+                self.event(now, peer_id, Direction::Outgoing, Event::ConnectRetryTimerExpires);
+            }
+            Timer::Collision => self.collision_timeout(now, peer_id),
             Timer::Idle => self.start_peer(now, peer_id),
             Timer::Hold(direction) => self.event(now, peer_id, direction, Event::HoldTimerExpires),
             Timer::Keepalive(direction) => self.event(now, peer_id, direction, Event::KeepaliveTimerExpires),
@@ -135,8 +139,22 @@ impl Core {
         let Some(peer) = self.peer(peer_id) else { return };
         // An accepted connection that comes to nothing starts the rest anew.
         let idle = peer.outgoing.state() == SessionState::Idle && peer.incoming.is_none();
-        if !self.down && !peer.config.passive && idle {
+        let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
+        if !self.down && !peer.config.passive && idle && !blocked {
             self.event(now, peer_id, Direction::Outgoing, Event::ManualStart);
+        }
+    }
+
+    /// A connection attempt that got no answer at all: a peer that drops our packets does so because it is not there, or
+    /// because of the password.
+    fn note_unanswered(&mut self, peer_id: PeerId) {
+        let Some(peer) = self.peer(peer_id) else { return };
+        if peer.outgoing.state() == SessionState::Connect && peer.outgoing.conn.is_some() {
+            let hint = match peer.config.password {
+                Some(_) => "is the password right?",
+                None => "is the peer up, and does it expect a password?",
+            };
+            self.record_error(peer_id, format!("no answer to our SYN; {hint}"));
         }
     }
 
@@ -176,6 +194,15 @@ impl Core {
 
     /// Forgets a connection that is not up, with its state machine.
     pub(super) fn discard_connection(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
+        self.discard(now, peer_id, direction, End::Said);
+    }
+
+    /// Stops a connection attempt because the other connection is used.
+    pub(super) fn stop_connecting(&mut self, now: Time, peer_id: PeerId) {
+        self.discard(now, peer_id, Direction::Outgoing, End::Collision);
+    }
+
+    fn discard(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
         self.close(peer_id, direction);
         for timer in [Timer::Hold(direction), Timer::Keepalive(direction), Timer::SendHold(direction)] {
             self.timers.stop(peer_id, timer);
@@ -191,7 +218,7 @@ impl Core {
         }
         let idle = peer.established().is_none() && peer.outgoing.state() == SessionState::Idle;
         if idle && !self.timers.is_set(peer_id, Timer::Idle) {
-            self.start_idle_hold(now, peer_id, direction, End::Said);
+            self.start_idle_hold(now, peer_id, direction, end);
         }
     }
 
@@ -241,6 +268,7 @@ impl Core {
         let last = connection.control.split().freeze();
         connection.framer = Default::default();
         connection.negotiated = None;
+        connection.deferred = None;
         if let Some(conn) = connection.conn.take() {
             self.conns.remove(&conn);
             self.requests.push_back(SocketRequest::Close { conn, last });
@@ -292,9 +320,11 @@ impl Core {
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         peer.history.since = now;
         peer.history.established += 1;
+        peer.history.last_error = None;
+        peer.blocked_until = None;
         peer.idle_hold = peer.config.idle_hold.0;
         peer.end_of_rib_received = Default::default();
-        info!(peer = %peer.name, address = %peer.config.address, asn = negotiated.peer_asn, "session up");
+        info!(peer = %peer.name, address = %peer.config.address, asn = negotiated.peer_asn, "BGP session established");
         if let Some(connection) = peer.connection_mut(direction) {
             connection.negotiated = Some(negotiated.clone());
         }
@@ -318,10 +348,11 @@ impl Core {
     fn session_down(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         peer.adj_ribs_out = Default::default();
+        peer.near_limit = false;
         let negotiated = peer.connection(direction).and_then(|connection| connection.negotiated.clone());
         let keep = negotiated.filter(|_| end != End::Said && peer.config.restart_time.is_some());
         let reason = peer.history.last_error.as_deref().unwrap_or("connection lost");
-        info!(peer = %peer.name, reason, "session down");
+        info!(peer = %peer.name, address = %peer.config.address, reason, "BGP session down");
         self.session_lost(now, peer_id, keep.as_deref(), end == End::Collision);
         self.check_restart(now);
     }
@@ -338,12 +369,28 @@ impl Core {
         self.timers.set(peer_id, Timer::SendHold(direction), now + hold);
     }
 
-    /// Ends the session because of more prefixes than allowed; it rests as long as it may.
-    pub(super) fn max_prefixes_exceeded(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
-        if let Some(peer) = self.peer_mut(peer_id) {
-            peer.idle_hold = peer.config.idle_hold.1;
-        }
+    /// Ends the session of a peer that exceeded a limit of routes, and leaves the peer alone for a while.
+    pub(super) fn limit_exceeded(
+        &mut self,
+        now: Time,
+        peer_id: PeerId,
+        direction: Direction,
+        reason: String,
+    ) {
+        let Some(peer) = self.peer_mut(peer_id) else { return };
+        let hold = peer.config.limit_hold;
+        peer.idle_hold = hold;
+        peer.blocked_until = Some(now + hold);
+        warn!(
+            peer = %peer.name, address = %peer.config.address, reason, seconds = hold.as_secs(),
+            "a limit of routes is exceeded: the session ends and is not tried again for a while; \
+             filter the routes at the peer or raise the limit",
+        );
         self.cease(now, peer_id, direction, cease_subcode::MAX_PREFIXES);
+        let notification =
+            NotificationMessage::new(NotificationCode::Cease, cease_subcode::MAX_PREFIXES, Bytes::new());
+        let sent = describe(&notification);
+        self.record_error(peer_id, format!("sent {sent}: {reason}; next attempt after {} s", hold.as_secs()));
     }
 }
 

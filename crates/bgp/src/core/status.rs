@@ -3,13 +3,14 @@
 use super::Core;
 use super::install::BestRoute;
 use crate::family::{Family, PerFamily, Prefix};
-use crate::id::PeerId;
+use crate::id::{DestinationId, PeerId};
 use crate::rib::attrs::Attrs;
 use crate::rib::table::Table;
 use crate::timers::{Time, Timer};
 use ipnet::IpNet;
 use rustbgpd_fsm::SessionState;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A snapshot.
@@ -45,7 +46,10 @@ pub struct PeerStatus {
     pub prefixes_out: PerFamily<u32>,
     /// Routes are kept for a peer that is expected back.
     pub waiting: bool,
+    /// Why the session is down; None while it is up.
     pub last_error: Option<String>,
+    /// The peer has announced nearly as many routes as it may.
+    pub near_limit: bool,
     pub messages_in: u64,
     pub messages_out: u64,
     pub updates_in: u64,
@@ -101,7 +105,9 @@ impl Core {
         let incoming = peer.incoming.as_ref().map(|connection| connection.state());
         let state =
             match incoming.map_or(peer.outgoing.state(), |state| furthest(state, peer.outgoing.state())) {
-                SessionState::Idle if peer.config.passive && !self.down => PeerState::Active,
+                SessionState::Idle if peer.config.passive && peer.config.shutdown.is_none() && !self.down => {
+                    PeerState::Active
+                }
                 SessionState::Idle => PeerState::Idle,
                 SessionState::Connect => PeerState::Connect,
                 SessionState::Active => PeerState::Active,
@@ -124,6 +130,7 @@ impl Core {
             prefixes_out: PerFamily { v4: told(Family::V4), v6: told(Family::V6) },
             waiting: self.timers.is_set(peer.id, Timer::Restart),
             last_error: peer.history.last_error.clone(),
+            near_limit: peer.near_limit,
             messages_in: peer.history.messages_in,
             messages_out: peer.history.messages_out,
             updates_in: peer.history.updates_in,
@@ -136,9 +143,14 @@ impl Core {
 
     /// All paths to all prefixes of a family.
     pub fn routes(&self, family: Family) -> Vec<RouteStatus> {
+        self.some_routes(family, 0..u32::MAX).routes
+    }
+
+    /// All paths to the destinations with these numbers.
+    pub fn some_routes(&self, family: Family, range: Range<u32>) -> RoutesPart {
         match family {
-            Family::V4 => self.paths(&self.rib.v4),
-            Family::V6 => self.paths(&self.rib.v6),
+            Family::V4 => self.paths(&self.rib.v4, range),
+            Family::V6 => self.paths(&self.rib.v6, range),
         }
     }
 
@@ -150,7 +162,7 @@ impl Core {
         }
     }
 
-    fn paths<P: Prefix>(&self, table: &Table<P>) -> Vec<RouteStatus> {
+    fn paths<P: Prefix>(&self, table: &Table<P>, range: Range<u32>) -> RoutesPart {
         let of = |destination: &crate::rib::table::Destination<P>| {
             let shared = destination.multipath().len();
             let prefix = destination.prefix.net();
@@ -169,8 +181,17 @@ impl Core {
             });
             paths.collect::<Vec<_>>()
         };
-        table.iter().flat_map(of).collect()
+        let next = Some(range.end).filter(|end| *end < table.id_end());
+        let ids = (range.start..range.end.min(table.id_end())).map(DestinationId);
+        RoutesPart { routes: ids.filter_map(|id| table.get(id)).flat_map(of).collect(), next }
     }
+}
+
+/// Some of the routes, and where the rest begins.
+#[derive(Debug)]
+pub struct RoutesPart {
+    pub routes: Vec<RouteStatus>,
+    pub next: Option<u32>,
 }
 
 fn furthest(a: SessionState, b: SessionState) -> SessionState {

@@ -2,13 +2,15 @@
 
 use crate::core::ConnectionId;
 use bytes::{Buf, Bytes, BytesMut};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// How much is read at once.
@@ -31,33 +33,51 @@ enum Output {
     Last(Bytes),
 }
 
+/// How many reads of one connection may wait to be worked on: one in hand and one to follow it. A peer that sends faster
+/// than we work is slowed down by TCP, and takes no room from the others.
+const READS_WAITING: usize = 2;
+/// The write in progress and the last one: more is never given, so nothing overflows.
+const WRITES_WAITING: usize = 2;
+
 /// The owner's hold on a connection. Dropping it cuts the connection.
 pub struct Connection {
-    outputs: mpsc::UnboundedSender<Output>,
+    outputs: mpsc::Sender<Output>,
+    reads: Arc<Semaphore>,
     reader: AbortHandle,
     writer: Option<JoinHandle<()>>,
     /// Bytes have been given to write and are not yet written.
     pub busy: bool,
+    /// The core has not finished with what it was given.
+    pub unfinished: bool,
+    /// Reads that came meanwhile.
+    pub waiting: VecDeque<Bytes>,
 }
 
 impl Connection {
     pub fn new(conn: ConnectionId, stream: TcpStream, inputs: mpsc::Sender<Input>) -> Connection {
         let (read, write) = stream.into_split();
-        let (outputs, from) = mpsc::unbounded_channel();
-        let reader = tokio::spawn(reader(conn, read, inputs.clone())).abort_handle();
+        let (outputs, from) = mpsc::channel(WRITES_WAITING);
+        let reads = Arc::new(Semaphore::new(READS_WAITING));
+        let reader = tokio::spawn(reader(conn, read, reads.clone(), inputs.clone())).abort_handle();
         let writer = Some(tokio::spawn(writer(conn, write, from, inputs)));
-        Connection { outputs, reader, writer, busy: false }
+        let waiting = VecDeque::with_capacity(READS_WAITING);
+        Connection { outputs, reads, reader, writer, busy: false, unfinished: false, waiting }
     }
 
-    /// Gives bytes to write. At most one such gift is on its way at any time.
+    /// Gives bytes to write. At most one such write is in progress at any time.
     pub fn write(&mut self, bytes: Bytes) {
-        self.busy = self.outputs.send(Output::Bytes(bytes)).is_ok();
+        self.busy = self.outputs.try_send(Output::Bytes(bytes)).is_ok();
+    }
+
+    /// What was read is worked on: the reader may go on.
+    pub fn read_done(&self) {
+        self.reads.add_permits(1);
     }
 
     /// Writes the last bytes, then closes. What comes back ends when that is done.
     pub fn close(mut self, last: Bytes) -> JoinHandle<()> {
         // A writer that is gone has closed already.
-        let _ = self.outputs.send(Output::Last(last));
+        let _ = self.outputs.try_send(Output::Last(last));
         self.writer.take().unwrap_or_else(|| tokio::spawn(async {}))
     }
 }
@@ -68,8 +88,17 @@ impl Drop for Connection {
     }
 }
 
-async fn reader(conn: ConnectionId, stream: OwnedReadHalf, inputs: mpsc::Sender<Input>) {
+async fn reader(
+    conn: ConnectionId,
+    stream: OwnedReadHalf,
+    reads: Arc<Semaphore>,
+    inputs: mpsc::Sender<Input>,
+) {
     let reason = loop {
+        match reads.acquire().await {
+            Ok(permit) => permit.forget(),
+            Err(_) => return,
+        }
         match read(&stream).await {
             Ok(None) => break "closed by the peer".to_owned(),
             Ok(Some(bytes)) => {
@@ -100,7 +129,7 @@ async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
 async fn writer(
     conn: ConnectionId,
     mut stream: OwnedWriteHalf,
-    mut outputs: mpsc::UnboundedReceiver<Output>,
+    mut outputs: mpsc::Receiver<Output>,
     inputs: mpsc::Sender<Input>,
 ) {
     while let Some(output) = outputs.recv().await {

@@ -44,6 +44,43 @@ pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usiz
     equals(contest, |a, b| origin(a.peer).external == origin(b.peer).external)
 }
 
+/// Where a new path belongs among the paths of a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// At this position among those traffic may be shared with.
+    Equal(usize),
+    /// Behind them: it changes nothing.
+    Worse,
+}
+
+/// The rank of a new path, found with few comparisons. `equal` are the paths traffic may be shared with, as
+/// [`sort_paths`] left them. None: it may displace others, so all must be sorted again.
+pub fn rank(equal: &[Path], new: &Path, origin: impl Fn(PeerId) -> Origin) -> Option<Rank> {
+    let best = equal.first()?;
+    match compare_before_med(new, best) {
+        Ordering::Greater => return Some(Rank::Worse),
+        Ordering::Less => return None,
+        Ordering::Equal => {}
+    }
+    if neighbour(&new.attrs) != neighbour(&best.attrs) {
+        return None;
+    }
+    let (from_new, from_best) = (origin(new.peer), origin(best.peer));
+    match med(new).cmp(&med(best)).then(from_best.external.cmp(&from_new.external)) {
+        Ordering::Greater => Some(Rank::Worse),
+        Ordering::Less => None,
+        Ordering::Equal => {
+            let before =
+                |known: &Path| tie_break(known, &origin(known.peer), new, &from_new) == Ordering::Less;
+            Some(Rank::Equal(equal.partition_point(before)))
+        }
+    }
+}
+
+fn med(path: &Path) -> u32 {
+    path.attrs.med.unwrap_or(0)
+}
+
 /// What makes a path better before MED: all but the last compare larger as better.
 fn compare_before_med(a: &Path, b: &Path) -> Ordering {
     let (a, b) = (&a.attrs, &b.attrs);
@@ -70,7 +107,6 @@ fn neighbour(attrs: &Attrs) -> Option<u32> {
 /// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number.
 /// The paths come grouped by neighbouring AS.
 fn keep_lowest_med(paths: &mut [Path]) -> usize {
-    let med = |path: &Path| path.attrs.med.unwrap_or(0);
     let mut kept = 0;
     let mut start = 0;
     while start < paths.len() {

@@ -4,7 +4,7 @@
 //! each.
 
 use super::attrs::Attrs;
-use super::decide::{Origin, sort_paths};
+use super::decide::{Origin, Rank, rank, sort_paths};
 use super::journal::{Journal, Position};
 use crate::family::Prefix;
 use crate::id::{DestinationId, PeerId};
@@ -15,6 +15,9 @@ use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// How many paths can be passed over, looking for one, at the cost of comparing one.
+const SCANNED_PER_UNIT: u64 = 16;
 
 /// The part of a hash that says where the index begins to look.
 const PLACE: u32 = (1 << 25) - 1;
@@ -83,6 +86,8 @@ pub struct Table<P> {
     track_all_paths: bool,
     /// Next hops that cannot be reached: no path with one of them is used.
     unreachable: HashSet<IpAddr>,
+    /// Work done so far, in paths looked at.
+    work: u64,
 }
 
 /// Where a destination is, with its hash: to grow, the index need not look at the destinations.
@@ -124,6 +129,7 @@ impl<P> Default for Table<P> {
             install: Journal::default(),
             track_all_paths: false,
             unreachable: HashSet::new(),
+            work: 0,
         }
     }
 }
@@ -135,6 +141,8 @@ pub enum Effect {
     Replaced,
     Unchanged,
     Removed,
+    /// The peer has as many paths to the prefix as it may have; nothing was done.
+    TooManyPaths,
 }
 
 impl<P: Prefix> Table<P> {
@@ -204,7 +212,13 @@ impl<P: Prefix> Table<P> {
         id
     }
 
-    pub fn insert(&mut self, prefix: P, path: Path, origin: impl Fn(PeerId) -> Origin) -> Effect {
+    /// How much work insertions and removals have been so far.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// A peer may have `limit` paths to one prefix.
+    pub fn insert(&mut self, prefix: P, path: Path, limit: u16, origin: impl Fn(PeerId) -> Origin) -> Effect {
         let id = self.id_of(prefix);
         let usable = self.is_reachable(&path);
         let Some(destination) = self.destinations.get_mut(id.index()) else { return Effect::Unchanged };
@@ -216,14 +230,30 @@ impl<P: Prefix> Table<P> {
             destination.advertised = self.advertise.record(id);
             destination.installed = self.install.record(id);
             self.occupied += 1;
+            self.work += 1;
             return Effect::Added;
         }
+        self.work += 1 + destination.paths.len() as u64 / SCANNED_PER_UNIT;
         let known = destination.paths.iter_mut().find(|known| known.is_from(path.peer, path.path_id));
-        if let Some(known) = known
-            && Arc::ptr_eq(&known.attrs, &path.attrs)
-        {
-            known.epoch = path.epoch;
-            return Effect::Unchanged;
+        match known {
+            Some(known) if Arc::ptr_eq(&known.attrs, &path.attrs) => {
+                known.epoch = path.epoch;
+                return Effect::Unchanged;
+            }
+            Some(_) => {}
+            None => {
+                let limit = usize::from(limit);
+                let own = || destination.paths.iter().filter(|known| known.peer == path.peer).count();
+                if destination.paths.len() >= limit && own() >= limit {
+                    return Effect::TooManyPaths;
+                }
+                let simple = usable && self.unreachable.is_empty() && destination.equal < u16::MAX;
+                let found = simple.then(|| rank(destination.multipath(), &path, &origin)).flatten();
+                if let Some(rank) = found {
+                    self.place(id, path, rank);
+                    return Effect::Added;
+                }
+            }
         }
         let mut added = false;
         self.change(id, origin, |paths| {
@@ -236,6 +266,25 @@ impl<P: Prefix> Table<P> {
             }
         });
         if added { Effect::Added } else { Effect::Replaced }
+    }
+
+    /// Adds a path of which it is known where it belongs.
+    fn place(&mut self, id: DestinationId, path: Path, rank: Rank) {
+        let Some(destination) = self.destinations.get_mut(id.index()) else { return };
+        let same_best = rank != Rank::Equal(0);
+        match rank {
+            Rank::Equal(at) => {
+                destination.paths.insert(at, path);
+                destination.equal += 1;
+                destination.installed = self.install.record(id);
+            }
+            Rank::Worse => destination.paths.push(path),
+        }
+        if !same_best || self.track_all_paths {
+            let unread = !destination.best_unchanged && self.advertise.holds(destination.advertised);
+            destination.best_unchanged = same_best && !unread;
+            destination.advertised = self.advertise.record(id);
+        }
     }
 
     pub fn remove(
@@ -283,6 +332,7 @@ impl<P: Prefix> Table<P> {
         let Some(destination) = self.destinations.get_mut(id.index()) else { return };
         // What comes in is there before what goes is given up, so no address stands for two.
         let filled = !destination.paths.is_empty();
+        self.work += 1 + destination.paths.len() as u64;
         let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
         work(&mut destination.paths);
         let usable = usable_first(&mut destination.paths, &self.unreachable);

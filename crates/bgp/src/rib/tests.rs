@@ -241,7 +241,7 @@ proptest! {
                     let paths = said.entry(prefix(number)).or_default();
                     let before = paths.insert((peer, path_id), (attrs.clone(), epoch));
                     let path = Path { attrs: interner.intern(attrs.clone()), path_id, peer, epoch };
-                    let effect = table.insert(prefix(number), path, origin);
+                    let effect = table.insert(prefix(number), path, u16::MAX, origin);
                     let expected = match before {
                         None => Effect::Added,
                         Some((old, _)) if old == attrs => Effect::Unchanged,

@@ -61,7 +61,7 @@ fn bgp() -> Bgp {
 
 /// A secret's password is its key.
 fn rendered(bgp: &Bgp) -> Rendered {
-    render(bgp, |secret| Some(secret.key.clone())).unwrap()
+    render(bgp, |secret| Ok(secret.key.clone())).unwrap()
 }
 
 /// Fails the test, with the text, unless BIRD, which must be installed, takes it.
@@ -190,7 +190,7 @@ fn a_node_with_nothing_to_say_is_fine() {
     let mut only_v6 = bgp();
     only_v6.sessions.insert("Mesh_fd00__7".into(), session("fd00::7"));
     taken(&rendered(&only_v6).text);
-    assert_eq!(render(&Bgp::default(), |_| None), None, "without a router ID there is none");
+    assert_eq!(render(&Bgp::default(), |_| Err(String::new())), None, "without a router ID there is none");
 }
 
 /// One session that BIRD would stumble over does not take the others along.

@@ -2,7 +2,9 @@
 //! own. Needs root, iproute2, bird2, frr and gobgpd.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod again;
 mod bird;
+mod floods;
 mod frr;
 mod gobgp;
 mod own;

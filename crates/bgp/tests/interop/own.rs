@@ -24,12 +24,12 @@ fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> Config {
 }
 
 async fn up(speaker: &Speaker) -> bool {
-    let status = speaker.status().await.unwrap();
+    let status = speaker.status().unwrap();
     status.peers.iter().all(|peer| peer.state == PeerState::Established)
 }
 
 async fn none_up(speaker: &Speaker) -> bool {
-    let status = speaker.status().await.unwrap();
+    let status = speaker.status().unwrap();
     status.peers.iter().all(|peer| peer.state != PeerState::Established)
 }
 
@@ -58,8 +58,18 @@ async fn passwords_must_agree() {
     second.reconfigure(end(2, 1, with(Some("two")))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(none_up(&first).await);
+    eventually("it is said what may be wrong", async || {
+        let peers = first.status().unwrap().peers;
+        let hint = "no answer to our SYN; is the password right?";
+        peers.iter().all(|peer| peer.last_error.as_deref() == Some(hint))
+    })
+    .await;
     second.reconfigure(end(2, 1, with(Some("one")))).await.unwrap();
     eventually("the passwords agree", async || up(&first).await && up(&second).await).await;
+    assert!(
+        first.status().unwrap().peers.iter().all(|peer| peer.last_error.is_none()),
+        "an old error is shown"
+    );
     // A password that is taken away on both sides is taken away.
     first.reconfigure(end(1, 2, with(None))).await.unwrap();
     second.reconfigure(end(2, 1, with(None))).await.unwrap();
@@ -77,7 +87,7 @@ async fn connections_come_from_the_address_that_is_given() {
     second.peers.remove("v6");
     let (first, _) = start(&ours, first, false).await;
     let (second, kernel) = start(&theirs, second, false).await;
-    first.originate("192.0.2.0/24".parse().unwrap(), Attrs::local()).unwrap();
+    first.originate("192.0.2.0/24".parse().unwrap(), Attrs::local()).await.unwrap();
     eventually("the session is up", async || up(&first).await && up(&second).await).await;
     let from: IpAddr = "10.77.0.11".parse().unwrap();
     eventually("the route leads there", async || kernel.next_hops("192.0.2.0/24") == [from]).await;
@@ -107,11 +117,11 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     for number in 0..ROUTES {
         let prefix = ipnet::Ipv4Net::new(Ipv4Addr::from(0x0b00_0000 + number), 32).unwrap();
         // Different attributes make many messages.
-        first.originate(prefix.into(), Attrs { med: Some(number / 4), ..Attrs::local() }).unwrap();
+        first.originate(prefix.into(), Attrs { med: Some(number / 4), ..Attrs::local() }).await.unwrap();
     }
     let mut stream = deaf_peer(&theirs).await;
     eventually("the deaf peer's session is up", async || {
-        let status = first.status().await.unwrap();
+        let status = first.status().unwrap();
         status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.state == PeerState::Established)
     })
     .await;
@@ -119,11 +129,9 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     let mut other = end(2, 1, |_| {});
     other.peers.remove("v6");
     let (second, _kernel): (Speaker, Kernel) = start(&theirs, other, false).await;
-    eventually("the other peer has all", async || {
-        second.status().await.unwrap().routes.v4 == ROUTES as usize
-    })
-    .await;
-    let status = first.status().await.unwrap();
+    eventually("the other peer has all", async || second.status().unwrap().routes.v4 == ROUTES as usize)
+        .await;
+    let status = first.status().unwrap();
     let told = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
     assert!(told < ROUTES, "the deaf peer took all {told}; it was no test");
     // When it reads again it gets the rest.
@@ -132,7 +140,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
         while stream.read(&mut buffer).await.unwrap() > 0 {}
     });
     eventually("the deaf peer hears again and catches up", async || {
-        let status = first.status().await.unwrap();
+        let status = first.status().unwrap();
         status.peers.iter().any(|peer| &*peer.name == "deaf" && peer.prefixes_out.v4 == ROUTES)
     })
     .await;

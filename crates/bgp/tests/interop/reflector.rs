@@ -47,8 +47,8 @@ fn bird_session(own: u8, other: u8, options: &str, channel: &str) -> String {
 
 async fn announce(namespace: &Namespace, own: u8) -> (Speaker, Kernel) {
     let (speaker, kernel) = start(namespace, speaker(own, &[REFLECTOR], |_, _| {}), false).await;
-    speaker.originate(PREFIX.parse().unwrap(), Attrs::local()).unwrap();
-    speaker.local_complete().unwrap();
+    speaker.originate(PREFIX.parse().unwrap(), Attrs::local()).await.unwrap();
+    speaker.local_complete().await.unwrap();
     (speaker, kernel)
 }
 
@@ -76,7 +76,7 @@ async fn bird_reflects_between_ours_with_all_paths() {
         (best.attrs.originator, &*best.attrs.cluster_list),
         (Some(address(1)), &[address(REFLECTOR)][..])
     );
-    first.withdraw(PREFIX.parse().unwrap()).unwrap();
+    first.withdraw(PREFIX.parse().unwrap()).await.unwrap();
     eventually("one path is gone", async || kernel.next_hops(PREFIX) == [IpAddr::from(address(3))]).await;
 }
 
@@ -85,7 +85,7 @@ async fn ours_reflects_between_bird_and_ours() {
     let namespace = place();
     let reflecting = speaker(REFLECTOR, &[1, 3], |_, peer| peer.reflect = Some(address(REFLECTOR)));
     let (reflector, _) = start(&namespace, reflecting, false).await;
-    reflector.local_complete().unwrap();
+    reflector.local_complete().await.unwrap();
     let (_first, kernel) = announce(&namespace, 1).await;
     let config = format!(
         "router id 10.77.0.3;\nprotocol device {{}}\nprotocol direct {{ ipv4; }}

@@ -100,20 +100,20 @@ pub async fn start(namespace: &Namespace, config: Config, restarting: bool) -> (
 }
 
 pub async fn peer(speaker: &Speaker, name: &str) -> PeerStatus {
-    let status = speaker.status().await.unwrap();
+    let status = speaker.status().unwrap();
     status.peers.into_iter().find(|peer| &*peer.name == name).unwrap()
 }
 
 pub async fn both_up(speaker: &Speaker) -> bool {
-    let status = speaker.status().await.unwrap();
+    let status = speaker.status().unwrap();
     status.peers.iter().all(|peer| peer.state == PeerState::Established)
 }
 
-fn originate(speaker: &Speaker) {
+async fn originate(speaker: &Speaker) {
     for prefix in OURS {
-        speaker.originate(prefix.parse().unwrap(), Attrs::local()).unwrap();
+        speaker.originate(prefix.parse().unwrap(), Attrs::local()).await.unwrap();
     }
-    speaker.local_complete().unwrap();
+    speaker.local_complete().await.unwrap();
 }
 
 fn has_ours(router: &impl Router) -> bool {
@@ -123,7 +123,7 @@ fn has_ours(router: &impl Router) -> bool {
 /// Tells the story. `router` has just been started in the other namespace.
 pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     let (speaker, kernel) = start(namespace, config(Some(PASSWORD)), false).await;
-    originate(&speaker);
+    originate(&speaker).await;
     eventually("the sessions are up", || both_up(&speaker)).await;
     router.announce();
     eventually("we have their routes", async || kernel.has_theirs()).await;
@@ -131,13 +131,13 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
 
     // Withdrawal, both ways.
     for prefix in OURS {
-        speaker.withdraw(prefix.parse().unwrap()).unwrap();
+        speaker.withdraw(prefix.parse().unwrap()).await.unwrap();
     }
     eventually("ours are gone", async || !OURS.iter().any(|prefix| router.has(prefix))).await;
     router.withdraw();
     eventually("theirs are gone", async || THEIRS.iter().all(|prefix| kernel.next_hops(prefix).is_empty()))
         .await;
-    originate(&speaker);
+    originate(&speaker).await;
     router.announce();
     eventually("all routes are back", async || kernel.has_theirs() && has_ours(&router)).await;
 
@@ -152,7 +152,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     }
     let before = [peer(&speaker, "v4").await.updates_in, peer(&speaker, "v6").await.updates_in];
     for session in SESSIONS {
-        speaker.refresh(session).unwrap();
+        speaker.refresh(session).await.unwrap();
     }
     eventually("we have heard their routes again", async || {
         peer(&speaker, "v4").await.updates_in > before[0] && peer(&speaker, "v6").await.updates_in > before[1]
@@ -180,7 +180,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(has_ours(&router), "they did not wait for us");
     let (speaker, kernel) = start(namespace, config(Some(PASSWORD)), true).await;
-    originate(&speaker);
+    originate(&speaker).await;
     eventually("we are back", || both_up(&speaker)).await;
     eventually("we have all again", async || kernel.has_theirs() && has_ours(&router)).await;
 

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agreement;
+mod collisions;
+mod floods;
 mod malformed;
 mod net;
 mod refresh;

@@ -8,10 +8,10 @@ use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, decode_message,
 use tortie_bgp::core::PeerState;
 use tortie_bgp::{Family, PeerConfig};
 
-const PLAYED: u8 = 66;
+pub const PLAYED: u8 = 66;
 const GOOD: &str = "192.0.2.0/24";
 
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut message = vec![0xff; 16];
     message.extend((19 + body.len() as u16).to_be_bytes());
     message.push(kind);
@@ -19,7 +19,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     message
 }
 
-fn update(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
+pub fn update(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
     let mut body = (withdrawn.len() as u16).to_be_bytes().to_vec();
     body.extend(withdrawn);
     body.extend((attributes.len() as u16).to_be_bytes());
@@ -28,14 +28,14 @@ fn update(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
     message(2, &body)
 }
 
-const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
+pub const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
 /// 65001 as a sequence of one.
-const AS_PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9];
-const NEXT_HOP: &[u8] = &[0x40, 3, 4, 10, 0, 0, 66];
+pub const AS_PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9];
+pub const NEXT_HOP: &[u8] = &[0x40, 3, 4, 10, 0, 0, 66];
 /// 192.0.2.0/24
 const NLRI: &[u8] = &[24, 192, 0, 2];
 
-fn attributes(parts: &[&[u8]]) -> Vec<u8> {
+pub fn attributes(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
@@ -43,7 +43,7 @@ fn good() -> Vec<u8> {
     update(&[], &attributes(&[ORIGIN, AS_PATH, NEXT_HOP]), NLRI)
 }
 
-fn open(asn: u32) -> Vec<u8> {
+pub fn open(asn: u32) -> Vec<u8> {
     let open = OpenMessage {
         version: 4,
         my_as: asn as u16,
@@ -60,7 +60,7 @@ fn open(asn: u32) -> Vec<u8> {
 }
 
 /// A node with an ordinary peer and one that the test plays.
-fn scene(asn: u32) -> Net {
+pub fn scene(asn: u32) -> Net {
     let mut network = Net::default();
     let mut own = config(65000, 1);
     own.peers.insert("ordinary".into(), peer(2, 65000));
@@ -77,7 +77,7 @@ fn scene(asn: u32) -> Net {
 }
 
 /// Brings the played session up and announces [`GOOD`].
-fn established(network: &mut Net, asn: u32) -> End {
+pub fn established(network: &mut Net, asn: u32) -> End {
     let end = network.play(v4(PLAYED).into(), 0).unwrap();
     network.inject(end, &open(asn));
     network.inject(end, &message(4, &[]));
@@ -89,7 +89,7 @@ fn established(network: &mut Net, asn: u32) -> End {
 }
 
 /// The NOTIFICATION a played connection got last.
-fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
+pub fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
     let mut bytes = Bytes::copy_from_slice(&network.wires[&end].inbox);
     let mut last = None;
     while !bytes.is_empty() {
@@ -102,7 +102,7 @@ fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
     last
 }
 
-fn others_are_well(network: &Net) {
+pub fn others_are_well(network: &Net) {
     let ordinary = network.status(0, "ordinary");
     assert_eq!((ordinary.state, ordinary.established), (PeerState::Established, 1));
     assert!(network.routes_to(0, "198.51.100.0/24").is_some());

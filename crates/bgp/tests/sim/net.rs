@@ -237,8 +237,16 @@ impl Net {
     /// What a played connection sends.
     pub fn inject(&mut self, end: End, bytes: &[u8]) {
         let now = self.now;
-        self.nodes[end.node].core.received(now, end.conn, Bytes::copy_from_slice(bytes));
+        self.receive(end, Bytes::copy_from_slice(bytes), now);
         self.settle();
+    }
+
+    fn receive(&mut self, end: End, bytes: Bytes, now: Duration) {
+        let core = &mut self.nodes[end.node].core;
+        let mut more = core.received(now, end.conn, bytes);
+        while more {
+            more = core.resume(now, end.conn);
+        }
     }
 
     pub fn hang_up_played(&mut self, end: End) {
@@ -276,7 +284,7 @@ impl Net {
             Event::Bytes(end, bytes) if self.nodes[end.node].alive => {
                 // Small pieces, so that messages are cut anywhere.
                 for piece in bytes.chunks(701) {
-                    self.nodes[end.node].core.received(now, end.conn, Bytes::copy_from_slice(piece));
+                    self.receive(end, Bytes::copy_from_slice(piece), now);
                 }
             }
             Event::Closed(end) if self.nodes[end.node].alive => {

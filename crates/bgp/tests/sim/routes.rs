@@ -335,6 +335,7 @@ fn too_many_prefixes_end_only_that_session() {
     let adjust = |own, other, peer: &mut PeerConfig| {
         if (own, other) == (1, 0) {
             peer.max_prefixes = Some(10);
+            peer.limit_hold = std::time::Duration::from_secs(120);
         }
     };
     let mut network = topology(&[64512; 3], &[(0, 1), (1, 2)], adjust);
@@ -351,8 +352,15 @@ fn too_many_prefixes_end_only_that_session() {
     assert_eq!(network.routes_to(1, "192.0.2.1/32"), None);
     assert_eq!(network.status(1, "peer3").established, 1);
     network.nodes[0].core.withdraw(net("192.0.2.10/32"));
+    network.run(110);
+    assert!(!network.is_up(1, "peer1"), "the peer is left alone for a while, also if it calls");
     network.run(90);
     assert!(network.all_up());
+    assert_eq!(
+        network.status(1, "peer1").last_error,
+        None,
+        "what is over is not shown beside a healthy session"
+    );
     assert!(network.routes_to(1, "192.0.2.1/32").is_some());
 }
 
@@ -410,7 +418,9 @@ fn a_peer_that_never_reads_is_given_up() {
     network.nodes[0].core.sending(now, slow.conn, true);
     network.run(479);
     assert_eq!(network.status(0, "peer3").last_error, None);
-    network.run(2);
+    assert_eq!(network.status(0, "peer3").established, 1);
+    let end = network.now + std::time::Duration::from_secs(1);
+    network.nodes[0].core.tick(end);
     let error = network.status(0, "peer3").last_error;
     assert_eq!(error.as_deref(), Some("the peer takes nothing we send"));
     assert_eq!(network.status(0, "peer2").established, 1);

@@ -47,7 +47,7 @@ pub enum Backend {
 impl Backend {
     pub async fn status(&self) -> Result<Status, String> {
         match self {
-            Backend::Speaker(speaker) => speaker.status().await.map_err(|error| error.to_string()),
+            Backend::Speaker(speaker) => speaker.status().map_err(|error| error.to_string()),
             Backend::Bird { control, asn } => control.status(*asn).await.map_err(|error| error.to_string()),
         }
     }

@@ -4,6 +4,7 @@
 //! back from here: the dataplane leaves routes of BIRD's protocol alone as long as it is given none.
 
 use super::backend::{Backend, BirdPaths};
+use super::mailbox::{Receiver, mailbox};
 use super::secrets::Secrets;
 use super::{BgpHandle, QUEUE};
 use crate::queries::RunningBgp;
@@ -52,7 +53,7 @@ impl Bird {
         paths: BirdPaths,
         restart_marker: PathBuf,
     ) -> BgpHandle {
-        let (plan, plans) = mpsc::unbounded_channel();
+        let (plan, plans) = mailbox();
         let (quiet, learnt) = mpsc::channel(QUEUE);
         let bird = Bird {
             state,
@@ -72,7 +73,7 @@ impl Bird {
         BgpHandle { plan, learnt }
     }
 
-    async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
+    async fn run(mut self, mut plans: Receiver) {
         let (mut pause, mut patience) = (POLL, RETRY.0);
         loop {
             tokio::select! {

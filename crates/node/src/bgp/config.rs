@@ -20,8 +20,21 @@ pub struct Translated {
     pub skipped: Vec<String>,
 }
 
+/// How much one peer may announce.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Routes of one family.
+    pub prefixes: u32,
+    /// Paths to one prefix.
+    pub paths: u16,
+}
+
 /// `password` finds what a secret holds. Nothing if the node has no router ID.
-pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) -> Option<Translated> {
+pub fn speaker(
+    bgp: &Bgp,
+    limits: Limits,
+    password: impl Fn(&plan::Secret) -> Result<String, String>,
+) -> Option<Translated> {
     let mut config = Config::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
@@ -32,7 +45,19 @@ pub fn speaker(bgp: &Bgp, password: impl Fn(&plan::Secret) -> Option<String>) ->
     };
     let mut skipped = Vec::new();
     for (name, session) in &bgp.sessions {
-        let peer = peer(bgp, session, session.password.as_ref().and_then(&password));
+        let (password, missing) = match session.password.as_ref().map(&password) {
+            None => (None, None),
+            Some(Ok(password)) => (Some(password), None),
+            // Without its password the session is there to be seen, but stays down.
+            Some(Err(missing)) => (None, Some(missing)),
+        };
+        skipped.extend(missing.as_ref().map(|missing| format!("session {name} is down: {missing}")));
+        let peer = PeerConfig {
+            shutdown: missing,
+            max_prefixes: Some(limits.prefixes),
+            max_paths_per_prefix: limits.paths,
+            ..peer(bgp, session, password)
+        };
         match peer.check(name) {
             Ok(()) => _ = config.peers.insert(name.clone(), peer),
             Err(error) => skipped.push(format!("session {name} is left out: {error}")),

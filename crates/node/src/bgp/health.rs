@@ -27,7 +27,11 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
         return Err("graceful restart in progress".to_owned());
     }
     if down.len() == peers.len() || (early && !down.is_empty()) {
-        return Err(format!("BGP not established with {}", down.join(",")));
+        let why = peers.iter().filter_map(|peer| {
+            let error = peer.last_error.as_ref().filter(|_| peer.state != PeerState::Established)?;
+            Some(format!("\n{}: {error}", peer.address))
+        });
+        return Err(format!("BGP not established with {}{}", down.join(","), why.collect::<String>()));
     }
     Ok(())
 }
@@ -71,5 +75,13 @@ mod tests {
         status.restarting = true;
         assert!(judge(&status, 0, None).unwrap_err().contains("graceful restart"));
         assert_eq!(judge(&status, 30, None), Ok(()));
+    }
+
+    #[test]
+    fn it_is_said_why_a_session_is_down() {
+        let mut status = status(&["10.0.0.2", "10.0.0.3"]);
+        status.peers[1].last_error = Some("secret bgp/ext not found".to_owned());
+        let expected = "BGP not established with 10.0.0.2,10.0.0.3\n10.0.0.3: secret bgp/ext not found";
+        assert_eq!(judge(&status, 60, None), Err(expected.to_owned()));
     }
 }

@@ -8,6 +8,7 @@ mod bird;
 mod config;
 mod health;
 mod local_routes;
+mod mailbox;
 mod metrics;
 mod next_hops;
 mod secrets;
@@ -20,7 +21,7 @@ use crate::queries::RunningBgp;
 use crate::state::State;
 use backend::BirdPaths;
 use bird::Bird;
-use config::Translated;
+use config::{Limits, Translated};
 use ipnet::IpNet;
 use local_routes::LocalRoutes;
 use next_hops::NextHops;
@@ -47,7 +48,7 @@ const QUEUE: usize = 16;
 /// The way from the engine to BGP and back.
 pub struct BgpHandle {
     /// What changed in the plan, once the kernel has it.
-    pub plan: mpsc::UnboundedSender<Vec<Update>>,
+    pub plan: mailbox::Sender,
     /// What is to be in the kernel.
     pub learnt: mpsc::Receiver<RouteUpdates>,
 }
@@ -63,7 +64,10 @@ pub struct RouteUpdates {
 pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<BgpHandle> {
     let (secrets, restart_marker) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
     match choice {
-        Choice::Speaker => Some(BgpTask::start(host.clone(), state.clone(), secrets, restart_marker)),
+        Choice::Speaker => {
+            let limits = Limits { prefixes: args.bgp_max_prefixes, paths: args.bgp_max_paths };
+            Some(BgpTask::start(host.clone(), state.clone(), secrets, restart_marker, limits))
+        }
         Choice::Bird => {
             let paths = BirdPaths { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
             Some(Bird::start(state.clone(), secrets, paths, restart_marker))
@@ -76,6 +80,7 @@ struct BgpTask {
     host: Netns,
     state: Arc<State>,
     secrets: Secrets,
+    limits: Limits,
     /// Exists once BGP was spoken here since the host's start: its routes are still in the kernel.
     restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
@@ -92,14 +97,21 @@ struct BgpTask {
 }
 
 impl BgpTask {
-    fn start(host: Netns, state: Arc<State>, secrets: PathBuf, restart_marker: PathBuf) -> BgpHandle {
-        let (plan, plans) = mpsc::unbounded_channel();
+    fn start(
+        host: Netns,
+        state: Arc<State>,
+        secrets: PathBuf,
+        restart_marker: PathBuf,
+        limits: Limits,
+    ) -> BgpHandle {
+        let (plan, plans) = mailbox::mailbox();
         let (learnt, receiver) = mpsc::channel(QUEUE);
         let task = BgpTask {
             next_hops: NextHops::new(host.clone(), state.unreachable()),
             host,
             state,
             secrets: Secrets::new(secrets),
+            limits,
             restart_marker,
             bgp: None,
             needs_configuring: false,
@@ -114,7 +126,7 @@ impl BgpTask {
         BgpHandle { plan, learnt: receiver }
     }
 
-    async fn run(mut self, mut plans: mpsc::UnboundedReceiver<Vec<Update>>) {
+    async fn run(mut self, mut plans: mailbox::Receiver) {
         let mut poll = tokio::time::interval(POLL);
         loop {
             tokio::select! {
@@ -167,7 +179,7 @@ impl BgpTask {
             && let Some((speaker, _, _)) = &self.running
         {
             // An error means that the speaker ended, which is noticed elsewhere.
-            let _ = speaker.set_unreachable(self.next_hops.unreachable());
+            let _ = speaker.set_unreachable(self.next_hops.unreachable()).await;
         }
     }
 
@@ -175,7 +187,7 @@ impl BgpTask {
     async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.needs_configuring {
-            let configured = match config::speaker(&bgp, |secret| self.secrets.read(secret)) {
+            let configured = match config::speaker(&bgp, self.limits, |secret| self.secrets.read(secret)) {
                 None => {
                     Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
                 }
@@ -188,11 +200,11 @@ impl BgpTask {
         for (net, attrs) in self.local_routes.changes(&bgp) {
             // An error means that the speaker ended, which is noticed elsewhere.
             let _ = match attrs {
-                Some(attrs) => speaker.originate(net, attrs),
-                None => speaker.withdraw(net),
+                Some(attrs) => speaker.originate(net, attrs).await,
+                None => speaker.withdraw(net).await,
             };
         }
-        let _ = speaker.local_complete();
+        let _ = speaker.local_complete().await;
         if self.local_routes.install_changed(&bgp) {
             self.resend_routes(&bgp).await;
         }
@@ -236,7 +248,7 @@ impl BgpTask {
                 let started = std::time::SystemTime::now();
                 let backend = Backend::Speaker(speaker.clone());
                 self.state.set_running_bgp(Some(RunningBgp { backend, started, configured: started }));
-                let _ = speaker.set_unreachable(self.next_hops.unreachable());
+                let _ = speaker.set_unreachable(self.next_hops.unreachable()).await;
                 self.running = Some((speaker, routes, config));
                 self.local_routes.forget_advertised();
                 Ok(())

@@ -12,8 +12,16 @@ impl Secrets {
         Secrets { dir }
     }
 
-    /// Nothing if it is not there: the session is then tried without, and again when it appears.
-    pub fn read(&self, secret: &Secret) -> Option<String> {
+    /// The error says which secret is missing: there is no session until it appears.
+    pub fn read(&self, secret: &Secret) -> Result<String, String> {
+        let path = self.dir.join(&secret.name).join(&secret.key);
+        self.find(secret).ok_or_else(|| {
+            let Secret { name, key } = secret;
+            format!("secret {name}/{key} not found; its password is expected in {}", path.display())
+        })
+    }
+
+    fn find(&self, secret: &Secret) -> Option<String> {
         let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
         if !plain(&secret.name) || !plain(&secret.key) {
             return None;
@@ -35,9 +43,10 @@ mod tests {
         std::fs::write(dir.path().join("outside"), "x").unwrap();
         let secrets = Secrets::new(dir.path().join("bgp/.."));
         let read = |name: &str, key: &str| secrets.read(&Secret { name: name.into(), key: key.into() });
-        assert_eq!(read("bgp", "tor"), Some("hunter2".to_owned()));
+        assert_eq!(read("bgp", "tor"), Ok("hunter2".to_owned()));
         for (name, key) in [("bgp", "none"), ("", "outside"), ("..", "outside"), ("bgp", "../outside")] {
-            assert_eq!(read(name, key), None, "{name} {key}");
+            let error = read(name, key).unwrap_err();
+            assert!(error.starts_with(&format!("secret {name}/{key} not found")), "{error}");
         }
     }
 }

@@ -218,8 +218,7 @@ impl Engine {
             }
             Action::Advertise(updates) => {
                 if let Some(bgp) = &self.bgp {
-                    // Fails only while the daemon ends.
-                    let _ = bgp.plan.send(updates);
+                    bgp.plan.send(updates);
                 }
             }
             Action::Start { settings, plan } => {

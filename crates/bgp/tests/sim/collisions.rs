@@ -1,0 +1,245 @@
+//! Two connections between two peers (RFC 4271 section 6.8): whatever happens in which order, one session comes up, and it
+//! stays.
+
+use crate::net::*;
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tortie_bgp::core::{ConnectionId, Core, PeerState, SocketRequest};
+
+/// What can happen next: each list is in order, but any list may go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    /// A connection attempt of a node reaches the other.
+    Arrival(usize, ConnectionId),
+    /// A node hears that its attempt succeeded or failed.
+    Answer(usize, ConnectionId),
+    /// The next bytes, or the end, of a connection at a node.
+    Data(usize, ConnectionId),
+}
+
+enum Item {
+    Bytes(Bytes),
+    End,
+}
+
+/// Two speakers that both connect, with every event under the control of the test.
+struct Pair {
+    cores: Vec<Core>,
+    now: Duration,
+    arrivals: VecDeque<(usize, ConnectionId)>,
+    answers: VecDeque<(usize, ConnectionId, bool)>,
+    /// What is on its way to a node's connection.
+    data: BTreeMap<(usize, ConnectionId), VecDeque<Item>>,
+    ends: BTreeMap<(usize, ConnectionId), (usize, ConnectionId)>,
+}
+
+fn address(node: usize) -> IpAddr {
+    v4(node as u8 + 1).into()
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let cores = (0..2).map(|node| {
+            let mut config = config(64512, node as u8 + 1);
+            config.peers.insert("other".into(), peer(2 - node as u8, 64512));
+            let mut core = Core::new(config, false, Duration::ZERO).unwrap();
+            core.local_complete(Duration::ZERO);
+            core
+        });
+        Pair {
+            cores: cores.collect(),
+            now: Duration::ZERO,
+            arrivals: VecDeque::new(),
+            answers: VecDeque::new(),
+            data: BTreeMap::new(),
+            ends: BTreeMap::new(),
+        }
+    }
+
+    /// Carries out what the speakers ask for, as far as nothing has to arrive for it.
+    fn carry_out(&mut self) {
+        for node in 0..2 {
+            let mut requests = Vec::new();
+            while let Some(request) = self.cores[node].next_request() {
+                requests.push(request);
+            }
+            for request in requests {
+                match request {
+                    SocketRequest::Connect { conn, .. } => self.arrivals.push_back((node, conn)),
+                    SocketRequest::Close { conn, last } => self.close(node, conn, last),
+                }
+            }
+            let own: Vec<ConnectionId> =
+                self.ends.keys().filter(|(of, _)| *of == node).map(|(_, conn)| *conn).collect();
+            for conn in own {
+                if let Some(bytes) = self.cores[node].output(conn) {
+                    self.send(node, conn, Item::Bytes(bytes));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, node: usize, conn: ConnectionId, item: Item) {
+        if let Some(end) = self.ends.get(&(node, conn)) {
+            self.data.entry(*end).or_default().push_back(item);
+        }
+    }
+
+    fn close(&mut self, node: usize, conn: ConnectionId, last: Bytes) {
+        self.arrivals.retain(|attempt| *attempt != (node, conn));
+        self.answers.retain(|(of, answered, _)| (*of, *answered) != (node, conn));
+        if !last.is_empty() {
+            self.send(node, conn, Item::Bytes(last));
+        }
+        self.send(node, conn, Item::End);
+        self.data.remove(&(node, conn));
+        self.ends.remove(&(node, conn));
+    }
+
+    fn possible(&self) -> Vec<Source> {
+        let arrivals = self.arrivals.iter().map(|(node, conn)| Source::Arrival(*node, *conn));
+        let answers = self.answers.iter().map(|(node, conn, _)| Source::Answer(*node, *conn));
+        let data = self.data.iter().filter(|((node, conn), items)| {
+            // A node that has not heard of its connection reads nothing from it.
+            let heard = !self.answers.iter().any(|(of, answered, _)| (of, answered) == (node, conn));
+            heard && !items.is_empty()
+        });
+        let data = data.map(|((node, conn), _)| Source::Data(*node, *conn));
+        arrivals.chain(answers).chain(data).collect()
+    }
+
+    fn happen(&mut self, source: Source) {
+        let now = self.now;
+        match source {
+            Source::Arrival(node, conn) => {
+                self.arrivals.retain(|attempt| *attempt != (node, conn));
+                let other = 1 - node;
+                let (local, remote) =
+                    (SocketAddr::new(address(other), 179), SocketAddr::new(address(node), 40000));
+                let accepted = self.cores[other].accepted(now, local, remote);
+                if let Some(accepted) = accepted {
+                    self.ends.insert((node, conn), (other, accepted));
+                    self.ends.insert((other, accepted), (node, conn));
+                }
+                self.answers.push_back((node, conn, accepted.is_some()));
+            }
+            Source::Answer(node, conn) => {
+                let connected =
+                    self.answers.iter().find(|(of, answered, _)| (*of, *answered) == (node, conn));
+                let connected = connected.is_some_and(|(_, _, connected)| *connected);
+                self.answers.retain(|(of, answered, _)| (*of, *answered) != (node, conn));
+                match connected {
+                    true => self.cores[node].connected(now, conn, SocketAddr::new(address(node), 40000)),
+                    false => self.cores[node].closed(now, conn, "connection refused"),
+                }
+            }
+            Source::Data(node, conn) => {
+                match self.data.get_mut(&(node, conn)).and_then(VecDeque::pop_front) {
+                    Some(Item::Bytes(bytes)) => {
+                        assert!(!self.cores[node].received(now, conn, bytes));
+                    }
+                    Some(Item::End) => {
+                        self.ends.remove(&(node, conn));
+                        self.data.remove(&(node, conn));
+                        self.cores[node].closed(now, conn, "closed by the peer");
+                    }
+                    None => {}
+                }
+            }
+        }
+        self.carry_out();
+    }
+
+    fn pass_time(&mut self) {
+        let next = self.cores.iter().filter_map(Core::next_timer).min();
+        self.now = self.now.max(next.unwrap_or(self.now));
+        let now = self.now;
+        self.cores.iter_mut().for_each(|core| core.tick(now));
+        self.carry_out();
+    }
+
+    fn established(&self, node: usize) -> (bool, u64) {
+        let peer = &self.cores[node].status(self.now).peers[0];
+        (peer.state == PeerState::Established, peer.established)
+    }
+}
+
+/// Runs one order of events: `choices` says which goes first as long as it lasts, then the oldest. Returns how many there
+/// were to choose from at each step.
+fn run(choices: &[usize]) -> Vec<usize> {
+    let mut pair = Pair::new();
+    pair.carry_out();
+    let mut alternatives = Vec::new();
+    // Long after the session came up, in which nothing may change.
+    for _ in 0..400 {
+        let possible = pair.possible();
+        if possible.is_empty() {
+            if pair.now > Duration::from_secs(60) {
+                break;
+            }
+            pair.pass_time();
+            continue;
+        }
+        let choice = choices.get(alternatives.len()).copied().unwrap_or(0);
+        alternatives.push(possible.len());
+        pair.happen(possible[choice]);
+    }
+    for node in 0..2 {
+        let (up, times) = pair.established(node);
+        assert!(up, "the session of node {node} is down after {choices:?}");
+        assert_eq!(times, 1, "the session of node {node} came up {times} times after {choices:?}");
+    }
+    alternatives
+}
+
+#[test]
+fn every_order_of_events_ends_in_one_session_that_stays() {
+    // The first so many choices are walked through in all ways.
+    const DEPTH: usize = 16;
+    const MOST: usize = 15_000;
+    let mut choices: Vec<usize> = Vec::new();
+    for number in 0.. {
+        let mut alternatives = run(&choices);
+        alternatives.truncate(DEPTH);
+        choices.resize(alternatives.len(), 0);
+        // The next order: the last choice that can still be raised.
+        let Some(last) = (0..choices.len()).rev().find(|at| choices[*at] + 1 < alternatives[*at]) else {
+            println!("{number} orders");
+            return;
+        };
+        choices.truncate(last + 1);
+        choices[last] += 1;
+        if number > MOST {
+            println!("stopped after {number} orders at {choices:?}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_thousand_peerings_made_again_lose_no_session() {
+    let mut network = Net::mesh(2, 64512);
+    network.run(10);
+    for round in 1..=1000u64 {
+        let node = (round % 2) as usize;
+        let other = 2 - node as u8;
+        let without = config(64512, node as u8 + 1);
+        let mut with = without.clone();
+        let name = format!("peer{other}");
+        with.peers.insert(name.clone(), peer(other, 64512));
+        let before = network.status(1 - node, &format!("peer{}", node + 1)).established;
+        let now = network.now;
+        network.nodes[node].core.reconfigure(now, without).unwrap();
+        // Sometimes at once, sometimes after the other end has noticed or has begun to try again.
+        network.run(round % 7);
+        let now = network.now;
+        network.nodes[node].core.reconfigure(now, with).unwrap();
+        network.run(60);
+        assert!(network.all_up(), "round {round}");
+        assert_eq!(network.status(node, &name).established, 1, "round {round}: a session was lost");
+        let after = network.status(1 - node, &format!("peer{}", node + 1)).established;
+        assert_eq!(after, before + 1, "round {round}: a session was lost");
+    }
+}
