@@ -4,6 +4,7 @@ use crate::bgp::{BgpEnvironment, BgpResolver};
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
+use crate::salvage::{Salvaged, salvage};
 use crate::services::ServiceRanges;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
@@ -136,7 +137,10 @@ impl Compute {
             }
             Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool),
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
-                self.service_ranges.put(configuration)
+                if let Some(problem) = self.service_ranges.put(configuration) {
+                    self.note_problem(key, problem);
+                }
+                Ok(())
             }
             Value::Resource(Resource::FelixConfiguration(configuration)) => {
                 self.configurations.insert(configuration.metadata.name.clone(), (**configuration).clone());
@@ -144,11 +148,6 @@ impl Compute {
                 Ok(())
             }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
-                if let Err(error) = endpoint.validate() {
-                    self.problems.insert(key.clone(), error.to_string());
-                    self.remove(key);
-                    return;
-                }
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
                 return;
@@ -170,6 +169,31 @@ impl Compute {
             // A writer's mistake takes effect as if the object were not there.
             self.remove(key);
         }
+    }
+
+    /// An entry was written that cannot be read as it is. What can be used of it is used; a policy whose selector can be
+    /// read denies where its rules cannot. What is not used is named in [`Compute::problems`], and stands as it will after
+    /// a restart: entries of policy are gone, others stay as they were.
+    pub fn put_unreadable(&mut self, key: &Key, text: &str, reason: &str) {
+        match salvage(key, text) {
+            Some(Salvaged { value, lost }) => {
+                self.put(key, &value);
+                self.note_problem(key, format!("{reason}; not used: {}", lost.join(", ")));
+            }
+            None if is_policy(key) => {
+                self.delete(key);
+                self.note_problem(key, format!("it cannot be read and is not in force: {reason}"));
+            }
+            None => {
+                self.note_problem(key, format!("it cannot be read; what was there before stays: {reason}"));
+            }
+        }
+    }
+
+    /// Beside those that are known of an entry.
+    fn note_problem(&mut self, key: &Key, problem: String) {
+        let known = self.problems.entry(key.clone()).or_default();
+        *known = if known.is_empty() { problem } else { format!("{problem}; {known}") };
     }
 
     pub fn delete(&mut self, key: &Key) {
@@ -257,9 +281,11 @@ impl Compute {
 
     /// Objects that cannot take effect, and why.
     pub fn problems(&self) -> BTreeMap<String, String> {
-        let known = self.problems.iter().chain(self.policies.problems());
-        let mut problems: BTreeMap<String, String> =
-            known.map(|(key, reason)| (key.to_string(), reason.clone())).collect();
+        let mut problems: BTreeMap<String, String> = BTreeMap::new();
+        for (key, reason) in self.problems.iter().chain(self.policies.problems()) {
+            let known = problems.entry(key.to_string()).or_default();
+            *known = if known.is_empty() { reason.clone() } else { format!("{known}; {reason}") };
+        }
         for (namespace, name) in self.workloads.waiting() {
             let key = Key::resource(Kind::WorkloadEndpoint, namespace, name).to_string();
             problems.insert(key, "its interface belongs to another endpoint".to_owned());
@@ -322,4 +348,8 @@ impl Compute {
             keys.iter().for_each(|key| self.program(key));
         }
     }
+}
+
+fn is_policy(key: &Key) -> bool {
+    matches!(key, Key::Resource { kind, .. } if POLICY_KINDS.contains(kind))
 }

@@ -9,6 +9,7 @@ mod engine;
 mod parameters;
 mod policy;
 mod routes;
+mod salvage;
 mod services;
 mod settings;
 mod workloads;

@@ -15,18 +15,24 @@ pub(crate) struct ServiceRanges {
 }
 
 impl ServiceRanges {
-    /// What cannot be used counts as absent, and is in_plan why.
-    pub fn put(&mut self, configuration: &BGPConfiguration) -> Result<(), String> {
+    /// Says which ranges cannot be used; the others are.
+    pub fn put(&mut self, configuration: &BGPConfiguration) -> Option<String> {
         if configuration.metadata.name != FOR_ALL {
-            return Ok(());
+            return None;
         }
         self.wanted.clear();
-        configuration.validate().map_err(|error| error.to_string())?;
         let spec = &configuration.spec;
         let blocks = [&spec.service_cluster_ips, &spec.service_external_ips, &spec.service_load_balancer_ips];
-        let range = |block: &ServiceIPBlock| block.cidr.parse().ok();
-        self.wanted = blocks.into_iter().flatten().filter_map(range).collect();
-        Ok(())
+        let mut wrong = Vec::new();
+        for ServiceIPBlock { cidr, .. } in blocks.into_iter().flatten() {
+            match cidr.parse::<IpNet>() {
+                Ok(range) => {
+                    self.wanted.insert(range.trunc());
+                }
+                Err(_) => wrong.push(format!("{cidr:?} is not a CIDR")),
+            }
+        }
+        (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other ranges of services are used")
     }
 
     pub fn remove(&mut self, name: &str) {

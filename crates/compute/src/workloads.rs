@@ -6,6 +6,9 @@ use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
 use tortie_plan::{Update, Workload, WorkloadId};
 
+/// Linux takes no longer names.
+const LONGEST_INTERFACE: usize = 15;
+
 /// Namespace and name of an endpoint.
 pub(crate) type Name = (String, String);
 
@@ -35,10 +38,12 @@ pub fn local_workload(
     endpoint: &WorkloadEndpoint,
     may_spoof: bool,
 ) -> Result<(WorkloadId, Workload), String> {
-    endpoint.validate().map_err(|error| error.to_string())?;
     let spec = &endpoint.spec;
     if spec.interface_name.is_empty() {
         return Err("it has no interface name".to_owned());
+    }
+    if spec.interface_name.len() > LONGEST_INTERFACE || spec.interface_name.contains(['/', ' ']) {
+        return Err(format!("{:?} cannot be the name of an interface", spec.interface_name));
     }
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     if spoofs && !may_spoof {

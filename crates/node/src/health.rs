@@ -55,7 +55,7 @@ impl Health {
             parts.add(part, Level::Warning, message);
         }
         for (object, reason) in state.problems() {
-            parts.add(object, Level::Warning, format!("has no effect: {reason}"));
+            parts.add(object, Level::Warning, format!("is not used as it is written: {reason}"));
         }
         Health { parts: parts.0 }
     }

@@ -15,6 +15,8 @@ mod metrics;
 mod node_status;
 mod options;
 mod queries;
+mod recording;
+mod replay;
 mod run;
 mod settings_file;
 mod socket;
@@ -25,4 +27,5 @@ mod tasks;
 
 pub use health::{Health, Level, Part};
 pub use options::NodeArgs;
+pub use replay::{ReplayError, core as replay_core, replay, replay_from};
 pub use run::{RunError, run};

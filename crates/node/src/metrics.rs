@@ -35,6 +35,8 @@ pub struct Metrics {
     pub bad_objects: Counter,
     /// Failed attempts to reach the datastore.
     pub datastore_failures: Counter,
+    /// Events that are not in the recording, since it has ended.
+    pub unrecorded: Gauge,
     pub refused: Gauge,
     /// 1, or 0 while the kernel refuses the table as a whole.
     pub policy_in_force: Gauge,
@@ -142,6 +144,7 @@ impl Metrics {
             apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
             bad_objects: Counter::default(),
             datastore_failures: Counter::default(),
+            unrecorded: Gauge::default(),
             refused: Gauge::default(),
             policy_in_force: Gauge::default(),
             cni_requests: Family::default(),
@@ -210,6 +213,11 @@ impl Metrics {
             "tortie_datastore_failed_attempts",
             "Attempts to follow the datastore that failed, counted when an outage ends",
             metrics.datastore_failures.clone(),
+        );
+        r.register(
+            "tortie_unrecorded_events",
+            "Events after the end of a recording (--record)",
+            metrics.unrecorded.clone(),
         );
         r.register(
             "tortie_refused_objects",

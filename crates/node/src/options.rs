@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 const STATE_DIR: &str = "/var/lib/tortie";
 const RUN_DIR: &str = "/run/tortie";
 const SETTINGS_FILE: &str = "/etc/calico/felix.cfg";
+/// Some hours of a busy node.
+const RECORD_LIMIT: u64 = 256 << 20;
 const CALICO_DIR: &str = "/var/lib/calico";
 
 // No doc comment here: it would become the help of every command that takes these.
@@ -65,6 +67,12 @@ pub struct NodeArgs {
     /// Where the datastore is, like calicoctl's --config
     #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
     pub config: PathBuf,
+    /// Record what happens to this node, for `tortie replay`; only its owner can read the file
+    #[arg(long, value_name = "FILE", env = "TORTIE_RECORD")]
+    pub record: Option<PathBuf>,
+    /// The recording ends at this size
+    #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = RECORD_LIMIT)]
+    pub record_limit: u64,
 }
 
 impl NodeArgs {

@@ -6,11 +6,13 @@ use crate::journal::{Journal, Phase, Record};
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
+use crate::recording::{self, Recording};
 use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{bgp, failpoint, files, http, queries, settings_file, status};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
+use tortie_model::Key;
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -127,20 +130,29 @@ impl Start<'_> {
 
         let journal = Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?;
         let live = |record: &&Record| record.phase == Phase::Live;
-        let held = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
+        let held: HashSet<Key> = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
         let state = Arc::new(State::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
-        let environment = Environment::new(variables.0.clone(), settings);
+        let environment = Environment::new(variables.0.clone(), settings.clone());
         let mut compute = Compute::new(name, environment);
         let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
-        if backend.speaks() {
-            let router_id = variables.get("CALICO_ROUTER_ID").to_owned();
-            compute.speak_bgp(BgpEnvironment { router_id, by_bird: backend == bgp::Choice::Bird });
+        let speaks = backend.speaks().then(|| BgpEnvironment {
+            router_id: variables.get("CALICO_ROUTER_ID").to_owned(),
+            by_bird: backend == bgp::Choice::Bird,
+        });
+        let record = |file: &PathBuf| {
+            let header = recording::header(name, variables, &settings, speaks.as_ref(), held.iter());
+            Recording::create(file, args.record_limit, &header).map_err(io(file))
+        };
+        let recording = args.record.as_ref().map(record).transpose()?;
+        if let Some(bgp) = speaks {
+            compute.speak_bgp(bgp);
         }
         let bgp = bgp::start(backend, args, &host, &state);
         let feed = tortie_sync::follow(&client, compute.interests());
-        let (engine, reports) = Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp);
+        let (engine, reports) =
+            Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp, recording);
         let (requests, requested) = Requests::channel();
         let own = || (state.clone(), client.clone(), name.to_owned());
         let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));

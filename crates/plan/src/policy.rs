@@ -4,6 +4,7 @@ use crate::set::SetId;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Which resource a policy comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,6 +178,12 @@ impl Rule {
             http: None,
             annotations: BTreeMap::new(),
         }
+    }
+
+    /// A rule that matches nothing. It stands for one that cannot be expressed, so that those behind it keep their index.
+    pub fn never(action: Action) -> Rule {
+        let source = Side { nets: vec![IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))], ..Side::default() };
+        Rule { ip_version: Some(IpVersion::V6), source, ..Rule::new(action) }
     }
 
     /// All sets that it names.

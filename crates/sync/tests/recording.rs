@@ -21,6 +21,7 @@ fn header() -> Header {
         version: VERSION,
         node: "n1".to_owned(),
         environment: BTreeMap::new(),
+        settings: BTreeMap::new(),
         bgp: None,
         held: Vec::new(),
     }

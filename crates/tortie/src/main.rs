@@ -49,6 +49,11 @@ enum Part {
     Policy(policy::PolicyArgs),
     Bgp(bgp::BgpArgs),
     Settings(settings::SettingsArgs),
+    /// Replay what `tortie node --record` recorded: the plan of that node and its changes over time
+    Replay {
+        #[arg(value_name = "FILE")]
+        file: std::path::PathBuf,
+    },
     Health(health::HealthArgs),
     /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
@@ -157,6 +162,11 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Policy(args) => policy::run(&args, &mut out),
         Part::Bgp(args) => bgp::run(&args, &mut out),
         Part::Settings(args) => settings::run(&args, &mut out),
+        Part::Replay { file } => {
+            log_to_stderr();
+            tortie_node::replay(&file, &mut std::io::BufWriter::new(out))
+                .map_err(|error| Failure::Message(error.to_string()))
+        }
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
         Part::Version => {

@@ -8,9 +8,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::kinds::{self, EntityRule, HTTPPath, ICMPFields};
 use tortie_model::scalar::{Port, Protocol};
-use tortie_model::selector::rewrite::{Entity, entity_match};
+use tortie_model::selector::rewrite::{Entity, EntityMatch, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
-use tortie_plan::{Action, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, SetId, SetKind, Side};
+use tortie_plan::{
+    Action, Direction, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, RuleIndex, SetId, SetKind, Side,
+};
 
 /// Rules as a node enforces them, and the sets they need.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Converted {
     pub ingress: Vec<Rule>,
     pub egress: Vec<Rule>,
     pub needs: Box<[Arc<NeededSet>]>,
+    /// What cannot be expressed, and what stands for it.
+    pub problems: Vec<String>,
 }
 
 /// Converts rules of the archive.
@@ -31,19 +35,34 @@ pub(super) struct Converter<'a> {
 impl Converter<'_> {
     /// The rules of a policy of a namespace, which is empty for global policies and profiles. Where there are none to read,
     /// everything is denied.
-    pub fn rules(self, id: Option<RulesId>, namespace: &str) -> Result<Converted, String> {
-        let Some(id) = id else { return Ok(Converted::denying()) };
-        let (ingress, egress) = self.archive.read(id)?;
-        let mut conversion = Conversion { namespace, known: self.known, needs: Vec::new() };
-        let (ingress, egress) = (conversion.rules(&ingress)?, conversion.rules(&egress)?);
-        Ok(Converted { ingress, egress, needs: conversion.needs.into() })
+    pub fn rules(self, id: Option<RulesId>, namespace: &str) -> Converted {
+        let Some(id) = id else { return Converted::denying() };
+        let (ingress, egress) = match self.archive.read(id) {
+            Ok(rules) => rules,
+            Err(reason) => return Converted { problems: vec![reason], ..Converted::denying() },
+        };
+        let mut conversion = Conversion {
+            namespace,
+            known: self.known,
+            needs: Vec::new(),
+            broken: Vec::new(),
+            problems: Vec::new(),
+        };
+        let ingress = conversion.rules(Direction::Ingress, &ingress);
+        let egress = conversion.rules(Direction::Egress, &egress);
+        Converted { ingress, egress, needs: conversion.needs.into(), problems: conversion.problems }
     }
 }
 
 impl Converted {
     pub fn denying() -> Converted {
         let deny = || vec![Rule::new(Action::Deny)];
-        Converted { ingress: deny(), egress: deny(), needs: Box::default() }
+        Converted { ingress: deny(), egress: deny(), needs: Box::default(), problems: Vec::new() }
+    }
+
+    /// All that is wrong, in one text.
+    pub fn problem(&self) -> Option<String> {
+        (!self.problems.is_empty()).then(|| self.problems.join("; "))
     }
 }
 
@@ -52,39 +71,99 @@ struct Conversion<'a> {
     namespace: &'a str,
     known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
     needs: Vec<Arc<NeededSet>>,
+    /// Why criteria of the rule at hand cannot be expressed.
+    broken: Vec<String>,
+    problems: Vec<String>,
 }
 
 impl Conversion<'_> {
-    fn rules(&mut self, rules: &[kinds::Rule]) -> Result<Vec<Rule>, String> {
-        rules.iter().map(|rule| self.rule(rule)).collect()
+    fn rules(&mut self, direction: Direction, rules: &[kinds::Rule]) -> Vec<Rule> {
+        let positions = rules.iter().enumerate();
+        positions.map(|(position, rule)| self.closed_rule(direction, RuleIndex::at(position), rule)).collect()
     }
 
-    fn rule(&mut self, rule: &kinds::Rule) -> Result<Rule, String> {
+    /// A rule of which something cannot be expressed fails closed, and no other rule with it: one that denies does so
+    /// without the criterion in question, any other matches nothing.
+    fn closed_rule(&mut self, direction: Direction, index: RuleIndex, rule: &kinds::Rule) -> Rule {
+        let needed = self.needs.len();
+        let converted = self.rule(rule);
+        let broken = std::mem::take(&mut self.broken);
+        if broken.is_empty() {
+            return converted;
+        }
+        let (converted, instead) = match converted.action {
+            Action::Deny => (converted, "it denies whatever the value"),
+            action => {
+                self.needs.truncate(needed);
+                (Rule::never(action), "it matches nothing")
+            }
+        };
+        self.problems.push(format!("{direction} rule {index}: {}; {instead}", broken.join(", ")));
+        converted
+    }
+
+    fn or_broken<T: Default>(&mut self, converted: Result<T, String>) -> T {
+        converted.unwrap_or_else(|reason| {
+            self.broken.push(reason);
+            T::default()
+        })
+    }
+
+    /// With what is broken left out.
+    fn rule(&mut self, rule: &kinds::Rule) -> Rule {
         let action = match &rule.action {
             kinds::Action::Allow => Action::Allow,
             kinds::Action::Deny => Action::Deny,
             kinds::Action::Log => Action::Log,
             kinds::Action::Pass => Action::Pass,
-            kinds::Action::Unknown(text) => return Err(format!("action {text:?} is not known")),
+            kinds::Action::Unknown(text) => {
+                self.broken.push(format!("action {text:?} is not known"));
+                Action::Deny
+            }
         };
-        Ok(Rule {
+        Rule {
             action,
-            ip_version: ip_version(rule)?,
-            protocol: protocol(&rule.protocol)?,
-            not_protocol: protocol(&rule.not_protocol)?,
-            icmp: icmp(&rule.icmp)?,
-            not_icmp: icmp(&rule.not_icmp)?,
-            source: self.side(&rule.source, rule, End::Source)?,
-            destination: self.side(&rule.destination, rule, End::Destination)?,
+            ip_version: self.or_broken(ip_version(rule)),
+            protocol: self.or_broken(protocol(&rule.protocol)),
+            not_protocol: self.or_broken(protocol(&rule.not_protocol)),
+            icmp: self.or_broken(icmp(&rule.icmp)),
+            not_icmp: self.or_broken(icmp(&rule.not_icmp)),
+            source: self.side(&rule.source, rule, End::Source, action),
+            destination: self.side(&rule.destination, rule, End::Destination, action),
             http: rule.http.as_ref().map(http),
             annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
-        })
+        }
     }
 
-    fn side(&mut self, entity: &EntityRule, rule: &kinds::Rule, end: End) -> Result<Side, String> {
-        let mut side =
-            Side { nets: nets(&entity.nets)?, not_nets: nets(&entity.not_nets)?, ..Side::default() };
-        let found = self.selectors(entity)?;
+    /// Nets of which some cannot be read. The others are used if leaving some out cannot open anything: a rule that does
+    /// not deny may match less, one that denies may match more.
+    fn nets(&mut self, texts: &[String], may_leave_out: bool) -> Vec<IpNet> {
+        let (mut nets, mut wrong) = (Vec::with_capacity(texts.len()), Vec::new());
+        for text in texts {
+            match net(text) {
+                Some(net) => nets.push(net),
+                None => wrong.push(format!("{text:?} is not a CIDR")),
+            }
+        }
+        if wrong.is_empty() {
+            return nets;
+        }
+        if may_leave_out && !nets.is_empty() {
+            self.problems.extend(wrong.into_iter().map(|wrong| format!("{wrong}; the other nets are used")));
+            return nets;
+        }
+        self.broken.append(&mut wrong);
+        Vec::new()
+    }
+
+    fn side(&mut self, entity: &EntityRule, rule: &kinds::Rule, end: End, action: Action) -> Side {
+        let nets = self.nets(&entity.nets, action != Action::Deny);
+        let not_nets = self.nets(&entity.not_nets, action == Action::Deny);
+        let mut side = Side { nets, not_nets, ..Side::default() };
+        let found = self.selectors(entity).unwrap_or_else(|reason| {
+            self.broken.push(reason);
+            EntityMatch { selector: None, not_selector: None }
+        });
         (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
         (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
         // A set of named ports holds only what the selector matches, so on its own it says all.
@@ -111,10 +190,10 @@ impl Conversion<'_> {
                 }
             }
         }
-        Ok(side)
+        side
     }
 
-    fn selectors(&self, entity: &EntityRule) -> Result<tortie_model::selector::rewrite::EntityMatch, String> {
+    fn selectors(&self, entity: &EntityRule) -> Result<EntityMatch, String> {
         let accounts = entity.service_accounts.as_ref();
         let entity = Entity {
             selector: &entity.selector,
@@ -202,10 +281,6 @@ fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
     let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is no ICMP type or code"));
     let Some(kind) = fields.r#type else { return Ok(None) };
     Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
-}
-
-fn nets(interner: &[String]) -> Result<Vec<IpNet>, String> {
-    interner.iter().map(|text| net(text).ok_or_else(|| format!("{text:?} is not a CIDR"))).collect()
 }
 
 /// A net, or an address as the net of it alone.

@@ -50,7 +50,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subject::Subject;
 use symbols::SymbolTable;
-use tortie_model::kinds::{HostEndpoint, Profile, Tier, WorkloadEndpoint};
+use tortie_model::kinds::{HostEndpoint, Profile, Tier, TierAction, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource};
 use tortie_plan::{Workload, WorkloadId, WorkloadPolicy};
 
@@ -78,35 +78,34 @@ impl Policies {
         Policies { host: host.to_owned(), ..Policies::default() }
     }
 
-    /// A resource stands like this now. If it cannot take effect as it is, says why.
+    /// A resource stands like this now. Says what of it cannot be used. Limits of the API are not asked here: they are for
+    /// whoever writes the object.
     pub fn put(&mut self, key: &Key, resource: &Resource) -> Option<String> {
-        let checked = || resource.validate().err().map(|error| error.to_string());
         match resource {
-            Resource::Profile(profile) => match checked() {
-                None => {
-                    self.put_profile(profile);
-                    None
-                }
-                problem => {
-                    self.remove(key);
-                    problem
-                }
-            },
+            Resource::Profile(profile) => {
+                self.put_profile(profile);
+                None
+            }
             Resource::Tier(tier) => {
                 self.put_tier(tier);
-                // Its name and default action say enough even if something else is wrong with it.
-                checked()
+                match &tier.spec.default_action {
+                    TierAction::Unknown(text) if !text.is_empty() => {
+                        Some(format!("defaultAction {text:?} is not known; Deny is used"))
+                    }
+                    _ => None,
+                }
             }
-            Resource::NetworkSet(set) => self.put_checked(key, checked(), Subject::of_network_set(set)),
+            Resource::NetworkSet(set) => {
+                self.put_item(LabelledName::of(key), Subject::of_network_set(set));
+                not_nets(&set.spec.nets)
+            }
             Resource::GlobalNetworkSet(set) => {
-                self.put_checked(key, checked(), Subject::of_global_network_set(set))
+                self.put_item(LabelledName::of(key), Subject::of_global_network_set(set));
+                not_nets(&set.spec.nets)
             }
             Resource::HostEndpoint(endpoint) => {
-                let problem = checked();
-                let good = problem.is_none();
-                self.put_checked(key, problem.clone(), Subject::of_host_endpoint(endpoint));
-                self.put_host(key, endpoint, good);
-                problem
+                self.put_item(LabelledName::of(key), Subject::of_host_endpoint(endpoint));
+                self.put_host(key, endpoint)
             }
             _ => {
                 let parsed = parsed::read(&mut self.archive, resource)?;
@@ -163,7 +162,7 @@ impl Policies {
             addresses: workload.addresses.clone(),
             allowed_sources: sources.filter_map(|net| convert::net(net)).collect(),
             tiers: Vec::new(),
-            profiles: endpoint.spec.profiles.clone(),
+            profiles: subject::unique(&endpoint.spec.profiles),
         };
         self.put_local(item, EndpointBase::Workload(id.clone(), policy), None);
     }
@@ -196,27 +195,31 @@ impl Policies {
         self.mark(concerned);
     }
 
-    fn put_checked(&mut self, key: &Key, problem: Option<String>, subject: Subject) -> Option<String> {
-        match problem {
-            None => self.put_item(LabelledName::of(key), subject),
-            Some(_) => self.remove_item(LabelledName::of(key)),
-        }
-        problem
-    }
-
-    fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint, good: bool) {
-        let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
-        if !good || endpoint.spec.node != self.host {
+    fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint) -> Option<String> {
+        let item = self.labelled.find(&self.symbols, LabelledName::of(key))?;
+        let spec = &endpoint.spec;
+        if spec.node != self.host {
             self.remove_local(item);
-            return;
+            return None;
+        }
+        let (mut expected, mut wrong) = (Vec::new(), Vec::new());
+        for text in &spec.expected_ips {
+            match text.parse::<IpAddr>() {
+                Ok(address) => expected.push(address),
+                Err(_) => wrong.push(format!("expectedIPs: {text:?} is not an address")),
+            }
+        }
+        if spec.interface_name.is_empty() && expected.is_empty() {
+            wrong.push("it names no interface and no address, so it protects nothing".to_owned());
         }
         let base = tortie_plan::HostEndpoint {
-            interface: endpoint.spec.interface_name.clone(),
-            expected: endpoint.spec.expected_ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
-            profiles: endpoint.spec.profiles.clone(),
+            interface: spec.interface_name.clone(),
+            expected,
+            profiles: subject::unique(&spec.profiles),
             ..tortie_plan::HostEndpoint::default()
         };
         self.put_local(item, EndpointBase::Host(endpoint.metadata.name.clone(), base), Some(true));
+        (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 
     fn put_item(&mut self, name: LabelledName<'_>, subject: Subject) {
@@ -461,8 +464,15 @@ impl Policies {
     }
 
     pub fn problems(&self) -> impl Iterator<Item = (&Key, &String)> {
-        self.policies.problems.iter()
+        self.policies.problems.iter().chain(&self.profiles.problems)
     }
+}
+
+/// The entries of a network set that are no nets; the others are used.
+fn not_nets(nets: &[String]) -> Option<String> {
+    let wrong = nets.iter().filter(|text| convert::net(text).is_none());
+    let wrong: Vec<String> = wrong.map(|text| format!("{text:?} is not a CIDR")).collect();
+    (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other nets are used")
 }
 
 #[cfg(test)]

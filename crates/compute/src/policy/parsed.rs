@@ -1,8 +1,7 @@
 //! A policy read from its resource: whom it is about, where it stands, and its rules, not converted yet.
 //!
-//! A policy that breaks a rule of its kind fails closed: as long as it can be in_plan whom it selects, it stands in the plan
-//! as one that denies everything in the directions it governs. A staged one that breaks a rule is left out, since it
-//! decides nothing anyway.
+//! Limits of the API apply to whoever writes an object: a stored policy that breaks them is used. What cannot be expressed
+//! fails closed where it stands (see `convert`). Only a policy whose selector cannot be read is left out.
 
 use super::archive::Archive;
 use super::ids::RulesId;
@@ -64,6 +63,8 @@ struct Common<'a> {
     types: &'a [PolicyType],
     hints: &'a [PerformanceHint],
     stage: Stage,
+    /// Why its rules mean nothing.
+    contradiction: Option<&'static str>,
     selector: Result<String, String>,
     ingress: &'a [Rule],
     egress: &'a [Rule],
@@ -73,8 +74,7 @@ struct Common<'a> {
 pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Parsed> {
     use PolicyKind as K;
     let meta = resource.metadata();
-    let problem = || resource.validate().err().map(|error| error.to_string());
-    let mut finish = |common: Common<'_>| Some(common.finish(archive, meta, problem()));
+    let mut finish = |common: Common<'_>| Some(common.finish(archive, meta));
     match resource {
         Resource::NetworkPolicy(policy) => finish(of_namespace(meta, K::NetworkPolicy, &policy.spec)),
         Resource::GlobalNetworkPolicy(policy) => finish(global(K::GlobalNetworkPolicy, &policy.spec)),
@@ -103,9 +103,10 @@ fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicy
         kind,
         tier: &spec.tier,
         order: spec.order,
-        types: types(&spec.types, &spec.ingress, &spec.egress),
+        types: &spec.types,
         hints: &spec.performance_hints,
         stage: Stage::Normal,
+        contradiction: None,
         selector: selector.map_err(|error| error.to_string()),
         ingress: &spec.ingress,
         egress: &spec.egress,
@@ -122,7 +123,7 @@ fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> Common<'_> {
         kind,
         tier: &spec.tier,
         order: spec.order,
-        types: types(&spec.types, &spec.ingress, &spec.egress),
+        types: &spec.types,
         hints: &spec.performance_hints,
         stage: match (spec.do_not_track, spec.pre_dnat, spec.apply_on_forward) {
             (true, false, _) => Stage::Untracked,
@@ -132,6 +133,8 @@ fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> Common<'_> {
             (true, true, _) => Stage::Forward,
             (false, false, false) => Stage::Normal,
         },
+        contradiction: (spec.do_not_track && spec.pre_dnat)
+            .then_some("doNotTrack and preDNAT exclude each other; it denies all traffic of what it selects"),
         selector: selector.map_err(|error| error.to_string()),
         ingress: &spec.ingress,
         egress: &spec.egress,
@@ -156,19 +159,10 @@ fn of_kubernetes<'a>(
         },
         hints: &[],
         stage: Stage::Normal,
+        contradiction: None,
         selector: selector.map_err(|error| error.to_string()),
         ingress,
         egress,
-    }
-}
-
-/// A policy that does not say what it governs governs what it has rules for, ingress if it has none.
-fn types<'a>(given: &'a [PolicyType], ingress: &[Rule], egress: &[Rule]) -> &'a [PolicyType] {
-    match (given, ingress, egress) {
-        ([], _, []) => &[PolicyType::Ingress],
-        ([], [], _) => &[PolicyType::Egress],
-        ([], _, _) => &[PolicyType::Ingress, PolicyType::Egress],
-        (given, _, _) => given,
     }
 }
 
@@ -179,23 +173,19 @@ impl Head {
 }
 
 impl Common<'_> {
-    fn finish(self, archive: &mut Archive, meta: &ObjectMeta, mut problem: Option<String>) -> Parsed {
+    fn finish(self, archive: &mut Archive, meta: &ObjectMeta) -> Parsed {
         let selector =
             self.selector.and_then(|text| Selector::parse(&text).map_err(|error| error.to_string()));
         let selector = match selector {
             Ok(selector) => selector,
             Err(reason) => {
-                return Parsed { policy: None, problem: problem.or(Some(reason)) };
+                let problem = format!("{reason}; it is not in force");
+                return Parsed { policy: None, problem: Some(problem) };
             }
         };
-        if problem.is_some() && self.kind.is_staged() {
-            return Parsed { policy: None, problem };
-        }
-        if let Some(problem) = &mut problem {
-            problem.push_str("; until it is mended, it denies all traffic of the endpoints it selects");
-        }
-        // A direction that this version does not know could be either.
-        let vague = self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
+        // One that does not say what it governs governs both directions, and so does one that says what this version does
+        // not know.
+        let vague = self.types.is_empty() || self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
         let id = identity(self.kind, meta, self.tier);
         let head = Head {
             tier: Some(self.tier).filter(|tier| !matches!(*tier, "" | DEFAULT_TIER)).map(Into::into),
@@ -208,7 +198,8 @@ impl Common<'_> {
         // Rules for a direction that it does not govern are never asked.
         let ingress = if head.ingress { self.ingress } else { &[] };
         let egress = if head.egress { self.egress } else { &[] };
-        let rules = problem.is_none().then(|| archive.keep(ingress, egress));
+        let rules = self.contradiction.is_none().then(|| archive.keep(ingress, egress));
+        let problem = self.contradiction.map(str::to_owned);
         Parsed { policy: Some(ParsedPolicy { id, head, selector, rules }), problem }
     }
 }

@@ -32,7 +32,7 @@ struct Record {
     rules: Option<RulesId>,
     /// What the plan has.
     in_plan: Option<Arc<InPlan>>,
-    /// Came or was written anew since it was in_plan.
+    /// Came or was written anew since the last flush.
     fresh: bool,
     /// Deleted since the last flush; its slot is not given to another one before that.
     gone: bool,
@@ -87,15 +87,9 @@ pub(super) struct PolicyTable {
 }
 
 impl InPlan {
-    /// Rules that cannot be converted deny everything; then it is said why they cannot.
-    fn new(tier: &str, selector: String, rules: Result<Converted, String>) -> (Arc<InPlan>, Option<String>) {
-        let (converted, problem) = match rules {
-            Ok(converted) => (converted, None),
-            Err(problem) => (Converted::denying(), Some(problem)),
-        };
-        let Converted { ingress, egress, needs } = converted;
-        let policy = Arc::new(Policy { tier: tier.to_owned(), selector, ingress, egress });
-        (Arc::new(InPlan { policy, needs }), problem)
+    fn new(tier: &str, selector: String, converted: Converted) -> InPlan {
+        let Converted { ingress, egress, needs, .. } = converted;
+        InPlan { policy: Arc::new(Policy { tier: tier.to_owned(), selector, ingress, egress }), needs }
     }
 }
 
@@ -403,7 +397,9 @@ impl PolicyTable {
             let (in_plan, problem) = equals.entry(same).or_insert_with(|| {
                 let selector =
                     local_matches.selector(record.selector).map(ToString::to_string).unwrap_or_default();
-                InPlan::new(record.head.tier(), selector, converter.rules(record.rules, &id.namespace))
+                let converted = converter.rules(record.rules, &id.namespace);
+                let problem = converted.problem();
+                (Arc::new(InPlan::new(record.head.tier(), selector, converted)), problem)
             });
             if let Some(problem) = problem {
                 self.problems.insert(record.key.key(symbols), problem.clone());

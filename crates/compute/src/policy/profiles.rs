@@ -9,7 +9,7 @@ use crate::changes::Changes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tortie_model::kinds;
+use tortie_model::{Key, Kind, kinds};
 use tortie_plan::{Action, Profile, Rule, Update};
 
 /// Allows everything; there whether or not anybody wrote it.
@@ -22,6 +22,8 @@ pub(super) struct Profiles {
     users: BTreeMap<String, u32>,
     in_plan: BTreeMap<String, InPlan>,
     changed: BTreeSet<String>,
+    /// What cannot be expressed in those that local endpoints name.
+    pub problems: BTreeMap<Key, String>,
 }
 
 /// What the plan has, and the sets it needs.
@@ -91,6 +93,7 @@ impl Profiles {
     pub fn flush(&mut self, symbols: &SymbolTable, converter: Converter<'_>) -> (Changes, SetUsage) {
         let (mut changes, mut usage) = (Changes::default(), SetUsage::default());
         for name in std::mem::take(&mut self.changed) {
+            self.problems.remove(&Key::resource(Kind::Profile, "", &name));
             if !self.users.contains_key(&name) {
                 if let Some((_, old)) = self.in_plan.remove(&name) {
                     usage.old.extend(old);
@@ -102,8 +105,11 @@ impl Profiles {
             let (profile, new) = if name == DEFAULT_ALLOW {
                 (same(vec![Rule::new(Action::Allow)]), Box::default())
             } else {
-                let converted = converter.rules(rules, "").unwrap_or_else(|_| Converted::denying());
-                let Converted { ingress, egress, needs } = converted;
+                let converted = converter.rules(rules, "");
+                let problem = converted.problem();
+                self.problems
+                    .extend(problem.map(|problem| (Key::resource(Kind::Profile, "", &name), problem)));
+                let Converted { ingress, egress, needs, .. } = converted;
                 (Profile { ingress, egress }, needs)
             };
             let profile = Arc::new(profile);

@@ -75,7 +75,9 @@ impl<'a> Subject<'a> {
             let number = Protocol::from_any_case(&protocol.to_string()).number()?;
             Some((name, number, port))
         });
-        let profiles = profiles.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
+        let first = |(place, name): &(usize, &String)| !profiles[..*place].contains(name);
+        let profiles = profiles.iter().enumerate().filter(first);
+        let profiles = profiles.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
         Subject { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
@@ -104,6 +106,17 @@ impl<'a> Subject<'a> {
     pub fn nets(&self) -> &[IpNet] {
         &self.nets
     }
+}
+
+/// Each once, in the order in which they are named first.
+pub(super) fn unique(names: &[String]) -> Vec<String> {
+    let mut unique: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        if !unique.contains(name) {
+            unique.push(name.clone());
+        }
+    }
+    unique
 }
 
 fn pairs(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {

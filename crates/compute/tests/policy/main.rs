@@ -8,3 +8,4 @@ mod faults;
 mod history;
 mod oracle;
 mod orders;
+mod stored;

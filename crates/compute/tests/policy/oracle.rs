@@ -25,9 +25,8 @@ pub fn check(state: &[Entry], plan: &Plan, what: &str) {
         _ => None,
     });
     let all: Vec<&Resource> = all.collect();
-    let resources: Vec<&Resource> = all.iter().copied().filter(|one| one.validate().is_ok()).collect();
-    let things: Vec<Thing> = resources.iter().filter_map(|resource| thing(resource, &resources)).collect();
-    let selectors = selectors(&resources);
+    let things: Vec<Thing> = all.iter().filter_map(|resource| thing(resource, &all)).collect();
+    let selectors = selectors(&all);
     let mut checked = 0;
     for (id, set) in &plan.sets {
         let Some(selector) = selectors.get(&*id.0) else { continue };
@@ -97,7 +96,9 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
                 endpoint: "eth0".into(),
             };
             let local = (endpoint.spec.node == NODE).then_some(EndpointId::Workload(id));
-            (endpoint.spec.profiles.clone(), endpoint.spec.ip_networks.clone(), local)
+            // An endpoint has addresses, whatever the prefix length says.
+            let address = |text: &String| text.split('/').next().unwrap_or_default().to_owned();
+            (endpoint.spec.profiles.clone(), endpoint.spec.ip_networks.iter().map(address).collect(), local)
         }
         Resource::HostEndpoint(host) => {
             let local = (host.spec.node == NODE).then(|| EndpointId::Host(host.metadata.name.clone()));
@@ -118,10 +119,9 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
             labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
     }
-    let net = |text: &String| {
-        text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<std::net::IpAddr>().unwrap())).trunc()
-    };
-    Some(Thing { labels, nets: nets.iter().map(net).collect(), local })
+    let address = |text: &String| text.parse::<std::net::IpAddr>().ok().map(IpNet::from);
+    let net = |text: &String| text.parse().ok().or_else(|| address(text)).map(|net: IpNet| net.trunc());
+    Some(Thing { labels, nets: nets.iter().filter_map(net).collect(), local })
 }
 
 /// Every selector that a rule of the cluster can mean, by the name of its set.

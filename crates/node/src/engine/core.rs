@@ -165,7 +165,7 @@ impl Core {
             FeedEvent::InSync => self.in_sync = true,
             // Silence is not deletion: everything stays as it is.
             FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
-            FeedEvent::Unreadable { .. } => {}
+            FeedEvent::Unreadable { key, text, reason } => self.compute.put_unreadable(&key, &text, &reason),
         }
     }
 

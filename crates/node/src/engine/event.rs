@@ -2,6 +2,7 @@
 //! down and replayed without a kernel.
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_model::{FeedEvent, Key, Revision, Value};
@@ -41,21 +42,24 @@ pub enum Event {
 }
 
 /// A route that BGP has chosen, or chosen no longer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LearntRoute {
     pub destination: IpNet,
     pub route: Option<NextHops>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NextHops {
     pub next_hops: Vec<IpAddr>,
     pub metric: u32,
 }
 
 /// What the kernel refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
+    #[serde(with = "super::json::concerns")]
     pub concerns: Concerns,
     /// In words: `route 10.0.0.1/32`.
     pub object: String,

@@ -4,6 +4,7 @@
 
 mod core;
 mod event;
+mod json;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -11,8 +12,10 @@ mod waiters;
 
 pub use self::core::Core;
 pub use event::{Action, Concerns, Event, Failure, LearntRoute, NextHops, Refusal, WaiterId};
+pub use json::{event_from_json, event_to_json};
 pub use requests::{Request, RequestError, Requests};
 
+use crate::recording::Recording;
 use crate::state::State;
 use crate::{bgp, failpoint};
 use std::collections::{BTreeSet, HashMap};
@@ -44,6 +47,7 @@ pub struct Engine {
     next_waiter: u64,
     /// Where the node speaks BGP.
     bgp: Option<bgp::BgpHandle>,
+    recording: Option<Recording>,
     timing: Timing,
 }
 
@@ -72,6 +76,7 @@ impl Engine {
         core: Core,
         state: Arc<State>,
         bgp: Option<bgp::BgpHandle>,
+        recording: Option<Recording>,
     ) -> (Engine, mpsc::Receiver<Reports>) {
         let (reports, reported) = mpsc::channel(1);
         let engine = Engine {
@@ -85,6 +90,7 @@ impl Engine {
             answers: HashMap::new(),
             next_waiter: 0,
             bgp,
+            recording,
             timing: Timing::default(),
         };
         (engine, reported)
@@ -123,7 +129,12 @@ impl Engine {
     }
 
     fn handle(&mut self, event: Event) {
-        for action in self.core.handle(self.started.elapsed(), event) {
+        let now = self.started.elapsed();
+        if let Some(recording) = &mut self.recording {
+            recording.record(now, &event);
+            self.state.metrics.unrecorded.set(i64::try_from(recording.lost()).unwrap_or(i64::MAX));
+        }
+        for action in self.core.handle(now, event) {
             self.carry_out(action);
         }
     }
@@ -134,7 +145,7 @@ impl Engine {
         match &event {
             FeedEvent::Unreadable { key, reason, .. } => {
                 metrics.bad_objects.inc();
-                tracing::warn!(%key, reason, "ignored an entry that cannot be read; write it again");
+                tracing::warn!(%key, reason, "an entry cannot be read as it is; the health page says what of it is used, write it again");
             }
             FeedEvent::ConnectionLost { reason } => {
                 tracing::warn!(
@@ -282,7 +293,7 @@ impl Engine {
         metrics.count(&compute.totals());
         for (object, reason) in self.state.set_problems(compute.problems()) {
             metrics.bad_objects.inc();
-            tracing::warn!(object, reason, "an object of the datastore has no effect; correct it");
+            tracing::warn!(object, reason, "an object of the datastore is not used as it is written; correct it");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! since the start in microseconds, in the order in which the node's core took them:
 //!
 //! ```text
-//! {"recording":1,"node":"n1","environment":{},"held":[]}
+//! {"recording":1,"node":"n1","environment":{},"settings":{},"held":[]}
 //! {"at":1042,"event":{"put":{"key":{"kind":"Tier","name":"web"},"value":{...},"revision":"17"}}}
 //! {"at":1100,"event":"inSync"}
 //! ```
@@ -33,8 +33,11 @@ pub struct Header {
     #[serde(rename = "recording")]
     pub version: u32,
     pub node: String,
-    /// The settings of the process that compute sees.
+    /// Variables of the process that are settings.
     pub environment: BTreeMap<String, String>,
+    /// Settings from the file of the host.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
     /// How the node speaks BGP, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpHeader>,

@@ -1,0 +1,207 @@
+//! Objects as they may lie in a store that others wrote: every part that can be used is, and what cannot fails closed.
+
+use crate::cluster::{Node, gnp, id, namespace, np, object, pod};
+use serde_json::{Value as Json, json};
+use tortie_model::{Key, Kind, Value};
+use tortie_plan::{Action, Policy, PolicyKind, Rule};
+
+fn shop() -> Vec<crate::cluster::Entry> {
+    vec![namespace("shop", json!({})), pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32")]
+}
+
+/// As it lies in the store, without what the API would make of it.
+fn text(kind: Kind, namespace: &str, name: &str, spec: Json) -> (Key, String) {
+    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name, "namespace": namespace}, "spec": spec});
+    (Key::resource(kind, namespace, name), object.to_string())
+}
+
+fn problem(node: &Node, kind: Kind, namespace: &str, name: &str) -> String {
+    node.compute.problems().remove(&Key::resource(kind, namespace, name).to_string()).unwrap_or_default()
+}
+
+fn policy<'n>(node: &'n Node, name: &str) -> &'n Policy {
+    &node.plan.policies[&id(PolicyKind::GlobalNetworkPolicy, "", name)]
+}
+
+/// How many policies of web-0's first tier govern ingress and egress.
+fn governs(node: &Node) -> (usize, usize) {
+    let tiers = &node.workload_policy("shop", "web-0").tiers;
+    tiers.first().map_or((0, 0), |tier| (tier.ingress.len(), tier.egress.len()))
+}
+
+fn from(action: Action, nets: &[&str], not_nets: &[&str]) -> Rule {
+    let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let mut rule = Rule::new(action);
+    rule.source.nets = parsed(nets);
+    rule.source.not_nets = parsed(not_nets);
+    rule
+}
+
+#[test]
+fn only_the_rule_that_cannot_be_expressed_fails_closed() {
+    let mut node = Node::with(&shop());
+    node.put(&[gnp(
+        "p",
+        json!({"selector": "role == 'web'", "types": ["Ingress"], "ingress": [
+            {"action": "Allow", "source": {"nets": ["10.0.0.5/24"]}},
+            {"action": "Allow", "protocol": "Quux", "source": {"selector": "has(unused)"}},
+            {"action": "Deny", "protocol": "Quux", "source": {"nets": ["10.1.0.0/16"]}},
+            {"action": "Allow", "source": {"nets": ["10.2.0.0/16", "nonsense"]}},
+            {"action": "Deny", "source": {"nets": ["10.3.0.0/16", "x"], "notNets": ["10.3.1.0/24", "y"]}},
+            {"action": "Pass", "source": {"selector": "role = 'web'"}},
+            {"action": "Teleport", "source": {"nets": ["10.4.0.0/16"]}},
+            {"action": "Allow"}]}),
+    )]);
+    let expected = [
+        from(Action::Allow, &["10.0.0.0/24"], &[]),
+        Rule::never(Action::Allow),
+        from(Action::Deny, &["10.1.0.0/16"], &[]),
+        from(Action::Allow, &["10.2.0.0/16"], &[]),
+        from(Action::Deny, &[], &["10.3.1.0/24"]),
+        Rule::never(Action::Pass),
+        from(Action::Deny, &["10.4.0.0/16"], &[]),
+        Rule::new(Action::Allow),
+    ];
+    assert_eq!(policy(&node, "p").ingress, expected);
+    let problem = problem(&node, Kind::GlobalNetworkPolicy, "", "p");
+    for part in
+        ["ingress rule 2: protocol Quux is not known; it matches nothing", "rule 3:", "rule 7:", "\"y\""]
+    {
+        assert!(problem.contains(part), "{part} in {problem}");
+    }
+    node.put(&[gnp("p", json!({"selector": "role == 'web'"}))]);
+    assert_eq!(node.compute.problems(), Default::default(), "mended");
+}
+
+#[test]
+fn limits_of_the_api_do_not_close_a_stored_policy() {
+    let mut node = Node::with(&shop());
+    let many: Vec<Json> = (0..3000).map(|n| json!({"action": "Allow", "protocol": n % 200 + 1})).collect();
+    node.put(&[gnp("long", json!({"types": ["Ingress"], "ingress": many}))]);
+    let rules = &policy(&node, "long").ingress;
+    assert_eq!((rules.len(), rules.iter().filter(|rule| rule.action == Action::Deny).count()), (3000, 0));
+    assert_eq!(node.compute.problems(), Default::default());
+}
+
+#[test]
+fn a_stored_policy_without_types_governs_both_directions() {
+    for rules in
+        [json!({}), json!({"ingress": [{"action": "Allow"}]}), json!({"egress": [{"action": "Allow"}]})]
+    {
+        let mut node = Node::with(&shop());
+        let (key, text) = text(Kind::GlobalNetworkPolicy, "", "p", rules.clone());
+        node.put(&[(key.clone(), Value::decode(&key, text.as_bytes()).unwrap())]);
+        assert_eq!(governs(&node), (1, 1), "{rules}");
+    }
+}
+
+#[test]
+fn a_network_set_is_used_but_for_what_is_no_net() {
+    let mut node = Node::with(&shop());
+    let set = |nets: Json| object(Kind::GlobalNetworkSet, "", "s", json!({"x": ""}), json!({"nets": nets}));
+    node.put(&[
+        gnp("p", json!({"ingress": [{"action": "Allow", "source": {"selector": "has(x)"}}]})),
+        set(json!(["10.0.0.7/8", "10.0.0.0/8", "10.0.0.0/8", "1.2.3.4"])),
+    ]);
+    let id = node.rule("gnp/p").source.sets[0].0.to_string();
+    assert_eq!(node.set(&id), ["1.2.3.4/32", "10.0.0.0/8"]);
+    assert_eq!(node.compute.problems(), Default::default());
+    node.put(&[set(json!(["10.0.0.0/8", "nonsense"]))]);
+    assert_eq!(node.set(&id), ["10.0.0.0/8"]);
+    let problem = problem(&node, Kind::GlobalNetworkSet, "", "s");
+    assert!(
+        problem.contains("nonsense") && problem.contains("others") || problem.contains("other nets"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_host_endpoint_that_breaks_limits_still_protects_its_host() {
+    let mut node = Node::new();
+    let spec = json!({"node": "n1", "interfaceName": "eth0", "profiles": ["a", "b", "a"],
+        "expectedIPs": ["192.0.2.1", "192.0.2.1", "nonsense"]});
+    node.put(&[object(Kind::HostEndpoint, "", "h", json!({}), spec)]);
+    let host = &node.plan.host_endpoints["h"];
+    assert_eq!(
+        (host.interface.as_str(), &host.profiles[..]),
+        ("eth0", &["a".to_owned(), "b".to_owned()][..])
+    );
+    assert!(host.expected.contains(&"192.0.2.1".parse().unwrap()));
+    assert_eq!(
+        node.plan.profiles["a"].ingress,
+        [Rule::new(Action::Deny)],
+        "closed but for the failsafe ports"
+    );
+    assert!(problem(&node, Kind::HostEndpoint, "", "h").contains("nonsense"));
+}
+
+#[test]
+fn a_profile_keeps_its_labels_and_its_good_rules() {
+    let mut node = Node::with(&shop());
+    let spec = json!({"ingress": [{"action": "Allow", "protocol": "Quux"}, {"action": "Allow"}],
+        "labelsToApply": {"x": "y"}});
+    node.put(&[
+        object(Kind::Profile, "", "kns.shop", json!({}), spec),
+        np("shop", "p", json!({"selector": "x == 'y'"})),
+    ]);
+    let expected = [Rule::never(Action::Allow), Rule::new(Action::Allow)];
+    assert_eq!(node.plan.profiles["kns.shop"].ingress, expected);
+    assert_eq!(governs(&node).0, 1, "labels are inherited");
+    assert!(problem(&node, Kind::Profile, "", "kns.shop").contains("ingress rule 1"));
+}
+
+/// What a node has that heard an entry after another one, and what it has after a restart.
+fn before_and_after_a_restart(good: Json, bad: Json) -> (Node, Node) {
+    let (key, bad) = text(Kind::GlobalNetworkPolicy, "", "p", bad);
+    let reason = Value::decode(&key, bad.as_bytes()).expect_err("it can be read").to_string();
+    let mut nodes = (Node::with(&shop()), Node::with(&shop()));
+    nodes.0.put(&[gnp("p", good)]);
+    for node in [&mut nodes.0, &mut nodes.1] {
+        node.compute.put_unreadable(&key, &bad, &reason);
+        node.flush();
+    }
+    nodes
+}
+
+#[test]
+fn an_unreadable_policy_closes_what_it_selects() {
+    let good = json!({"selector": "role == 'web'", "ingress": [{"action": "Allow"}]});
+    let bads = [
+        json!({"selector": "role == 'web'", "types": ["Ingress"], "ingress": 7}),
+        json!({"selector": "role == 'web'", "types": ["Ingress"], "ingress": [{"action": []}, {"action": "Allow"}]}),
+    ];
+    for bad in bads {
+        let (node, restarted) = before_and_after_a_restart(good.clone(), bad.clone());
+        assert_eq!(node.plan, restarted.plan, "{bad}");
+        assert_eq!(policy(&node, "p").ingress[0], Rule::new(Action::Deny), "{bad}");
+        assert_eq!(governs(&node), (1, 0), "{bad}");
+        let problem = problem(&node, Kind::GlobalNetworkPolicy, "", "p");
+        assert!(problem.contains("spec.ingress"), "{problem}");
+    }
+    let directions =
+        json!({"selector": "role == 'web'", "types": 9, "order": [], "ingress": [{"action": "Allow"}]});
+    let (node, restarted) = before_and_after_a_restart(good.clone(), directions);
+    assert_eq!((governs(&node), &node.plan), ((1, 1), &restarted.plan));
+    let rule = json!({"selector": "role == 'web'", "ingress": [
+        {"action": "Allow", "source": {"nets": 5}}, {"action": "Allow", "protocol": "TCP"}]});
+    let (node, restarted) = before_and_after_a_restart(good, rule);
+    let tcp = Rule { protocol: Some(6), ..Rule::new(Action::Allow) };
+    assert_eq!(policy(&node, "p").ingress, [Rule::never(Action::Allow), tcp]);
+    assert_eq!(node.plan, restarted.plan);
+}
+
+#[test]
+fn an_unreadable_policy_that_selects_nobody_knows_whom_is_listed_and_not_in_force() {
+    let good = json!({"selector": "role == 'web'", "ingress": [{"action": "Allow"}]});
+    let bad = json!({"selector": {"role": "web"}, "ingress": [{"action": "Allow"}]});
+    let (node, restarted) = before_and_after_a_restart(good, bad);
+    assert_eq!((node.plan.policies.len(), &node.plan), (0, &restarted.plan));
+    assert!(problem(&node, Kind::GlobalNetworkPolicy, "", "p").contains("not in force"));
+    let mut node = Node::with(&shop());
+    let key = Key::resource(Kind::GlobalNetworkPolicy, "", "p");
+    node.compute.put_unreadable(&key, "{", "EOF while parsing");
+    assert!(problem(&node, Kind::GlobalNetworkPolicy, "", "p").contains("EOF while parsing"));
+    node.put(&[gnp("p", json!({}))]);
+    assert_eq!(node.compute.problems(), Default::default(), "written anew");
+}

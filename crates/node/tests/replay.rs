@@ -1,0 +1,132 @@
+//! A recording of what a node's core took replays to the same actions and the same plans.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_node::engine::{
+    Concerns, Event, Failure, LearntRoute, NextHops, WaiterId, event_from_json, event_to_json,
+};
+use tortie_node::{replay_core, replay_from};
+use tortie_plan::WorkloadId;
+use tortie_sync::record::{BgpHeader, Header, Reader, Recorder, VERSION};
+use tortie_testkit::conformance::{Case, cases, world};
+
+fn header(bgp: bool) -> Header {
+    let bgp = bgp.then(|| BgpHeader { router_id: String::new(), by_bird: false });
+    let environment = BTreeMap::from([("FELIX_LOGPREFIX".to_owned(), "x".to_owned())]);
+    Header {
+        version: VERSION,
+        node: "n1".into(),
+        environment,
+        settings: BTreeMap::new(),
+        bgp,
+        held: Vec::new(),
+    }
+}
+
+fn key(resource: &Resource) -> Key {
+    Key::resource(resource.kind(), &resource.metadata().namespace, &resource.metadata().name)
+}
+
+fn put(mut resource: Resource, revision: u64) -> Event {
+    resource.metadata_mut().resource_version = revision.to_string();
+    let (key, value) = (key(&resource), Value::Resource(resource));
+    Event::Feed(FeedEvent::Put { key, value, revision: revision.into() })
+}
+
+/// What happens to a node that goes through a case: the feed, and a dataplane that takes everything.
+fn events_of(case: &Case) -> Vec<Event> {
+    let mut revision = 0;
+    let mut next = || {
+        revision += 1;
+        revision
+    };
+    let mut events: Vec<Event> = world().into_iter().map(|resource| put(resource, next())).collect();
+    events.extend([Event::Feed(FeedEvent::InSync), Event::Turn, Event::Started, Event::Turn]);
+    for step in &case.steps {
+        events.extend(step.applied().into_iter().map(|resource| put(resource, next())));
+        let gone = step.deleted().into_iter();
+        events.extend(gone.map(|r| Event::Feed(FeedEvent::Delete { key: key(&r), revision: next().into() })));
+        events.extend([Event::Turn, Event::Applied(Vec::new()), Event::Turn]);
+    }
+    events
+}
+
+#[test]
+fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
+    let mut applied = 0;
+    assert!(cases().len() >= 30);
+    for case in cases() {
+        let header = header(case.number % 2 == 0);
+        let mut file = Vec::new();
+        let mut recorder = Recorder::new(&mut file, u64::MAX, &header).unwrap();
+        let mut live = replay_core(&header).unwrap();
+        let mut seen = Vec::new();
+        for (at, event) in events_of(&case).into_iter().enumerate() {
+            let at = Duration::from_micros(at as u64);
+            assert!(recorder.record(at, &event_to_json(&event).unwrap()));
+            let actions = live.handle(at, event);
+            seen.push(format!("{actions:#?} {:#?}", live.plan()));
+        }
+        drop(recorder);
+        let (header, mut reader) = Reader::new(&file[..]).unwrap();
+        let mut again = replay_core(&header).unwrap();
+        let mut replayed = Vec::new();
+        while let Some(line) = reader.next().unwrap() {
+            let actions = again.handle(line.at, event_from_json(&line.event).unwrap());
+            replayed.push(format!("{actions:#?} {:#?}", again.plan()));
+        }
+        assert_eq!(seen, replayed, "case {} ({})", case.number, case.title);
+        let mut printed = Vec::new();
+        replay_from(&file[..], &mut printed).unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        let plan = format!("plan at the end: {:#?}\n", live.plan());
+        assert!(printed.ends_with(&plan), "case {}: {printed}", case.number);
+        applied += printed.lines().filter(|line| line.contains("Policy(")).count();
+    }
+    assert!(applied > 30, "{applied} changes of policies");
+}
+
+#[test]
+fn every_event_reads_back() {
+    let found = world().into_iter().find(|resource| matches!(resource, Resource::WorkloadEndpoint(_)));
+    let mut resource = found.expect("a world with workloads");
+    resource.metadata_mut().resource_version = "17".to_owned();
+    let key = key(&resource);
+    let id = WorkloadId { orchestrator: "k8s".into(), workload: "shop/web".into(), endpoint: "eth0".into() };
+    let failure = |concerns| Failure { concerns, object: "route".into(), reason: "refused".into() };
+    let route = NextHops { next_hops: vec!["192.0.2.1".parse().unwrap()], metric: 7 };
+    let events = [
+        Event::Feed(FeedEvent::InSync),
+        Event::Attach {
+            waiter: WaiterId(3),
+            key: key.clone(),
+            value: Box::new(Value::Resource(resource)),
+            profile: Some("kns.shop".into()),
+        },
+        Event::Detach { waiter: WaiterId(4), key: key.clone(), revision: Some(18.into()) },
+        Event::Detach { waiter: WaiterId(5), key, revision: None },
+        Event::Learnt {
+            routes: vec![
+                LearntRoute { destination: "10.0.0.0/26".parse().unwrap(), route: Some(route) },
+                LearntRoute { destination: "fd00::/64".parse().unwrap(), route: None },
+            ],
+            complete: true,
+        },
+        Event::Started,
+        Event::Applied(vec![
+            failure(Concerns::Everything),
+            failure(Concerns::Workloads(BTreeSet::from([id]))),
+            failure(Concerns::Workloads(BTreeSet::new())),
+        ]),
+        Event::Stopped("gone".into()),
+        Event::Turn,
+    ];
+    for event in events {
+        let json = event_to_json(&event).unwrap();
+        assert_eq!(event_from_json(&json).unwrap(), event, "{json}");
+    }
+    let error = event_from_json(&serde_json::json!({ "explode": 1 })).unwrap_err().to_string();
+    assert!(error.contains("explode"), "{error}");
+}
