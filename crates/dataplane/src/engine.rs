@@ -1,12 +1,11 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
-use crate::cut::Cutter;
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
-use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
+use crate::kernel::{ConntrackCleanup, Entry, Event, Events, Kernel, Refusal, RefusalKind};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
-use crate::nft::{self, Enforcer};
+use crate::policy::{self, DeniedFlows, PolicyEngine};
 use crate::reconcile::{Core, Operation};
 use crate::reports::{Outbox, Reports};
 use crate::sysctl::{self, Setting};
@@ -65,8 +64,8 @@ impl Dataplane {
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
-        let cutter = settings.policy.cut_denied_flows.then(Cutter::default);
-        let (enforcer, table_events) = Enforcer::open(&host, settings.clone())?;
+        let denied_flows = settings.policy.cut_denied_flows.then(DeniedFlows::default);
+        let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
@@ -77,15 +76,15 @@ impl Dataplane {
             kernel,
             events,
             core,
-            enforcer,
-            table_events,
-            cutter,
+            policy,
+            policy_events,
+            denied_flows,
             switches,
             started,
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
-            forgetting: Forgetting::default(),
+            conntrack: ConntrackCleanup::default(),
             outbox,
         };
         let engine = tokio::spawn(engine.run(inbox));
@@ -166,10 +165,10 @@ struct Engine {
     kernel: Kernel,
     events: Events,
     core: Core,
-    enforcer: Enforcer,
-    table_events: nft::Events,
+    policy: PolicyEngine,
+    policy_events: policy::Events,
     /// If established flows have to follow policy.
-    cutter: Option<Cutter>,
+    denied_flows: Option<DeniedFlows>,
     switches: Vec<Setting>,
     started: Instant,
     /// Links that something happened to.
@@ -177,7 +176,7 @@ struct Engine {
     /// Interfaces of new workloads: they may be so new that their events are still on the way.
     interfaces: BTreeSet<String>,
     stale: Stale,
-    forgetting: Forgetting,
+    conntrack: ConntrackCleanup,
     outbox: Outbox,
 }
 
@@ -193,7 +192,7 @@ impl Engine {
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {
-                    self.outbox.tell(&self.core, &self.enforcer);
+                    self.outbox.send(&self.core, &self.policy);
                     continue;
                 },
                 command = inbox.recv() => match command {
@@ -201,17 +200,17 @@ impl Engine {
                     None => return,
                 },
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
-                    return tracing::error!(%error, "the dataplane stops");
+                    return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew");
                 },
-                changed = self.table_events.changed() => match changed {
-                    Ok(()) => self.enforcer.doubt(),
-                    Err(error) => return tracing::error!(%error, "the dataplane stops"),
+                changed = self.policy_events.changed() => match changed {
+                    Ok(()) => self.policy.invalidate(),
+                    Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
                 },
                 _ = tick.tick() => self.tick(),
                 () = &mut resync => {
                     self.stale.everything = true;
                     self.stale.switches = true;
-                    self.enforcer.doubt();
+                    self.policy.invalidate();
                     resync.set(tokio::time::sleep(jittered(RESYNC)));
                 }
             }
@@ -219,12 +218,12 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
-            self.outbox.tell_soon(&self.core, &self.enforcer);
+            self.outbox.send_soon(&self.core, &self.policy);
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
             }
-            self.cut().await;
+            self.delete_denied_flows().await;
         }
     }
 
@@ -233,12 +232,12 @@ impl Engine {
             Change::Settings(settings, mtu_pattern) => {
                 self.switches = forwarding_switches(&settings);
                 self.stale.switches = true;
-                self.enforcer.configure((*settings).clone());
+                self.policy.configure((*settings).clone());
                 self.core.configure(*settings, mtu_pattern);
             }
             Change::Replace(plan) => {
-                self.enforcer.replace(&plan);
-                self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));
+                self.policy.replace(&plan);
+                self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.replace(&plan));
                 self.core.replace(*plan);
                 self.stale.links = true;
             }
@@ -247,8 +246,8 @@ impl Engine {
                     if let Update::Workload(_, Some(workload)) = &update {
                         self.interfaces.insert(workload.interface.clone());
                     }
-                    self.enforcer.apply(&update);
-                    self.cutter.iter_mut().for_each(|cutter| cutter.apply(&update));
+                    self.policy.apply(&update);
+                    self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.apply(&update));
                     self.core.apply(update);
                 }
             }
@@ -271,7 +270,7 @@ impl Engine {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::Overrun => {
-                tracing::warn!("kernel events were lost; looking at everything again");
+                tracing::warn!("events of the kernel were lost; reading its whole state again");
                 self.stale.everything = true;
             }
             Event::GlobalSettings => self.stale.switches = true,
@@ -300,11 +299,11 @@ impl Engine {
             let (object, reason) = error.into();
             failures.push(Failure { object, concerns: Concerns::Everything, reason });
         }
-        if self.enforcer.needs_interfaces() {
-            self.enforcer.interfaces_are(self.core.host_interfaces());
+        if self.policy.needs_interfaces() {
+            self.policy.interfaces_are(self.core.host_interfaces());
         }
         // Policy before routes: what a route leads to is guarded already.
-        failures.extend(self.enforcer.converge(self.started.elapsed()).await);
+        failures.extend(self.policy.converge(self.started.elapsed()).await);
         self.settings().await;
         self.routes(&mut failures).await;
         self.neighbours().await;
@@ -312,17 +311,21 @@ impl Engine {
         ApplyOutcome { failures }
     }
 
-    /// Cuts flows once the kernel has the policy that denies them; before, they would come back.
-    async fn cut(&mut self) {
+    /// Deletes established flows once the kernel has the policy that denies them; before, they would come back.
+    async fn delete_denied_flows(&mut self) {
         let now = self.started.elapsed();
-        let settled = self.enforcer.is_settled();
-        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else {
+        let settled = self.policy.is_settled();
+        let Some(denied_flows) =
+            self.denied_flows.as_mut().filter(|denied_flows| settled && denied_flows.is_due(now))
+        else {
             return;
         };
-        match cutter.go_on(&self.host, &self.core.own_addresses(), now).await {
+        match denied_flows.delete(&self.host, &self.core.own_addresses(), now).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "established flows were cut: policy denies them now"),
-            Err(error) => tracing::warn!(%error, "flows that policy denies are not cut; will try again"),
+            Ok(count) => tracing::info!(count, "deleted established flows that policy denies now"),
+            Err(error) => {
+                tracing::warn!(%error, "established flows that policy denies now were not deleted; will try again")
+            }
         }
     }
 
@@ -397,9 +400,9 @@ impl Engine {
             }
         }
         // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
-        self.forgetting.later(moving.iter().copied());
+        self.conntrack.later(moving.iter().copied());
         moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
-        self.forgetting.finish(&self.host, &moving.into_iter().collect()).await;
+        self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
         let mut results = Vec::new();
         let added = self.kernel.add_routes(&entries(&adds)).await;
         results.extend(outcomes(adds, added));
@@ -424,8 +427,8 @@ impl Engine {
                 }
             }
         }
-        self.forgetting.later(leaving);
-        self.forgetting.go_on(&self.host, self.started.elapsed());
+        self.conntrack.later(leaving);
+        self.conntrack.go_on(&self.host, self.started.elapsed());
     }
 
     async fn neighbours(&mut self) {

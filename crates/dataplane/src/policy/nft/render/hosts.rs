@@ -16,11 +16,11 @@ pub(crate) struct HostPart {
     /// From interface to chain.
     pub maps: BTreeMap<String, BTreeSet<Element>>,
     /// The rules that lead to them; none where there is nothing to ask.
-    pub ways: Ways,
+    pub hooks: HookRules,
 }
 
 #[derive(Default)]
-pub(crate) struct Ways {
+pub(crate) struct HookRules {
     pub untracked_in: Vec<Rule>,
     pub untracked_out: Vec<Rule>,
     pub pre_dnat: Vec<Rule>,
@@ -30,7 +30,7 @@ pub(crate) struct Ways {
     pub output: Vec<Rule>,
 }
 
-impl Ways {
+impl HookRules {
     /// Whether packets can be marked as accepted.
     pub fn may_accept_early(&self) -> bool {
         !(self.untracked_in.is_empty() && self.untracked_out.is_empty() && self.pre_dnat.is_empty())
@@ -79,42 +79,42 @@ impl Question {
     }
 }
 
-pub(crate) fn draw(
+pub(crate) fn render(
     endpoints: &BTreeMap<String, HostEndpoint>,
     assignment: &Assignment,
     tiers: Tiers<'_>,
 ) -> HostPart {
-    let drawing = Drawing { endpoints, assignment, tiers };
+    let renderer = HostRenderer { endpoints, assignment, tiers };
     let mut part = HostPart::default();
     if assignment.specific.is_empty() && assignment.everywhere.is_none() {
         return part;
     }
     use Direction::{Egress, Ingress};
-    part.ways = Ways {
-        untracked_in: drawing.question(Question::Untracked(Ingress), &mut part),
-        untracked_out: drawing.question(Question::Untracked(Egress), &mut part),
-        pre_dnat: drawing.question(Question::PreDnat, &mut part),
-        input: drawing.question(Question::Local(Ingress), &mut part),
-        forward_in: drawing.question(Question::Forward(Ingress), &mut part),
-        forward_out: drawing.question(Question::Forward(Egress), &mut part),
-        output: drawing.question(Question::Local(Egress), &mut part),
+    part.hooks = HookRules {
+        untracked_in: renderer.question(Question::Untracked(Ingress), &mut part),
+        untracked_out: renderer.question(Question::Untracked(Egress), &mut part),
+        pre_dnat: renderer.question(Question::PreDnat, &mut part),
+        input: renderer.question(Question::Local(Ingress), &mut part),
+        forward_in: renderer.question(Question::Forward(Ingress), &mut part),
+        forward_out: renderer.question(Question::Forward(Egress), &mut part),
+        output: renderer.question(Question::Local(Egress), &mut part),
     };
     for (direction, replies) in [(Ingress, false), (Egress, false), (Ingress, true), (Egress, true)] {
-        if !replies || !part.ways.untracked_in.is_empty() {
-            let chain = Chain { hook: None, rules: drawing.failsafes(direction, replies) };
+        if !replies || !part.hooks.untracked_in.is_empty() {
+            let chain = Chain { hook: None, rules: renderer.failsafes(direction, replies) };
             part.chains.insert(failsafe_name(direction, replies), chain);
         }
     }
     part
 }
 
-struct Drawing<'p> {
+struct HostRenderer<'p> {
     endpoints: &'p BTreeMap<String, HostEndpoint>,
     assignment: &'p Assignment,
     tiers: Tiers<'p>,
 }
 
-impl Drawing<'_> {
+impl HostRenderer<'_> {
     /// Draws the chains that answer, and returns the rules that lead to them.
     fn question(&self, question: Question, part: &mut HostPart) -> Vec<Rule> {
         // Before connection tracking only endpoints of just one interface act.
@@ -218,7 +218,7 @@ impl Drawing<'_> {
 
 fn failsafe_name(direction: Direction, replies: bool) -> String {
     let replies = if replies { "-replies" } else { "" };
-    format!("failsafe-{}{replies}", names::way(direction))
+    format!("failsafe-{}{replies}", names::direction_text(direction))
 }
 
 fn chain_name(question: Question, endpoint: &str) -> String {

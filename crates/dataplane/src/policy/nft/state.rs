@@ -1,6 +1,6 @@
-//! The part of the plan that is policy, kept, and drawn again where it changes.
+//! The part of the plan that is policy, kept, and rendered again where it changes.
 
-use super::draft::Draft;
+use super::diff::TableDiff;
 use super::ranges;
 use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
 use super::rule::{Family, interface};
@@ -37,12 +37,12 @@ pub(crate) struct State {
     fixed: BTreeSet<String>,
     stale: Stale,
     /// The table of policy.
-    pub draft: Draft,
+    pub diff: TableDiff,
     /// The table of the ARP family.
-    pub arp: Draft,
+    pub arp: TableDiff,
 }
 
-/// What has to be drawn again.
+/// What has to be rendered again.
 #[derive(Default)]
 struct Stale {
     policies: BTreeSet<PolicyId>,
@@ -55,13 +55,13 @@ struct Stale {
 
 impl State {
     pub fn new(settings: Settings) -> State {
-        let mut draft = Draft::new();
-        draft.put_set(names::FROM.into(), SetType::Chains);
-        draft.put_set(names::TO.into(), SetType::Chains);
+        let mut diff = TableDiff::new();
+        diff.put_set(names::FROM.into(), SetType::Chains);
+        diff.put_set(names::TO.into(), SetType::Chains);
         for family in Family::BOTH {
-            draft.put_set(names::sources(family), SetType::Sources(family));
+            diff.put_set(names::sources(family), SetType::Sources(family));
         }
-        let mut arp = Draft::new();
+        let mut arp = TableDiff::new();
         arp.put_set(names::SENDERS.into(), SetType::Sources(Family::V4));
         State {
             settings,
@@ -78,12 +78,12 @@ impl State {
             assignment: Assignment::default(),
             fixed: BTreeSet::new(),
             stale: Stale { fixed: true, ..Stale::default() },
-            draft,
+            diff,
             arp,
         }
     }
 
-    /// Everything is drawn again by other settings; what comes out the same stays in the kernel as it is.
+    /// Everything is rendered again by other settings; what comes out the same stays in the kernel as it is.
     pub fn configure(&mut self, settings: Settings) {
         self.settings = settings;
         self.stale.policies.extend(self.policies.keys().cloned());
@@ -111,7 +111,7 @@ impl State {
         gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
         let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
         gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
-        // Sets are taken out and put in as a whole: the draft sees what is the same.
+        // Sets are taken out and put in as a whole: the diff sees what is the same.
         gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
 
         for (id, workload) in &plan.workloads {
@@ -248,17 +248,17 @@ impl State {
 
     fn set(&mut self, id: &SetId, kind: Option<SetKind>) {
         for family in Family::BOTH {
-            self.draft.drop_set(&names::set(id, family));
+            self.diff.drop_set(&names::set(id, family));
             if let Some(kind) = kind {
                 let kind = match kind {
                     SetKind::Nets => SetType::Addresses(family),
                     SetKind::Ports => SetType::Ports(family),
                 };
-                self.draft.put_set(names::set(id, family), kind);
+                self.diff.put_set(names::set(id, family), kind);
             }
         }
         let old = put(&mut self.sets.0, id, kind.map(|kind| Collection { kind, nets: BTreeSet::new() }));
-        // Its nets are drawn again at the end, whether there are any or not.
+        // Its nets are rendered again at the end, whether there are any or not.
         self.stale.nets.insert(id.clone());
         if old.map(|old| old.kind) != kind {
             self.mark_users(id);
@@ -285,8 +285,8 @@ impl State {
         };
         let name = names::set(id, Family::of(address));
         match present {
-            true => self.draft.insert(&name, element),
-            false => self.draft.remove(&name, &element),
+            true => self.diff.insert(&name, element),
+            false => self.diff.remove(&name, &element),
         }
     }
 
@@ -332,25 +332,25 @@ impl State {
     }
 
     /// Draws everything that changed.
-    pub fn draw(&mut self) {
+    pub fn render(&mut self) {
         for id in std::mem::take(&mut self.stale.nets) {
-            self.draw_nets(&id);
+            self.render_nets(&id);
         }
         for id in std::mem::take(&mut self.stale.policies) {
-            self.draw_policy(&id);
+            self.render_policy(&id);
         }
         for name in std::mem::take(&mut self.stale.profiles) {
-            self.draw_profile(&name);
+            self.render_profile(&name);
         }
         for name in std::mem::take(&mut self.stale.interfaces) {
-            self.draw_workload(&name);
+            self.render_workload(&name);
         }
         if std::mem::take(&mut self.stale.fixed) {
-            self.draw_fixed();
+            self.render_fixed();
         }
     }
 
-    fn draw_nets(&mut self, id: &SetId) {
+    fn render_nets(&mut self, id: &SetId) {
         let empty = BTreeSet::new();
         for family in Family::BOTH {
             let name = names::nets(id, family);
@@ -359,12 +359,12 @@ impl State {
                 .into_iter()
                 .map(|(first, last)| Element::range(first, last))
                 .collect();
-            let there = self.draft.wanted().sets.contains_key(&name);
+            let there = self.diff.wanted().sets.contains_key(&name);
             if wanted.is_empty() {
-                self.draft.drop_set(&name);
+                self.diff.drop_set(&name);
             } else {
-                self.draft.put_set(name.clone(), SetType::Nets(family));
-                replace(&mut self.draft, &name, wanted.clone());
+                self.diff.put_set(name.clone(), SetType::Nets(family));
+                replace(&mut self.diff, &name, wanted.clone());
             }
             if there == wanted.is_empty() {
                 self.mark_users(id);
@@ -372,7 +372,7 @@ impl State {
         }
     }
 
-    fn draw_policy(&mut self, id: &PolicyId) {
+    fn render_policy(&mut self, id: &PolicyId) {
         let stages = self.stages(id);
         for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
             for direction in DIRECTIONS {
@@ -382,10 +382,11 @@ impl State {
                     Some(policy) => {
                         let holder = Holder::Policy { id, tier: &policy.tier };
                         let rules = policy.rules(direction);
-                        let chain = holder_chain(holder, rules, stage, &self.sets, &self.settings.policy);
-                        self.draft.put_chain(name, chain);
+                        let chain =
+                            holder_chain(holder, rules, direction, stage, &self.sets, &self.settings.policy);
+                        self.diff.put_chain(name, chain);
                     }
-                    None => self.draft.drop_chain(&name),
+                    None => self.diff.drop_chain(&name),
                 }
             }
         }
@@ -398,7 +399,7 @@ impl State {
         listed.map(|(stage, _)| stage).chain([Stage::Normal]).collect()
     }
 
-    fn draw_profile(&mut self, name: &str) {
+    fn render_profile(&mut self, name: &str) {
         for direction in DIRECTIONS {
             let holder = Holder::Profile(name);
             let chain_name = holder.chain_name(direction, Stage::Normal);
@@ -406,10 +407,17 @@ impl State {
             match profile.filter(|profile| !profile.rules(direction).is_empty()) {
                 Some(profile) => {
                     let rules = profile.rules(direction);
-                    let chain = holder_chain(holder, rules, Stage::Normal, &self.sets, &self.settings.policy);
-                    self.draft.put_chain(chain_name, chain);
+                    let chain = holder_chain(
+                        holder,
+                        rules,
+                        direction,
+                        Stage::Normal,
+                        &self.sets,
+                        &self.settings.policy,
+                    );
+                    self.diff.put_chain(chain_name, chain);
                 }
-                None => self.draft.drop_chain(&chain_name),
+                None => self.diff.drop_chain(&chain_name),
             }
         }
     }
@@ -418,7 +426,7 @@ impl State {
         Tiers { policies: &self.policies, profiles: &self.profiles, settings: &self.settings.policy }
     }
 
-    fn draw_workload(&mut self, name: &str) {
+    fn render_workload(&mut self, name: &str) {
         let active = self.claims.get(name).and_then(BTreeSet::first);
         let mac = active.and_then(|id| self.macs.get(id)).copied();
         let guard = active.and_then(|id| self.workload_policies.get(id)).cloned();
@@ -427,34 +435,34 @@ impl State {
             let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
             match &guard {
                 Some(guard) => {
-                    let drawn = workloads::chain(guard, direction, self.tiers());
-                    self.draft.put_chain(chain, drawn);
-                    self.draft.insert(map, element);
+                    let rendered = workloads::chain(guard, direction, self.tiers());
+                    self.diff.put_chain(chain, rendered);
+                    self.diff.insert(map, element);
                 }
                 None => {
-                    self.draft.remove(map, &element);
-                    self.draft.drop_chain(&chain);
+                    self.diff.remove(map, &element);
+                    self.diff.drop_chain(&chain);
                 }
             }
         }
         let covered = self.workloads(false).is_covered(name);
-        for draft in [&mut self.draft, &mut self.arp] {
-            draw_uncovered(draft, name, guard.is_some() && !covered);
+        for diff in [&mut self.diff, &mut self.arp] {
+            render_uncovered(diff, name, guard.is_some() && !covered);
         }
         for family in Family::BOTH {
             let own = guard.as_ref().map(|guard| workloads::sources(guard, mac, family)).unwrap_or_default();
             if family == Family::V4 {
-                draw_sources(&mut self.arp, names::SENDERS, name, own.clone());
+                render_sources(&mut self.arp, names::SENDERS, name, own.clone());
             }
-            draw_sources(&mut self.draft, &names::sources(family), name, own);
+            render_sources(&mut self.diff, &names::sources(family), name, own);
             let nets = guard.as_ref().map(|guard| workloads::source_nets(guard, family)).unwrap_or_default();
             let set = names::source_nets(family);
             if !nets.is_empty() {
-                self.draft.put_set(set.clone(), SetType::SourceNets(family));
+                self.diff.put_set(set.clone(), SetType::SourceNets(family));
             }
-            draw_sources(&mut self.draft, &set, name, nets);
-            if self.draft.elements(&set).next().is_none() {
-                self.draft.drop_set(&set);
+            render_sources(&mut self.diff, &set, name, nets);
+            if self.diff.elements(&set).next().is_none() {
+                self.diff.drop_set(&set);
             }
         }
         self.stale.fixed = true;
@@ -489,29 +497,29 @@ impl State {
         }
     }
 
-    fn draw_fixed(&mut self) {
+    fn render_fixed(&mut self) {
         let nets = Family::BOTH.map(|family| {
-            let there = self.draft.elements(&names::source_nets(family)).next().is_some();
+            let there = self.diff.elements(&names::source_nets(family)).next().is_some();
             (family, there)
         });
         let there = |family| nets.contains(&(family, true));
-        let part = hosts::draw(&self.hosts, &self.assignment, self.tiers());
-        let others = self.draft.elements(names::WORKLOADS).next().is_some();
+        let part = hosts::render(&self.hosts, &self.assignment, self.tiers());
+        let others = self.diff.elements(names::WORKLOADS).next().is_some();
         let workloads = self.workloads(others);
         let of_arp = super::render::arp::chains(&workloads);
-        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.ways);
+        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.hooks);
         chains.extend(part.chains);
-        let drawn: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
-        for name in std::mem::replace(&mut self.fixed, drawn.clone()).difference(&drawn) {
-            self.draft.drop_chain(name);
-            self.draft.drop_set(name);
+        let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
+        for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
+            self.diff.drop_chain(name);
+            self.diff.drop_set(name);
         }
         for (name, elements) in part.maps {
-            self.draft.put_set(name.clone(), SetType::Chains);
-            replace(&mut self.draft, &name, elements);
+            self.diff.put_set(name.clone(), SetType::Chains);
+            replace(&mut self.diff, &name, elements);
         }
         for (name, chain) in chains {
-            self.draft.put_chain(name, chain);
+            self.diff.put_chain(name, chain);
         }
         for (name, chain) in of_arp {
             self.arp.put_chain(name, chain);
@@ -524,32 +532,32 @@ impl State {
 }
 
 /// An interface that no prefix covers is in a set of its own, which exists only where there are any.
-fn draw_uncovered(draft: &mut Draft, name: &str, present: bool) {
+fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
     let element = Element::key(interface(name));
     if present {
-        if !draft.wanted().sets.contains_key(names::WORKLOADS) {
-            draft.put_set(names::WORKLOADS.into(), SetType::Interfaces);
+        if !diff.wanted().sets.contains_key(names::WORKLOADS) {
+            diff.put_set(names::WORKLOADS.into(), SetType::Interfaces);
         }
-        draft.insert(names::WORKLOADS, element);
+        diff.insert(names::WORKLOADS, element);
     } else {
-        draft.remove(names::WORKLOADS, &element);
-        if draft.elements(names::WORKLOADS).next().is_none() {
-            draft.drop_set(names::WORKLOADS);
+        diff.remove(names::WORKLOADS, &element);
+        if diff.elements(names::WORKLOADS).next().is_none() {
+            diff.drop_set(names::WORKLOADS);
         }
     }
 }
 
 /// The elements of one interface in a set of sources.
-fn draw_sources(draft: &mut Draft, set: &str, name: &str, wanted: Vec<Element>) {
+fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Element>) {
     let mine = interface(name);
-    let old: Vec<Element> = draft
+    let old: Vec<Element> = diff
         .elements_from(set, &Element::key(mine.clone()))
         .take_while(|element| element.key.starts_with(&mine))
         .filter(|element| !wanted.contains(element))
         .cloned()
         .collect();
-    old.iter().for_each(|element| draft.remove(set, element));
-    wanted.into_iter().for_each(|element| draft.insert(set, element));
+    old.iter().for_each(|element| diff.remove(set, element));
+    wanted.into_iter().for_each(|element| diff.insert(set, element));
 }
 
 /// The lists of a host endpoint.
@@ -573,11 +581,10 @@ fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -
     }
 }
 
-fn replace(draft: &mut Draft, set: &str, wanted: BTreeSet<Element>) {
-    let old: Vec<Element> =
-        draft.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
-    old.iter().for_each(|element| draft.remove(set, element));
-    wanted.into_iter().for_each(|element| draft.insert(set, element));
+fn replace(diff: &mut TableDiff, set: &str, wanted: BTreeSet<Element>) {
+    let old: Vec<Element> = diff.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
+    old.iter().for_each(|element| diff.remove(set, element));
+    wanted.into_iter().for_each(|element| diff.insert(set, element));
 }
 
 fn name_set(rules: &[Rule], id: &SetId) -> bool {

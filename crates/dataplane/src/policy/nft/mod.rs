@@ -1,12 +1,12 @@
 //! Policy in the kernel: one nf_tables table, `inet tortie`.
 //!
-//! `render` turns the plan into chains and sets, `draft` compares them with what the kernel has, `message` and `expression`
-//! write the difference down, `kernel` sends it as one transaction. [`Enforcer`] holds it together.
+//! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
+//! write the difference down, `kernel` sends it as one transaction. [`Nftables`] holds it together.
 
 mod attributes;
 mod blame;
 mod counters;
-mod draft;
+mod diff;
 mod expression;
 mod kernel;
 mod message;
@@ -17,12 +17,13 @@ mod state;
 mod table;
 mod writer;
 
-pub use counters::{RuleCounter, When, counters};
+pub(super) use counters::counters;
 pub(crate) use kernel::Events;
 
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::netns::Netns;
+use crate::policy::PolicyStats;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use state::State;
@@ -33,22 +34,8 @@ use table::TableFamily;
 use tortie_plan::{Plan, Settings, Update};
 use writer::{TableFailure, Writer};
 
-/// Numbers about the table, for whoever watches over it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableStats {
-    pub chains: usize,
-    pub rules: usize,
-    pub sets: usize,
-    pub maps: usize,
-    pub transactions: u64,
-    pub refusals: u64,
-    /// Looks at the whole table.
-    pub looks: u64,
-    pub failed_looks: u64,
-}
-
 /// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
-pub async fn remove_table(netns: &Netns) -> Result<()> {
+pub(super) async fn remove(netns: &Netns) -> Result<()> {
     for family in [TableFamily::Inet, TableFamily::Arp] {
         // Adding what is there does nothing, so this works whether it is there or not.
         let operations = [Operation::AddTable, Operation::DeleteTable];
@@ -58,7 +45,7 @@ pub async fn remove_table(netns: &Netns) -> Result<()> {
     Ok(())
 }
 
-pub(crate) struct Enforcer {
+pub(crate) struct Nftables {
     policy: Writer,
     arp: Writer,
     state: State,
@@ -66,27 +53,28 @@ pub(crate) struct Enforcer {
     in_force: bool,
 }
 
-impl Enforcer {
-    pub fn open(netns: &Netns, settings: Settings) -> Result<(Enforcer, Events)> {
+impl Nftables {
+    pub fn open(netns: &Netns, settings: Settings) -> Result<(Nftables, Events)> {
         let policy = Writer::open(netns, TableFamily::Inet)?;
         let arp = Writer::open(netns, TableFamily::Arp)?;
         let events = Events::open(netns, [policy.port(), arp.port()])?;
-        Ok((Enforcer { policy, arp, state: State::new(settings), in_force: false }, events))
+        Ok((Nftables { policy, arp, state: State::new(settings), in_force: false }, events))
     }
 
     pub fn configure(&mut self, settings: Settings) {
         self.state.configure(settings);
+        self.writers().into_iter().for_each(Writer::diff_changed);
     }
 
     pub fn replace(&mut self, plan: &Plan) {
         self.state.replace(plan);
         self.in_force = true;
-        self.writers().into_iter().for_each(Writer::draft_changed);
+        self.writers().into_iter().for_each(Writer::diff_changed);
     }
 
     pub fn apply(&mut self, update: &Update) {
         if self.state.apply(update) {
-            self.writers().into_iter().for_each(Writer::draft_changed);
+            self.writers().into_iter().for_each(Writer::diff_changed);
         }
     }
 
@@ -94,7 +82,7 @@ impl Enforcer {
         [&mut self.policy, &mut self.arp]
     }
 
-    pub fn stats(&self) -> TableStats {
+    pub fn stats(&self) -> PolicyStats {
         self.policy.stats
     }
 
@@ -117,7 +105,7 @@ impl Enforcer {
         self.in_force && self.failed_tables().next().is_none()
     }
 
-    /// Says whether [`Enforcer::interfaces_are`] makes a difference.
+    /// Says whether [`Nftables::interfaces_are`] makes a difference.
     pub fn needs_interfaces(&self) -> bool {
         self.state.has_hosts()
     }
@@ -128,8 +116,8 @@ impl Enforcer {
     }
 
     /// Somebody else may have changed the tables.
-    pub fn doubt(&mut self) {
-        self.writers().into_iter().for_each(Writer::doubt);
+    pub fn invalidate(&mut self) {
+        self.writers().into_iter().for_each(Writer::invalidate);
     }
 
     /// Makes the kernel's tables what they shall be, each in one transaction.
@@ -137,8 +125,8 @@ impl Enforcer {
         if !self.in_force {
             return Vec::new();
         }
-        self.state.draw();
-        self.policy.converge(&mut self.state.draft, now).await;
+        self.state.render();
+        self.policy.converge(&mut self.state.diff, now).await;
         self.arp.converge(&mut self.state.arp, now).await;
         let mut failures = self.state.refused();
         for failed in self.failed_tables() {

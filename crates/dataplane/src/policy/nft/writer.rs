@@ -1,13 +1,13 @@
-//! Brings one table of the kernel to what its draft says, in transactions, and finds out what the kernel refuses.
+//! Brings one table of the kernel to what its diff says, in transactions, and finds out what the kernel refuses.
 
-use super::TableStats;
 use super::blame::{self, Culprit};
-use super::draft::Draft;
+use super::diff::TableDiff;
 use super::kernel::Kernel;
 use super::table::TableFamily;
 use crate::error::Result;
 use crate::failure::{Concerns, Failure};
 use crate::netns::Netns;
+use crate::policy::{EngineStats, PolicyStats};
 use std::time::Duration;
 
 /// How often a transaction is changed and tried again before it has to wait.
@@ -20,15 +20,15 @@ const LONGEST_CLOSED: Duration = Duration::from_secs(60);
 
 pub(super) struct Writer {
     kernel: Kernel,
-    /// The kernel has to be looked at before the next transaction.
+    /// The kernel has to be read before the next transaction.
     unsure: bool,
-    /// Why the kernel's table is not the draft's: it judges by what it had before, or by nothing.
+    /// Why the kernel's table is not the diff's: it judges by what it had before, or by nothing.
     failure: Option<TableFailure>,
     /// The whole table is tried again then, or as soon as something changes.
     table_retry: BackOff,
     /// Single objects that were refused are tried again then.
     object_retry: BackOff,
-    pub stats: TableStats,
+    pub stats: PolicyStats,
 }
 
 impl Writer {
@@ -39,7 +39,7 @@ impl Writer {
             failure: None,
             table_retry: BackOff::new(LONGEST_PAUSE),
             object_retry: BackOff::new(LONGEST_CLOSED),
-            stats: TableStats::default(),
+            stats: PolicyStats::default(),
         })
     }
 
@@ -48,13 +48,13 @@ impl Writer {
     }
 
     /// Somebody else may have changed the table.
-    pub fn doubt(&mut self) {
+    pub fn invalidate(&mut self) {
         self.unsure = true;
         self.table_retry.reset();
     }
 
-    /// The draft has changed: a refusal of the whole may be one of the past.
-    pub fn draft_changed(&mut self) {
+    /// The diff has changed: a refusal of the whole may be one of the past.
+    pub fn diff_changed(&mut self) {
         self.table_retry.reset();
     }
 
@@ -63,64 +63,66 @@ impl Writer {
     }
 
     /// Makes the kernel's table what it shall be.
-    pub async fn converge(&mut self, draft: &mut Draft, now: Duration) {
+    pub async fn converge(&mut self, diff: &mut TableDiff, now: Duration) {
         if self.failure.is_some() && !self.table_retry.is_due(now) {
             return;
         }
-        if draft.refused_count() > 0 && self.object_retry.is_due(now) {
-            draft.forgive();
+        if diff.refused_count() > 0 && self.object_retry.is_due(now) {
+            diff.retry_refused();
         }
-        let refused = draft.refused_count();
-        self.failure = self.settle(draft).await.err();
+        let refused = diff.refused_count();
+        self.failure = self.settle(diff).await.err();
         match &self.failure {
             Some(_) => self.table_retry.wait(now),
             None => self.table_retry.reset(),
         }
-        match draft.refused_count() {
+        match diff.refused_count() {
             0 => self.object_retry.reset(),
             after if after > refused => self.object_retry.wait(now),
             _ => {}
         }
-        (self.stats.chains, self.stats.rules) = draft.chain_counts();
-        (self.stats.sets, self.stats.maps) = draft.set_counts();
+        let (chains, rules) = diff.chain_counts();
+        let (sets, maps) = diff.set_counts();
+        (self.stats.rules, self.stats.sets) = (rules, sets);
+        self.stats.engine = EngineStats::Nftables { chains, maps };
     }
 
-    async fn settle(&mut self, draft: &mut Draft) -> std::result::Result<(), TableFailure> {
+    async fn settle(&mut self, diff: &mut TableDiff) -> std::result::Result<(), TableFailure> {
         let family = self.kernel.family;
         let give_up = |reason, culprits| TableFailure { family, reason, culprits };
         let mut fresh = false;
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             if self.unsure {
-                self.stats.looks += 1;
-                let looked = self.kernel.look().await;
-                self.stats.failed_looks += u64::from(looked.is_err());
-                let (seen, elements) = looked.map_err(|error| give_up(error.to_string(), Vec::new()))?;
-                draft.look(seen, elements);
+                self.stats.reads += 1;
+                let read = self.kernel.read().await;
+                self.stats.failed_reads += u64::from(read.is_err());
+                let (seen, elements) = read.map_err(|error| give_up(error.to_string(), Vec::new()))?;
+                diff.observe(seen, elements);
                 self.unsure = false;
                 fresh = true;
             }
-            let preparations = draft.preparations();
+            let preparations = diff.preparations();
             let preparing = !preparations.is_empty();
-            let operations = if preparing { preparations } else { draft.operations() };
+            let operations = if preparing { preparations } else { diff.operations() };
             if operations.is_empty() {
                 return Ok(());
             }
-            self.stats.transactions += 1;
+            self.stats.writes += 1;
             let committed = self.kernel.commit(&operations).await;
             let culprits = committed.as_ref().err().map(|refusal| blame::culprits(&operations, refusal));
             let refusal = match committed {
                 Ok(()) if preparing => {
-                    draft.prepared();
+                    diff.prepared();
                     continue;
                 }
                 Ok(()) => {
-                    draft.done();
+                    diff.done();
                     return Ok(());
                 }
                 Err(refusal) => refusal,
             };
-            self.stats.refusals += 1;
+            self.stats.refused_writes += 1;
             let table = family.object();
             tracing::warn!(%table, reason = refusal.reason, "the kernel refused a change of policy");
             self.unsure = true;
@@ -128,12 +130,12 @@ impl Writer {
             if refusal.is_of_the_whole() {
                 return Err(give_up(refusal.reason, Vec::new()));
             }
-            // The kernel may only be different from what we believed: look before blaming anything.
+            // The kernel may only be different from what we believed: read before blaming anything.
             if fresh {
                 let culprits = culprits.unwrap_or_default();
                 let mut helped = false;
                 for culprit in &culprits {
-                    helped |= draft.refuse(culprit);
+                    helped |= diff.refuse(culprit);
                 }
                 if !helped {
                     return Err(give_up(refusal.reason, culprits));

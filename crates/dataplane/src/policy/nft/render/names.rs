@@ -34,16 +34,16 @@ pub(crate) fn source_nets(family: Family) -> String {
 }
 
 pub(crate) fn policy(id: &PolicyId, direction: Direction, stage: Stage) -> String {
-    let way = way(direction);
+    let text = direction_text(direction);
     match stage {
-        Stage::Normal | Stage::Forward => fitting(format!("{way}-"), id),
-        Stage::PreDnat => fitting(format!("pre-dnat-{way}-"), id),
-        Stage::Untracked => fitting(format!("untracked-{way}-"), id),
+        Stage::Normal | Stage::Forward => fitting(format!("{text}-"), id),
+        Stage::PreDnat => fitting(format!("pre-dnat-{text}-"), id),
+        Stage::Untracked => fitting(format!("untracked-{text}-"), id),
     }
 }
 
 pub(crate) fn profile(name: &str, direction: Direction) -> String {
-    fitting(format!("{}-profile/", way(direction)), name)
+    fitting(format!("{}-profile/", direction_text(direction)), name)
 }
 
 pub(crate) fn workload(interface: &str, direction: Direction) -> String {
@@ -53,7 +53,7 @@ pub(crate) fn workload(interface: &str, direction: Direction) -> String {
     }
 }
 
-pub(crate) fn way(direction: Direction) -> &'static str {
+pub(crate) fn direction_text(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "in",
         Direction::Egress => "out",
@@ -61,19 +61,22 @@ pub(crate) fn way(direction: Direction) -> &'static str {
 }
 
 /// Names that are too long are cut, and made unique again by a number from the whole of it.
-pub(crate) fn fitting(mut prefix: String, rest: impl Display) -> String {
+pub(crate) fn fitting(prefix: String, rest: impl Display) -> String {
+    fitting_in(LIMIT, format!("{prefix}{rest}"))
+}
+
+pub(crate) fn fitting_in(limit: usize, mut name: String) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    prefix = format!("{prefix}{rest}");
-    if prefix.len() > LIMIT {
+    if name.len() > limit {
         let mut hasher = DefaultHasher::new();
-        prefix.hash(&mut hasher);
+        name.hash(&mut hasher);
         let mark = format!("_{:016x}", hasher.finish());
-        let mut keep = LIMIT - mark.len();
-        while !prefix.is_char_boundary(keep) {
+        let mut keep = limit.saturating_sub(mark.len());
+        while !name.is_char_boundary(keep) {
             keep -= 1;
         }
-        prefix.truncate(keep);
-        prefix.push_str(&mark);
+        name.truncate(keep);
+        name.push_str(&mark);
     }
-    prefix
+    name
 }

@@ -161,8 +161,12 @@ pub(crate) enum Action {
     Count,
     /// Goes on with the next rule when there are too many.
     Limit(LogLimit),
-    /// A line in the kernel's log, and a copy to whoever listens to the group.
-    Log(String),
+    /// A line in the kernel's log with the prefix that is set, and a copy, with the identity of the rule, to whoever
+    /// listens to the group.
+    Log {
+        prefix: String,
+        rule: String,
+    },
     SetMark(u32),
     ClearMark(u32),
     /// No connection tracking.

@@ -1,5 +1,5 @@
 //! What a rule of a policy asks of a packet, as lists of matches: the kernel knows "and" within a rule and "or" only as
-//! several rules, so a rule of ours becomes as many of the kernel's as it has ways to match. A packet that matches one of
+//! several rules, so a rule of ours becomes as many of the kernel's as it has alternatives. A packet that matches one of
 //! them is done with the chain, but for Log: there no packet matches two.
 
 use super::super::ranges;
@@ -13,15 +13,15 @@ const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 /// All of these together.
 type All = Vec<Match>;
 
-/// The ways in which a packet can match.
-pub(super) fn ways(rule: &Rule, sets: &Sets) -> Vec<All> {
+/// The alternatives in which a packet can match: each is a rule of the kernel.
+pub(super) fn alternatives(rule: &Rule, sets: &Sets) -> Vec<All> {
     if is_of_any_family(rule) {
         return of_family(rule, None, sets);
     }
     Family::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
 }
 
-/// Nothing in it looks different in IPv4 and IPv6.
+/// Nothing in it reads different in IPv4 and IPv6.
 fn is_of_any_family(rule: &Rule) -> bool {
     let plain = |side: &Side| {
         side.nets.is_empty()
@@ -55,24 +55,24 @@ fn of_family(rule: &Rule, family: Option<Family>, sets: &Sets) -> Vec<All> {
     }
     let protocol = rule.protocol.or(icmp);
     let found = vec![family.map(Match::family).into_iter().collect()];
-    let mut ways = Ways { sets, rule, family, protocol, found };
+    let mut matcher = Alternatives { sets, rule, family, protocol, found };
     if let Some(protocol) = protocol {
-        ways.and(Match::is(Field::Protocol, [protocol]));
+        matcher.and(Match::is(Field::Protocol, [protocol]));
     }
     if let Some(protocol) = rule.not_protocol {
-        ways.and(Match::is(Field::Protocol, [protocol]).not());
+        matcher.and(Match::is(Field::Protocol, [protocol]).not());
     }
-    ways.icmp();
-    ways.ports(&rule.source, Field::SourcePort);
-    ways.ports(&rule.destination, Field::DestinationPort);
+    matcher.icmp();
+    matcher.ports(&rule.source, Field::SourcePort);
+    matcher.ports(&rule.destination, Field::DestinationPort);
     if let Some(family) = family {
-        ways.addresses(&rule.source, family, Field::Source(family), Field::SourcePort);
-        ways.addresses(&rule.destination, family, Field::Destination(family), Field::DestinationPort);
+        matcher.addresses(&rule.source, family, Field::Source(family), Field::SourcePort);
+        matcher.addresses(&rule.destination, family, Field::Destination(family), Field::DestinationPort);
     }
-    ways.found
+    matcher.found
 }
 
-struct Ways<'r> {
+struct Alternatives<'r> {
     sets: &'r Sets,
     rule: &'r Rule,
     family: Option<Family>,
@@ -81,9 +81,9 @@ struct Ways<'r> {
     found: Vec<All>,
 }
 
-impl Ways<'_> {
+impl Alternatives<'_> {
     fn and(&mut self, condition: Match) {
-        self.found.iter_mut().for_each(|way| way.push(condition.clone()));
+        self.found.iter_mut().for_each(|all| all.push(condition.clone()));
     }
 
     fn never(&mut self) {
@@ -93,9 +93,9 @@ impl Ways<'_> {
     /// One of these.
     fn either(&mut self, alternatives: &[All]) {
         let found = std::mem::take(&mut self.found);
-        let both = |way: &All, alternative: &All| way.iter().chain(alternative).cloned().collect();
+        let both = |all: &All, alternative: &All| all.iter().chain(alternative).cloned().collect();
         self.found =
-            found.iter().flat_map(|way| alternatives.iter().map(move |other| both(way, other))).collect();
+            found.iter().flat_map(|all| alternatives.iter().map(move |other| both(all, other))).collect();
     }
 
     /// One of these conditions. They are made to exclude each other where a packet would be logged twice.

@@ -10,7 +10,7 @@ mod tiers;
 pub(crate) mod workloads;
 
 pub(crate) use policy::{Holder, holder_chain, passes};
-pub(crate) use tiers::Tiers;
+pub(crate) use tiers::{END_OF_TIER, NO_PROFILE, Tiers};
 
 use super::rule::{Action, Family, Field, Match, Rule};
 use ipnet::IpNet;

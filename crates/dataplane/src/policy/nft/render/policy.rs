@@ -7,7 +7,9 @@
 use super::super::rule::{Action, Rule, mark};
 use super::super::table::Chain;
 use super::{Sets, Stage, criteria, names};
-use tortie_plan::{self as plan, DenyAction, Direction, PolicyId, PolicySettings};
+use tortie_plan::{
+    self as plan, DenyAction, Direction, PolicyId, PolicySettings, RuleId, RuleIndex, RuleOwner,
+};
 
 /// The kernel's limit, and room for what it adds.
 const LOG_PREFIX: usize = 120;
@@ -24,10 +26,10 @@ impl Holder<'_> {
         matches!(self, Holder::Policy { id, .. } if id.kind.is_staged())
     }
 
-    fn text(self) -> String {
+    fn owner(self) -> RuleOwner {
         match self {
-            Holder::Policy { id, .. } => id.to_string(),
-            Holder::Profile(name) => format!("profile/{name}"),
+            Holder::Policy { id, .. } => RuleOwner::Policy(id.clone()),
+            Holder::Profile(name) => RuleOwner::Profile(name.to_owned()),
         }
     }
 
@@ -59,28 +61,37 @@ pub(crate) fn passes(rules: &[plan::Rule]) -> bool {
 pub(crate) fn holder_chain(
     holder: Holder<'_>,
     rules: &[plan::Rule],
+    direction: Direction,
     stage: Stage,
     sets: &Sets,
     settings: &PolicySettings,
 ) -> Chain {
     let mut chain = Chain::default();
     for (index, rule) in rules.iter().enumerate() {
-        let actions = actions(holder, rule.action, stage, settings);
-        let comment = format!("{} {index}", holder.text());
-        for way in criteria::ways(rule, sets) {
-            chain.rules.push(Rule::new(way, actions.clone()).says(comment.clone()));
+        let id = RuleId { owner: holder.owner(), direction, index: RuleIndex::at(index) };
+        let actions = actions(holder, rule.action, &id, stage, settings);
+        let comment = format!("{} {index}", id.owner);
+        for matches in criteria::alternatives(rule, sets) {
+            chain.rules.push(Rule::new(matches, actions.clone()).says(comment.clone()));
         }
     }
     chain
 }
 
-fn actions(holder: Holder<'_>, action: plan::Action, stage: Stage, settings: &PolicySettings) -> Vec<Action> {
+fn actions(
+    holder: Holder<'_>,
+    action: plan::Action,
+    id: &RuleId,
+    stage: Stage,
+    settings: &PolicySettings,
+) -> Vec<Action> {
     let mut actions = vec![Action::Count];
     match action {
         plan::Action::Log if holder.is_staged() => {}
         plan::Action::Log => {
             actions.extend(settings.log_limit.map(Action::Limit));
-            actions.push(Action::Log(holder.log_prefix(&settings.log_prefix)));
+            let prefix = holder.log_prefix(&settings.log_prefix);
+            actions.push(Action::Log { prefix, rule: names::fitting_in(LOG_PREFIX, id.to_string()) });
         }
         // Counted as if it were enforced, and nothing more.
         _ if holder.is_staged() => actions.push(Action::Return),

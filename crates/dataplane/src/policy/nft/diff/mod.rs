@@ -13,36 +13,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A chain as far as the kernel's copy can be told from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Print {
+pub(crate) struct ChainFingerprint {
     pub hook: Option<Hook>,
     pub rules: Vec<u64>,
 }
 
-impl Print {
-    pub fn of(chain: &Chain) -> Print {
-        Print { hook: chain.hook, rules: chain.rules.iter().map(Rule::fingerprint).collect() }
+impl ChainFingerprint {
+    pub fn of(chain: &Chain) -> ChainFingerprint {
+        ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(Rule::fingerprint).collect() }
     }
 }
 
 /// What the kernel has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct KernelTable {
     /// The table itself.
     pub there: bool,
     /// The table is not as we would make it.
     pub odd: bool,
-    pub chains: BTreeMap<String, Print>,
+    pub chains: BTreeMap<String, ChainFingerprint>,
     /// `None` for a set that is not as we would make it.
     pub sets: BTreeMap<String, Option<SetType>>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct TableDiff {
     wanted: Table,
     /// How many rules and maps that is.
     rules: usize,
     maps: usize,
-    seen: Seen,
+    seen: KernelTable,
     /// Chains and sets that may differ.
     chains: BTreeSet<String>,
     sets: BTreeSet<String>,
@@ -63,11 +63,11 @@ pub(crate) struct Refused {
     pub reason: String,
 }
 
-impl Draft {
-    pub fn new() -> Draft {
+impl TableDiff {
+    pub fn new() -> TableDiff {
         let rule = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]);
         let closed = Chain { hook: None, rules: vec![rule.says("the kernel refused what should be here")] };
-        Draft { closed, ..Draft::default() }
+        TableDiff { closed, ..TableDiff::default() }
     }
 
     pub fn put_chain(&mut self, name: String, chain: Chain) {
@@ -140,8 +140,8 @@ impl Draft {
         &self.wanted
     }
 
-    /// The kernel has been looked at: nothing else is known any more.
-    pub fn look(&mut self, seen: Seen, mut elements: BTreeMap<String, BTreeSet<Element>>) {
+    /// The kernel has been read: nothing else is known any more.
+    pub fn observe(&mut self, seen: KernelTable, mut elements: BTreeMap<String, BTreeSet<Element>>) {
         self.chains = self.wanted.chains.keys().chain(seen.chains.keys()).cloned().collect();
         self.sets = self.wanted.sets.keys().chain(seen.sets.keys()).cloned().collect();
         self.elements.clear();
@@ -162,7 +162,7 @@ impl Draft {
     }
 
     /// Tries again what was refused.
-    pub fn forgive(&mut self) {
+    pub fn retry_refused(&mut self) {
         for name in std::mem::take(&mut self.refused).into_keys() {
             self.chains.insert(name.clone());
             self.sets.insert(name);
@@ -253,7 +253,7 @@ impl Draft {
             .filter(move |element| refused.is_none_or(|refused| !refused.contains_key(*element)))
     }
 
-    /// The chains with a rule that looks into a set.
+    /// The chains with a rule that reads into a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
         let uses = move |rule: &Rule| {
             let matched =
@@ -318,7 +318,7 @@ impl Draft {
                 (None, None) => {}
                 (None, Some(_)) => plan.remove_chain(name),
                 (Some(chain), None) => plan.add_chain(name, chain),
-                (Some(chain), Some(print)) if Print::of(chain) == *print => {}
+                (Some(chain), Some(fingerprint)) if ChainFingerprint::of(chain) == *fingerprint => {}
                 (Some(chain), Some(_)) => plan.refill_chain(name, chain),
             }
         }
@@ -352,7 +352,7 @@ impl Draft {
     fn must_start_over(&self) -> bool {
         let hooks_differ = self.chains.iter().any(|name| {
             let pair = self.chain(name).zip(self.seen.chains.get(name));
-            pair.is_some_and(|(chain, print)| chain.hook != print.hook)
+            pair.is_some_and(|(chain, fingerprint)| chain.hook != fingerprint.hook)
         });
         let sets_differ = self.sets.iter().any(|name| {
             let pair = self.set(name).zip(self.seen.sets.get(name));
@@ -388,8 +388,8 @@ impl Draft {
         self.seen.there = true;
         self.seen.odd = false;
         for name in std::mem::take(&mut self.chains) {
-            match self.chain(&name).map(Print::of) {
-                Some(print) => self.seen.chains.insert(name, print),
+            match self.chain(&name).map(ChainFingerprint::of) {
+                Some(fingerprint) => self.seen.chains.insert(name, fingerprint),
                 None => self.seen.chains.remove(&name),
             };
         }

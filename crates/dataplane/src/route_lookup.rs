@@ -5,25 +5,26 @@ use crate::kernel::Kernel;
 use crate::netns::Netns;
 use std::net::IpAddr;
 
-pub struct Ways(Kernel);
+/// Asks the kernel for its routes.
+pub struct RouteLookup(Kernel);
 
-/// The next hop on the way, which may be the address itself, and the interface it is behind.
+/// The next hop to an address, which may be the address itself, and the interface it is behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct NextHop {
     pub via: IpAddr,
     pub interface: String,
 }
 
-impl Ways {
-    pub fn open(host: &Netns) -> Result<Ways> {
-        Ok(Ways(Kernel::open(host)?))
+impl RouteLookup {
+    pub fn open(host: &Netns) -> Result<RouteLookup> {
+        Ok(RouteLookup(Kernel::open(host)?))
     }
 
     /// An error says why there is none.
-    pub async fn to(&self, address: IpAddr) -> std::result::Result<Way, String> {
+    pub async fn next_hop(&self, address: IpAddr) -> std::result::Result<NextHop, String> {
         let (via, device) = self.0.lookup(address).await?;
         let link = self.0.link(device).await.map_err(|error| error.to_string())?;
         let interface = link.ok_or("its interface is gone")?.name;
-        Ok(Way { via, interface })
+        Ok(NextHop { via, interface })
     }
 }

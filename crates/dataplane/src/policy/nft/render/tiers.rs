@@ -1,4 +1,4 @@
-//! The way of a packet through the tiers and profiles of one endpoint, as a list of jumps.
+//! The path of a packet through the tiers and profiles of one endpoint, as a list of jumps.
 
 use super::super::rule::{Action, Match, Rule, mark};
 use super::policy::{deny, passes};
@@ -6,6 +6,10 @@ use super::{Stage, names};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tortie_plan::{Direction, Policy, PolicyId, PolicySettings, Profile, Tier, TierEnd};
+
+/// Comments by which what is denied at an end is counted.
+pub(crate) const END_OF_TIER: &str = "end of tier ";
+pub(crate) const NO_PROFILE: &str = "no profile allows it";
 
 /// What the tiers name.
 #[derive(Clone, Copy)]
@@ -32,7 +36,7 @@ impl Tiers<'_> {
                 rules.push(Rule::new(Vec::new(), vec![jump]));
             }
         }
-        rules.push(self.end(Stage::Normal).says("no profile allows it"));
+        rules.push(self.end(Stage::Normal).says(NO_PROFILE));
         rules
     }
 
@@ -68,7 +72,7 @@ impl Tiers<'_> {
             }
             let denies = tier.end == TierEnd::Deny && matches!(stage, Stage::Normal | Stage::Forward);
             if enforced && denies {
-                let mut end = self.end(stage).says(format!("end of tier {}", tier.name));
+                let mut end = self.end(stage).says(format!("{END_OF_TIER}{}", tier.name));
                 end.matches = unless_passed(may_have_passed);
                 rules.push(end);
                 if !may_have_passed {

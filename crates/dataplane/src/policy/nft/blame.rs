@@ -1,7 +1,7 @@
 //! Which chain, rule, set or element a refusal of the kernel is about, and which workloads do not have what they should
 //! because of it.
 
-use super::draft::Draft;
+use super::diff::TableDiff;
 use super::kernel::Refusal;
 use super::message::Operation;
 use super::render::{Holder, Stage, names};
@@ -129,28 +129,28 @@ impl State {
     /// What the kernel does not take. Every chain in it is closed.
     pub fn refused(&self) -> Vec<Failure> {
         let mut failures = self.refused_elements(&self.arp);
-        failures.extend(self.refused_elements(&self.draft));
+        failures.extend(self.refused_elements(&self.diff));
         failures.extend(self.refused_objects());
         failures
     }
 
-    fn refused_elements(&self, draft: &Draft) -> Vec<Failure> {
+    fn refused_elements(&self, diff: &TableDiff) -> Vec<Failure> {
         let failure = |(set, kind, element, reason): (&str, SetType, &Element, &str)| {
             let (object, interface) = element_object(set, kind, element);
             let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
             Failure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
         };
-        draft.refused_elements().map(failure).collect()
+        diff.refused_elements().map(failure).collect()
     }
 
     fn refused_objects(&self) -> Vec<Failure> {
-        let refused = self.draft.refused();
+        let refused = self.diff.refused();
         if refused.is_empty() {
             return Vec::new();
         }
         let names = refused.keys().map(String::as_str).collect();
         let mut owners = self.owners(&names);
-        let failure = |(name, refused): (&String, &super::draft::Refused)| Failure {
+        let failure = |(name, refused): (&String, &super::diff::Refused)| Failure {
             object: refused.object.clone(),
             concerns: Concerns::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
             reason: refused.reason.clone(),
@@ -172,7 +172,7 @@ impl State {
     fn owners<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<&'n str, BTreeSet<WorkloadId>> {
         // A set serves those whose chains look into it.
         let looking: BTreeMap<&'n str, BTreeSet<String>> =
-            names.iter().map(|name| (*name, self.draft.users(name).map(str::to_owned).collect())).collect();
+            names.iter().map(|name| (*name, self.diff.users(name).map(str::to_owned).collect())).collect();
         let chains: BTreeSet<&str> =
             names.iter().copied().chain(looking.values().flatten().map(String::as_str)).collect();
         let mut by_chain: BTreeMap<String, BTreeSet<WorkloadId>> = BTreeMap::new();

@@ -214,11 +214,11 @@ impl<'n> Writer<'n> {
                     .number(wire::NFTA_LIMIT_BURST, limit.burst);
                 self.push("limit", data);
             }
-            Action::Log(prefix) => {
-                let prefix = |data: Attributes| data.text(wire::NFTA_LOG_PREFIX, prefix);
-                self.push("log", prefix(Attributes::default()).number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
-                let group = Attributes::default().bytes(wire::NFTA_LOG_GROUP, &LOG_GROUP.to_be_bytes());
-                self.push("log", prefix(group));
+            Action::Log { prefix, rule } => {
+                let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
+                self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
+                let copy = Attributes::default().bytes(wire::NFTA_LOG_GROUP, &LOG_GROUP.to_be_bytes());
+                self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
             }
             Action::SetMark(bits) => self.mark(!bits, *bits),
             Action::ClearMark(bits) => self.mark(!bits, 0),

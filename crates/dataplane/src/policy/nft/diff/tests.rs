@@ -1,7 +1,7 @@
 //! A kernel that is a value takes the operations of any history, and ends up with what is wanted.
 
 use super::*;
-use crate::nft::table::Point;
+use crate::policy::nft::table::Point;
 use proptest::prelude::*;
 
 /// The kernel's table, with the kernel's rules about what may be done when.
@@ -25,7 +25,7 @@ impl Model {
             }
             for condition in &rule.matches {
                 if let Match::Lookup { set, .. } = condition {
-                    assert!(self.table.sets.contains_key(set), "a rule looks into {set}, which is not there");
+                    assert!(self.table.sets.contains_key(set), "a rule reads into {set}, which is not there");
                 }
             }
         }
@@ -68,11 +68,13 @@ impl Model {
         }
     }
 
-    fn look(&self) -> (Seen, BTreeMap<String, BTreeSet<Element>>) {
-        let chains = self.table.chains.iter().map(|(name, chain)| (name.clone(), Print::of(chain)));
+    fn read(&self) -> (KernelTable, BTreeMap<String, BTreeSet<Element>>) {
+        let chains =
+            self.table.chains.iter().map(|(name, chain)| (name.clone(), ChainFingerprint::of(chain)));
         let sets = self.table.sets.iter().map(|(name, set)| (name.clone(), Some(set.kind)));
         let elements = self.table.sets.iter().map(|(name, set)| (name.clone(), set.elements.clone()));
-        let seen = Seen { there: self.there, odd: false, chains: chains.collect(), sets: sets.collect() };
+        let seen =
+            KernelTable { there: self.there, odd: false, chains: chains.collect(), sets: sets.collect() };
         (seen, elements.collect())
     }
 }
@@ -105,42 +107,42 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn happens(step: &Step, draft: &mut Draft, model: &mut Model) {
+fn happens(step: &Step, diff: &mut TableDiff, model: &mut Model) {
     let chain_name = |number: &u8| format!("chain-{number}");
     let leads = |number: &u8| Element { chain: Some(chain_name(number)), ..Element::key(vec![*number]) };
     match step {
         Step::Put(number, what) => {
             let rule = Rule::new(vec![Match::mark(u32::from(*what))], vec![Action::Drop]);
-            draft.put_chain(chain_name(number), Chain { hook: None, rules: vec![rule] });
-            draft.insert("map", leads(number));
+            diff.put_chain(chain_name(number), Chain { hook: None, rules: vec![rule] });
+            diff.insert("map", leads(number));
         }
         Step::Drop(number) => {
-            draft.remove("map", &leads(number));
-            draft.drop_chain(&chain_name(number));
+            diff.remove("map", &leads(number));
+            diff.drop_chain(&chain_name(number));
         }
-        Step::Member(member, true) => draft.insert("set", Element::key(vec![*member])),
-        Step::Member(member, false) => draft.remove("set", &Element::key(vec![*member])),
+        Step::Member(member, true) => diff.insert("set", Element::key(vec![*member])),
+        Step::Member(member, false) => diff.remove("set", &Element::key(vec![*member])),
         Step::Net(net, there) => {
             let element = Element::range(vec![net * 2], vec![net * 2]);
             if *there {
-                draft.put_set("nets".into(), SetType::Nets(crate::nft::rule::Family::V4));
-                draft.insert("nets", element);
+                diff.put_set("nets".into(), SetType::Nets(crate::policy::nft::rule::Family::V4));
+                diff.insert("nets", element);
             } else {
-                draft.remove("nets", &element);
+                diff.remove("nets", &element);
             }
             // Rules name the set of ranges only while it is there.
-            let empty = draft.elements("nets").next().is_none();
-            let lookup = |set: &str| Match::lookup([crate::nft::rule::Field::Mark], set);
+            let empty = diff.elements("nets").next().is_none();
+            let lookup = |set: &str| Match::lookup([crate::policy::nft::rule::Field::Mark], set);
             let mut matches = vec![lookup("set")];
             if empty {
-                draft.drop_set("nets");
+                diff.drop_set("nets");
             } else {
                 matches.push(lookup("nets"));
             }
             let rules = vec![Rule::new(matches, vec![Action::Accept])];
-            draft.put_chain("user".into(), Chain { hook: None, rules });
+            diff.put_chain("user".into(), Chain { hook: None, rules });
         }
-        Step::Commit => commit(draft, model),
+        Step::Commit => commit(diff, model),
         Step::Meddle(0) => {
             if let Some(chain) = model.table.chains.values_mut().next() {
                 chain.rules.clear();
@@ -156,45 +158,45 @@ fn happens(step: &Step, draft: &mut Draft, model: &mut Model) {
     }
     // Whatever others did, we hear of it before the next transaction.
     if let Step::Meddle(_) | Step::Look = step {
-        let (seen, elements) = model.look();
-        draft.look(seen, elements);
+        let (seen, elements) = model.read();
+        diff.observe(seen, elements);
     }
 }
 
-fn commit(draft: &mut Draft, model: &mut Model) {
-    let preparations = draft.preparations();
+fn commit(diff: &mut TableDiff, model: &mut Model) {
+    let preparations = diff.preparations();
     if !preparations.is_empty() {
         model.take(&preparations);
-        draft.prepared();
+        diff.prepared();
     }
-    model.take(&draft.operations());
-    draft.done();
+    model.take(&diff.operations());
+    diff.done();
 }
 
 proptest! {
     #[test]
     fn the_kernel_ends_up_with_what_is_wanted(steps in prop::collection::vec(step(), 0..40)) {
-        let (mut draft, mut model) = (Draft::new(), Model::default());
-        draft.put_set("map".into(), SetType::Chains);
-        draft.put_set("set".into(), SetType::Interfaces);
+        let (mut diff, mut model) = (TableDiff::new(), Model::default());
+        diff.put_set("map".into(), SetType::Chains);
+        diff.put_set("set".into(), SetType::Interfaces);
         let hook = Some(Hook { point: Point::Forward, priority: 0 });
-        draft.put_chain("entered".into(), Chain { hook, rules: Vec::new() });
+        diff.put_chain("entered".into(), Chain { hook, rules: Vec::new() });
         for step in &steps {
-            happens(step, &mut draft, &mut model);
+            happens(step, &mut diff, &mut model);
         }
-        commit(&mut draft, &mut model);
-        prop_assert_eq!(&model.table, draft.wanted());
-        prop_assert!(draft.operations().is_empty() && draft.preparations().is_empty());
+        commit(&mut diff, &mut model);
+        prop_assert_eq!(&model.table, diff.wanted());
+        prop_assert!(diff.operations().is_empty() && diff.preparations().is_empty());
     }
 }
 
 #[test]
 fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
-    let (mut draft, mut model) = (Draft::new(), Model::default());
-    draft.put_set("set".into(), SetType::Interfaces);
+    let (mut diff, mut model) = (TableDiff::new(), Model::default());
+    diff.put_set("set".into(), SetType::Interfaces);
     for step in [Step::Net(1, true), Step::Commit, Step::Net(1, false), Step::Look, Step::Net(0, true)] {
-        happens(&step, &mut draft, &mut model);
+        happens(&step, &mut diff, &mut model);
     }
-    commit(&mut draft, &mut model);
-    assert_eq!(&model.table, draft.wanted());
+    commit(&mut diff, &mut model);
+    assert_eq!(&model.table, diff.wanted());
 }

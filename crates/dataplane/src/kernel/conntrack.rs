@@ -19,13 +19,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Addresses whose connections are being forgotten, and those that wait for that.
 #[derive(Default)]
-pub(crate) struct Forgetting {
+pub(crate) struct ConntrackCleanup {
     waiting: BTreeSet<IpAddr>,
     at_work: Option<(BTreeSet<IpAddr>, JoinHandle<()>)>,
     not_before: Duration,
 }
 
-impl Forgetting {
+impl ConntrackCleanup {
     /// Forgets these, some time.
     pub fn later(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.waiting.extend(addresses);
@@ -84,7 +84,10 @@ async fn forget_family(
 }
 
 /// Forgets the flows whose first packet is denied; says how many those were.
-pub(crate) async fn cut(netns: &Netns, is_denied: impl Fn(&Packet) -> bool + Send + Sync) -> Result<usize> {
+pub(crate) async fn delete_denied_flows(
+    netns: &Netns,
+    is_denied: impl Fn(&Packet) -> bool + Send + Sync,
+) -> Result<usize> {
     let describe = |error: nlink::Error| Error::kernel("connection tracking", &error);
     let connection = netns.conntrack()?;
     let mut count = 0;

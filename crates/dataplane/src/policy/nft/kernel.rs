@@ -1,6 +1,6 @@
-//! The table in the kernel: transactions, looks and events.
+//! The table in the kernel: transactions, reads and events.
 
-use super::draft::{Print, Seen};
+use super::diff::{ChainFingerprint, KernelTable};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
@@ -22,8 +22,8 @@ const SEND_BUFFER: usize = 256 << 20;
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Room for the events that our own bulk changes cause while nobody reads them.
 const EVENT_BUFFER: usize = 32 << 20;
-/// How often a look is begun again because something changed meanwhile.
-const LOOKS: usize = 10;
+/// How often a read is begun again because something changed meanwhile.
+const READS: usize = 10;
 /// How many refused operations of a transaction are written down.
 const SHOWN: usize = 3;
 const SUBSYSTEM: u8 = 10;
@@ -120,22 +120,22 @@ impl Kernel {
     }
 
     /// Reads the table, if there is one.
-    pub async fn look(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
+    pub async fn read(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
         let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
-        for _ in 0..LOOKS {
+        for _ in 0..READS {
             let before = self.connection.generation().await.map_err(describe)?;
-            let looked = self.look_once().await;
+            let read = self.read_once().await;
             if self.connection.generation().await.map_err(describe)? == before {
-                return looked;
+                return read;
             }
         }
         let reason = "it changes faster than it can be read".into();
         Err(Error::Kernel { object: self.family.object(), reason })
     }
 
-    async fn look_once(&self) -> Result<(Seen, BTreeMap<String, BTreeSet<Element>>)> {
+    async fn read_once(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
         let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
-        let (mut seen, family) = (Seen::default(), self.family.wire());
+        let (mut seen, family) = (KernelTable::default(), self.family.wire());
         let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
         let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
             return Ok((seen, BTreeMap::new()));
@@ -143,13 +143,15 @@ impl Kernel {
         seen.there = true;
         seen.odd = table.flags != 0;
         for chain in self.connection.list_chains_in(TABLE, family).await.map_err(describe)? {
-            seen.chains
-                .insert(chain.name.clone(), Print { hook: hook(&chain, self.family), rules: Vec::new() });
+            seen.chains.insert(
+                chain.name.clone(),
+                ChainFingerprint { hook: hook(&chain, self.family), rules: Vec::new() },
+            );
         }
         for rule in self.connection.list_rules(TABLE, family).await.map_err(describe)? {
-            let print = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
+            let fingerprint = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
             if let Some(chain) = seen.chains.get_mut(&rule.chain) {
-                chain.rules.push(print);
+                chain.rules.push(fingerprint);
             }
         }
         for set in self.connection.list_sets_in(TABLE, family).await.map_err(describe)? {

@@ -5,7 +5,7 @@
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
 use super::super::table::{Chain, Hook, Point};
-use super::hosts::{Ways, accepted_early};
+use super::hosts::{HookRules, accepted_early};
 use super::{Workloads, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,9 +30,9 @@ pub(crate) fn chains(
     workloads: Workloads<'_>,
     service_ranges: &BTreeSet<IpNet>,
     source_nets: impl Fn(Family) -> bool,
-    ways: &Ways,
+    hooks: &HookRules,
 ) -> BTreeMap<String, Chain> {
-    let entry = Entry { settings, workloads, ways };
+    let entry = Entry { settings, workloads, hooks };
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
         if !rules.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn chains(
     enter("forward-host-in", Point::Forward, FILTER - 2, entry.forward_host_in());
     enter("forward-from", Point::Forward, FILTER - 1, entry.forward_from());
     enter("forward-to", Point::Forward, FILTER, entry.forward_to());
-    enter("forward-host-out", Point::Forward, FILTER + 1, ways.forward_out.clone());
+    enter("forward-host-out", Point::Forward, FILTER + 1, hooks.forward_out.clone());
     enter("forward-services", Point::Forward, FILTER + 2, entry.forward_services(service_ranges));
     enter("output-raw", Point::Output, RAW, entry.output_raw());
     enter("output", Point::Output, FILTER, entry.output());
@@ -65,7 +65,7 @@ pub(crate) fn chains(
 struct Entry<'s> {
     settings: &'s Settings,
     workloads: Workloads<'s>,
-    ways: &'s Ways,
+    hooks: &'s HookRules,
 }
 
 impl Entry<'_> {
@@ -75,40 +75,40 @@ impl Entry<'_> {
     }
 
     fn unmark(&self) -> Option<Rule> {
-        let may = self.ways.may_accept_early();
+        let may = self.hooks.may_accept_early();
         may.then(|| Rule::new(Vec::new(), vec![Action::ClearMark(mark::ACCEPTED)]))
     }
 
     fn accepted(&self) -> Option<Rule> {
-        accepted_early(self.ways.may_accept_early())
+        accepted_early(self.hooks.may_accept_early())
     }
 
     fn prerouting(&self) -> Vec<Rule> {
         let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
-        self.unmark().into_iter().chain(workloads).chain(self.ways.untracked_in.clone()).collect()
+        self.unmark().into_iter().chain(workloads).chain(self.hooks.untracked_in.clone()).collect()
     }
 
     fn pre_dnat(&self) -> Vec<Rule> {
-        if self.ways.pre_dnat.is_empty() {
+        if self.hooks.pre_dnat.is_empty() {
             return Vec::new();
         }
-        self.accepted().into_iter().chain(self.ways.pre_dnat.clone()).collect()
+        self.accepted().into_iter().chain(self.hooks.pre_dnat.clone()).collect()
     }
 
     fn input(&self) -> Vec<Rule> {
         let mut rules = self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]);
-        if !self.ways.input.is_empty() {
+        if !self.hooks.input.is_empty() {
             rules.extend(self.accepted());
-            rules.extend(self.ways.input.clone());
+            rules.extend(self.hooks.input.clone());
         }
         rules
     }
 
     fn forward_host_in(&self) -> Vec<Rule> {
-        if self.ways.forward_in.is_empty() {
+        if self.hooks.forward_in.is_empty() {
             return Vec::new();
         }
-        self.accepted().into_iter().chain(self.ways.forward_in.clone()).collect()
+        self.accepted().into_iter().chain(self.hooks.forward_in.clone()).collect()
     }
 
     fn forward_from(&self) -> Vec<Rule> {
@@ -150,19 +150,19 @@ impl Entry<'_> {
     fn output_raw(&self) -> Vec<Rule> {
         let Some(unmark) = self.unmark() else { return Vec::new() };
         let mut rules = vec![unmark];
-        if !self.ways.untracked_out.is_empty() {
+        if !self.hooks.untracked_out.is_empty() {
             rules.extend(self.workloads(
                 Field::OutInterface,
                 "the host reaches its workloads",
                 &[Action::Accept],
             ));
-            rules.extend(self.ways.untracked_out.clone());
+            rules.extend(self.hooks.untracked_out.clone());
         }
         rules
     }
 
     fn output(&self) -> Vec<Rule> {
-        if self.ways.output.is_empty() {
+        if self.hooks.output.is_empty() {
             return Vec::new();
         }
         let mut rules =
@@ -170,13 +170,13 @@ impl Entry<'_> {
         rules.extend(self.accepted());
         let rewritten = Match::new(Field::ConnectionStatus, Test::Any(DNAT));
         rules.push(Rule::new(vec![rewritten], vec![Action::Accept]).says("asked when its way is known"));
-        rules.extend(self.ways.output.clone());
+        rules.extend(self.hooks.output.clone());
         rules
     }
 
     /// What the host sends to a rewritten destination: only now is it known where it leaves.
     fn postrouting(&self) -> Vec<Rule> {
-        if self.ways.output.is_empty() {
+        if self.hooks.output.is_empty() {
             return Vec::new();
         }
         let other = |condition: Match| Rule::new(vec![condition.not()], vec![Action::Accept]);
@@ -190,7 +190,7 @@ impl Entry<'_> {
             &[Action::Accept],
         ));
         rules.extend(self.accepted());
-        rules.extend(self.ways.output.clone());
+        rules.extend(self.hooks.output.clone());
         rules
     }
 
