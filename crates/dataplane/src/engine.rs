@@ -2,17 +2,16 @@
 
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
-use crate::kernel::{ConntrackCleanup, Entry, Event, Events, Kernel, Refusal, RefusalKind};
+use crate::kernel::{ConntrackCleanup, Event, Events, Kernel};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
 use crate::policy::{self, DeniedFlows, PolicyEngine};
-use crate::reconcile::{Core, Operation};
+use crate::reconcile::Core;
 use crate::reports::{Outbox, Reports};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -153,31 +152,31 @@ fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
 
 /// What has to be read again before the next decision.
 #[derive(Default)]
-struct Stale {
-    everything: bool,
-    links: bool,
-    routes: bool,
-    switches: bool,
+pub(crate) struct Stale {
+    pub(crate) everything: bool,
+    pub(crate) links: bool,
+    pub(crate) routes: bool,
+    pub(crate) switches: bool,
 }
 
-struct Engine {
-    host: Netns,
-    kernel: Kernel,
-    events: Events,
-    core: Core,
-    policy: PolicyEngine,
-    policy_events: policy::Events,
+pub(crate) struct Engine {
+    pub(crate) host: Netns,
+    pub(crate) kernel: Kernel,
+    pub(crate) events: Events,
+    pub(crate) core: Core,
+    pub(crate) policy: PolicyEngine,
+    pub(crate) policy_events: policy::Events,
     /// If established flows have to follow policy.
-    denied_flows: Option<DeniedFlows>,
-    switches: Vec<Setting>,
-    started: Instant,
+    pub(crate) denied_flows: Option<DeniedFlows>,
+    pub(crate) switches: Vec<Setting>,
+    pub(crate) started: Instant,
     /// Links that something happened to.
-    links: BTreeSet<u32>,
+    pub(crate) links: BTreeSet<u32>,
     /// Interfaces of new workloads: they may be so new that their events are still on the way.
-    interfaces: BTreeSet<String>,
-    stale: Stale,
-    conntrack: ConntrackCleanup,
-    outbox: Outbox,
+    pub(crate) interfaces: BTreeSet<String>,
+    pub(crate) stale: Stale,
+    pub(crate) conntrack: ConntrackCleanup,
+    pub(crate) outbox: Outbox,
 }
 
 impl Engine {
@@ -304,9 +303,9 @@ impl Engine {
         }
         // Policy before routes: what a route leads to is guarded already.
         failures.extend(self.policy.converge(self.started.elapsed()).await);
-        self.settings().await;
-        self.routes(&mut failures).await;
-        self.neighbours().await;
+        self.apply_sysctls().await;
+        self.apply_routes(&mut failures).await;
+        self.apply_neighbours().await;
         failures.extend(self.core.workload_failures());
         ApplyOutcome { failures }
     }
@@ -372,111 +371,6 @@ impl Engine {
         }
         Ok(())
     }
-
-    async fn settings(&mut self) {
-        for (index, settings) in self.core.conf_work() {
-            let outcome = sysctl::write(&self.host, settings).await;
-            let now = self.started.elapsed();
-            if let Ok(link) = self.kernel.link(index).await {
-                self.core.link_is(index, link, now);
-            }
-            self.core.conf_written(index, outcome.map_err(Into::into));
-        }
-    }
-
-    async fn routes(&mut self, failures: &mut Vec<Failure>) {
-        let work = self.core.route_work(self.started.elapsed());
-        for (destination, reason) in work.failures {
-            failures.extend(self.core.route_failure(destination, reason));
-        }
-        let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut moving, leaving) = self.core.take_departed();
-        for operation in work.operations {
-            moving.extend(self.core.moves(&operation));
-            match &operation {
-                Operation::Add(_) => adds.push(operation),
-                Operation::Replace { .. } => replaces.push(operation),
-                Operation::Delete(_) => deletes.push(operation),
-            }
-        }
-        // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
-        self.conntrack.later(moving.iter().copied());
-        moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
-        self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
-        let mut results = Vec::new();
-        let added = self.kernel.add_routes(&entries(&adds)).await;
-        results.extend(outcomes(adds, added));
-        for operation in replaces {
-            let result = match &operation {
-                Operation::Replace { new, .. } => self.kernel.replace_route(new).await,
-                _ => Ok(()),
-            };
-            results.push((operation, result.err()));
-        }
-        let deleted = self.kernel.delete_routes(&entries(&deletes)).await;
-        results.extend(outcomes(deletes, deleted));
-        for (operation, refusal) in results {
-            match refusal {
-                None => self.core.done(&operation),
-                Some(refusal) => {
-                    let destination = entry(&operation).destination;
-                    // Our picture of the kernel was wrong: look again.
-                    self.stale.routes |= refusal.kind == RefusalKind::Exists;
-                    self.core.failed(destination, refusal.reason.clone());
-                    failures.extend(self.core.route_failure(destination, refusal.reason));
-                }
-            }
-        }
-        self.conntrack.later(leaving);
-        self.conntrack.go_on(&self.host, self.started.elapsed());
-    }
-
-    async fn neighbours(&mut self) {
-        let (wanted, unwanted) = self.core.neighbour_work();
-        for (key, mac) in wanted {
-            match self.kernel.set_neighbour(key, &self.core.name(key.device), mac).await {
-                Ok(()) => self.core.neighbour_is(key, Some(mac)),
-                Err(refusal) => self.core.neighbour_failed(key, refusal.reason),
-            }
-        }
-        for key in unwanted {
-            match self.kernel.delete_neighbour(key).await {
-                Ok(()) => self.core.neighbour_is(key, None),
-                Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
-                Err(refusal) => {
-                    tracing::warn!(address = %key.address, reason = refusal.reason, "neighbour entry of a workload that is gone is not removed; will try again");
-                }
-            }
-        }
-    }
-}
-
-/// The address a route is for, if it is for a single one.
-fn single(entry: &Entry) -> Option<IpAddr> {
-    let net = entry.destination;
-    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
-}
-
-fn entries(operations: &[Operation]) -> Vec<&Entry> {
-    operations.iter().map(entry).collect()
-}
-
-fn entry(operation: &Operation) -> &Entry {
-    match operation {
-        Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
-    }
-}
-
-/// Pairs operations with the errors of those that failed.
-fn outcomes(
-    operations: Vec<Operation>,
-    failures: Vec<(usize, Refusal)>,
-) -> impl Iterator<Item = (Operation, Option<Refusal>)> {
-    let mut failures: BTreeMap<usize, Refusal> = failures.into_iter().collect();
-    operations
-        .into_iter()
-        .enumerate()
-        .map(move |(position, operation)| (operation, failures.remove(&position)))
 }
 
 async fn until(time: Option<Instant>) {

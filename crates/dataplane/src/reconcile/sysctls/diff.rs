@@ -1,11 +1,14 @@
-//! The settings of a workload interface.
+//! Which settings still differ from what workloads need.
 
+use super::super::Core;
+use super::desired::{unreported, wanted};
+use crate::failure::KernelObject;
 use crate::kernel::Conf;
 use crate::sysctl::Setting;
 use tortie_plan::Workload;
 
 /// What still differs from what the workload needs. `first`: also write what the kernel does not report.
-pub(super) fn missing(
+fn missing(
     interface: &str,
     conf: &Conf,
     workload: &Workload,
@@ -13,35 +16,48 @@ pub(super) fn missing(
     with_v6: bool,
     first: bool,
 ) -> Vec<Setting> {
-    let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
-    let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
-    let mut wanted = vec![
-        (conf.proxy_arp, Setting::new(v4("proxy_arp"), 1)),
-        (conf.v4_forwarding, Setting::new(v4("forwarding"), 1)),
-        (conf.rp_filter, Setting::new(v4("rp_filter"), rp_filter)),
-        // Even where we do not program IPv6: a workload must not configure its host.
-        (conf.accept_ra, Setting::lenient(v6("accept_ra"), 0)),
-    ];
-    if with_v6 {
-        // A kernel without IPv6 matters only to who has such an address.
-        let needed = workload.addresses.iter().any(|address| address.is_ipv6());
-        let setting = if needed { Setting::new } else { Setting::lenient };
-        wanted.push((conf.proxy_ndp, setting(v6("proxy_ndp"), 1)));
-        wanted.push((conf.v6_forwarding, setting(v6("forwarding"), 1)));
-    }
     let differs = |reported: Option<i32>, wanted: i32| match reported {
         Some(value) => value != wanted,
         None => first,
     };
-    let mut missing: Vec<Setting> = wanted
+    let mut missing: Vec<Setting> = wanted(interface, conf, workload, rp_filter, with_v6)
         .into_iter()
         .filter(|(reported, setting)| differs(*reported, setting.value))
         .map(|(_, setting)| setting)
         .collect();
     if first {
-        missing.push(Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0));
+        missing.push(unreported(interface));
     }
     missing
+}
+
+impl Core {
+    /// The settings that workload interfaces still need.
+    pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
+        let mut work = Vec::new();
+        for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
+            let first = !self.prepared.contains(&link.index);
+            let rp_filter = if workload.may_spoof { 0 } else { self.rp_filter };
+            let with_v6 = self.settings.ipv6;
+            let settings = missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
+            if !settings.is_empty() {
+                work.push((link.index, settings));
+            }
+        }
+        work
+    }
+
+    pub fn conf_written(&mut self, index: u32, outcome: Result<(), (KernelObject, String)>) {
+        match outcome {
+            Ok(()) => {
+                self.prepared.insert(index);
+                self.conf_errors.remove(&index);
+            }
+            Err(reason) => {
+                self.conf_errors.insert(index, reason);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use tortie_plan::{Learnt, Plan, Route, Update, Workload, WorkloadId};
 
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct PlanIndex {
     plan: Plan,
     by_interface: BTreeMap<String, BTreeSet<WorkloadId>>,
     by_address: BTreeMap<IpAddr, BTreeSet<WorkloadId>>,
     by_node: BTreeMap<IpAddr, BTreeSet<IpNet>>,
 }
 
-impl Index {
-    pub fn new(plan: Plan) -> Index {
-        let mut index = Index::default();
+impl PlanIndex {
+    pub fn new(plan: Plan) -> PlanIndex {
+        let mut index = PlanIndex::default();
         for (id, workload) in plan.workloads {
             index.apply(Update::Workload(id, Some(workload)));
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn of_two_workloads_with_one_interface_the_smaller_id_is_active_and_the_other_takes_over() {
-        let mut index = Index::default();
+        let mut index = PlanIndex::default();
         index.apply(Update::Workload(id("b"), Some(workload("cali1", "10.0.0.2"))));
         index.apply(Update::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
         assert_eq!(index.active("cali1").unwrap().0, &id("a"));
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_what_was_taken_away() {
-        let mut index = Index::default();
+        let mut index = PlanIndex::default();
         let net: IpNet = "10.0.0.0/26".parse().unwrap();
         index.apply(Update::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
         index.apply(Update::Route(net, Some(Route::Via("192.168.0.2".parse().unwrap()))));

@@ -1,6 +1,10 @@
 //! What has to be done at one destination so that the kernel has what is wanted there and nothing else of ours.
 
-use crate::kernel::Entry;
+use super::super::Core;
+use crate::kernel::{Entry, Target};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::time::Duration;
 
 /// Whether an unwanted route may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +72,86 @@ pub(crate) fn difference(
     difference
 }
 
+/// Routes to change, found by [`Core::route_work`].
+#[derive(Debug, Default)]
+pub(crate) struct RouteWork {
+    pub operations: Vec<Operation>,
+    /// What cannot be done now, and why.
+    pub failures: Vec<(IpNet, String)>,
+}
+
+impl Core {
+    /// The route changes that are due.
+    pub fn route_work(&mut self, now: Duration) -> RouteWork {
+        let mut work = RouteWork::default();
+        for destination in std::mem::take(&mut self.dirty) {
+            self.succeeded(&destination);
+            let wanted = self.wanted(&destination).unwrap_or_else(|reason| {
+                work.failures.push((destination, reason));
+                None
+            });
+            if let Some(Target::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
+                self.settled.insert(*device);
+            }
+            // A route that cannot be had now is no reason to take away the one that is there.
+            let unknown = work.failures.last().is_some_and(|(failed, _)| *failed == destination);
+            let change = difference(
+                wanted.as_ref(),
+                self.routes.at(&destination),
+                self.in_sync && !unknown,
+                |entry| self.ownership(entry, now),
+            );
+            work.operations.extend(change.operations);
+            if change.later {
+                self.later.insert(destination);
+            }
+            if let Some(obstacle) = change.obstacle {
+                let reason = format!(
+                    "a route that is not ours is in its place (protocol {}, metric {}, interface {}); remove it",
+                    obstacle.protocol,
+                    obstacle.metric,
+                    obstacle.target.device().map_or_else(|| "none".into(), |device| self.name(device)),
+                );
+                work.failures.push((destination, reason));
+            }
+        }
+        for (destination, reason) in &work.failures {
+            self.failed(*destination, reason.clone());
+        }
+        work
+    }
+
+    /// An operation went through.
+    pub fn done(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Add(entry) => self.routes.set(entry.clone()),
+            Operation::Replace { old, new } => {
+                self.routes.remove(old);
+                self.routes.set(new.clone());
+            }
+            Operation::Delete(entry) => self.routes.remove(entry),
+        }
+    }
+
+    /// Whether this operation gives an address to another workload interface.
+    pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
+        let Operation::Replace { old, new } = operation else { return None };
+        let single = old.destination.prefix_len() == old.destination.max_prefix_len();
+        let device = old.target.device()?;
+        let workload = self.links.get(device).is_some_and(|link| self.is_workload(&link.name));
+        (single && workload && new.target.device() != Some(device)).then(|| old.destination.addr())
+    }
+
+    /// The addresses that left since the last call: those that another workload has by now, and the others.
+    pub fn take_departed(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let departed = std::mem::take(&mut self.departed);
+        departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Target;
     use proptest::prelude::*;
 
     fn entry(metric: u32, protocol: u8, device: u32) -> Entry {

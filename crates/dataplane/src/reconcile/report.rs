@@ -1,7 +1,7 @@
 //! What can be told about the kernel: how workloads are, the MTU, how many routes.
 
 use super::Core;
-use super::diff::Ownership;
+use super::routes::Ownership;
 use crate::kernel::Target;
 use crate::mtu::{self, MtuChoice};
 use ipnet::IpNet;
@@ -28,7 +28,7 @@ impl Core {
 
     fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
         let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
-        let Some(link) = self.mirror.named(interface).filter(|link| active && link.is_up()) else {
+        let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
             return WorkloadState::Down;
         };
         if let Some((object, reason)) = self.conf_errors.get(&link.index) {
@@ -44,7 +44,7 @@ impl Core {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
                 }
-                Ok(Some(entry)) if !self.mirror.routes(&destination).contains(&entry) => {
+                Ok(Some(entry)) if !self.routes.at(&destination).contains(&entry) => {
                     return WorkloadState::Down;
                 }
                 _ => {}
@@ -59,35 +59,32 @@ impl Core {
         let lost = self.lookups.iter().filter(|(_, answer)| answer.is_err()).map(|(hop, _)| *hop);
         // Some may be left over of routes that are gone.
         let used = |hop: &IpAddr| self.plan.destinations_by(*hop).next().is_some();
-        lost.filter(|hop| used(hop) && self.mirror.connected(*hop).is_none() && !link_local(hop)).collect()
+        lost.filter(|hop| used(hop) && self.links.connected(*hop).is_none() && !link_local(hop)).collect()
     }
 
     /// The interfaces that do not lead to workloads, and their addresses.
     pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
-        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
-        links.map(|link| (link.name.clone(), self.mirror.addresses_of(link.index).collect())).collect()
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
+        links.map(|link| (link.name.clone(), self.links.addresses_of(link.index).collect())).collect()
     }
 
     /// The host's own addresses, on whatever interface.
     pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
-        self.mirror.links().flat_map(|link| self.mirror.addresses_of(link.index)).collect()
+        self.links.iter().flat_map(|link| self.links.addresses_of(link.index)).collect()
     }
 
     pub fn mtu(&self) -> MtuChoice {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.mirror.routes(&net).iter().min_by_key(|entry| entry.metric));
-        let ours = self.mirror.all_routes().filter(|entry| entry.protocol == self.own_protocol());
+        let defaults = everywhere.map(|net| self.routes.at(&net).iter().min_by_key(|entry| entry.metric));
+        let ours = self.routes.all().filter(|entry| entry.protocol == self.own_protocol());
         let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
-        let links = self.mirror.links().filter(|link| !self.is_workload(&link.name));
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
         mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
     }
 
     /// How many routes of ours the kernel has.
     pub fn route_count(&self) -> usize {
-        self.mirror
-            .all_routes()
-            .filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours)
-            .count()
+        self.routes.all().filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours).count()
     }
 }
