@@ -1,19 +1,17 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
-use crate::cut::Cutter;
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
-use crate::kernel::{Entry, Event, Events, Forgetting, Kernel, Refusal, RefusalKind};
+use crate::kernel::{ConntrackCleanup, Event, Events, Kernel};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
-use crate::nft::{self, Enforcer};
-use crate::reconcile::{Core, Operation};
+use crate::policy::{self, DeniedFlows, PolicyEngine};
+use crate::reconcile::Core;
 use crate::reports::{Outbox, Reports};
 use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -65,8 +63,8 @@ impl Dataplane {
         sysctl::write(&host, switches.clone()).await?;
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
-        let cutter = settings.policy.cut_denied_flows.then(Cutter::default);
-        let (enforcer, table_events) = Enforcer::open(&host, settings.clone())?;
+        let denied_flows = settings.policy.cut_denied_flows.then(DeniedFlows::default);
+        let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
         let (commands, inbox) = mpsc::channel(COMMANDS);
@@ -77,15 +75,15 @@ impl Dataplane {
             kernel,
             events,
             core,
-            enforcer,
-            table_events,
-            cutter,
+            policy,
+            policy_events,
+            denied_flows,
             switches,
             started,
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
-            forgetting: Forgetting::default(),
+            conntrack: ConntrackCleanup::default(),
             outbox,
         };
         let engine = tokio::spawn(engine.run(inbox));
@@ -154,31 +152,31 @@ fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
 
 /// What has to be read again before the next decision.
 #[derive(Default)]
-struct Stale {
-    everything: bool,
-    links: bool,
-    routes: bool,
-    switches: bool,
+pub(crate) struct Stale {
+    pub(crate) everything: bool,
+    pub(crate) links: bool,
+    pub(crate) routes: bool,
+    pub(crate) switches: bool,
 }
 
-struct Engine {
-    host: Netns,
-    kernel: Kernel,
-    events: Events,
-    core: Core,
-    enforcer: Enforcer,
-    table_events: nft::Events,
+pub(crate) struct Engine {
+    pub(crate) host: Netns,
+    pub(crate) kernel: Kernel,
+    pub(crate) events: Events,
+    pub(crate) core: Core,
+    pub(crate) policy: PolicyEngine,
+    pub(crate) policy_events: policy::Events,
     /// If established flows have to follow policy.
-    cutter: Option<Cutter>,
-    switches: Vec<Setting>,
-    started: Instant,
+    pub(crate) denied_flows: Option<DeniedFlows>,
+    pub(crate) switches: Vec<Setting>,
+    pub(crate) started: Instant,
     /// Links that something happened to.
-    links: BTreeSet<u32>,
+    pub(crate) links: BTreeSet<u32>,
     /// Interfaces of new workloads: they may be so new that their events are still on the way.
-    interfaces: BTreeSet<String>,
-    stale: Stale,
-    forgetting: Forgetting,
-    outbox: Outbox,
+    pub(crate) interfaces: BTreeSet<String>,
+    pub(crate) stale: Stale,
+    pub(crate) conntrack: ConntrackCleanup,
+    pub(crate) outbox: Outbox,
 }
 
 impl Engine {
@@ -193,7 +191,7 @@ impl Engine {
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {
-                    self.outbox.tell(&self.core, &self.enforcer);
+                    self.outbox.send(&self.core, &self.policy);
                     continue;
                 },
                 command = inbox.recv() => match command {
@@ -201,17 +199,17 @@ impl Engine {
                     None => return,
                 },
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
-                    return tracing::error!(%error, "the dataplane stops");
+                    return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew");
                 },
-                changed = self.table_events.changed() => match changed {
-                    Ok(()) => self.enforcer.doubt(),
-                    Err(error) => return tracing::error!(%error, "the dataplane stops"),
+                changed = self.policy_events.changed() => match changed {
+                    Ok(()) => self.policy.invalidate(),
+                    Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
                 },
                 _ = tick.tick() => self.tick(),
                 () = &mut resync => {
                     self.stale.everything = true;
                     self.stale.switches = true;
-                    self.enforcer.doubt();
+                    self.policy.invalidate();
                     resync.set(tokio::time::sleep(jittered(RESYNC)));
                 }
             }
@@ -219,12 +217,12 @@ impl Engine {
                 waiting.push(self.take_in(command));
             }
             let outcome = self.converge().await;
-            self.outbox.tell_soon(&self.core, &self.enforcer);
+            self.outbox.send_soon(&self.core, &self.policy);
             for done in waiting {
                 // Nobody waits any more: the change is in the kernel all the same.
                 let _ = done.send(outcome.clone());
             }
-            self.cut().await;
+            self.delete_denied_flows().await;
         }
     }
 
@@ -233,12 +231,12 @@ impl Engine {
             Change::Settings(settings, mtu_pattern) => {
                 self.switches = forwarding_switches(&settings);
                 self.stale.switches = true;
-                self.enforcer.configure((*settings).clone());
+                self.policy.configure((*settings).clone());
                 self.core.configure(*settings, mtu_pattern);
             }
             Change::Replace(plan) => {
-                self.enforcer.replace(&plan);
-                self.cutter.iter_mut().for_each(|cutter| cutter.replace(&plan));
+                self.policy.replace(&plan);
+                self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.replace(&plan));
                 self.core.replace(*plan);
                 self.stale.links = true;
             }
@@ -247,8 +245,8 @@ impl Engine {
                     if let Update::Workload(_, Some(workload)) = &update {
                         self.interfaces.insert(workload.interface.clone());
                     }
-                    self.enforcer.apply(&update);
-                    self.cutter.iter_mut().for_each(|cutter| cutter.apply(&update));
+                    self.policy.apply(&update);
+                    self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.apply(&update));
                     self.core.apply(update);
                 }
             }
@@ -271,7 +269,7 @@ impl Engine {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::Overrun => {
-                tracing::warn!("kernel events were lost; looking at everything again");
+                tracing::warn!("events of the kernel were lost; reading its whole state again");
                 self.stale.everything = true;
             }
             Event::GlobalSettings => self.stale.switches = true,
@@ -300,29 +298,33 @@ impl Engine {
             let (object, reason) = error.into();
             failures.push(Failure { object, concerns: Concerns::Everything, reason });
         }
-        if self.enforcer.needs_interfaces() {
-            self.enforcer.interfaces_are(self.core.host_interfaces());
+        if self.policy.needs_interfaces() {
+            self.policy.interfaces_are(self.core.host_interfaces());
         }
         // Policy before routes: what a route leads to is guarded already.
-        failures.extend(self.enforcer.converge(self.started.elapsed()).await);
-        self.settings().await;
-        self.routes(&mut failures).await;
-        self.neighbours().await;
+        failures.extend(self.policy.converge(self.started.elapsed()).await);
+        self.apply_sysctls().await;
+        self.apply_routes(&mut failures).await;
+        self.apply_neighbours().await;
         failures.extend(self.core.workload_failures());
         ApplyOutcome { failures }
     }
 
-    /// Cuts flows once the kernel has the policy that denies them; before, they would come back.
-    async fn cut(&mut self) {
+    /// Deletes established flows once the kernel has the policy that denies them; before, they would come back.
+    async fn delete_denied_flows(&mut self) {
         let now = self.started.elapsed();
-        let settled = self.enforcer.is_settled();
-        let Some(cutter) = self.cutter.as_mut().filter(|cutter| settled && cutter.is_due(now)) else {
+        let settled = self.policy.is_settled();
+        let Some(denied_flows) =
+            self.denied_flows.as_mut().filter(|denied_flows| settled && denied_flows.is_due(now))
+        else {
             return;
         };
-        match cutter.go_on(&self.host, &self.core.own_addresses(), now).await {
+        match denied_flows.delete(&self.host, &self.core.own_addresses(), now).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "established flows were cut: policy denies them now"),
-            Err(error) => tracing::warn!(%error, "flows that policy denies are not cut; will try again"),
+            Ok(count) => tracing::info!(count, "deleted established flows that policy denies now"),
+            Err(error) => {
+                tracing::warn!(%error, "established flows that policy denies now were not deleted; will try again")
+            }
         }
     }
 
@@ -369,111 +371,6 @@ impl Engine {
         }
         Ok(())
     }
-
-    async fn settings(&mut self) {
-        for (index, settings) in self.core.conf_work() {
-            let outcome = sysctl::write(&self.host, settings).await;
-            let now = self.started.elapsed();
-            if let Ok(link) = self.kernel.link(index).await {
-                self.core.link_is(index, link, now);
-            }
-            self.core.conf_written(index, outcome.map_err(Into::into));
-        }
-    }
-
-    async fn routes(&mut self, failures: &mut Vec<Failure>) {
-        let work = self.core.route_work(self.started.elapsed());
-        for (destination, reason) in work.failures {
-            failures.extend(self.core.route_failure(destination, reason));
-        }
-        let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut moving, leaving) = self.core.take_departed();
-        for operation in work.operations {
-            moving.extend(self.core.moves(&operation));
-            match &operation {
-                Operation::Add(_) => adds.push(operation),
-                Operation::Replace { .. } => replaces.push(operation),
-                Operation::Delete(_) => deletes.push(operation),
-            }
-        }
-        // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
-        self.forgetting.later(moving.iter().copied());
-        moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
-        self.forgetting.finish(&self.host, &moving.into_iter().collect()).await;
-        let mut results = Vec::new();
-        let added = self.kernel.add_routes(&entries(&adds)).await;
-        results.extend(outcomes(adds, added));
-        for operation in replaces {
-            let result = match &operation {
-                Operation::Replace { new, .. } => self.kernel.replace_route(new).await,
-                _ => Ok(()),
-            };
-            results.push((operation, result.err()));
-        }
-        let deleted = self.kernel.delete_routes(&entries(&deletes)).await;
-        results.extend(outcomes(deletes, deleted));
-        for (operation, refusal) in results {
-            match refusal {
-                None => self.core.done(&operation),
-                Some(refusal) => {
-                    let destination = entry(&operation).destination;
-                    // Our picture of the kernel was wrong: look again.
-                    self.stale.routes |= refusal.kind == RefusalKind::Exists;
-                    self.core.failed(destination, refusal.reason.clone());
-                    failures.extend(self.core.route_failure(destination, refusal.reason));
-                }
-            }
-        }
-        self.forgetting.later(leaving);
-        self.forgetting.go_on(&self.host, self.started.elapsed());
-    }
-
-    async fn neighbours(&mut self) {
-        let (wanted, unwanted) = self.core.neighbour_work();
-        for (key, mac) in wanted {
-            match self.kernel.set_neighbour(key, &self.core.name(key.device), mac).await {
-                Ok(()) => self.core.neighbour_is(key, Some(mac)),
-                Err(refusal) => self.core.neighbour_failed(key, refusal.reason),
-            }
-        }
-        for key in unwanted {
-            match self.kernel.delete_neighbour(key).await {
-                Ok(()) => self.core.neighbour_is(key, None),
-                Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
-                Err(refusal) => {
-                    tracing::warn!(address = %key.address, reason = refusal.reason, "neighbour entry of a workload that is gone is not removed; will try again");
-                }
-            }
-        }
-    }
-}
-
-/// The address a route is for, if it is for a single one.
-fn single(entry: &Entry) -> Option<IpAddr> {
-    let net = entry.destination;
-    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
-}
-
-fn entries(operations: &[Operation]) -> Vec<&Entry> {
-    operations.iter().map(entry).collect()
-}
-
-fn entry(operation: &Operation) -> &Entry {
-    match operation {
-        Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
-    }
-}
-
-/// Pairs operations with the errors of those that failed.
-fn outcomes(
-    operations: Vec<Operation>,
-    failures: Vec<(usize, Refusal)>,
-) -> impl Iterator<Item = (Operation, Option<Refusal>)> {
-    let mut failures: BTreeMap<usize, Refusal> = failures.into_iter().collect();
-    operations
-        .into_iter()
-        .enumerate()
-        .map(move |(position, operation)| (operation, failures.remove(&position)))
 }
 
 async fn until(time: Option<Instant>) {

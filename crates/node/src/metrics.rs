@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 use tortie_compute::{Evaluations, Totals};
-use tortie_dataplane::TableStats;
+use tortie_dataplane::{EngineStats, PolicyStats};
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -63,17 +63,18 @@ pub struct TableMetrics {
 }
 
 impl TableMetrics {
-    pub fn set(&self, stats: &TableStats) {
+    pub fn set(&self, stats: &PolicyStats) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let total = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.chains.set(count(stats.chains));
+        let EngineStats::Nftables { chains, maps } = stats.engine;
+        self.chains.set(count(chains));
         self.rules.set(count(stats.rules));
         self.sets.set(count(stats.sets));
-        self.maps.set(count(stats.maps));
-        self.calls.set(total(stats.transactions));
-        self.errors.set(total(stats.refusals));
-        self.list_calls.set(total(stats.looks));
-        self.list_errors.set(total(stats.failed_looks));
+        self.maps.set(count(maps));
+        self.calls.set(total(stats.writes));
+        self.errors.set(total(stats.refused_writes));
+        self.list_calls.set(total(stats.reads));
+        self.list_errors.set(total(stats.failed_reads));
     }
 }
 

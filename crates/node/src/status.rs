@@ -176,7 +176,7 @@ fn take_in(state: &State, report: Report) {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         Report::Unreachable(next_hops) => state.set_unreachable(next_hops),
-        Report::Table(stats) => state.metrics.table.set(&stats),
+        Report::Policy(stats) => state.metrics.table.set(&stats),
         Report::Refused(refused) => {
             let text = |failure: Failure| (failure.object.to_string(), failure.reason);
             state.set_refused(refused.into_iter().map(text).collect());

@@ -4,8 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::io::Write;
 use tortie_ctl::{Failure, layout};
-use tortie_dataplane::{Netns, RuleCounter, When, counters};
-use tortie_plan::{Direction, RuleIndex};
+use tortie_dataplane::{Counted, Netns, RuleCounter, When, counters};
 
 /// Look at the policy that this host's kernel enforces
 #[derive(Args, Debug)]
@@ -18,8 +17,9 @@ pub struct PolicyArgs {
 enum Command {
     /// Show how many packets each rule has matched
     ///
-    /// Reads the kernel of the network namespace it is run in; no daemon is asked. Staged policies are counted and
-    /// enforce nothing. A rule counts from when it was last written. Rules are numbered from 1, as in `tortie explain`.
+    /// Reads the kernel of the network namespace it is run in; no daemon is asked. Rules are numbered from 1, as in
+    /// `explain`; "end" is what no rule of a tier or no profile allowed. Staged policies are counted and enforce nothing.
+    /// A rule counts from when it was last written.
     Counters {
         /// How to print it
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -50,10 +50,14 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Ingress => "ingress",
-        Direction::Egress => "egress",
+/// Whose rule it is, and which. What is denied at the end of a tier, or because no profile allows it, is a rule of its
+/// own.
+fn rule(counted: &Counted) -> (String, String) {
+    const END: &str = "end";
+    match counted {
+        Counted::Rule(id) => (id.owner.to_string(), id.index.to_string()),
+        Counted::TierEnd { tier, .. } => (format!("tier/{tier}"), END.to_owned()),
+        Counted::NoProfile { .. } => ("profiles".to_owned(), END.to_owned()),
     }
 }
 
@@ -68,11 +72,12 @@ fn when(when: When) -> &'static str {
 fn table(counters: &[RuleCounter]) -> String {
     let headings = ["POLICY", "DIRECTION", "STAGE", "RULE", "PACKETS", "BYTES"].map(str::to_owned).to_vec();
     let row = |counter: &RuleCounter| {
+        let (owner, number) = rule(&counter.of);
         vec![
-            counter.holder.clone(),
-            direction(counter.direction).to_owned(),
+            owner,
+            counter.of.direction().to_string(),
             when(counter.when).to_owned(),
-            RuleIndex::at(counter.rule).to_string(),
+            number,
             counter.packets.to_string(),
             counter.bytes.to_string(),
         ]
@@ -81,33 +86,17 @@ fn table(counters: &[RuleCounter]) -> String {
 }
 
 fn object(counter: &RuleCounter) -> serde_json::Value {
+    let (owner, number) = rule(&counter.of);
+    let number = match &counter.of {
+        Counted::Rule(id) => json!(id.index.number()),
+        _ => json!(number),
+    };
     json!({
-        "policy": counter.holder,
-        "direction": direction(counter.direction),
+        "policy": owner,
+        "direction": counter.of.direction().to_string(),
         "stage": when(counter.when),
-        "rule": RuleIndex::at(counter.rule).number(),
+        "rule": number,
         "packets": counter.packets,
         "bytes": counter.bytes,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_rule_is_number_1() {
-        let counter = RuleCounter {
-            holder: "gnp/a".into(),
-            direction: Direction::Ingress,
-            when: When::Normal,
-            rule: 0,
-            packets: 7,
-            bytes: 70,
-        };
-        assert_eq!(object(&counter)["rule"], 1);
-        let table = table(&[counter]);
-        let row: Vec<&str> = table.lines().last().unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row, ["gnp/a", "ingress", "normal", "1", "7", "70"]);
-    }
 }

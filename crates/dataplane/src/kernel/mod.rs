@@ -1,12 +1,12 @@
 //! The only part of the dataplane that speaks netlink: looks, changes and events, in our own types.
 
+mod conntrack;
 mod decode;
 mod encode;
-mod flows;
 mod types;
 
+pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
-pub(crate) use flows::{Forgetting, cut};
 pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
 
 use crate::error::{Error, Result};

@@ -63,7 +63,7 @@ impl Core {
 
     /// The workloads that claim an interface.
     fn behind(&self, index: u32) -> Concerns {
-        let claimants = self.mirror.link(index).map(|link| self.plan.at_interface(&link.name));
+        let claimants = self.links.get(index).map(|link| self.plan.at_interface(&link.name));
         let claimants: BTreeSet<WorkloadId> = claimants.into_iter().flatten().cloned().collect();
         Concerns::Workloads(claimants)
     }

@@ -1,6 +1,8 @@
 //! Plans and kernels at random: whatever happens, the kernel ends up as planned and what is foreign stays.
 
+use super::routes::{Operation, Ownership};
 use super::*;
+use crate::kernel::{Entry, Link, Target};
 use proptest::prelude::*;
 use std::time::Duration;
 use tortie_plan::WorkloadId;
@@ -156,7 +158,7 @@ proptest! {
 
         // The same plan told at once, to a daemon that starts anew, finds nothing to do.
         let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
-        let links = core.mirror.links().cloned().collect();
+        let links = core.links.iter().cloned().collect();
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
         let mut again = self::core(Snapshot { links, addresses, routes: kernel.clone(), neighbours: Vec::new() });
         again.replace(planned(&all));

@@ -4,11 +4,12 @@ use crate::namespace::{Namespace, Open, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
 use std::sync::Arc;
 use tortie_dataplane::{RuleCounter, When, counters};
-use tortie_plan::{Action, Direction, PolicyId, PolicyKind, Rule};
+use tortie_plan::{Action, PolicyId, PolicyKind, Rule};
 
-fn counter<'c>(counters: &'c [RuleCounter], holder: &str, rule: usize) -> &'c RuleCounter {
-    let mut found = counters.iter().filter(|counter| counter.direction == Direction::Ingress);
-    found.find(|counter| counter.holder == holder && counter.rule == rule).unwrap()
+/// By what it is of, as people read it: `gnp/web ingress rule 1`.
+fn counter<'c>(counters: &'c [RuleCounter], of: &str) -> &'c RuleCounter {
+    let found = counters.iter().find(|counter| counter.of.to_string() == of);
+    found.unwrap_or_else(|| panic!("{of} is not among {counters:#?}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,12 +27,25 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"), "a staged policy denies nothing");
 
     let counters = counters(&node.open()).await.unwrap();
-    let counts = |holder, rule| counter(&counters, holder, rule).packets;
-    assert_eq!(counts("sgnp/soon", 0), 2);
-    assert_eq!((counts("gnp/web", 0), counts("gnp/web", 1)), (0, 2));
-    assert!(counter(&counters, "gnp/web", 1).bytes >= 2 * 84);
+    let counts = |of| counter(&counters, of).packets;
+    assert_eq!(counts("sgnp/soon ingress rule 1"), 2);
+    assert_eq!((counts("gnp/web ingress rule 1"), counts("gnp/web ingress rule 2")), (0, 2));
+    assert!(counter(&counters, "gnp/web ingress rule 2").bytes >= 2 * 84);
+    assert_eq!(counts("profiles ingress end"), 0);
     assert!(counters.iter().all(|counter| counter.when == When::Normal));
     assert_eq!(policy_id("web").to_string(), "gnp/web");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
+    let (node, one, two) = two_pods().await;
+    let plan = guarded(open_plan(), &[("web", ingress(vec![udp(Action::Allow, 53)]))]);
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan).await.unwrap();
+    assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3") && reaches(&two, "10.65.0.2"));
+    let counters = counters(&node.open()).await.unwrap();
+    assert_eq!(counter(&counters, "tier/default ingress end").packets, 2);
+    assert_eq!(counter(&counters, "gnp/web ingress rule 1").packets, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,7 +27,7 @@ async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Un
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logged_packet_is_told_with_the_prefix_of_its_rule() {
+async fn a_logged_packet_is_told_with_the_identity_of_its_rule() {
     let (node, one, _two) = two_pods().await;
     let mut settings = Settings::default();
     settings.policy.log_prefix = "packet %t %k %n %p".into();
@@ -38,12 +38,15 @@ async fn a_logged_packet_is_told_with_the_prefix_of_its_rule() {
 
     let log = listen(&node).await;
     let mut packets = log.events().await;
+    // The line in the kernel's log has the prefix that is set.
+    let listing = node.exec(&["nft", "list", "chain", "inet", "tortie", "in-gnp/watch"]);
+    assert!(listing.contains("log prefix \"packet default gnp watch watch: \""), "{listing}");
     let out = node.json("link show dev cali2")[0]["ifindex"].as_u64();
-    for (address, family, length) in [("10.65.0.3", IPV4, 84), ("fd80:65::3", IPV6, 104)] {
+    for (address, family, length, rule) in [("10.65.0.3", IPV4, 84, 1), ("fd80:65::3", IPV6, 104, 2)] {
         // Logged, and then judged by the rule that follows.
         assert!(reaches(&one, address));
         let packet = next(&mut packets).await;
-        assert_eq!(packet.prefix.as_deref(), Some("packet default gnp watch watch: "));
+        assert_eq!(packet.prefix, Some(format!("gnp/watch ingress rule {rule}")));
         assert_eq!((packet.family, packet.group, packet.payload.len()), (family, GROUP, length));
         assert_eq!(packet.outdev.map(u64::from), out);
     }
@@ -68,6 +71,6 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     let families = [next(&mut packets).await, next(&mut packets).await, next(&mut packets).await];
     assert_eq!(families.map(|packet| packet.family), [IPV4, IPV4, IPV6]);
     let counters = counters(&node.open()).await.unwrap();
-    let first = counters.iter().find(|counter| counter.holder == "gnp/watch" && counter.rule == 0);
+    let first = counters.iter().find(|counter| counter.of.to_string() == "gnp/watch ingress rule 1");
     assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");
 }

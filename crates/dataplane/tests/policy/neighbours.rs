@@ -90,7 +90,7 @@ async fn the_host_does_not_answer_for_a_workloads_own_address() {
     })
     .await;
     dataplane.stop().await;
-    tortie_dataplane::remove_table(&node.open()).await.unwrap();
+    tortie_dataplane::remove_policy(&node.open()).await.unwrap();
     for family in ["arp", "inet"] {
         assert!(!node.try_exec(&["nft", "list", "table", family, "tortie"]).status.success(), "{family}");
     }

@@ -4,7 +4,7 @@ use crate::namespace::{eventually, start};
 use crate::plans::{change, guarded, ingress, open_plan, reaches, two_pods, udp};
 use crate::table;
 use std::collections::BTreeSet;
-use tortie_dataplane::{Report, TableStats};
+use tortie_dataplane::{PolicyStats, Report};
 use tortie_plan::{Action, Member, Rule, Set, SetId, SetKind};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,11 +61,11 @@ async fn what_we_do_ourselves_is_no_reason_to_look_again() {
     }
     // Where somebody else's change is heard of, ours would have been too.
     node.nft("add chain inet tortie mine");
-    let mut last = TableStats::default();
-    while last.looks < 2 {
-        if let Some(Report::Table(stats)) = reports.next().await {
+    let mut last = PolicyStats::default();
+    while last.reads < 2 {
+        if let Some(Report::Policy(stats)) = reports.next().await {
             last = stats;
         }
     }
-    assert!(last.transactions > 50 && last.looks < 10, "{last:?}");
+    assert!(last.writes > 50 && last.reads < 10, "{last:?}");
 }

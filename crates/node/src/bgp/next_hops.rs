@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use tokio::sync::watch;
-use tortie_dataplane::{Netns, Ways};
+use tortie_dataplane::{Netns, RouteLookup};
 
 pub struct NextHops {
     host: Netns,
@@ -30,10 +30,10 @@ impl NextHops {
         let mut now = self.reported.borrow_and_update().clone();
         let unknown: Vec<IpAddr> = self.unreachable.difference(&now).copied().collect();
         if !unknown.is_empty() {
-            match Ways::open(&self.host) {
-                Ok(ways) => {
+            match RouteLookup::open(&self.host) {
+                Ok(lookup) => {
                     for hop in unknown {
-                        if ways.to(hop).await.is_err() {
+                        if lookup.next_hop(hop).await.is_err() {
                             now.insert(hop);
                         }
                     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tortie_bgp::Family;
 use tortie_bgp::core::RouteStatus;
-use tortie_dataplane::{Netns, Ways};
+use tortie_dataplane::{Netns, RouteLookup};
 use tortie_model::kinds::{CalicoNodeStatus, CalicoNodeStatusSpec, CalicoNodeStatusStatus, NodeStatusClass};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Error, Event, Resources, Watch};
@@ -170,10 +170,10 @@ impl NodeStatuses {
     async fn interfaces(&self, routes: impl Iterator<Item = &RouteStatus>) -> BTreeMap<IpAddr, String> {
         let next_hops: BTreeSet<IpAddr> = routes.filter_map(|route| route.attrs.next_hop).collect();
         let mut interfaces = BTreeMap::new();
-        let Ok(ways) = Ways::open(&self.host) else { return interfaces };
+        let Ok(lookup) = RouteLookup::open(&self.host) else { return interfaces };
         for next_hop in next_hops {
-            if let Ok(way) = ways.to(next_hop).await {
-                interfaces.insert(next_hop, way.interface);
+            if let Ok(hop) = lookup.next_hop(next_hop).await {
+                interfaces.insert(next_hop, hop.interface);
             }
         }
         interfaces

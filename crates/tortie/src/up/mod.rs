@@ -201,7 +201,7 @@ fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), Failu
 /// Nobody looks after policy any more.
 fn open_up() -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let removal = async { tortie_dataplane::remove_table(&tortie_dataplane::Netns::current()?).await };
+    let removal = async { tortie_dataplane::remove_policy(&tortie_dataplane::Netns::current()?).await };
     runtime.block_on(removal).map_err(|error| Failure::Message(error.to_string()))
 }
 

@@ -1,0 +1,274 @@
+//! Deletes established flows that policy no longer allows, where the settings ask for it.
+//!
+//! Connection tracking knows addresses, not interfaces: a flow is judged at the workloads that have its addresses, by the
+//! packet that opened it. What the host itself opened to its workloads is not policed, and so not cut; what ends at the
+//! host is judged at the workload that sent it alone.
+
+use crate::error::Result;
+use crate::kernel;
+use crate::netns::Netns;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::time::Duration;
+use tortie_plan::evaluate::{Index, Outcome, Packet};
+use tortie_plan::{Direction, Plan, PolicyId, Rule, SetId, Update, WorkloadId, WorkloadPolicy};
+
+/// Between two looks at all connections: policy may change more often.
+const PAUSE: Duration = Duration::from_secs(1);
+/// After one that failed.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Keeps the part of the plan that is policy, and what of it changed since flows were last judged.
+#[derive(Default)]
+pub(crate) struct DeniedFlows {
+    plan: Plan,
+    changed: Changed,
+    not_before: Duration,
+}
+
+#[derive(Default)]
+struct Changed {
+    everything: bool,
+    workload_policies: BTreeSet<WorkloadId>,
+    policies: BTreeSet<PolicyId>,
+    profiles: BTreeSet<String>,
+    sets: BTreeSet<SetId>,
+}
+
+impl Changed {
+    fn any(&self) -> bool {
+        let Changed { everything, workload_policies, policies, profiles, sets } = self;
+        let none =
+            workload_policies.is_empty() && policies.is_empty() && profiles.is_empty() && sets.is_empty();
+        *everything || !none
+    }
+}
+
+impl DeniedFlows {
+    pub fn replace(&mut self, plan: &Plan) {
+        self.plan = Plan {
+            sets: plan.sets.clone(),
+            policies: plan.policies.clone(),
+            profiles: plan.profiles.clone(),
+            workload_policies: plan.workload_policies.clone(),
+            ..Plan::default()
+        };
+        self.changed.everything = true;
+    }
+
+    pub fn apply(&mut self, update: &Update) {
+        match update {
+            Update::WorkloadPolicy(id, _) => drop(self.changed.workload_policies.insert(id.clone())),
+            Update::Policy(id, _) => drop(self.changed.policies.insert(id.clone())),
+            Update::Profile(name, _) => drop(self.changed.profiles.insert(name.clone())),
+            Update::Set(id, _) | Update::Members { set: id, .. } => {
+                self.changed.sets.insert(id.clone());
+            }
+            _ => return,
+        }
+        self.plan.apply(update.clone());
+    }
+
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.changed.any() && now >= self.not_before
+    }
+
+    /// Cuts what the plan denies. The kernel has that plan, so nothing that is cut comes back.
+    pub async fn delete(&mut self, netns: &Netns, host: &BTreeSet<IpAddr>, now: Duration) -> Result<usize> {
+        let parties = Parties::new(&self.plan, &self.changed);
+        if parties.concerned.is_empty() {
+            self.changed = Changed::default();
+            return Ok(0);
+        }
+        let outcome = kernel::delete_denied_flows(netns, |packet| parties.deny(packet, host)).await;
+        match outcome {
+            Ok(_) => (self.changed, self.not_before) = (Changed::default(), now + PAUSE),
+            Err(_) => self.not_before = now + RETRY,
+        }
+        outcome
+    }
+}
+
+/// The workloads that flows can be of.
+struct Parties<'p> {
+    index: Index<'p>,
+    by_address: HashMap<IpAddr, Vec<&'p WorkloadPolicy>>,
+    /// Those that may use sources that are not their own.
+    with_nets: Vec<&'p WorkloadPolicy>,
+    /// Interfaces of those for whom something changed.
+    concerned: HashSet<&'p str>,
+}
+
+impl<'p> Parties<'p> {
+    fn new(plan: &'p Plan, changed: &Changed) -> Parties<'p> {
+        let touched = |rules: &[Rule]| {
+            !changed.sets.is_empty()
+                && rules.iter().flat_map(Rule::sets).any(|set| changed.sets.contains(set))
+        };
+        let policies: HashSet<&PolicyId> = plan
+            .policies
+            .iter()
+            .filter(|(id, policy)| {
+                changed.policies.contains(id) || touched(&policy.ingress) || touched(&policy.egress)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        let profiles: HashSet<&String> = plan
+            .profiles
+            .iter()
+            .filter(|(name, profile)| {
+                changed.profiles.contains(*name) || touched(&profile.ingress) || touched(&profile.egress)
+            })
+            .map(|(name, _)| name)
+            .collect();
+        let is_concerned = |id: &WorkloadId, workload: &WorkloadPolicy| {
+            let mut named = workload.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress));
+            changed.everything
+                || changed.workload_policies.contains(id)
+                || named.any(|id| policies.contains(id))
+                || workload.profiles.iter().any(|name| profiles.contains(name))
+        };
+        let mut parties = Parties {
+            index: Index::new(plan),
+            by_address: HashMap::new(),
+            with_nets: Vec::new(),
+            concerned: HashSet::new(),
+        };
+        for (id, workload) in &plan.workload_policies {
+            if is_concerned(id, workload) {
+                parties.concerned.insert(&workload.interface);
+            }
+            for address in &workload.addresses {
+                parties.by_address.entry(*address).or_default().push(workload);
+            }
+            if !workload.allowed_sources.is_empty() {
+                parties.with_nets.push(workload);
+            }
+        }
+        parties
+    }
+
+    fn deny(&self, packet: &Packet, host: &BTreeSet<IpAddr>) -> bool {
+        let by_address = |address| self.by_address.get(&address).map(Vec::as_slice).unwrap_or_default();
+        let mut senders = by_address(packet.source).to_vec();
+        if senders.is_empty() {
+            let may_send = |workload: &&&WorkloadPolicy| {
+                workload.allowed_sources.iter().any(|net| net.contains(&packet.source))
+            };
+            senders.extend(self.with_nets.iter().filter(may_send));
+        }
+        let receivers = if host.contains(&packet.source) { &[] } else { by_address(packet.destination) };
+        self.all_deny(&senders, Direction::Egress, packet)
+            || self.all_deny(receivers, Direction::Ingress, packet)
+    }
+
+    /// Where several workloads claim an address it is not known whose flow it is: all of them have to agree.
+    fn all_deny(
+        &self,
+        workload_policies: &[&'p WorkloadPolicy],
+        direction: Direction,
+        packet: &Packet,
+    ) -> bool {
+        let denies = |workload: &&'p WorkloadPolicy| {
+            !workload.up || self.index.workload(workload, direction, packet, None).outcome == Outcome::Deny
+        };
+        workload_policies.iter().any(|workload| self.concerned.contains(workload.interface.as_str()))
+            && workload_policies.iter().all(denies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tortie_plan::{Action, PolicyKind, Profile, Tier, TierEnd};
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn packet(source: &str, destination: &str) -> Packet {
+        let (source, destination) = (address(source), address(destination));
+        Packet { source, destination, protocol: 6, source_port: 4000, destination_port: 80, icmp: None }
+    }
+
+    fn id(name: &str) -> WorkloadId {
+        WorkloadId { orchestrator: "k8s".into(), workload: name.into(), endpoint: "eth0".into() }
+    }
+
+    fn policy() -> PolicyId {
+        PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: "closed".into() }
+    }
+
+    /// One may do everything, nobody may reach two.
+    fn flows() -> DeniedFlows {
+        let open = vec![Rule::new(Action::Allow)];
+        let workload = |interface: &str, own: &str| WorkloadPolicy {
+            interface: interface.into(),
+            up: true,
+            addresses: vec![address(own)],
+            profiles: vec!["open".into()],
+            ..WorkloadPolicy::default()
+        };
+        let mut two = workload("cali2", "10.0.0.2");
+        let ingress = vec![policy()];
+        two.tiers = vec![Tier { name: "t".into(), end: TierEnd::Deny, ingress, egress: Vec::new() }];
+        let mut plan = Plan::default();
+        plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
+        plan.policies.insert(policy(), Arc::default());
+        plan.workload_policies.extend([(id("one"), workload("cali1", "10.0.0.1")), (id("two"), two)]);
+        let mut flows = DeniedFlows::default();
+        flows.replace(&plan);
+        flows
+    }
+
+    fn denied(flows: &DeniedFlows, packet: &Packet) -> bool {
+        let host = BTreeSet::from([address("192.0.2.1")]);
+        Parties::new(&flows.plan, &flows.changed).deny(packet, &host)
+    }
+
+    #[test]
+    fn a_flow_is_judged_by_who_opened_it() {
+        let flows = flows();
+        assert!(denied(&flows, &packet("10.0.0.1", "10.0.0.2")));
+        assert!(denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
+        assert!(!denied(&flows, &packet("10.0.0.2", "10.0.0.1")), "two may open what it likes");
+        assert!(!denied(&flows, &packet("10.0.0.2", "192.0.2.1")));
+        assert!(!denied(&flows, &packet("192.0.2.1", "10.0.0.2")), "the host reaches its workloads");
+    }
+
+    #[test]
+    fn only_whom_a_change_concerns_is_looked_at() {
+        let mut flows = flows();
+        flows.changed = Changed::default();
+        assert!(!flows.is_due(Duration::ZERO));
+        flows
+            .apply(&Update::WorkloadPolicy(id("one"), flows.plan.workload_policies.get(&id("one")).cloned()));
+        assert!(flows.is_due(Duration::ZERO));
+        assert!(!denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
+        flows.apply(&Update::Policy(policy(), Some(Arc::default())));
+        assert!(denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
+    }
+
+    #[test]
+    fn a_shared_address_is_cut_only_if_all_deny() {
+        let mut flows = flows();
+        let mut twin = flows.plan.workload_policies[&id("one")].clone();
+        (twin.interface, twin.addresses) = ("cali3".into(), vec![address("10.0.0.2")]);
+        flows.apply(&Update::WorkloadPolicy(id("twin"), Some(twin.clone())));
+        assert!(!denied(&flows, &packet("10.0.0.1", "10.0.0.2")));
+        twin.up = false;
+        flows.apply(&Update::WorkloadPolicy(id("twin"), Some(twin)));
+        assert!(denied(&flows, &packet("10.0.0.1", "10.0.0.2")));
+    }
+
+    #[test]
+    fn sources_that_are_lent_to_a_workload_are_its_own() {
+        let mut flows = flows();
+        let mut one = flows.plan.workload_policies[&id("one")].clone();
+        (one.allowed_sources, one.up) = (vec!["203.0.113.0/24".parse().unwrap()], false);
+        flows.apply(&Update::WorkloadPolicy(id("one"), Some(one)));
+        assert!(denied(&flows, &packet("203.0.113.7", "198.51.100.1")));
+        assert!(!denied(&flows, &packet("203.0.112.7", "198.51.100.1")));
+    }
+}

@@ -1,0 +1,142 @@
+//! Enforcing the plan's policy. What the engines have in common is here: they take the plan, make the kernel judge by it,
+//! and say what the kernel refused, what it counted and how much there is. Names of one engine stay in its own room.
+
+mod counters;
+mod denied_flows;
+mod nft;
+
+pub use counters::{Counted, RuleCounter, When};
+pub(crate) use denied_flows::DeniedFlows;
+pub(crate) use nft::Events;
+
+use crate::error::Result;
+use crate::failure::Failure;
+use crate::netns::Netns;
+use nft::Nftables;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use tortie_plan::{Plan, Settings, Update};
+
+/// Numbers about what is enforced, for whoever watches over it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyStats {
+    /// Rules of the kernel; a rule of a policy may be several.
+    pub rules: usize,
+    pub sets: usize,
+    /// Changes of the kernel's policy, and those of them that it refused.
+    pub writes: u64,
+    pub refused_writes: u64,
+    /// How often the whole of the kernel's policy was read, and how often that failed.
+    pub reads: u64,
+    pub failed_reads: u64,
+    pub engine: EngineStats,
+}
+
+/// What only one engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineStats {
+    Nftables { chains: usize, maps: usize },
+}
+
+impl Default for EngineStats {
+    fn default() -> EngineStats {
+        EngineStats::Nftables { chains: 0, maps: 0 }
+    }
+}
+
+/// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
+pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
+    nft::counters(netns).await
+}
+
+/// Takes all policy away: nothing is enforced any more. For hosts that are no longer nodes.
+pub async fn remove_policy(netns: &Netns) -> Result<()> {
+    nft::remove(netns).await
+}
+
+/// What makes the kernel enforce policy.
+pub(crate) enum PolicyEngine {
+    Nftables(Box<Nftables>),
+}
+
+impl PolicyEngine {
+    /// Changes nothing yet. The events tell when others change the kernel's policy.
+    pub fn open(netns: &Netns, settings: Settings) -> Result<(PolicyEngine, Events)> {
+        let (nftables, events) = Nftables::open(netns, settings)?;
+        Ok((PolicyEngine::Nftables(Box::new(nftables)), events))
+    }
+
+    pub fn configure(&mut self, settings: Settings) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.configure(settings),
+        }
+    }
+
+    pub fn replace(&mut self, plan: &Plan) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.replace(plan),
+        }
+    }
+
+    pub fn apply(&mut self, update: &Update) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.apply(update),
+        }
+    }
+
+    /// Makes the kernel judge by the plan; returns what it does not.
+    pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.converge(now).await,
+        }
+    }
+
+    /// Somebody else may have changed the kernel's policy.
+    pub fn invalidate(&mut self) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.invalidate(),
+        }
+    }
+
+    /// Says whether [`PolicyEngine::interfaces_are`] makes a difference.
+    pub fn needs_interfaces(&self) -> bool {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.needs_interfaces(),
+        }
+    }
+
+    /// The interfaces that do not lead to workloads, and their addresses.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.interfaces_are(interfaces),
+        }
+    }
+
+    pub fn stats(&self) -> PolicyStats {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.stats(),
+        }
+    }
+
+    /// Single objects that the kernel does not take; what depends on them is closed.
+    pub fn refused(&self) -> Vec<Failure> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.refused(),
+        }
+    }
+
+    /// Why the kernel does not judge by the plan at all, if so.
+    pub fn not_enforced(&self) -> Option<Failure> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.table_failure(),
+        }
+    }
+
+    /// Whether the kernel judges by the whole plan, but for single objects that it refused: those are closed.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.is_settled(),
+        }
+    }
+}

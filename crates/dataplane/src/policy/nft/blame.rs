@@ -1,0 +1,243 @@
+//! Which chain, rule, set or element a refusal of the kernel is about, and which workloads do not have what they should
+//! because of it.
+
+use super::diff::TableDiff;
+use super::kernel::Refusal;
+use super::message::Operation;
+use super::render::{Holder, Stage, names};
+use super::state::{DIRECTIONS, State};
+use super::table::{Element, SetType, TableFamily};
+use crate::failure::{Concerns, Failure, KernelObject};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tortie_plan::WorkloadId;
+
+/// Something the kernel named when it refused a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Culprit {
+    /// The chain or set that it is, or is in.
+    pub name: String,
+    pub object: KernelObject,
+    pub reason: String,
+    /// An element that is about one workload alone.
+    pub element: Option<Element>,
+    /// The interface of that workload.
+    pub interface: Option<String>,
+}
+
+/// The objects that an operation makes, changes or removes.
+pub(super) fn objects(
+    operations: &[Operation<'_>],
+    position: usize,
+    family: TableFamily,
+) -> Vec<KernelObject> {
+    let alone =
+        Refusal { operations: vec![(position, String::new())], reason: String::new(), general: false };
+    match operations.get(position) {
+        Some(Operation::AddTable) => vec![family.object()],
+        _ => culprits(operations, &alone).into_iter().map(|culprit| culprit.object).collect(),
+    }
+}
+
+/// The chains, rules, sets and elements that a refusal is about.
+pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<Culprit> {
+    let mut culprits = Vec::new();
+    for (position, reason) in &refusal.operations {
+        let Some(operation) = operations.get(*position) else { continue };
+        let culprit = |name: &str, object| Culprit {
+            name: name.to_owned(),
+            object,
+            reason: reason.clone(),
+            element: None,
+            interface: None,
+        };
+        match operation {
+            Operation::AddTable | Operation::DeleteTable => {}
+            Operation::AddChain { name, .. }
+            | Operation::FlushChain { name }
+            | Operation::DeleteChain { name } => {
+                culprits.push(culprit(name, KernelObject::Chain { name: (*name).to_owned() }));
+            }
+            Operation::AddRule { chain, .. } => {
+                let earlier = operations.iter().take(*position);
+                let same = |other: &&Operation<'_>| matches!(other, Operation::AddRule { chain: of, .. } if of == chain);
+                let index = earlier.filter(same).count();
+                culprits.push(culprit(chain, KernelObject::Rule { chain: (*chain).to_owned(), index }));
+            }
+            Operation::AddSet { name, .. } | Operation::DeleteSet { name } => {
+                culprits.push(culprit(name, KernelObject::Set { name: (*name).to_owned() }));
+            }
+            Operation::AddElements { set, kind, elements }
+            | Operation::DeleteElements { set, kind, elements } => {
+                for element in elements {
+                    let (object, interface) = element_object(set, *kind, element);
+                    let own = interface.is_some().then(|| (*element).clone());
+                    culprits.push(Culprit { interface, element: own, ..culprit(set, object) });
+                }
+            }
+        }
+    }
+    culprits
+}
+
+/// An element of a set or map, and the interface of the workload it is about.
+fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject, Option<String>) {
+    let (text, interface) = describe(element, kind);
+    let object = match kind {
+        SetType::Chains => KernelObject::MapElement { map: set.to_owned(), key: text },
+        _ => KernelObject::SetElement { set: set.to_owned(), element: text },
+    };
+    (object, interface)
+}
+
+/// An element in words, and the interface it is about.
+fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
+    let address = |bytes: &[u8]| -> String {
+        let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
+        let v6 = <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)));
+        v4.or(v6).map_or_else(|_| format!("{bytes:02x?}"), |address| address.to_string())
+    };
+    let interface = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    let range = |first: &[u8], last: Option<&[u8]>| match last {
+        Some(last) => format!("{}-{}", address(first), address(last)),
+        None => address(first),
+    };
+    let last = element.last.as_deref();
+    match kind {
+        SetType::Interfaces | SetType::Chains => {
+            let name = interface(&element.key);
+            (name.clone(), Some(name))
+        }
+        SetType::Sources(_) | SetType::SourceNets(_) => {
+            let (name, first) = element.key.split_at_checked(16).unwrap_or((&[], &element.key));
+            let last = last.and_then(|last| last.get(16..));
+            let name = interface(name);
+            (format!("{name} . {}", range(first, last)), Some(name))
+        }
+        SetType::Addresses(_) | SetType::Nets(_) => (range(&element.key, last), None),
+        SetType::Ports(_) => {
+            let length = element.key.len().saturating_sub(8);
+            let (first, rest) = element.key.split_at_checked(length).unwrap_or((&element.key, &[]));
+            let protocol = rest.first().copied().unwrap_or_default();
+            let port = rest.get(4..6).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
+            (format!("{} . {protocol} . {port}", address(first)), None)
+        }
+    }
+}
+
+impl State {
+    /// What the kernel does not take. Every chain in it is closed.
+    pub fn refused(&self) -> Vec<Failure> {
+        let mut failures = self.refused_elements(&self.arp);
+        failures.extend(self.refused_elements(&self.diff));
+        failures.extend(self.refused_objects());
+        failures
+    }
+
+    fn refused_elements(&self, diff: &TableDiff) -> Vec<Failure> {
+        let failure = |(set, kind, element, reason): (&str, SetType, &Element, &str)| {
+            let (object, interface) = element_object(set, kind, element);
+            let concerned = interface.iter().flat_map(|interface| self.at_interface(interface));
+            Failure { object, concerns: concerned.cloned().collect(), reason: reason.to_owned() }
+        };
+        diff.refused_elements().map(failure).collect()
+    }
+
+    fn refused_objects(&self) -> Vec<Failure> {
+        let refused = self.diff.refused();
+        if refused.is_empty() {
+            return Vec::new();
+        }
+        let names = refused.keys().map(String::as_str).collect();
+        let mut owners = self.owners(&names);
+        let failure = |(name, refused): (&String, &super::diff::Refused)| Failure {
+            object: refused.object.clone(),
+            concerns: Concerns::Workloads(owners.remove(name.as_str()).unwrap_or_default()),
+            reason: refused.reason.clone(),
+        };
+        refused.iter().map(failure).collect()
+    }
+
+    /// The failure of one thing that the kernel named.
+    pub fn failure_of(&self, culprit: &Culprit) -> Failure {
+        let concerned = match &culprit.interface {
+            Some(interface) => self.at_interface(interface).cloned().collect(),
+            None => self.owners(&BTreeSet::from([culprit.name.as_str()])).into_values().flatten().collect(),
+        };
+        let (object, reason) = (culprit.object.clone(), culprit.reason.clone());
+        Failure { object, concerns: Concerns::Workloads(concerned), reason }
+    }
+
+    /// The workloads that chains and sets serve.
+    fn owners<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<&'n str, BTreeSet<WorkloadId>> {
+        // A set serves those whose chains look into it.
+        let looking: BTreeMap<&'n str, BTreeSet<String>> =
+            names.iter().map(|name| (*name, self.diff.users(name).map(str::to_owned).collect())).collect();
+        let chains: BTreeSet<&str> =
+            names.iter().copied().chain(looking.values().flatten().map(String::as_str)).collect();
+        let mut by_chain: BTreeMap<String, BTreeSet<WorkloadId>> = BTreeMap::new();
+        let mut note = |chain: String, ids: &mut dyn Iterator<Item = &WorkloadId>| {
+            if chains.contains(chain.as_str()) {
+                by_chain.entry(chain).or_default().extend(ids.cloned());
+            }
+        };
+        for direction in DIRECTIONS {
+            for interface in self.interfaces_of_workloads() {
+                note(names::workload(interface, direction), &mut self.at_interface(interface));
+            }
+            for (id, policy) in self.policies() {
+                let holder = Holder::Policy { id, tier: &policy.tier };
+                for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+                    note(holder.chain_name(direction, stage), &mut self.with_policy(id));
+                }
+            }
+            for name in self.profiles() {
+                let chain = Holder::Profile(name).chain_name(direction, Stage::Normal);
+                note(chain, &mut self.with_profile(name));
+            }
+        }
+        let of = |name: &'n str| {
+            let looking = looking.get(name).into_iter().flatten().map(String::as_str);
+            let chains = looking.chain([name]).filter_map(|chain| by_chain.get(chain));
+            (name, chains.flatten().cloned().collect())
+        };
+        names.iter().map(|name| of(name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::{Family, interface};
+    use super::super::table::join;
+    use super::*;
+
+    #[test]
+    fn elements_are_named_as_people_write_them() {
+        let v4 = [10, 0, 0, 1];
+        let cases = [
+            (Element::key(interface("cali1")), SetType::Interfaces, "cali1", Some("cali1")),
+            (Element::key(v4.to_vec()), SetType::Addresses(Family::V4), "10.0.0.1", None),
+            (
+                Element::key(join(&[&v4, &[6], &443u16.to_be_bytes()])),
+                SetType::Ports(Family::V4),
+                "10.0.0.1 . 6 . 443",
+                None,
+            ),
+            (
+                Element::key(join(&[&interface("cali1"), &v4])),
+                SetType::Sources(Family::V4),
+                "cali1 . 10.0.0.1",
+                Some("cali1"),
+            ),
+            (
+                Element::range(vec![10, 0, 0, 0], vec![10, 0, 0, 255]),
+                SetType::Nets(Family::V4),
+                "10.0.0.0-10.0.0.255",
+                None,
+            ),
+        ];
+        for (element, kind, text, about) in cases {
+            assert_eq!(describe(&element, kind), (text.to_owned(), about.map(str::to_owned)));
+        }
+    }
+}

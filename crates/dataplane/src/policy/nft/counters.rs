@@ -1,0 +1,105 @@
+//! What the kernel has counted, by the rules that people wrote.
+
+use super::super::counters::{Counted, RuleCounter, When};
+use super::message::TABLE;
+use super::render::{END_OF_TIER, NO_PROFILE};
+use super::table::TableFamily;
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use nlink::netlink::nftables::Family;
+use std::collections::BTreeMap;
+use tortie_plan::{Direction, RuleId, RuleIndex};
+
+/// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
+pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
+    let connection = netns.nftables()?;
+    let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
+    let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
+    if !tables.iter().any(|table| table.name == TABLE) {
+        let reason = "there is none in this network namespace: no policy is enforced here".into();
+        return Err(Error::Kernel { object: TableFamily::Inet.object(), reason });
+    }
+    let mut sums: BTreeMap<(Counted, When), (u64, u64)> = BTreeMap::new();
+    for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
+        let comment = rule.comment_text.as_deref().unwrap_or_default();
+        let Some(counted) = meaning(&rule.chain, comment) else { continue };
+        // A rule of ours is several of the kernel's when it can match in several ways, and every endpoint has ends of
+        // tiers of its own.
+        let (packets, bytes) = sums.entry(counted).or_default();
+        let (more_packets, more_bytes) = rule.counter().unwrap_or_default();
+        (*packets, *bytes) = (*packets + more_packets, *bytes + more_bytes);
+    }
+    let counter = |((of, when), (packets, bytes))| RuleCounter { of, when, packets, bytes };
+    Ok(sums.into_iter().map(counter).collect())
+}
+
+/// What the counter of a rule is of; nothing for rules that are no policy's.
+fn meaning(chain: &str, comment: &str) -> Option<(Counted, When)> {
+    let stages = [("pre-dnat-", When::PreDnat), ("untracked-", When::Untracked), ("", When::Normal)];
+    let (rest, when) = stages.iter().find_map(|(prefix, when)| Some((chain.strip_prefix(prefix)?, *when)))?;
+    if let Some(owned) = of_policy(rest, comment) {
+        return Some((Counted::Rule(owned), when));
+    }
+    let direction = of_endpoint(chain)?;
+    let end = match comment.strip_prefix(END_OF_TIER) {
+        Some(tier) => Counted::TierEnd { tier: tier.to_owned(), direction },
+        None if comment == NO_PROFILE => Counted::NoProfile { direction },
+        None => return None,
+    };
+    Some((end, When::Normal))
+}
+
+/// A rule of a policy or profile: its chain says whose, its comment which.
+fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
+    let directions = [("in-", Direction::Ingress), ("out-", Direction::Egress)];
+    let (owner, direction) =
+        directions.iter().find_map(|(prefix, direction)| Some((chain.strip_prefix(prefix)?, *direction)))?;
+    let position = comment.rsplit(' ').next()?.parse().ok()?;
+    Some(RuleId { owner: owner.parse().ok()?, direction, index: RuleIndex::at(position) })
+}
+
+/// The direction that a chain of an endpoint is about, as the endpoint sees it.
+fn of_endpoint(chain: &str) -> Option<Direction> {
+    const INGRESS: [&str; 3] = ["to-", "host-in/", "host-forward-in/"];
+    const EGRESS: [&str; 3] = ["from-", "host-out/", "host-forward-out/"];
+    let begins = |prefixes: [&str; 3]| prefixes.iter().any(|prefix| chain.starts_with(prefix));
+    match () {
+        () if begins(INGRESS) => Some(Direction::Ingress),
+        () if begins(EGRESS) => Some(Direction::Egress),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_and_comments_tell_what_is_counted() {
+        use Direction::{Egress, Ingress};
+        let rule = |chain: &str, comment: &str| match meaning(chain, comment) {
+            Some((Counted::Rule(id), when)) => Some((id.to_string(), when)),
+            _ => None,
+        };
+        assert_eq!(
+            rule("in-np/shop/web", "np/shop/web 0"),
+            Some(("np/shop/web ingress rule 1".to_owned(), When::Normal))
+        );
+        assert_eq!(
+            rule("untracked-out-gnp/x", "gnp/x 3"),
+            Some(("gnp/x egress rule 4".to_owned(), When::Untracked))
+        );
+        assert_eq!(
+            rule("pre-dnat-in-gnp/x", "gnp/x 0"),
+            Some(("gnp/x ingress rule 1".to_owned(), When::PreDnat))
+        );
+        let end = |direction| Some((Counted::TierEnd { tier: "default".into(), direction }, When::Normal));
+        assert_eq!(meaning("to-cali1", "end of tier default"), end(Ingress));
+        assert_eq!(meaning("host-out/eth0", "end of tier default"), end(Egress));
+        let none = Some((Counted::NoProfile { direction: Egress }, When::Normal));
+        assert_eq!(meaning("from-cali1", "no profile allows it"), none);
+        for other in ["input", "output-raw", "to-cali1", "host-in/eth0", "pre-dnat", "input-after"] {
+            assert_eq!(meaning(other, "invalid"), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The table as it shall be, beside what is known to be in the kernel. From the two come the operations of the next
+//! transaction, as many as there are differences.
+
+#[cfg(test)]
+mod tests;
+
+use super::blame::Culprit;
+use super::message::Operation;
+use super::rule::{Action, Match, Rule};
+use super::table::{Chain, Element, Hook, Set, SetType, Table};
+use crate::failure::KernelObject;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A chain as far as the kernel's copy can be told from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChainFingerprint {
+    pub hook: Option<Hook>,
+    pub rules: Vec<u64>,
+}
+
+impl ChainFingerprint {
+    pub fn of(chain: &Chain) -> ChainFingerprint {
+        ChainFingerprint { hook: chain.hook, rules: chain.rules.iter().map(Rule::fingerprint).collect() }
+    }
+}
+
+/// What the kernel has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KernelTable {
+    /// The table itself.
+    pub there: bool,
+    /// The table is not as we would make it.
+    pub odd: bool,
+    pub chains: BTreeMap<String, ChainFingerprint>,
+    /// `None` for a set that is not as we would make it.
+    pub sets: BTreeMap<String, Option<SetType>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TableDiff {
+    wanted: Table,
+    /// How many rules and maps that is.
+    rules: usize,
+    maps: usize,
+    seen: KernelTable,
+    /// Chains and sets that may differ.
+    chains: BTreeSet<String>,
+    sets: BTreeSet<String>,
+    /// Elements that may differ, and whether the kernel has them.
+    elements: BTreeMap<String, BTreeMap<Element, bool>>,
+    /// Chains and sets that the kernel refused, or that need one that it refused.
+    refused: BTreeMap<String, Refused>,
+    /// Elements of single workloads that the kernel refused: without them nothing of theirs gets through.
+    refused_elements: BTreeMap<String, BTreeMap<Element, String>>,
+    /// Stands for every chain that was refused, or that needs what was refused.
+    closed: Chain,
+}
+
+/// Why a chain or set is not in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub object: KernelObject,
+    pub reason: String,
+}
+
+impl TableDiff {
+    pub fn new() -> TableDiff {
+        let rule = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]);
+        let closed = Chain { hook: None, rules: vec![rule.says("the kernel refused what should be here")] };
+        TableDiff { closed, ..TableDiff::default() }
+    }
+
+    pub fn put_chain(&mut self, name: String, chain: Chain) {
+        if self.wanted.chains.get(&name) != Some(&chain) {
+            self.refused.remove(&name);
+            self.chains.insert(name.clone());
+            self.rules += chain.rules.len();
+            let old = self.wanted.chains.insert(name, chain);
+            self.rules -= old.map_or(0, |old| old.rules.len());
+        }
+    }
+
+    pub fn drop_chain(&mut self, name: &str) {
+        if let Some(old) = self.wanted.chains.remove(name) {
+            self.rules -= old.rules.len();
+            self.refused.remove(name);
+            self.chains.insert(name.to_owned());
+        }
+    }
+
+    /// A set that is there keeps its elements.
+    pub fn put_set(&mut self, name: String, kind: SetType) {
+        let mut elements = BTreeSet::new();
+        if let Some(old) = self.wanted.sets.get_mut(&name) {
+            elements = std::mem::take(&mut old.elements);
+            self.maps -= usize::from(old.kind == SetType::Chains);
+        }
+        self.maps += usize::from(kind == SetType::Chains);
+        self.sets.insert(name.clone());
+        self.wanted.sets.insert(name, Set { kind, elements });
+    }
+
+    pub fn drop_set(&mut self, name: &str) {
+        let Some(set) = self.wanted.sets.remove(name) else { return };
+        self.maps -= usize::from(set.kind == SetType::Chains);
+        let touched = self.elements.entry(name.to_owned()).or_default();
+        set.elements.into_iter().for_each(|element| {
+            touched.entry(element).or_insert(true);
+        });
+        self.refused.remove(name);
+        self.refused_elements.remove(name);
+        self.sets.insert(name.to_owned());
+    }
+
+    pub fn insert(&mut self, name: &str, element: Element) {
+        let Some(set) = self.wanted.sets.get_mut(name) else { return };
+        if set.elements.insert(element.clone()) {
+            touch(&mut self.elements, name).entry(element).or_insert(false);
+        }
+    }
+
+    pub fn remove(&mut self, name: &str, element: &Element) {
+        let Some(set) = self.wanted.sets.get_mut(name) else { return };
+        if set.elements.remove(element) {
+            let refused = self.refused_elements.get_mut(name).and_then(|refused| refused.remove(element));
+            touch(&mut self.elements, name).entry(element.clone()).or_insert(refused.is_none());
+        }
+    }
+
+    pub fn elements(&self, name: &str) -> impl Iterator<Item = &Element> {
+        self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
+    }
+
+    /// The elements of a set from one on, in order.
+    pub fn elements_from(&self, name: &str, first: &Element) -> impl Iterator<Item = &Element> {
+        self.wanted.sets.get(name).into_iter().flat_map(|set| set.elements.range(first.clone()..))
+    }
+
+    pub fn wanted(&self) -> &Table {
+        &self.wanted
+    }
+
+    /// The kernel has been read: nothing else is known any more.
+    pub fn observe(&mut self, seen: KernelTable, mut elements: BTreeMap<String, BTreeSet<Element>>) {
+        self.chains = self.wanted.chains.keys().chain(seen.chains.keys()).cloned().collect();
+        self.sets = self.wanted.sets.keys().chain(seen.sets.keys()).cloned().collect();
+        self.elements.clear();
+        for (name, set) in &self.wanted.sets {
+            let there = elements.remove(name).unwrap_or_default();
+            let missing = set.elements.difference(&there).map(|element| (element.clone(), false));
+            let excess = there.difference(&set.elements).map(|element| (element.clone(), true));
+            let touched: BTreeMap<Element, bool> = missing.chain(excess).collect();
+            if !touched.is_empty() {
+                self.elements.insert(name.clone(), touched);
+            }
+        }
+        // A set that shall go may be wanted again before it went: then it is still full.
+        for (name, there) in elements {
+            self.elements.insert(name, there.into_iter().map(|element| (element, true)).collect());
+        }
+        self.seen = seen;
+    }
+
+    /// Tries again what was refused.
+    pub fn retry_refused(&mut self) {
+        for name in std::mem::take(&mut self.refused).into_keys() {
+            self.chains.insert(name.clone());
+            self.sets.insert(name);
+        }
+        for (name, refused) in std::mem::take(&mut self.refused_elements) {
+            let touched = self.elements.entry(name).or_default();
+            refused.into_keys().for_each(|element| {
+                touched.entry(element).or_insert(false);
+            });
+        }
+    }
+
+    pub fn refused(&self) -> &BTreeMap<String, Refused> {
+        &self.refused
+    }
+
+    /// Elements of single workloads: set, its type, element and reason.
+    pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &Element, &str)> {
+        self.refused_elements.iter().flat_map(|(name, refused)| {
+            let kind = self.wanted.sets.get(name).map(|set| set.kind);
+            let refused = refused.iter().map(|(element, reason)| (element, reason.as_str()));
+            refused.filter_map(move |(element, reason)| Some((name.as_str(), kind?, element, reason)))
+        })
+    }
+
+    /// How many chains, sets and elements of workloads the kernel does not take.
+    pub fn refused_count(&self) -> usize {
+        self.refused.len() + self.refused_elements.values().map(BTreeMap::len).sum::<usize>()
+    }
+
+    /// How many chains and rules there shall be.
+    pub fn chain_counts(&self) -> (usize, usize) {
+        (self.wanted.chains.len(), self.rules)
+    }
+
+    /// How many sets and maps there shall be.
+    pub fn set_counts(&self) -> (usize, usize) {
+        (self.wanted.sets.len() - self.maps, self.maps)
+    }
+
+    /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
+    pub fn refuse(&mut self, culprit: &Culprit) -> bool {
+        let Culprit { name, object, reason, element, .. } = culprit;
+        if let Some(element) = element {
+            return self.refuse_element(name, element, reason);
+        }
+        let is_set = self.wanted.sets.contains_key(name);
+        let entered = self.wanted.chains.get(name).is_some_and(|chain| chain.hook.is_some());
+        if entered || !(is_set || self.wanted.chains.contains_key(name)) || self.refused.contains_key(name) {
+            return false;
+        }
+        self.refused.insert(name.clone(), Refused { object: object.clone(), reason: reason.clone() });
+        self.chains.insert(name.clone());
+        if is_set {
+            self.sets.insert(name.clone());
+            let users: Vec<String> = self.users(name).map(str::to_owned).collect();
+            // Where the kernel enters there is nothing to close: without that set the table makes no sense.
+            let essential = users
+                .iter()
+                .any(|user| self.wanted.chains.get(user).is_some_and(|chain| chain.hook.is_some()));
+            if essential {
+                self.refused.remove(name);
+                return false;
+            }
+            for user in users {
+                let object = KernelObject::Chain { name: user.clone() };
+                let reason = format!("set {name}: {reason}");
+                self.refused.entry(user.clone()).or_insert(Refused { object, reason });
+                self.chains.insert(user);
+            }
+        }
+        true
+    }
+
+    fn refuse_element(&mut self, set: &str, element: &Element, reason: &str) -> bool {
+        if !self.wanted.sets.get(set).is_some_and(|set| set.elements.contains(element)) {
+            return false;
+        }
+        let refused = self.refused_elements.entry(set.to_owned()).or_default();
+        refused.insert(element.clone(), reason.to_owned()).is_none()
+    }
+
+    /// The elements that a set of the kernel shall have now.
+    fn accepted<'t>(&'t self, name: &str, set: &'t Set) -> impl Iterator<Item = &'t Element> {
+        let refused = self.refused_elements.get(name);
+        set.elements
+            .iter()
+            .filter(move |element| refused.is_none_or(|refused| !refused.contains_key(*element)))
+    }
+
+    /// The chains with a rule that reads into a set.
+    pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
+        let uses = move |rule: &Rule| {
+            let matched =
+                |condition: &Match| matches!(condition, Match::Lookup { set: name, .. } if name == set);
+            let mapped = |action: &Action| matches!(action, Action::Dispatch { map, .. } if map == set);
+            rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
+        };
+        let chains = self.wanted.chains.iter();
+        chains.filter(move |(_, chain)| chain.rules.iter().any(uses)).map(|(name, _)| name.as_str())
+    }
+
+    fn chain(&self, name: &str) -> Option<&Chain> {
+        let chain = self.wanted.chains.get(name)?;
+        Some(if self.refused.contains_key(name) { &self.closed } else { chain })
+    }
+
+    fn set(&self, name: &str) -> Option<&Set> {
+        self.wanted.sets.get(name).filter(|_| !self.refused.contains_key(name))
+    }
+
+    /// What has to be there before the rest: new sets of ranges. The kernel shows what it put into them a moment after it
+    /// shows the rules of the same transaction, so they are filled while nothing names them yet.
+    pub fn preparations(&self) -> Vec<Operation<'_>> {
+        let mut plan = Operations::default();
+        if !self.must_start_over() {
+            self.new_ranges()
+                .for_each(|(name, set)| plan.add_set(name, set.kind, self.accepted(name, set).collect()));
+        }
+        if !plan.first.is_empty() && !self.seen.there {
+            plan.first.insert(0, Operation::AddTable);
+        }
+        plan.in_order()
+    }
+
+    fn new_ranges(&self) -> impl Iterator<Item = (&String, &Set)> {
+        let new = self.sets.iter().filter(|name| !self.seen.sets.contains_key(*name));
+        new.filter_map(|name| Some((name, self.set(name)?))).filter(|(_, set)| set.kind.is_ranges())
+    }
+
+    /// The kernel has taken the preparations.
+    pub fn prepared(&mut self) {
+        let new: Vec<(String, SetType)> =
+            self.new_ranges().map(|(name, set)| (name.clone(), set.kind)).collect();
+        self.seen.there = true;
+        for (name, kind) in new {
+            self.elements.remove(&name);
+            self.seen.sets.insert(name, Some(kind));
+        }
+    }
+
+    /// What has to be done now, in an order the kernel takes: what is needed comes first, what is no longer needed last.
+    pub fn operations(&self) -> Vec<Operation<'_>> {
+        if self.must_start_over() {
+            return self.everything();
+        }
+        let mut plan = Operations::default();
+        if !self.seen.there {
+            plan.first.push(Operation::AddTable);
+        }
+        for name in &self.chains {
+            match (self.chain(name), self.seen.chains.get(name)) {
+                (None, None) => {}
+                (None, Some(_)) => plan.remove_chain(name),
+                (Some(chain), None) => plan.add_chain(name, chain),
+                (Some(chain), Some(fingerprint)) if ChainFingerprint::of(chain) == *fingerprint => {}
+                (Some(chain), Some(_)) => plan.refill_chain(name, chain),
+            }
+        }
+        for name in &self.sets {
+            match (self.set(name), self.seen.sets.contains_key(name)) {
+                (Some(set), false) => {
+                    plan.add_set(name, set.kind, self.accepted(name, set).collect());
+                }
+                (None, true) => plan.last.push(Operation::DeleteSet { name }),
+                _ => {}
+            }
+        }
+        for (name, touched) in &self.elements {
+            let Some(set) = self.set(name).filter(|_| self.seen.sets.contains_key(name)) else { continue };
+            let differing = |there: bool| -> Vec<&Element> {
+                let refused = self.refused_elements.get(name);
+                let now = |element: &Element| {
+                    set.elements.contains(element)
+                        && refused.is_none_or(|refused| !refused.contains_key(element))
+                };
+                let differing =
+                    touched.iter().filter(|(element, was)| **was == there && now(element) != there);
+                differing.map(|(element, _)| element).collect()
+            };
+            plan.change_elements(name, set.kind, differing(true), differing(false));
+        }
+        plan.in_order()
+    }
+
+    /// Whether something is there under one of our names that cannot be changed into ours.
+    fn must_start_over(&self) -> bool {
+        let hooks_differ = self.chains.iter().any(|name| {
+            let pair = self.chain(name).zip(self.seen.chains.get(name));
+            pair.is_some_and(|(chain, fingerprint)| chain.hook != fingerprint.hook)
+        });
+        let sets_differ = self.sets.iter().any(|name| {
+            let pair = self.set(name).zip(self.seen.sets.get(name));
+            pair.is_some_and(|(set, seen)| *seen != Some(set.kind))
+        });
+        self.seen.odd || hooks_differ || sets_differ
+    }
+
+    fn everything(&self) -> Vec<Operation<'_>> {
+        let mut plan = Operations::default();
+        // Adding what is there does nothing, so this works whether it is there or not.
+        plan.first.extend([Operation::AddTable, Operation::DeleteTable, Operation::AddTable]);
+        for name in self.wanted.chains.keys() {
+            if let Some(chain) = self.chain(name) {
+                plan.add_chain(name, chain);
+            }
+        }
+        for name in self.wanted.sets.keys() {
+            if let Some(set) = self.set(name) {
+                plan.add_set(name, set.kind, self.accepted(name, set).collect());
+            }
+        }
+        plan.in_order()
+    }
+
+    /// The kernel has taken the operations.
+    pub fn done(&mut self) {
+        if self.must_start_over() {
+            let chains = self.wanted.chains.keys().chain(self.seen.chains.keys());
+            let sets = self.wanted.sets.keys().chain(self.seen.sets.keys());
+            (self.chains, self.sets) = (chains.cloned().collect(), sets.cloned().collect());
+        }
+        self.seen.there = true;
+        self.seen.odd = false;
+        for name in std::mem::take(&mut self.chains) {
+            match self.chain(&name).map(ChainFingerprint::of) {
+                Some(fingerprint) => self.seen.chains.insert(name, fingerprint),
+                None => self.seen.chains.remove(&name),
+            };
+        }
+        for name in std::mem::take(&mut self.sets) {
+            match self.set(&name).map(|set| set.kind) {
+                Some(kind) => self.seen.sets.insert(name, Some(kind)),
+                None => self.seen.sets.remove(&name),
+            };
+        }
+        self.elements.clear();
+    }
+}
+
+fn touch<'e>(
+    elements: &'e mut BTreeMap<String, BTreeMap<Element, bool>>,
+    name: &str,
+) -> &'e mut BTreeMap<Element, bool> {
+    if !elements.contains_key(name) {
+        elements.insert(name.to_owned(), BTreeMap::new());
+    }
+    elements.entry(name.to_owned()).or_default()
+}
+
+/// Operations by when they may happen.
+#[derive(Default)]
+struct Operations<'t> {
+    first: Vec<Operation<'t>>,
+    flushes: Vec<Operation<'t>>,
+    removals: Vec<Operation<'t>>,
+    elements: Vec<Operation<'t>>,
+    rules: Vec<Operation<'t>>,
+    last: Vec<Operation<'t>>,
+}
+
+impl<'t> Operations<'t> {
+    fn add_chain(&mut self, name: &'t str, chain: &'t Chain) {
+        self.first.push(Operation::AddChain { name, hook: chain.hook });
+        self.fill(name, chain);
+    }
+
+    fn refill_chain(&mut self, name: &'t str, chain: &'t Chain) {
+        self.flushes.push(Operation::FlushChain { name });
+        self.fill(name, chain);
+    }
+
+    fn fill(&mut self, chain: &'t str, with: &'t Chain) {
+        self.rules.extend(with.rules.iter().map(|rule| Operation::AddRule { chain, rule }));
+    }
+
+    fn remove_chain(&mut self, name: &'t str) {
+        self.flushes.push(Operation::FlushChain { name });
+        self.last.push(Operation::DeleteChain { name });
+    }
+
+    fn add_set(&mut self, name: &'t str, kind: SetType, elements: Vec<&'t Element>) {
+        self.first.push(Operation::AddSet { name, kind });
+        self.change_elements(name, kind, Vec::new(), elements);
+    }
+
+    fn change_elements(
+        &mut self,
+        set: &'t str,
+        kind: SetType,
+        gone: Vec<&'t Element>,
+        new: Vec<&'t Element>,
+    ) {
+        if !gone.is_empty() {
+            self.removals.push(Operation::DeleteElements { set, kind, elements: gone });
+        }
+        if !new.is_empty() {
+            self.elements.push(Operation::AddElements { set, kind, elements: new });
+        }
+    }
+
+    fn in_order(mut self) -> Vec<Operation<'t>> {
+        // Sets before chains: a map that goes still leads to chains that go with it.
+        self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteChain { .. }));
+        let stages = [self.first, self.flushes, self.removals, self.elements, self.rules, self.last];
+        stages.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,279 @@
+//! Rules in the kernel's words: a list of expressions that load, compare and act.
+
+use super::attributes::Attributes;
+use super::rule::{Action, Family, Field, Match, Rule, Test};
+use super::table::slots;
+use nlink::netlink::nftables as wire;
+
+/// The one register for single values, and the first of the four-byte ones for keys of several fields.
+const REGISTER: u32 = 1;
+const FIRST_SLOT: u32 = 8;
+const VERDICT: u32 = 0;
+const LOG_NOTICE: u32 = 5;
+/// Where copies of logged packets go.
+const LOG_GROUP: u16 = 3;
+
+/// A set that only one rule uses and that goes with it.
+pub(super) struct Nameless {
+    pub id: u32,
+    pub length: usize,
+    pub field: Field,
+    pub ranges: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The expressions of a rule, and the nameless sets that have to be made before it. `next` numbers those.
+pub(super) fn expressions<'r>(rule: &'r Rule, next: &'r mut u32) -> (Attributes, Vec<Nameless>) {
+    let mut writer = Writer { list: Attributes::default(), nameless: Vec::new(), loaded: &[], next };
+    rule.matches.iter().for_each(|condition| writer.condition(condition));
+    rule.actions.iter().for_each(|action| writer.action(action));
+    (writer.list, writer.nameless)
+}
+
+struct Writer<'n> {
+    list: Attributes,
+    nameless: Vec<Nameless>,
+    /// What the registers of the last lookup still hold. Many lookups of the same thing load it once: the kernel takes
+    /// 128 expressions in a rule, of 4 KB together.
+    loaded: &'n [Field],
+    next: &'n mut u32,
+}
+
+impl<'n> Writer<'n> {
+    fn push(&mut self, name: &str, data: Attributes) {
+        let expression =
+            Attributes::default().text(wire::NFTA_EXPR_NAME, name).nest(wire::NFTA_EXPR_DATA, data);
+        self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
+    }
+
+    fn condition(&mut self, condition: &'n Match) {
+        match condition {
+            Match::Field { field, negated, test } => {
+                self.loaded = &[];
+                self.load(*field, REGISTER);
+                self.test(*field, *negated, test);
+            }
+            Match::Lookup { fields, negated, set } => {
+                let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
+                if self.loaded != fields.as_slice() {
+                    let mut register = first;
+                    for field in fields {
+                        self.load(*field, register);
+                        register += u32::try_from(slots(*field)).unwrap_or_default();
+                    }
+                }
+                self.loaded = fields;
+                self.lookup(set, None, first, *negated);
+            }
+        }
+    }
+
+    fn test(&mut self, field: Field, negated: bool, test: &Test) {
+        match test {
+            Test::Is(value) => self.compare(negated, value),
+            Test::Begins(prefix) => self.compare(negated, prefix),
+            Test::Any(bits) => {
+                // The lowest byte, where there is but one.
+                let mask = match field.length() {
+                    1 => bits.to_le_bytes()[..1].to_vec(),
+                    _ => bits.to_ne_bytes().to_vec(),
+                };
+                let zero = vec![0; mask.len()];
+                self.bits(&mask, &zero);
+                self.compare(!negated, &zero);
+            }
+            Test::Within(ranges) => match ranges.as_slice() {
+                [(first, last)] if first == last => self.compare(negated, first),
+                [(first, last)] => self.range(negated, first, last),
+                _ => {
+                    let id = *self.next;
+                    *self.next += 1;
+                    self.lookup("__set%d", Some(id), REGISTER, negated);
+                    self.nameless.push(Nameless {
+                        id,
+                        length: field.length(),
+                        field,
+                        ranges: ranges.clone(),
+                    });
+                }
+            },
+        }
+    }
+
+    fn load(&mut self, field: Field, register: u32) {
+        const NETWORK: u32 = 1;
+        const TRANSPORT: u32 = 2;
+        let length = u32::try_from(field.length()).unwrap_or_default();
+        match field {
+            Field::Source(Family::V4) => self.payload(NETWORK, 12, length, register),
+            Field::Destination(Family::V4) => self.payload(NETWORK, 16, length, register),
+            Field::Source(Family::V6) => self.payload(NETWORK, 8, length, register),
+            Field::Destination(Family::V6) => self.payload(NETWORK, 24, length, register),
+            Field::SourcePort => self.payload(TRANSPORT, 0, length, register),
+            Field::DestinationPort => self.payload(TRANSPORT, 2, length, register),
+            Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
+            Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
+            Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
+            Field::DestinationType => self.destination_type(register),
+            // Behind the kinds of both addresses, the operation and the hardware address.
+            Field::ArpSender => self.payload(NETWORK, 14, length, register),
+            Field::Mark => self.meta(3, register),
+            Field::InIndex => self.meta(4, register),
+            Field::InInterface => self.meta(6, register),
+            Field::OutInterface => self.meta(7, register),
+            Field::Family => self.meta(15, register),
+            Field::Protocol => self.meta(16, register),
+            Field::Connection => self.connection(0, register),
+            Field::ConnectionStatus => self.connection(2, register),
+        }
+    }
+
+    fn meta(&mut self, key: u32, register: u32) {
+        let data =
+            Attributes::default().number(wire::NFTA_META_KEY, key).number(wire::NFTA_META_DREG, register);
+        self.push("meta", data);
+    }
+
+    fn destination_type(&mut self, register: u32) {
+        const ADDRESS_TYPE: u32 = 3;
+        const DESTINATION_AND_INTERFACE: u32 = 2 | 8;
+        let data = Attributes::default()
+            .number(wire::NFTA_FIB_DREG, register)
+            .number(wire::NFTA_FIB_RESULT, ADDRESS_TYPE)
+            .number(wire::NFTA_FIB_FLAGS, DESTINATION_AND_INTERFACE);
+        self.push("fib", data);
+    }
+
+    fn connection(&mut self, key: u32, register: u32) {
+        let data = Attributes::default().number(wire::NFTA_CT_KEY, key).number(wire::NFTA_CT_DREG, register);
+        self.push("ct", data);
+    }
+
+    fn payload(&mut self, base: u32, offset: u32, length: u32, register: u32) {
+        let data = Attributes::default()
+            .number(wire::NFTA_PAYLOAD_DREG, register)
+            .number(wire::NFTA_PAYLOAD_BASE, base)
+            .number(wire::NFTA_PAYLOAD_OFFSET, offset)
+            .number(wire::NFTA_PAYLOAD_LEN, length);
+        self.push("payload", data);
+    }
+
+    fn compare(&mut self, differs: bool, value: &[u8]) {
+        let data = Attributes::default()
+            .number(wire::NFTA_CMP_SREG, REGISTER)
+            .number(wire::NFTA_CMP_OP, u32::from(differs))
+            .nest(wire::NFTA_CMP_DATA, value_of(value));
+        self.push("cmp", data);
+    }
+
+    fn range(&mut self, outside: bool, first: &[u8], last: &[u8]) {
+        let data = Attributes::default()
+            .number(wire::NFTA_RANGE_SREG, REGISTER)
+            .number(wire::NFTA_RANGE_OP, u32::from(outside))
+            .nest(wire::NFTA_RANGE_FROM_DATA, value_of(first))
+            .nest(wire::NFTA_RANGE_TO_DATA, value_of(last));
+        self.push("range", data);
+    }
+
+    /// The register becomes itself and `mask`, exclusive-or `flip`.
+    fn bits(&mut self, mask: &[u8], flip: &[u8]) {
+        let length = u32::try_from(mask.len()).unwrap_or_default();
+        let data = Attributes::default()
+            .number(wire::NFTA_BITWISE_SREG, REGISTER)
+            .number(wire::NFTA_BITWISE_DREG, REGISTER)
+            .number(wire::NFTA_BITWISE_LEN, length)
+            .nest(wire::NFTA_BITWISE_MASK, value_of(mask))
+            .nest(wire::NFTA_BITWISE_XOR, value_of(flip));
+        self.push("bitwise", data);
+    }
+
+    fn lookup(&mut self, set: &str, id: Option<u32>, register: u32, negated: bool) {
+        let mut data =
+            Attributes::default().text(wire::NFTA_LOOKUP_SET, set).number(wire::NFTA_LOOKUP_SREG, register);
+        if let Some(id) = id {
+            data = data.number(wire::NFTA_LOOKUP_SET_ID, id);
+        }
+        if negated {
+            data = data.number(wire::NFTA_LOOKUP_FLAGS, wire::NFT_LOOKUP_F_INV);
+        }
+        self.push("lookup", data);
+    }
+
+    fn action(&mut self, action: &Action) {
+        match action {
+            Action::Count => self.push(
+                "counter",
+                Attributes::default()
+                    .bytes(wire::NFTA_COUNTER_BYTES, &[0; 8])
+                    .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]),
+            ),
+            Action::Limit(limit) => {
+                let long = |number: u32| u64::from(number).to_be_bytes();
+                let data = Attributes::default()
+                    .bytes(wire::NFTA_LIMIT_RATE, &long(limit.packets))
+                    .bytes(wire::NFTA_LIMIT_UNIT, &long(limit.seconds))
+                    .number(wire::NFTA_LIMIT_BURST, limit.burst);
+                self.push("limit", data);
+            }
+            Action::Log { prefix, rule } => {
+                let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
+                self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
+                let copy = Attributes::default().bytes(wire::NFTA_LOG_GROUP, &LOG_GROUP.to_be_bytes());
+                self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
+            }
+            Action::SetMark(bits) => self.mark(!bits, *bits),
+            Action::ClearMark(bits) => self.mark(!bits, 0),
+            Action::Untrack => {
+                // This one has no data at all.
+                let expression = Attributes::default().text(wire::NFTA_EXPR_NAME, "notrack");
+                self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
+            }
+            Action::Dispatch { field, map } => {
+                self.load(*field, REGISTER);
+                let data = Attributes::default()
+                    .text(wire::NFTA_LOOKUP_SET, map)
+                    .number(wire::NFTA_LOOKUP_SREG, REGISTER)
+                    .number(wire::NFTA_LOOKUP_DREG, VERDICT);
+                self.push("lookup", data);
+            }
+            Action::Accept => self.verdict(1, None),
+            Action::Drop => self.verdict(0, None),
+            Action::Reject => self.push(
+                "reject",
+                Attributes::default()
+                    .number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_ICMPX_UNREACH)
+                    .bytes(wire::NFTA_REJECT_ICMP_CODE, &[wire::NFT_REJECT_ICMPX_PORT_UNREACH]),
+            ),
+            Action::Return => self.verdict(wire::NFT_RETURN, None),
+            Action::Jump(chain) => self.verdict(wire::NFT_JUMP, Some(chain)),
+            Action::Goto(chain) => self.verdict(wire::NFT_GOTO, Some(chain)),
+        }
+    }
+
+    fn mark(&mut self, keep: u32, set: u32) {
+        self.load(Field::Mark, REGISTER);
+        self.bits(&keep.to_ne_bytes(), &set.to_ne_bytes());
+        let data =
+            Attributes::default().number(wire::NFTA_META_KEY, 3).number(wire::NFTA_META_SREG, REGISTER);
+        self.push("meta", data);
+    }
+
+    fn verdict(&mut self, code: i32, chain: Option<&str>) {
+        let data = Attributes::default()
+            .number(wire::NFTA_IMMEDIATE_DREG, VERDICT)
+            .nest(wire::NFTA_IMMEDIATE_DATA, verdict(code, chain));
+        self.push("immediate", data);
+    }
+}
+
+fn value_of(value: &[u8]) -> Attributes {
+    Attributes::default().bytes(wire::NFTA_DATA_VALUE, value)
+}
+
+/// A verdict as data, in a rule or in a map.
+pub(super) fn verdict(code: i32, chain: Option<&str>) -> Attributes {
+    let mut data = Attributes::default().bytes(wire::NFTA_VERDICT_CODE, &code.to_be_bytes());
+    if let Some(chain) = chain {
+        data = data.text(wire::NFTA_VERDICT_CHAIN, chain);
+    }
+    Attributes::default().nest(wire::NFTA_DATA_VERDICT, data)
+}

@@ -1,0 +1,373 @@
+//! The table in the kernel: transactions, reads and events.
+
+use super::diff::{ChainFingerprint, KernelTable};
+use super::message::{self, FINGERPRINT, Operation, TABLE};
+use super::ranges;
+use super::rule::Family as IpFamily;
+use super::table::{Element, Hook, Point, SetType, TableFamily};
+use super::{attributes, blame};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use crate::faults::Faults;
+use crate::netns::Netns;
+use crate::socket_filter::ignore_ports;
+use nix::sys::socket::{setsockopt, sockopt};
+use nlink::Connection;
+use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, SetInfo};
+use nlink::netlink::{NetlinkSocket, Nftables};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A whole transaction is sent at once; the kernel's default takes 200 KB.
+const SEND_BUFFER: usize = 256 << 20;
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Room for the events that our own bulk changes cause while nobody reads them.
+const EVENT_BUFFER: usize = 32 << 20;
+/// How often a read is begun again because something changed meanwhile.
+const READS: usize = 10;
+/// How many refused operations of a transaction are written down.
+const SHOWN: usize = 3;
+const SUBSYSTEM: u8 = 10;
+
+pub(crate) struct Kernel {
+    pub family: TableFamily,
+    connection: Connection<Nftables>,
+    /// For reading elements.
+    reader: NetlinkSocket,
+    faults: Faults,
+}
+
+/// Why a transaction was refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// Positions of the operations that were, with the reason; none if it was not about one of them.
+    pub operations: Vec<(usize, String)>,
+    pub reason: String,
+    /// An error that says nothing about the object it was met at: permission, memory, descriptors.
+    pub general: bool,
+}
+
+impl Refusal {
+    /// Whether no single object is the cause.
+    pub fn is_of_the_whole(&self) -> bool {
+        self.general || self.operations.is_empty()
+    }
+}
+
+/// Whether an errno is about the caller or the machine, whichever object it was met at.
+fn is_general(errno: i32) -> bool {
+    use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, UnknownErrno};
+    let errno = nix::errno::Errno::from_raw(errno);
+    errno != UnknownErrno && [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN].contains(&errno)
+}
+
+impl Kernel {
+    pub fn open(netns: &Netns, family: TableFamily) -> Result<Kernel> {
+        let connection = netns.nftables()?;
+        let socket = connection.socket();
+        setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER)
+            .map_err(|error| Error::Kernel { object: "netlink socket".into(), reason: error.to_string() })?;
+        socket.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
+        let reader = netns.netfilter_socket()?;
+        reader.set_rcvbuf(RECEIVE_BUFFER).map_err(|error| Error::kernel("netlink socket", &error))?;
+        Ok(Kernel { family, connection, reader, faults: netns.faults().clone() })
+    }
+
+    /// The number by which events name what we did.
+    pub fn port(&self) -> u32 {
+        self.connection.socket().pid()
+    }
+
+    /// All of it or nothing.
+    pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
+        if !self.faults.is_empty()
+            && let Some(refusal) = self.injected(operations)
+        {
+            return Err(refusal);
+        }
+        let messages = message::messages(operations, self.family);
+        let positions: Vec<usize> = messages.iter().map(|(position, _)| *position).collect();
+        let transaction = messages
+            .into_iter()
+            .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
+        let Err(error) = transaction.commit(&self.connection).await else { return Ok(()) };
+        let nlink::netlink::ErrorDetail::NftBatch { failures, .. } = error.detail() else {
+            return Err(Refusal { operations: Vec::new(), reason: error.to_string(), general: true });
+        };
+        let mut refused = Vec::new();
+        for failure in failures {
+            let position = failure.index.and_then(|index| positions.get(index));
+            refused.extend(position.map(|position| (*position, failure.to_string())));
+        }
+        let shown: Vec<String> = failures.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = failures.len().saturating_sub(SHOWN);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        let general = failures.iter().any(|failure| is_general(failure.errno));
+        Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
+    }
+
+    /// The refusal of what the faults of a test name among these operations.
+    fn injected(&self, operations: &[Operation<'_>]) -> Option<Refusal> {
+        let mut refusal = Refusal { operations: Vec::new(), reason: String::new(), general: false };
+        for position in 0..operations.len() {
+            for object in blame::objects(operations, position, self.family) {
+                let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
+                refusal.reason = format!("{object}: {}", nlink::Error::from_errno(-errno));
+                refusal.operations.push((position, refusal.reason.clone()));
+                refusal.general |= is_general(errno);
+            }
+        }
+        (!refusal.reason.is_empty()).then_some(refusal)
+    }
+
+    /// Reads the table, if there is one.
+    pub async fn read(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
+        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+        for _ in 0..READS {
+            let before = self.connection.generation().await.map_err(describe)?;
+            let read = self.read_once().await;
+            if self.connection.generation().await.map_err(describe)? == before {
+                return read;
+            }
+        }
+        let reason = "it changes faster than it can be read".into();
+        Err(Error::Kernel { object: self.family.object(), reason })
+    }
+
+    async fn read_once(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
+        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+        let (mut seen, family) = (KernelTable::default(), self.family.wire());
+        let tables = self.connection.list_tables_in(family).await.map_err(describe)?;
+        let Some(table) = tables.iter().find(|table| table.name == TABLE) else {
+            return Ok((seen, BTreeMap::new()));
+        };
+        seen.there = true;
+        seen.odd = table.flags != 0;
+        for chain in self.connection.list_chains_in(TABLE, family).await.map_err(describe)? {
+            seen.chains.insert(
+                chain.name.clone(),
+                ChainFingerprint { hook: hook(&chain, self.family), rules: Vec::new() },
+            );
+        }
+        for rule in self.connection.list_rules(TABLE, family).await.map_err(describe)? {
+            let fingerprint = fingerprint(rule.userdata_raw.as_deref().unwrap_or_default());
+            if let Some(chain) = seen.chains.get_mut(&rule.chain) {
+                chain.rules.push(fingerprint);
+            }
+        }
+        for set in self.connection.list_sets_in(TABLE, family).await.map_err(describe)? {
+            if set.flags.bits() & wire::NFT_SET_ANONYMOUS == 0 {
+                seen.sets.insert(set.name.clone(), set_type(&set));
+            }
+        }
+        let mut elements = BTreeMap::new();
+        for (name, kind) in &seen.sets {
+            if let Some(kind) = kind {
+                elements.insert(name.clone(), self.elements(name, *kind).await?);
+            }
+        }
+        Ok((seen, elements))
+    }
+
+    async fn elements(&self, set: &str, kind: SetType) -> Result<BTreeSet<Element>> {
+        const DONE: u16 = 3;
+        const ERROR: u16 = 2;
+        let describe =
+            |error: nlink::Error| Error::kernel(KernelObject::Set { name: set.to_owned() }, &error);
+        let sequence = self.reader.next_seq();
+        let request = message::list_elements(self.family, set, sequence);
+        self.reader.send(&request).await.map_err(describe)?;
+        let mut raw = Vec::new();
+        loop {
+            let data = self.reader.recv_unicast().await.map_err(describe)?;
+            for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
+                match frame.kind {
+                    DONE => return Ok(assemble(raw, kind)),
+                    ERROR => {
+                        let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
+                        let errno = code.map(i32::from_ne_bytes).unwrap_or_default();
+                        let reason = std::io::Error::from_raw_os_error(errno.abs()).to_string();
+                        return Err(Error::Kernel {
+                            object: KernelObject::Set { name: set.to_owned() },
+                            reason,
+                        });
+                    }
+                    _ => raw.extend(frame.attributes().map(raw_elements).unwrap_or_default()),
+                }
+            }
+        }
+    }
+}
+
+/// One netlink message.
+struct Frame<'d> {
+    kind: u16,
+    sequence: u32,
+    body: &'d [u8],
+}
+
+impl<'d> Frame<'d> {
+    /// Behind the netfilter header.
+    fn attributes(&self) -> Option<&'d [u8]> {
+        self.body.get(4..)
+    }
+}
+
+fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    const HEADER: usize = 16;
+    let mut rest = data;
+    std::iter::from_fn(move || {
+        let header = rest.get(..HEADER)?;
+        let number = |at: usize| {
+            header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+        };
+        let length = usize::try_from(number(0)?).ok()?;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let body = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Frame { kind, sequence: number(8)?, body })
+    })
+}
+
+/// An element as the kernel tells it.
+struct Raw {
+    key: Vec<u8>,
+    last: Option<Vec<u8>>,
+    chain: Option<String>,
+    is_end: bool,
+}
+
+fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
+    let list = attributes::find(attributes, wire::NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+    let value = |nest: &[u8]| attributes::find(nest, wire::NFTA_DATA_VALUE).map(<[u8]>::to_vec);
+    attributes::read(list)
+        .filter_map(|(_, element)| {
+            let part = |kind| attributes::find(element, kind);
+            let chain = part(wire::NFTA_SET_ELEM_DATA)
+                .and_then(|data| attributes::find(data, wire::NFTA_DATA_VERDICT))
+                .and_then(|verdict| attributes::find(verdict, wire::NFTA_VERDICT_CHAIN))
+                .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+            let flags = part(wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
+            let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
+            Some(Raw {
+                key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
+                last: part(wire::NFTA_SET_ELEM_KEY_END).and_then(value),
+                chain,
+                is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
+            })
+        })
+        .collect()
+}
+
+/// Puts the two ends of ranges together again.
+fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
+    if !matches!(kind, SetType::Nets(_)) {
+        let whole = raw.into_iter();
+        return whole.map(|raw| Element { key: raw.key, last: raw.last, chain: raw.chain }).collect();
+    }
+    raw.sort_by(|a, b| a.key.cmp(&b.key).then(b.is_end.cmp(&a.is_end)));
+    let mut elements = BTreeSet::new();
+    let mut open: Option<Vec<u8>> = None;
+    for Raw { key, is_end, .. } in raw {
+        match (open.take(), is_end) {
+            (Some(first), true) => {
+                elements.insert(Element::range(first, ranges::before(&key)));
+            }
+            (_, false) => open = Some(key),
+            (None, true) => {}
+        }
+    }
+    if let Some(first) = open {
+        let last = vec![u8::MAX; first.len()];
+        elements.insert(Element::range(first, last));
+    }
+    elements
+}
+
+fn fingerprint(userdata: &[u8]) -> u64 {
+    let mut rest = userdata;
+    while let [kind, length, tail @ ..] = rest {
+        let Some((value, behind)) = tail.split_at_checked(usize::from(*length)) else { break };
+        if *kind == FINGERPRINT
+            && let Ok(value) = value.try_into()
+        {
+            return u64::from_be_bytes(value);
+        }
+        rest = behind;
+    }
+    0
+}
+
+fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
+    const ACCEPT: u32 = 1;
+    let number = chain.hook?;
+    let ours = chain.chain_type == Some(ChainType::Filter) && chain.policy == Some(ACCEPT);
+    let point = family.points().iter().copied().find(|point| point.number() == number && ours);
+    // One that is none of ours has a priority that we never use.
+    let unlike = Hook { point: Point::Prerouting, priority: i32::MIN };
+    Some(point.zip(chain.priority).map_or(unlike, |(point, priority)| Hook { point, priority }))
+}
+
+fn set_type(set: &SetInfo) -> Option<SetType> {
+    let of_family = |family| {
+        [
+            SetType::Addresses(family),
+            SetType::Nets(family),
+            SetType::Ports(family),
+            SetType::Sources(family),
+            SetType::SourceNets(family),
+        ]
+    };
+    let all = IpFamily::BOTH.into_iter().flat_map(of_family).chain([SetType::Interfaces, SetType::Chains]);
+    let mut alike = all.filter(|kind| {
+        let shape = message::shape(*kind);
+        let map = (*kind == SetType::Chains).then_some(wire::NFT_DATA_VERDICT);
+        (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())
+            && map == set.data_type
+            && set.timeout.is_none()
+    });
+    alike.next()
+}
+
+/// What others do to our tables.
+pub(crate) struct Events {
+    socket: NetlinkSocket,
+}
+
+impl Events {
+    /// What is done through these ports is no event.
+    pub fn open(netns: &Netns, own: [u32; 2]) -> Result<Events> {
+        let socket = netns.netfilter_socket()?;
+        let ready = socket
+            .set_rcvbuf(EVENT_BUFFER)
+            .and_then(|()| socket.attach_filter(&ignore_ports(&own)))
+            .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
+        ready.map_err(|error| Error::kernel("events of tables", &error))?;
+        Ok(Events { socket })
+    }
+
+    /// Returns when somebody else has changed the table, or may have.
+    pub async fn changed(&mut self) -> Result<()> {
+        loop {
+            match self.socket.recv_msg().await {
+                Ok(data) => {
+                    if frames(&data).any(|frame| concerns(&frame)) {
+                        return Ok(());
+                    }
+                }
+                // Events were lost.
+                Err(error) if error.is_no_buffer_space() => return Ok(()),
+                Err(error) => return Err(Error::kernel("events of tables", &error)),
+            }
+        }
+    }
+}
+
+/// Whether an event is about one of our tables.
+fn concerns(frame: &Frame<'_>) -> bool {
+    // The first attribute of everything but generations is the table's name.
+    let [_, subsystem] = frame.kind.to_le_bytes();
+    let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
+    let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
+    let families = [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8);
+    subsystem == SUBSYSTEM && frame.body.first().is_some_and(|family| families.contains(family)) && named
+}

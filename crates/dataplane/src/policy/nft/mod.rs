@@ -1,0 +1,139 @@
+//! Policy in the kernel: one nf_tables table, `inet tortie`.
+//!
+//! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
+//! write the difference down, `kernel` sends it as one transaction. [`Nftables`] holds it together.
+
+mod attributes;
+mod blame;
+mod counters;
+mod diff;
+mod expression;
+mod kernel;
+mod message;
+mod ranges;
+mod render;
+mod rule;
+mod state;
+mod table;
+mod writer;
+
+pub(super) use counters::counters;
+pub(crate) use kernel::Events;
+
+use crate::error::{Error, Result};
+use crate::failure::Failure;
+use crate::netns::Netns;
+use crate::policy::PolicyStats;
+use kernel::{Kernel, Refusal};
+use message::Operation;
+use state::State;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use table::TableFamily;
+use tortie_plan::{Plan, Settings, Update};
+use writer::{TableFailure, Writer};
+
+/// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
+pub(super) async fn remove(netns: &Netns) -> Result<()> {
+    for family in [TableFamily::Inet, TableFamily::Arp] {
+        // Adding what is there does nothing, so this works whether it is there or not.
+        let operations = [Operation::AddTable, Operation::DeleteTable];
+        let refused = |refusal: Refusal| Error::Kernel { object: family.object(), reason: refusal.reason };
+        Kernel::open(netns, family)?.commit(&operations).await.map_err(refused)?;
+    }
+    Ok(())
+}
+
+pub(crate) struct Nftables {
+    policy: Writer,
+    arp: Writer,
+    state: State,
+    /// The whole plan has been heard once: before that, nothing is touched.
+    in_force: bool,
+}
+
+impl Nftables {
+    pub fn open(netns: &Netns, settings: Settings) -> Result<(Nftables, Events)> {
+        let policy = Writer::open(netns, TableFamily::Inet)?;
+        let arp = Writer::open(netns, TableFamily::Arp)?;
+        let events = Events::open(netns, [policy.port(), arp.port()])?;
+        Ok((Nftables { policy, arp, state: State::new(settings), in_force: false }, events))
+    }
+
+    pub fn configure(&mut self, settings: Settings) {
+        self.state.configure(settings);
+        self.writers().into_iter().for_each(Writer::diff_changed);
+    }
+
+    pub fn replace(&mut self, plan: &Plan) {
+        self.state.replace(plan);
+        self.in_force = true;
+        self.writers().into_iter().for_each(Writer::diff_changed);
+    }
+
+    pub fn apply(&mut self, update: &Update) {
+        if self.state.apply(update) {
+            self.writers().into_iter().for_each(Writer::diff_changed);
+        }
+    }
+
+    fn writers(&mut self) -> [&mut Writer; 2] {
+        [&mut self.policy, &mut self.arp]
+    }
+
+    pub fn stats(&self) -> PolicyStats {
+        self.policy.stats
+    }
+
+    /// What the kernel does not take, and why; what depends on it is closed.
+    pub fn refused(&self) -> Vec<Failure> {
+        self.state.refused()
+    }
+
+    /// Why the kernel does not judge by the plan, if so.
+    pub fn table_failure(&self) -> Option<Failure> {
+        self.failed_tables().next().map(TableFailure::failure)
+    }
+
+    fn failed_tables(&self) -> impl Iterator<Item = &TableFailure> {
+        [&self.policy, &self.arp].into_iter().filter_map(Writer::failure)
+    }
+
+    /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
+    pub fn is_settled(&self) -> bool {
+        self.in_force && self.failed_tables().next().is_none()
+    }
+
+    /// Says whether [`Nftables::interfaces_are`] makes a difference.
+    pub fn needs_interfaces(&self) -> bool {
+        self.state.has_hosts()
+    }
+
+    /// The interfaces that do not lead to workloads, and their addresses.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        self.state.interfaces_are(interfaces);
+    }
+
+    /// Somebody else may have changed the tables.
+    pub fn invalidate(&mut self) {
+        self.writers().into_iter().for_each(Writer::invalidate);
+    }
+
+    /// Makes the kernel's tables what they shall be, each in one transaction.
+    pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
+        if !self.in_force {
+            return Vec::new();
+        }
+        self.state.render();
+        self.policy.converge(&mut self.state.diff, now).await;
+        self.arp.converge(&mut self.state.arp, now).await;
+        let mut failures = self.state.refused();
+        for failed in self.failed_tables() {
+            // What the kernel named comes first: it says more to whoever waits for it.
+            failures.extend(failed.culprits.iter().map(|culprit| self.state.failure_of(culprit)));
+            failures.push(failed.failure());
+        }
+        failures
+    }
+}

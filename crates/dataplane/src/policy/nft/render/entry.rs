@@ -1,0 +1,290 @@
+//! The places where the kernel enters the table.
+//!
+//! Each is one question about a packet; `accept` answers it and the kernel goes on to the next, `drop` ends them all.
+
+use super::super::ranges;
+use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
+use super::super::table::{Chain, Hook, Point};
+use super::hosts::{HookRules, accepted_early};
+use super::{Workloads, names};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_plan::{DenyAction, EndpointToHost, Settings};
+
+/// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
+const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
+/// Destinations were rewritten.
+const DNAT: u32 = 0x20;
+
+const LOOPBACK_V4: &str = "127.0.0.0/8";
+const LOOPBACK_V6: &str = "::1/128";
+const LINK_LOCAL: &str = "fe80::/10";
+
+const RAW: i32 = -300;
+const MANGLE: i32 = -150;
+const FILTER: i32 = 0;
+
+/// The chains that the kernel enters and those they share. `source_nets` says for which families there is a set of those.
+pub(crate) fn chains(
+    settings: &Settings,
+    workloads: Workloads<'_>,
+    service_ranges: &BTreeSet<IpNet>,
+    source_nets: impl Fn(Family) -> bool,
+    hooks: &HookRules,
+) -> BTreeMap<String, Chain> {
+    let entry = Entry { settings, workloads, hooks };
+    let mut chains = BTreeMap::new();
+    let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
+        if !rules.is_empty() {
+            chains.insert(name.to_owned(), Chain { hook: Some(Hook { point, priority }), rules });
+        }
+    };
+    enter("prerouting-raw", Point::Prerouting, RAW, entry.prerouting());
+    enter("pre-dnat", Point::Prerouting, MANGLE, entry.pre_dnat());
+    enter("input", Point::Input, FILTER - 1, entry.input());
+    enter("forward-host-in", Point::Forward, FILTER - 2, entry.forward_host_in());
+    enter("forward-from", Point::Forward, FILTER - 1, entry.forward_from());
+    enter("forward-to", Point::Forward, FILTER, entry.forward_to());
+    enter("forward-host-out", Point::Forward, FILTER + 1, hooks.forward_out.clone());
+    enter("forward-services", Point::Forward, FILTER + 2, entry.forward_services(service_ranges));
+    enter("output-raw", Point::Output, RAW, entry.output_raw());
+    enter("output", Point::Output, FILTER, entry.output());
+    enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
+    let mut share = |name: &str, rules| chains.insert(name.to_owned(), Chain { hook: None, rules });
+    share("workload-source", source_rules(source_nets));
+    share("workload-to-host", entry.workload_to_host());
+    if settings.policy.endpoint_to_host == EndpointToHost::Drop {
+        share("host-closed", entry.host_closed());
+        let rules = entry.workloads(Field::InInterface, "", &[Action::Goto("host-closed".into())]);
+        let hook = Some(Hook { point: Point::Input, priority: FILTER });
+        chains.insert("input-after".into(), Chain { hook, rules });
+    }
+    chains
+}
+
+struct Entry<'s> {
+    settings: &'s Settings,
+    workloads: Workloads<'s>,
+    hooks: &'s HookRules,
+}
+
+impl Entry<'_> {
+    /// What comes from or goes to interfaces of workloads.
+    fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
+        self.workloads.rules(field, comment, actions)
+    }
+
+    fn unmark(&self) -> Option<Rule> {
+        let may = self.hooks.may_accept_early();
+        may.then(|| Rule::new(Vec::new(), vec![Action::ClearMark(mark::ACCEPTED)]))
+    }
+
+    fn accepted(&self) -> Option<Rule> {
+        accepted_early(self.hooks.may_accept_early())
+    }
+
+    fn prerouting(&self) -> Vec<Rule> {
+        let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
+        self.unmark().into_iter().chain(workloads).chain(self.hooks.untracked_in.clone()).collect()
+    }
+
+    fn pre_dnat(&self) -> Vec<Rule> {
+        if self.hooks.pre_dnat.is_empty() {
+            return Vec::new();
+        }
+        self.accepted().into_iter().chain(self.hooks.pre_dnat.clone()).collect()
+    }
+
+    fn input(&self) -> Vec<Rule> {
+        let mut rules = self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]);
+        if !self.hooks.input.is_empty() {
+            rules.extend(self.accepted());
+            rules.extend(self.hooks.input.clone());
+        }
+        rules
+    }
+
+    fn forward_host_in(&self) -> Vec<Rule> {
+        if self.hooks.forward_in.is_empty() {
+            return Vec::new();
+        }
+        self.accepted().into_iter().chain(self.hooks.forward_in.clone()).collect()
+    }
+
+    fn forward_from(&self) -> Vec<Rule> {
+        let unknown = [Action::Count, Action::Drop];
+        let mut rules = vec![dispatch(Field::InInterface, names::FROM)];
+        rules.extend(self.workloads(Field::InInterface, "from an unknown workload", &unknown));
+        rules
+    }
+
+    fn forward_to(&self) -> Vec<Rule> {
+        let unknown = [Action::Count, Action::Drop];
+        let mut rules = vec![dispatch(Field::OutInterface, names::TO)];
+        rules.extend(self.workloads(Field::OutInterface, "to an unknown workload", &unknown));
+        rules
+    }
+
+    /// Destinations of services were rewritten before: who is still addressed to one will not be found there either.
+    fn forward_services(&self, ranges: &BTreeSet<IpNet>) -> Vec<Rule> {
+        let Some(action) = self.settings.policy.service_loop.filter(|_| !ranges.is_empty()) else {
+            return Vec::new();
+        };
+        let deny = match action {
+            DenyAction::Drop => Action::Drop,
+            DenyAction::Reject => Action::Reject,
+        };
+        let known = Match::connection(state::ESTABLISHED | state::RELATED);
+        let mut rules = vec![Rule::new(vec![known], vec![Action::Accept])];
+        for family in Family::BOTH {
+            let ranges = ranges::of_nets(ranges, family);
+            if !ranges.is_empty() {
+                let to_them = Match::new(Field::Destination(family), Test::Within(ranges));
+                let actions = vec![Action::Count, deny.clone()];
+                rules.push(Rule::new(vec![Match::family(family), to_them], actions).says("no such service"));
+            }
+        }
+        rules
+    }
+
+    fn output_raw(&self) -> Vec<Rule> {
+        let Some(unmark) = self.unmark() else { return Vec::new() };
+        let mut rules = vec![unmark];
+        if !self.hooks.untracked_out.is_empty() {
+            rules.extend(self.workloads(
+                Field::OutInterface,
+                "the host reaches its workloads",
+                &[Action::Accept],
+            ));
+            rules.extend(self.hooks.untracked_out.clone());
+        }
+        rules
+    }
+
+    fn output(&self) -> Vec<Rule> {
+        if self.hooks.output.is_empty() {
+            return Vec::new();
+        }
+        let mut rules =
+            self.workloads(Field::OutInterface, "the host reaches its workloads", &[Action::Accept]);
+        rules.extend(self.accepted());
+        let rewritten = Match::new(Field::ConnectionStatus, Test::Any(DNAT));
+        rules.push(Rule::new(vec![rewritten], vec![Action::Accept]).says("asked when its way is known"));
+        rules.extend(self.hooks.output.clone());
+        rules
+    }
+
+    /// What the host sends to a rewritten destination: only now is it known where it leaves.
+    fn postrouting(&self) -> Vec<Rule> {
+        if self.hooks.output.is_empty() {
+            return Vec::new();
+        }
+        let other = |condition: Match| Rule::new(vec![condition.not()], vec![Action::Accept]);
+        let mut rules = vec![
+            other(Match::is(Field::InIndex, [0; 4])).says("not from the host"),
+            other(Match::new(Field::ConnectionStatus, Test::Any(DNAT))),
+        ];
+        rules.extend(self.workloads(
+            Field::OutInterface,
+            "the host reaches its workloads",
+            &[Action::Accept],
+        ));
+        rules.extend(self.accepted());
+        rules.extend(self.hooks.output.clone());
+        rules
+    }
+
+    fn workload_to_host(&self) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if self.settings.policy.drop_invalid {
+            let invalid = Match::connection(state::INVALID);
+            rules.push(Rule::new(vec![invalid], vec![Action::Count, Action::Drop]).says("invalid"));
+        }
+        rules.extend([
+            discovery(),
+            dispatch(Field::InInterface, names::FROM),
+            closed("from an unknown workload"),
+        ]);
+        rules
+    }
+
+    fn host_closed(&self) -> Vec<Rule> {
+        let known = Match::connection(state::ESTABLISHED | state::RELATED);
+        vec![
+            Rule::new(vec![known], vec![Action::Accept]),
+            discovery(),
+            closed("the host is closed to workloads"),
+        ]
+    }
+}
+
+fn dispatch(field: Field, map: &str) -> Rule {
+    Rule::new(Vec::new(), vec![Action::Dispatch { field, map: map.into() }])
+}
+
+fn closed(comment: &str) -> Rule {
+    Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says(comment)
+}
+
+fn discovery() -> Rule {
+    let kinds = ranges::of_bytes(&NEIGHBOUR_DISCOVERY);
+    let matches = vec![
+        Match::family(Family::V6),
+        Match::is(Field::Protocol, [Family::V6.icmp()]),
+        Match::new(Field::IcmpType, Test::Within(kinds)),
+    ];
+    Rule::new(matches, vec![Action::Accept]).says("neighbour discovery")
+}
+
+/// Addresses of one link are not reached through another hop. Sent back to the link it came from, each would become a
+/// neighbour of the host.
+fn not_forwarded() -> Rule {
+    const LOCAL: u32 = 2;
+    let matches = vec![
+        Match::family(Family::V6),
+        within(Field::Destination(Family::V6), LINK_LOCAL),
+        Match::is(Field::DestinationType, LOCAL.to_ne_bytes()).not(),
+    ];
+    Rule::new(matches, vec![Action::Count, Action::Drop]).says("link-local addresses are not forwarded to")
+}
+
+fn within(field: Field, net: &str) -> Match {
+    let family = match field {
+        Field::Source(family) | Field::Destination(family) => family,
+        _ => Family::V4,
+    };
+    let net: Option<IpNet> = net.parse().ok();
+    Match::new(field, Test::Within(ranges::of_nets(net.iter(), family)))
+}
+
+/// Only a workload's own addresses get past these, and nothing to or from the host's loopback: where `route_localnet` is
+/// set, or a destination is rewritten, it would be delivered.
+fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for (family, loopback) in [(Family::V4, LOOPBACK_V4), (Family::V6, LOOPBACK_V6)] {
+        let mut fields = vec![Field::Destination(family)];
+        // Otherwise no source of that kind gets past the lookups.
+        if source_nets(family) {
+            fields.push(Field::Source(family));
+        }
+        for field in fields {
+            let matches = vec![Match::family(family), within(field, loopback)];
+            let drop = vec![Action::Count, Action::Drop];
+            rules.push(Rule::new(matches, drop).says("the loopback of the host"));
+        }
+    }
+    rules.push(not_forwarded());
+    for family in Family::BOTH {
+        let mut sets = vec![names::sources(family)];
+        if source_nets(family) {
+            sets.push(names::source_nets(family));
+        }
+        for set in sets {
+            let fields = [Field::InInterface, Field::Source(family)];
+            let matches = vec![Match::family(family), Match::lookup(fields, set)];
+            rules.push(Rule::new(matches, vec![Action::Accept]));
+        }
+    }
+    rules.push(closed("not a source of the workload"));
+    rules
+}

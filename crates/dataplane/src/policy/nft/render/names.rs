@@ -1,0 +1,82 @@
+//! How things are called in the kernel: readable, and the same whatever happened before.
+
+use super::super::rule::Family;
+use super::Stage;
+use std::fmt::Display;
+use tortie_plan::{Direction, PolicyId, SetId};
+
+/// What the kernel allows, without the end mark.
+const LIMIT: usize = 255;
+
+pub(crate) const FROM: &str = "from-workload";
+pub(crate) const TO: &str = "to-workload";
+/// Interfaces of workloads that no prefix covers.
+pub(crate) const WORKLOADS: &str = "workloads";
+/// Of the ARP family: interface and address.
+pub(crate) const SENDERS: &str = "senders";
+
+/// The set of the addresses, or of the named ports, of one family.
+pub(crate) fn set(id: &SetId, family: Family) -> String {
+    format!("{}-{}", id.0.replace(':', "-"), family.digit())
+}
+
+/// The set of the nets of one family that are more than an address.
+pub(crate) fn nets(id: &SetId, family: Family) -> String {
+    format!("{}-nets", set(id, family))
+}
+
+pub(crate) fn sources(family: Family) -> String {
+    format!("sources-{}", family.digit())
+}
+
+pub(crate) fn source_nets(family: Family) -> String {
+    format!("sources-{}-nets", family.digit())
+}
+
+pub(crate) fn policy(id: &PolicyId, direction: Direction, stage: Stage) -> String {
+    let text = direction_text(direction);
+    match stage {
+        Stage::Normal | Stage::Forward => fitting(format!("{text}-"), id),
+        Stage::PreDnat => fitting(format!("pre-dnat-{text}-"), id),
+        Stage::Untracked => fitting(format!("untracked-{text}-"), id),
+    }
+}
+
+pub(crate) fn profile(name: &str, direction: Direction) -> String {
+    fitting(format!("{}-profile/", direction_text(direction)), name)
+}
+
+pub(crate) fn workload(interface: &str, direction: Direction) -> String {
+    match direction {
+        Direction::Ingress => format!("to-{interface}"),
+        Direction::Egress => format!("from-{interface}"),
+    }
+}
+
+pub(crate) fn direction_text(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    }
+}
+
+/// Names that are too long are cut, and made unique again by a number from the whole of it.
+pub(crate) fn fitting(prefix: String, rest: impl Display) -> String {
+    fitting_in(LIMIT, format!("{prefix}{rest}"))
+}
+
+pub(crate) fn fitting_in(limit: usize, mut name: String) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    if name.len() > limit {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let mark = format!("_{:016x}", hasher.finish());
+        let mut keep = limit.saturating_sub(mark.len());
+        while !name.is_char_boundary(keep) {
+            keep -= 1;
+        }
+        name.truncate(keep);
+        name.push_str(&mark);
+    }
+    name
+}

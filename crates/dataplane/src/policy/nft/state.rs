@@ -1,0 +1,603 @@
+//! The part of the plan that is policy, kept, and rendered again where it changes.
+
+use super::diff::TableDiff;
+use super::ranges;
+use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
+use super::rule::{Family, interface};
+use super::table::{Element, SetType, join};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tortie_plan::{
+    Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
+    Settings, Side, Tier, Update, Workload, WorkloadId, WorkloadPolicy,
+};
+
+pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+pub(crate) struct State {
+    settings: Settings,
+    sets: Sets,
+    policies: BTreeMap<PolicyId, Arc<Policy>>,
+    profiles: BTreeMap<String, Arc<Profile>>,
+    workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
+    /// Where they are known.
+    macs: BTreeMap<WorkloadId, [u8; 6]>,
+    hosts: BTreeMap<String, HostEndpoint>,
+    service_ranges: BTreeSet<IpNet>,
+    /// The workload_policies that list a policy.
+    users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
+    /// Who claims an interface; the smallest has it.
+    claims: BTreeMap<String, BTreeSet<WorkloadId>>,
+    /// Interfaces that do not lead to workloads, and their addresses.
+    interfaces: BTreeMap<String, Vec<IpAddr>>,
+    assignment: Assignment,
+    /// Chains and maps that belong to no single object.
+    fixed: BTreeSet<String>,
+    stale: Stale,
+    /// The table of policy.
+    pub diff: TableDiff,
+    /// The table of the ARP family.
+    pub arp: TableDiff,
+}
+
+/// What has to be rendered again.
+#[derive(Default)]
+struct Stale {
+    policies: BTreeSet<PolicyId>,
+    profiles: BTreeSet<String>,
+    interfaces: BTreeSet<String>,
+    /// Sets of which the nets changed.
+    nets: BTreeSet<SetId>,
+    fixed: bool,
+}
+
+impl State {
+    pub fn new(settings: Settings) -> State {
+        let mut diff = TableDiff::new();
+        diff.put_set(names::FROM.into(), SetType::Chains);
+        diff.put_set(names::TO.into(), SetType::Chains);
+        for family in Family::BOTH {
+            diff.put_set(names::sources(family), SetType::Sources(family));
+        }
+        let mut arp = TableDiff::new();
+        arp.put_set(names::SENDERS.into(), SetType::Sources(Family::V4));
+        State {
+            settings,
+            sets: Sets::default(),
+            policies: BTreeMap::new(),
+            profiles: BTreeMap::new(),
+            workload_policies: BTreeMap::new(),
+            macs: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            service_ranges: BTreeSet::new(),
+            users: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            assignment: Assignment::default(),
+            fixed: BTreeSet::new(),
+            stale: Stale { fixed: true, ..Stale::default() },
+            diff,
+            arp,
+        }
+    }
+
+    /// Everything is rendered again by other settings; what comes out the same stays in the kernel as it is.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.stale.policies.extend(self.policies.keys().cloned());
+        self.stale.profiles.extend(self.profiles.keys().cloned());
+        self.stale.interfaces.extend(self.claims.keys().cloned());
+        self.stale.fixed = true;
+        self.assign();
+    }
+
+    /// Everything is as in the plan from now on.
+    pub fn replace(&mut self, plan: &Plan) {
+        let gone = |keys: Vec<Update>, state: &mut State| {
+            keys.iter().for_each(|key| {
+                state.apply(key);
+            });
+        };
+        let macs = self.macs.keys().filter(|id| !plan.workloads.contains_key(id));
+        gone(macs.map(|id| Update::Workload(id.clone(), None)).collect(), self);
+        let workload_policies =
+            self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
+        gone(workload_policies.map(|id| Update::WorkloadPolicy(id.clone(), None)).collect(), self);
+        let hosts = self.hosts.keys().filter(|name| !plan.host_endpoints.contains_key(*name));
+        gone(hosts.map(|name| Update::HostEndpoint(name.clone(), None)).collect(), self);
+        let policies = self.policies.keys().filter(|id| !plan.policies.contains_key(id));
+        gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
+        let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
+        gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
+        // Sets are taken out and put in as a whole: the diff sees what is the same.
+        gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
+
+        for (id, workload) in &plan.workloads {
+            self.apply(&Update::Workload(id.clone(), Some(workload.clone())));
+        }
+        for (id, set) in &plan.sets {
+            self.apply(&Update::Set(id.clone(), Some(set.kind)));
+            let added = set.members.iter().copied().collect();
+            self.apply(&Update::Members { set: id.clone(), added, removed: Vec::new() });
+        }
+        for (id, policy) in &plan.policies {
+            self.apply(&Update::Policy(id.clone(), Some(policy.clone())));
+        }
+        for (name, profile) in &plan.profiles {
+            self.apply(&Update::Profile(name.clone(), Some(profile.clone())));
+        }
+        for (id, guard) in &plan.workload_policies {
+            self.apply(&Update::WorkloadPolicy(id.clone(), Some(guard.clone())));
+        }
+        for (name, endpoint) in &plan.host_endpoints {
+            self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
+        }
+        self.apply(&Update::ServiceRanges(plan.service_ranges.clone()));
+    }
+
+    /// Says whether it is of any concern here.
+    pub fn apply(&mut self, update: &Update) -> bool {
+        match update {
+            Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
+            Update::Route(..) | Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => return false,
+            Update::Set(id, kind) => self.set(id, *kind),
+            Update::Members { set, added, removed } => {
+                removed.iter().for_each(|member| self.member(set, member, false));
+                added.iter().for_each(|member| self.member(set, member, true));
+            }
+            Update::Policy(id, policy) => self.policy(id, policy.as_ref()),
+            Update::Profile(name, profile) => {
+                let before = put(&mut self.profiles, name, profile.clone());
+                let shape = |profile: Option<&Arc<Profile>>| {
+                    profile.map(|profile| DIRECTIONS.map(|direction| profile.rules(direction).is_empty()))
+                };
+                if shape(before.as_ref()) != shape(profile.as_ref()) {
+                    let users = self.workload_policies.values().filter(|guard| guard.profiles.contains(name));
+                    self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+                    self.stale.fixed |= self.hosts.values().any(|host| host.profiles.contains(name));
+                }
+                self.stale.profiles.insert(name.clone());
+            }
+            Update::WorkloadPolicy(id, guard) => self.guard(id, guard.as_ref()),
+            Update::HostEndpoint(name, endpoint) => {
+                let old = put(&mut self.hosts, name, endpoint.clone());
+                // Which chains a policy needs depends on the lists it is in.
+                let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+                self.stale.policies.extend(named.cloned());
+                self.assign();
+                self.stale.fixed = true;
+            }
+            Update::ServiceRanges(ranges) => {
+                self.service_ranges.clone_from(ranges);
+                self.stale.fixed = true;
+            }
+        }
+        true
+    }
+
+    fn mac(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
+        let mac = workload.and_then(|workload| workload.mac);
+        if put(&mut self.macs, id, mac) != mac
+            && let Some(guard) = self.workload_policies.get(id)
+        {
+            self.stale.interfaces.insert(guard.interface.clone());
+        }
+    }
+
+    fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<Policy>>) {
+        let before = put(&mut self.policies, id, policy.cloned());
+        // What the chains of endpoints depend on.
+        let shape = |policy: Option<&Arc<Policy>>| {
+            policy.map(|policy| {
+                DIRECTIONS.map(|direction| {
+                    let rules = policy.rules(direction);
+                    (rules.is_empty(), super::render::passes(rules))
+                })
+            })
+        };
+        if shape(before.as_ref()) != shape(policy) {
+            let users =
+                self.users.get(id).into_iter().flatten().filter_map(|user| self.workload_policies.get(user));
+            self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+            let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
+            self.stale.fixed |= of_hosts.any(|named| named == id);
+        }
+        self.stale.policies.insert(id.clone());
+    }
+
+    fn guard(&mut self, id: &WorkloadId, guard: Option<&WorkloadPolicy>) {
+        if let Some(new) = guard {
+            self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
+            self.stale.interfaces.insert(new.interface.clone());
+        }
+        let old = put(&mut self.workload_policies, id, guard.cloned());
+        self.list(id, old.as_ref(), guard);
+        if let Some(old) = old {
+            if guard.is_none_or(|new| new.interface != old.interface)
+                && let Some(ids) = self.claims.get_mut(&old.interface)
+            {
+                ids.remove(id);
+                if ids.is_empty() {
+                    self.claims.remove(&old.interface);
+                }
+            }
+            self.stale.interfaces.insert(old.interface);
+        }
+    }
+
+    /// Keeps `users` true when a guard changes.
+    fn list(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
+        let named = |guard: Option<&'_ WorkloadPolicy>| -> BTreeSet<PolicyId> {
+            guard.into_iter().flat_map(|guard| policies(&guard.tiers)).cloned().collect()
+        };
+        let (old, new) = (named(old), named(new));
+        for policy in new.difference(&old) {
+            self.users.entry(policy.clone()).or_default().insert(id.clone());
+        }
+        for policy in old.difference(&new) {
+            if let Some(users) = self.users.get_mut(policy) {
+                users.remove(id);
+                if users.is_empty() {
+                    self.users.remove(policy);
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, id: &SetId, kind: Option<SetKind>) {
+        for family in Family::BOTH {
+            self.diff.drop_set(&names::set(id, family));
+            if let Some(kind) = kind {
+                let kind = match kind {
+                    SetKind::Nets => SetType::Addresses(family),
+                    SetKind::Ports => SetType::Ports(family),
+                };
+                self.diff.put_set(names::set(id, family), kind);
+            }
+        }
+        let old = put(&mut self.sets.0, id, kind.map(|kind| Collection { kind, nets: BTreeSet::new() }));
+        // Its nets are rendered again at the end, whether there are any or not.
+        self.stale.nets.insert(id.clone());
+        if old.map(|old| old.kind) != kind {
+            self.mark_users(id);
+        }
+    }
+
+    fn member(&mut self, id: &SetId, member: &Member, present: bool) {
+        let Some(collection) = self.sets.0.get_mut(id) else { return };
+        let (address, element) = match member {
+            Member::Net(net) if net.prefix_len() < net.max_prefix_len() => {
+                if present {
+                    collection.nets.insert(*net);
+                } else {
+                    collection.nets.remove(net);
+                }
+                self.stale.nets.insert(id.clone());
+                return;
+            }
+            Member::Net(net) => (net.addr(), Element::key(bytes(net.addr()))),
+            Member::Port { address, protocol, port } => {
+                let key = join(&[&bytes(*address), &[*protocol], &port.to_be_bytes()]);
+                (*address, Element::key(key))
+            }
+        };
+        let name = names::set(id, Family::of(address));
+        match present {
+            true => self.diff.insert(&name, element),
+            false => self.diff.remove(&name, &element),
+        }
+    }
+
+    /// The policies and profiles that name a set.
+    fn mark_users(&mut self, id: &SetId) {
+        let policies = self
+            .policies
+            .iter()
+            .filter(|(_, policy)| DIRECTIONS.iter().any(|direction| name_set(policy.rules(*direction), id)));
+        self.stale.policies.extend(policies.map(|(policy, _)| policy.clone()));
+        let profiles = self.profiles.iter().filter(|(_, profile)| {
+            DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
+        });
+        self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
+    }
+
+    /// The interfaces that workloads claim.
+    pub fn interfaces_of_workloads(&self) -> impl Iterator<Item = &String> {
+        self.claims.keys()
+    }
+
+    /// The workloads that claim an interface.
+    pub fn at_interface(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
+        self.claims.get(interface).into_iter().flatten()
+    }
+
+    pub fn policies(&self) -> impl Iterator<Item = (&PolicyId, &Arc<Policy>)> {
+        self.policies.iter()
+    }
+
+    pub fn with_policy(&self, id: &PolicyId) -> impl Iterator<Item = &WorkloadId> {
+        self.users.get(id).into_iter().flatten()
+    }
+
+    pub fn profiles(&self) -> impl Iterator<Item = &String> {
+        self.profiles.keys()
+    }
+
+    pub fn with_profile(&self, name: &str) -> impl Iterator<Item = &WorkloadId> {
+        let listing =
+            self.workload_policies.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
+        listing.map(|(id, _)| id)
+    }
+
+    /// Draws everything that changed.
+    pub fn render(&mut self) {
+        for id in std::mem::take(&mut self.stale.nets) {
+            self.render_nets(&id);
+        }
+        for id in std::mem::take(&mut self.stale.policies) {
+            self.render_policy(&id);
+        }
+        for name in std::mem::take(&mut self.stale.profiles) {
+            self.render_profile(&name);
+        }
+        for name in std::mem::take(&mut self.stale.interfaces) {
+            self.render_workload(&name);
+        }
+        if std::mem::take(&mut self.stale.fixed) {
+            self.render_fixed();
+        }
+    }
+
+    fn render_nets(&mut self, id: &SetId) {
+        let empty = BTreeSet::new();
+        for family in Family::BOTH {
+            let name = names::nets(id, family);
+            let nets = self.sets.0.get(id).map_or(&empty, |collection| &collection.nets);
+            let wanted: BTreeSet<Element> = ranges::of_nets(nets, family)
+                .into_iter()
+                .map(|(first, last)| Element::range(first, last))
+                .collect();
+            let there = self.diff.wanted().sets.contains_key(&name);
+            if wanted.is_empty() {
+                self.diff.drop_set(&name);
+            } else {
+                self.diff.put_set(name.clone(), SetType::Nets(family));
+                replace(&mut self.diff, &name, wanted.clone());
+            }
+            if there == wanted.is_empty() {
+                self.mark_users(id);
+            }
+        }
+    }
+
+    fn render_policy(&mut self, id: &PolicyId) {
+        let stages = self.stages(id);
+        for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+            for direction in DIRECTIONS {
+                let name = names::policy(id, direction, stage);
+                let policy = self.policies.get(id).filter(|_| stages.contains(&stage));
+                match policy.filter(|policy| !policy.rules(direction).is_empty()) {
+                    Some(policy) => {
+                        let holder = Holder::Policy { id, tier: &policy.tier };
+                        let rules = policy.rules(direction);
+                        let chain =
+                            holder_chain(holder, rules, direction, stage, &self.sets, &self.settings.policy);
+                        self.diff.put_chain(name, chain);
+                    }
+                    None => self.diff.drop_chain(&name),
+                }
+            }
+        }
+    }
+
+    /// The stages that a policy has a chain for: the normal one always, the others if a host endpoint lists it there.
+    fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
+        let of_hosts = self.hosts.values().flat_map(lists);
+        let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
+        listed.map(|(stage, _)| stage).chain([Stage::Normal]).collect()
+    }
+
+    fn render_profile(&mut self, name: &str) {
+        for direction in DIRECTIONS {
+            let holder = Holder::Profile(name);
+            let chain_name = holder.chain_name(direction, Stage::Normal);
+            let profile = self.profiles.get(name);
+            match profile.filter(|profile| !profile.rules(direction).is_empty()) {
+                Some(profile) => {
+                    let rules = profile.rules(direction);
+                    let chain = holder_chain(
+                        holder,
+                        rules,
+                        direction,
+                        Stage::Normal,
+                        &self.sets,
+                        &self.settings.policy,
+                    );
+                    self.diff.put_chain(chain_name, chain);
+                }
+                None => self.diff.drop_chain(&chain_name),
+            }
+        }
+    }
+
+    fn tiers(&self) -> Tiers<'_> {
+        Tiers { policies: &self.policies, profiles: &self.profiles, settings: &self.settings.policy }
+    }
+
+    fn render_workload(&mut self, name: &str) {
+        let active = self.claims.get(name).and_then(BTreeSet::first);
+        let mac = active.and_then(|id| self.macs.get(id)).copied();
+        let guard = active.and_then(|id| self.workload_policies.get(id)).cloned();
+        for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
+            let chain = names::workload(name, direction);
+            let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
+            match &guard {
+                Some(guard) => {
+                    let rendered = workloads::chain(guard, direction, self.tiers());
+                    self.diff.put_chain(chain, rendered);
+                    self.diff.insert(map, element);
+                }
+                None => {
+                    self.diff.remove(map, &element);
+                    self.diff.drop_chain(&chain);
+                }
+            }
+        }
+        let covered = self.workloads(false).is_covered(name);
+        for diff in [&mut self.diff, &mut self.arp] {
+            render_uncovered(diff, name, guard.is_some() && !covered);
+        }
+        for family in Family::BOTH {
+            let own = guard.as_ref().map(|guard| workloads::sources(guard, mac, family)).unwrap_or_default();
+            if family == Family::V4 {
+                render_sources(&mut self.arp, names::SENDERS, name, own.clone());
+            }
+            render_sources(&mut self.diff, &names::sources(family), name, own);
+            let nets = guard.as_ref().map(|guard| workloads::source_nets(guard, family)).unwrap_or_default();
+            let set = names::source_nets(family);
+            if !nets.is_empty() {
+                self.diff.put_set(set.clone(), SetType::SourceNets(family));
+            }
+            render_sources(&mut self.diff, &set, name, nets);
+            if self.diff.elements(&set).next().is_none() {
+                self.diff.drop_set(&set);
+            }
+        }
+        self.stale.fixed = true;
+    }
+
+    /// The interfaces that do not lead to workloads, as they are now.
+    pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
+        if self.interfaces != interfaces {
+            self.interfaces = interfaces;
+            self.assign();
+        }
+    }
+
+    pub fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    fn assign(&mut self) {
+        // An interface that an endpoint names is guarded before it comes.
+        let mut interfaces = self.interfaces.clone();
+        let leads_to_workload =
+            |name: &str| self.workloads(false).is_covered(name) || self.claims.contains_key(name);
+        for host in self.hosts.values().filter(|host| !["", "*"].contains(&host.interface.as_str())) {
+            if !leads_to_workload(&host.interface) {
+                interfaces.entry(host.interface.clone()).or_default();
+            }
+        }
+        let assignment = tortie_plan::assign(&self.hosts, &interfaces);
+        if assignment != self.assignment {
+            self.assignment = assignment;
+            self.stale.fixed = true;
+        }
+    }
+
+    fn render_fixed(&mut self) {
+        let nets = Family::BOTH.map(|family| {
+            let there = self.diff.elements(&names::source_nets(family)).next().is_some();
+            (family, there)
+        });
+        let there = |family| nets.contains(&(family, true));
+        let part = hosts::render(&self.hosts, &self.assignment, self.tiers());
+        let others = self.diff.elements(names::WORKLOADS).next().is_some();
+        let workloads = self.workloads(others);
+        let of_arp = super::render::arp::chains(&workloads);
+        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.hooks);
+        chains.extend(part.chains);
+        let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
+        for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
+            self.diff.drop_chain(name);
+            self.diff.drop_set(name);
+        }
+        for (name, elements) in part.maps {
+            self.diff.put_set(name.clone(), SetType::Chains);
+            replace(&mut self.diff, &name, elements);
+        }
+        for (name, chain) in chains {
+            self.diff.put_chain(name, chain);
+        }
+        for (name, chain) in of_arp {
+            self.arp.put_chain(name, chain);
+        }
+    }
+
+    fn workloads(&self, others: bool) -> super::render::Workloads<'_> {
+        super::render::Workloads { prefixes: &self.settings.interface_prefixes, others }
+    }
+}
+
+/// An interface that no prefix covers is in a set of its own, which exists only where there are any.
+fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
+    let element = Element::key(interface(name));
+    if present {
+        if !diff.wanted().sets.contains_key(names::WORKLOADS) {
+            diff.put_set(names::WORKLOADS.into(), SetType::Interfaces);
+        }
+        diff.insert(names::WORKLOADS, element);
+    } else {
+        diff.remove(names::WORKLOADS, &element);
+        if diff.elements(names::WORKLOADS).next().is_none() {
+            diff.drop_set(names::WORKLOADS);
+        }
+    }
+}
+
+/// The elements of one interface in a set of sources.
+fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Element>) {
+    let mine = interface(name);
+    let old: Vec<Element> = diff
+        .elements_from(set, &Element::key(mine.clone()))
+        .take_while(|element| element.key.starts_with(&mine))
+        .filter(|element| !wanted.contains(element))
+        .cloned()
+        .collect();
+    old.iter().for_each(|element| diff.remove(set, element));
+    wanted.into_iter().for_each(|element| diff.insert(set, element));
+}
+
+/// The lists of a host endpoint.
+fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
+    [
+        (Stage::Normal, &host.tiers),
+        (Stage::Forward, &host.forward),
+        (Stage::PreDnat, &host.pre_dnat),
+        (Stage::Untracked, &host.untracked),
+    ]
+}
+
+fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
+    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress))
+}
+
+fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(key),
+    }
+}
+
+fn replace(diff: &mut TableDiff, set: &str, wanted: BTreeSet<Element>) {
+    let old: Vec<Element> = diff.elements(set).filter(|element| !wanted.contains(element)).cloned().collect();
+    old.iter().for_each(|element| diff.remove(set, element));
+    wanted.into_iter().for_each(|element| diff.insert(set, element));
+}
+
+fn name_set(rules: &[Rule], id: &SetId) -> bool {
+    let names = |side: &Side| {
+        let lists = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
+        lists.into_iter().any(|list| list.contains(id)) || side.service.as_ref() == Some(id)
+    };
+    rules.iter().any(|rule| names(&rule.source) || names(&rule.destination))
+}
+
+fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}

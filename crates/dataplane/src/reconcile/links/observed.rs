@@ -1,0 +1,76 @@
+//! The interfaces that the kernel has, and their addresses.
+
+use crate::kernel::Link;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    links: BTreeMap<u32, Link>,
+    names: HashMap<String, u32>,
+    addresses: BTreeSet<(u32, IpNet)>,
+}
+
+impl Links {
+    pub fn new(links: Vec<Link>, addresses: Vec<(u32, IpNet)>) -> Links {
+        let mut all = Links::default();
+        links.into_iter().for_each(|link| all.set(link));
+        all.addresses.extend(addresses);
+        all
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.values()
+    }
+
+    pub fn get(&self, index: u32) -> Option<&Link> {
+        self.links.get(&index)
+    }
+
+    pub fn named(&self, name: &str) -> Option<&Link> {
+        self.links.get(self.names.get(name)?)
+    }
+
+    pub fn set(&mut self, link: Link) {
+        if let Some(old) = self.links.get(&link.index).filter(|old| old.name != link.name) {
+            self.names.remove(&old.name);
+        }
+        self.names.insert(link.name.clone(), link.index);
+        self.links.insert(link.index, link);
+    }
+
+    /// Forgets an interface and its addresses.
+    pub fn remove(&mut self, index: u32) {
+        if let Some(link) = self.links.remove(&index)
+            && self.names.get(&link.name) == Some(&index)
+        {
+            self.names.remove(&link.name);
+        }
+        self.addresses.retain(|(device, _)| *device != index);
+    }
+
+    pub fn set_address(&mut self, device: u32, net: IpNet, present: bool) {
+        if present {
+            self.addresses.insert((device, net));
+        } else {
+            self.addresses.remove(&(device, net));
+        }
+    }
+
+    pub fn addresses_of(&self, device: u32) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().filter(move |(owner, _)| *owner == device).map(|(_, net)| net.addr())
+    }
+
+    /// The interface on whose own subnet an address lies; the narrowest subnet decides.
+    pub fn connected(&self, address: IpAddr) -> Option<&Link> {
+        let nets = self.addresses.iter().filter(|(_, net)| {
+            net.prefix_len() < net.max_prefix_len() && net.contains(&address) && net.addr() != address
+        });
+        let on_links = nets.filter_map(|(device, net)| {
+            let link = self.links.get(device).filter(|link| link.enabled)?;
+            Some((net.prefix_len(), link))
+        });
+        on_links.max_by_key(|(length, link)| (*length, std::cmp::Reverse(link.index))).map(|(_, link)| link)
+    }
+}

@@ -1,0 +1,29 @@
+//! Which neighbour entries are missing, and which of ours are too many.
+
+use super::super::Core;
+use crate::kernel::NeighbourKey;
+
+impl Core {
+    /// The neighbour entries that are missing, and those of ours that are no longer wanted.
+    pub fn neighbour_work(&mut self) -> (Vec<(NeighbourKey, [u8; 6])>, Vec<NeighbourKey>) {
+        let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
+        for device in std::mem::take(&mut self.unchecked) {
+            self.neighbour_errors.retain(|key, _| key.device != device);
+            let wanted = self.wanted_neighbours(device);
+            let ours = self.neighbours.range(NeighbourKey::all_of(device));
+            unwanted.extend(ours.filter(|key| !wanted.contains_key(*key)));
+            self.neighbours.extend(wanted.keys());
+            missing.extend(
+                wanted.into_iter().filter(|(key, mac)| self.kernel_neighbours.mac(key) != Some(*mac)),
+            );
+        }
+        (missing, unwanted)
+    }
+
+    pub fn neighbour_is(&mut self, key: NeighbourKey, mac: Option<[u8; 6]>) {
+        self.kernel_neighbours.set(key, mac);
+        if mac.is_none() {
+            self.neighbours.remove(&key);
+        }
+    }
+}

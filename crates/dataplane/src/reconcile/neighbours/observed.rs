@@ -1,0 +1,31 @@
+//! The permanent neighbour entries that the kernel has.
+
+use crate::kernel::NeighbourKey;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    macs: BTreeMap<NeighbourKey, [u8; 6]>,
+}
+
+impl Neighbours {
+    pub fn new(entries: Vec<(NeighbourKey, [u8; 6])>) -> Neighbours {
+        Neighbours { macs: entries.into_iter().collect() }
+    }
+
+    pub fn mac(&self, key: &NeighbourKey) -> Option<[u8; 6]> {
+        self.macs.get(key).copied()
+    }
+
+    pub fn set(&mut self, key: NeighbourKey, mac: Option<[u8; 6]>) {
+        match mac {
+            Some(mac) => self.macs.insert(key, mac),
+            None => self.macs.remove(&key),
+        };
+    }
+
+    /// Forgets those of an interface that is gone.
+    pub fn drop_of(&mut self, index: u32) {
+        self.macs.retain(|key, _| key.device != index);
+    }
+}

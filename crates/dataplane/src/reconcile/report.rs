@@ -1,0 +1,90 @@
+//! What can be told about the kernel: how workloads are, the MTU, how many routes.
+
+use super::Core;
+use super::routes::Ownership;
+use crate::kernel::Target;
+use crate::mtu::{self, MtuChoice};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+use tortie_plan::WorkloadId;
+
+/// How a workload is doing in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkloadState {
+    Up,
+    Down,
+    Error(String),
+}
+
+impl Core {
+    pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
+        self.plan
+            .workloads()
+            .iter()
+            .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
+    }
+
+    fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
+        let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
+        let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
+            return WorkloadState::Down;
+        };
+        if let Some((object, reason)) = self.conf_errors.get(&link.index) {
+            return WorkloadState::Error(format!("{object}: {reason}"));
+        }
+        for address in addresses {
+            let destination = IpNet::from(*address);
+            if let Some(reason) = self.failures.get(&destination) {
+                return WorkloadState::Error(format!("route {destination}: {reason}"));
+            }
+            match self.wanted(&destination) {
+                Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
+                    let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
+                    return WorkloadState::Error(format!("address {address} belongs to {owner}"));
+                }
+                Ok(Some(entry)) if !self.routes.at(&destination).contains(&entry) => {
+                    return WorkloadState::Down;
+                }
+                _ => {}
+            }
+        }
+        WorkloadState::Up
+    }
+
+    /// Next hops to which the kernel has no way. One that is only valid on a link says nothing without the link.
+    pub fn unreachable(&self) -> BTreeSet<IpAddr> {
+        let link_local = |hop: &IpAddr| matches!(hop, IpAddr::V6(address) if address.is_unicast_link_local());
+        let lost = self.lookups.iter().filter(|(_, answer)| answer.is_err()).map(|(hop, _)| *hop);
+        // Some may be left over of routes that are gone.
+        let used = |hop: &IpAddr| self.plan.destinations_by(*hop).next().is_some();
+        lost.filter(|hop| used(hop) && self.links.connected(*hop).is_none() && !link_local(hop)).collect()
+    }
+
+    /// The interfaces that do not lead to workloads, and their addresses.
+    pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
+        links.map(|link| (link.name.clone(), self.links.addresses_of(link.index).collect())).collect()
+    }
+
+    /// The host's own addresses, on whatever interface.
+    pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
+        self.links.iter().flat_map(|link| self.links.addresses_of(link.index)).collect()
+    }
+
+    pub fn mtu(&self) -> MtuChoice {
+        let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
+        let defaults = everywhere.map(|net| self.routes.at(&net).iter().min_by_key(|entry| entry.metric));
+        let ours = self.routes.all().filter(|entry| entry.protocol == self.own_protocol());
+        let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
+        carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
+        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
+    }
+
+    /// How many routes of ours the kernel has.
+    pub fn route_count(&self) -> usize {
+        self.routes.all().filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours).count()
+    }
+}

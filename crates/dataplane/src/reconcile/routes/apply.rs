@@ -1,0 +1,85 @@
+//! Writes routes, and has connection tracking forget the flows of addresses that move.
+
+use super::diff::Operation;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::kernel::{Entry, Refusal, RefusalKind};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+impl Engine {
+    pub(crate) async fn apply_routes(&mut self, failures: &mut Vec<Failure>) {
+        let work = self.core.route_work(self.started.elapsed());
+        for (destination, reason) in work.failures {
+            failures.extend(self.core.route_failure(destination, reason));
+        }
+        let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut moving, leaving) = self.core.take_departed();
+        for operation in work.operations {
+            moving.extend(self.core.moves(&operation));
+            match &operation {
+                Operation::Add(_) => adds.push(operation),
+                Operation::Replace { .. } => replaces.push(operation),
+                Operation::Delete(_) => deletes.push(operation),
+            }
+        }
+        // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
+        self.conntrack.later(moving.iter().copied());
+        moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
+        self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
+        let mut results = Vec::new();
+        let added = self.kernel.add_routes(&entries(&adds)).await;
+        results.extend(outcomes(adds, added));
+        for operation in replaces {
+            let result = match &operation {
+                Operation::Replace { new, .. } => self.kernel.replace_route(new).await,
+                _ => Ok(()),
+            };
+            results.push((operation, result.err()));
+        }
+        let deleted = self.kernel.delete_routes(&entries(&deletes)).await;
+        results.extend(outcomes(deletes, deleted));
+        for (operation, refusal) in results {
+            match refusal {
+                None => self.core.done(&operation),
+                Some(refusal) => {
+                    let destination = entry(&operation).destination;
+                    // Our picture of the kernel was wrong: look again.
+                    self.stale.routes |= refusal.kind == RefusalKind::Exists;
+                    self.core.failed(destination, refusal.reason.clone());
+                    failures.extend(self.core.route_failure(destination, refusal.reason));
+                }
+            }
+        }
+        self.conntrack.later(leaving);
+        self.conntrack.go_on(&self.host, self.started.elapsed());
+    }
+}
+
+/// The address a route is for, if it is for a single one.
+fn single(entry: &Entry) -> Option<IpAddr> {
+    let net = entry.destination;
+    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
+}
+
+fn entries(operations: &[Operation]) -> Vec<&Entry> {
+    operations.iter().map(entry).collect()
+}
+
+fn entry(operation: &Operation) -> &Entry {
+    match operation {
+        Operation::Add(entry) | Operation::Delete(entry) | Operation::Replace { new: entry, .. } => entry,
+    }
+}
+
+/// Pairs operations with the errors of those that failed.
+fn outcomes(
+    operations: Vec<Operation>,
+    failures: Vec<(usize, Refusal)>,
+) -> impl Iterator<Item = (Operation, Option<Refusal>)> {
+    let mut failures: BTreeMap<usize, Refusal> = failures.into_iter().collect();
+    operations
+        .into_iter()
+        .enumerate()
+        .map(move |(position, operation)| (operation, failures.remove(&position)))
+}

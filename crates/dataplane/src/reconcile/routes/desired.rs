@@ -1,0 +1,100 @@
+//! Which route must be at a destination, and how the nodes that routes lead to are reached.
+
+use super::super::Core;
+use super::{PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
+use crate::kernel::{Entry, Link, Target};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use tortie_plan::Route;
+
+impl Core {
+    /// The protocol that only we use.
+    pub(in crate::reconcile) fn own_protocol(&self) -> u8 {
+        match self.settings.device_route_protocol {
+            PROTOCOL_BOOT => PROTOCOL_OURS,
+            configured => configured,
+        }
+    }
+
+    /// What must be at a destination; an error says why nothing can be there now although something should.
+    pub(in crate::reconcile) fn wanted(&self, destination: &IpNet) -> Result<Option<Entry>, String> {
+        let single = destination.prefix_len() == destination.max_prefix_len();
+        if destination.addr().is_ipv6() && !self.settings.ipv6 {
+            return Ok(None);
+        }
+        if single && let Some(link) = self.workload_link(destination.addr()) {
+            let metric = match destination {
+                IpNet::V4(_) => self.settings.ipv4_route_priority,
+                IpNet::V6(_) => self.settings.ipv6_route_priority,
+            };
+            let protocol = self.settings.device_route_protocol;
+            return Ok(Some(Entry::new(*destination, metric, protocol, Target::Device(link.index))));
+        }
+        let target = match self.plan.route(destination) {
+            None => return self.wanted_of_bgp(destination),
+            Some(Route::Blackhole) => Target::Blackhole,
+            Some(Route::Via(node)) => self.next_hop(node)?,
+        };
+        Ok(Some(Entry::new(*destination, 0, self.own_protocol(), target)))
+    }
+
+    /// Next hops that cannot be reached are left out as long as there are others.
+    pub(in crate::reconcile) fn wanted_of_bgp(&self, destination: &IpNet) -> Result<Option<Entry>, String> {
+        let Some(learnt) = self.plan.learnt(destination) else { return Ok(None) };
+        let (mut hops, mut failure) = (Vec::new(), None);
+        for hop in &learnt.next_hops {
+            match self.next_hop(*hop) {
+                Ok(Target::Gateway { via, device }) => hops.push((via, device)),
+                Ok(_) => {}
+                Err(reason) => failure = Some(reason),
+            }
+        }
+        let target = match (Target::gateways(hops), failure) {
+            (Some(target), _) => target,
+            (None, Some(failure)) => return Err(failure),
+            (None, None) => Target::Blackhole,
+        };
+        Ok(Some(Entry::new(*destination, learnt.metric, PROTOCOL_BIRD, target)))
+    }
+
+    /// The interface behind which an address lives; the youngest when several workloads claim it.
+    pub(in crate::reconcile) fn workload_link(&self, address: IpAddr) -> Option<&Link> {
+        let links = self.plan.at_address(address).filter_map(|w| self.links.named(&w.interface));
+        links.filter(|link| link.is_up()).max_by_key(|link| link.index)
+    }
+
+    pub(in crate::reconcile) fn next_hop(&self, node: IpAddr) -> Result<Target, String> {
+        if let Some(link) = self.links.connected(node).filter(|link| !self.is_workload(&link.name)) {
+            return Ok(Target::Gateway { via: node, device: link.index });
+        }
+        match self.lookups.get(&node) {
+            Some(Ok((via, device))) => Ok(Target::Gateway { via: *via, device: *device }),
+            Some(Err(reason)) => Err(format!("node {node} cannot be reached: {reason}")),
+            None => Err(format!("node {node} has not been looked up yet")),
+        }
+    }
+
+    /// The nodes for which the kernel must be asked; empties the list.
+    pub fn take_lookups(&mut self) -> Vec<IpAddr> {
+        if !std::mem::take(&mut self.lookups_stale) {
+            return Vec::new();
+        }
+        let nodes: Vec<IpAddr> =
+            self.plan.nodes().filter(|node| self.links.connected(*node).is_none()).collect();
+        self.lookups.retain(|node, _| nodes.contains(node));
+        nodes
+    }
+
+    pub fn looked_up(&mut self, node: IpAddr, answer: Result<(IpAddr, u32), String>) {
+        if self.lookups.get(&node) != Some(&answer) {
+            self.lookups.insert(node, answer);
+            let destinations: Vec<IpNet> = self.plan.destinations_by(node).collect();
+            self.dirty.extend(destinations);
+        }
+    }
+
+    pub(in crate::reconcile) fn next_hops_dirty(&mut self) {
+        let destinations = self.plan.nodes().flat_map(|node| self.plan.destinations_by(node));
+        self.dirty.extend(destinations);
+    }
+}

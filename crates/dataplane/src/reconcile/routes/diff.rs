@@ -1,0 +1,236 @@
+//! What has to be done at one destination so that the kernel has what is wanted there and nothing else of ours.
+
+use super::super::Core;
+use crate::kernel::{Entry, Target};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Whether an unwanted route may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    Foreign,
+    /// Left by who did our work before: gives way to a route of ours, but is not removed for its own sake.
+    Predecessor,
+    Ours,
+    /// Ours, but whoever put it there may not have told us yet.
+    InGrace,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Add(Entry),
+    /// Takes the place of a route of ours.
+    Replace {
+        old: Entry,
+        new: Entry,
+    },
+    Delete(Entry),
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// In the order in which they have to be done: first what is missing, then what is too much.
+    pub operations: Vec<Operation>,
+    /// A foreign route that sits where ours belongs.
+    pub obstacle: Option<Entry>,
+    /// Something is left to be removed when its grace period is over.
+    pub later: bool,
+}
+
+pub(crate) fn difference(
+    wanted: Option<&Entry>,
+    actual: &[Entry],
+    may_remove: bool,
+    ownership: impl Fn(&Entry) -> Ownership,
+) -> Difference {
+    let mut difference = Difference::default();
+    let mut replaced = None;
+    if let Some(wanted) = wanted.filter(|wanted| !actual.contains(wanted)) {
+        let mut in_place = actual.iter().filter(|entry| entry.same_place(wanted));
+        match in_place.next() {
+            None => difference.operations.push(Operation::Add(wanted.clone())),
+            Some(old) if ownership(old) == Ownership::Foreign => difference.obstacle = Some(old.clone()),
+            Some(old) => {
+                replaced = Some(old);
+                difference.operations.push(Operation::Replace { old: old.clone(), new: wanted.clone() });
+            }
+        }
+    }
+    for entry in actual {
+        if Some(entry) == wanted || Some(entry) == replaced {
+            continue;
+        }
+        match ownership(entry) {
+            Ownership::Ours if may_remove => {
+                difference.operations.push(Operation::Delete(entry.clone()));
+            }
+            Ownership::InGrace if may_remove => difference.later = true,
+            _ => {}
+        }
+    }
+    difference
+}
+
+/// Routes to change, found by [`Core::route_work`].
+#[derive(Debug, Default)]
+pub(crate) struct RouteWork {
+    pub operations: Vec<Operation>,
+    /// What cannot be done now, and why.
+    pub failures: Vec<(IpNet, String)>,
+}
+
+impl Core {
+    /// The route changes that are due.
+    pub fn route_work(&mut self, now: Duration) -> RouteWork {
+        let mut work = RouteWork::default();
+        for destination in std::mem::take(&mut self.dirty) {
+            self.succeeded(&destination);
+            let wanted = self.wanted(&destination).unwrap_or_else(|reason| {
+                work.failures.push((destination, reason));
+                None
+            });
+            if let Some(Target::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
+                self.settled.insert(*device);
+            }
+            // A route that cannot be had now is no reason to take away the one that is there.
+            let unknown = work.failures.last().is_some_and(|(failed, _)| *failed == destination);
+            let change = difference(
+                wanted.as_ref(),
+                self.routes.at(&destination),
+                self.in_sync && !unknown,
+                |entry| self.ownership(entry, now),
+            );
+            work.operations.extend(change.operations);
+            if change.later {
+                self.later.insert(destination);
+            }
+            if let Some(obstacle) = change.obstacle {
+                let reason = format!(
+                    "a route that is not ours is in its place (protocol {}, metric {}, interface {}); remove it",
+                    obstacle.protocol,
+                    obstacle.metric,
+                    obstacle.target.device().map_or_else(|| "none".into(), |device| self.name(device)),
+                );
+                work.failures.push((destination, reason));
+            }
+        }
+        for (destination, reason) in &work.failures {
+            self.failed(*destination, reason.clone());
+        }
+        work
+    }
+
+    /// An operation went through.
+    pub fn done(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Add(entry) => self.routes.set(entry.clone()),
+            Operation::Replace { old, new } => {
+                self.routes.remove(old);
+                self.routes.set(new.clone());
+            }
+            Operation::Delete(entry) => self.routes.remove(entry),
+        }
+    }
+
+    /// Whether this operation gives an address to another workload interface.
+    pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
+        let Operation::Replace { old, new } = operation else { return None };
+        let single = old.destination.prefix_len() == old.destination.max_prefix_len();
+        let device = old.target.device()?;
+        let workload = self.links.get(device).is_some_and(|link| self.is_workload(&link.name));
+        (single && workload && new.target.device() != Some(device)).then(|| old.destination.addr())
+    }
+
+    /// The addresses that left since the last call: those that another workload has by now, and the others.
+    pub fn take_departed(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let departed = std::mem::take(&mut self.departed);
+        departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(metric: u32, protocol: u8, device: u32) -> Entry {
+        Entry::new("10.0.0.1/32".parse().unwrap(), metric, protocol, Target::Device(device))
+    }
+
+    fn ownership(entry: &Entry) -> Ownership {
+        match entry.protocol {
+            80 => Ownership::Ours,
+            3 => Ownership::InGrace,
+            12 => Ownership::Predecessor,
+            _ => Ownership::Foreign,
+        }
+    }
+
+    fn any_entry() -> impl Strategy<Value = Entry> {
+        (0u32..3, prop_oneof![Just(80u8), Just(3), Just(2), Just(12)], 1u32..4)
+            .prop_map(|(metric, protocol, device)| entry(metric, protocol, device))
+    }
+
+    /// What the kernel makes of an operation; it refuses what it would refuse.
+    fn perform(kernel: &mut Vec<Entry>, operation: &Operation) {
+        match operation {
+            Operation::Add(new) => {
+                assert!(!kernel.iter().any(|entry| entry.same_place(new)), "the place is taken");
+                kernel.push(new.clone());
+            }
+            Operation::Replace { old, new } => {
+                let place = kernel.iter().position(|entry| entry == old).expect("there is one to replace");
+                kernel[place] = new.clone();
+            }
+            Operation::Delete(old) => {
+                let place = kernel.iter().position(|entry| entry == old).expect("there is one to delete");
+                kernel.remove(place);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_kernel_ends_up_with_what_is_wanted_and_keeps_what_is_not_ours(
+            wanted in proptest::option::of(any_entry()),
+            actual in proptest::collection::btree_map((0u32..3, 0u8..2), any_entry(), 0..4),
+            may_remove: bool,
+        ) {
+            // At most one route per place, as the kernel has it.
+            let actual: Vec<Entry> = actual
+                .into_iter()
+                .filter(|((_, second), _)| *second == 0)
+                .map(|((metric, _), mut entry)| { entry.metric = metric; entry })
+                .collect();
+            let change = difference(wanted.as_ref(), &actual, may_remove, ownership);
+            let mut kernel = actual.clone();
+            for operation in &change.operations {
+                perform(&mut kernel, operation);
+            }
+            for entry in actual.iter().filter(|entry| ownership(entry) == Ownership::Foreign) {
+                prop_assert!(kernel.contains(entry), "a foreign route was touched");
+            }
+            if let Some(wanted) = &wanted {
+                prop_assert_eq!(kernel.contains(wanted), change.obstacle.is_none());
+            }
+            if may_remove {
+                for entry in &kernel {
+                    prop_assert!(Some(entry) == wanted.as_ref() || ownership(entry) != Ownership::Ours);
+                }
+            } else {
+                let deletes = change.operations.iter().any(|op| matches!(op, Operation::Delete(_)));
+                prop_assert!(!deletes);
+            }
+            let again = difference(wanted.as_ref(), &kernel, may_remove, ownership);
+            prop_assert_eq!(again.operations, Vec::new(), "a second look finds nothing to do");
+        }
+    }
+
+    #[test]
+    fn the_plugins_own_route_goes_only_after_ours_is_there() {
+        let (plugins, ours) = (entry(0, 80, 7), entry(1024, 80, 7));
+        let change = difference(Some(&ours), std::slice::from_ref(&plugins), true, ownership);
+        assert_eq!(change.operations, [Operation::Add(ours), Operation::Delete(plugins)]);
+    }
+}

@@ -1,0 +1,113 @@
+//! The routes that the kernel has: filled by reading them, kept by events and by what we do ourselves.
+
+use super::super::Core;
+use super::diff::Ownership;
+use super::{GRACE, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
+use crate::kernel::Entry;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    routes: BTreeMap<IpNet, Vec<Entry>>,
+}
+
+impl Routes {
+    pub fn replace(&mut self, routes: Vec<Entry>) {
+        self.routes.clear();
+        for entry in routes {
+            self.routes.entry(entry.destination).or_default().push(entry);
+        }
+    }
+
+    /// Forgets the routes through an interface that is gone; returns their destinations.
+    pub fn drop_of(&mut self, index: u32) -> BTreeSet<IpNet> {
+        self.drop_routes(|entry| entry.target.uses(index))
+    }
+
+    /// The kernel drops the IPv4 routes of an interface that is set down, and says nothing.
+    pub fn drop_ipv4_of(&mut self, index: u32) -> BTreeSet<IpNet> {
+        self.drop_routes(|entry| entry.destination.addr().is_ipv4() && entry.target.uses(index))
+    }
+
+    fn drop_routes(&mut self, gone: impl Fn(&Entry) -> bool) -> BTreeSet<IpNet> {
+        let mut touched = BTreeSet::new();
+        self.routes.retain(|destination, entries| {
+            let before = entries.len();
+            entries.retain(|entry| !gone(entry));
+            if entries.len() != before {
+                touched.insert(*destination);
+            }
+            !entries.is_empty()
+        });
+        touched
+    }
+
+    pub fn destinations(&self) -> impl Iterator<Item = IpNet> {
+        self.routes.keys().copied()
+    }
+
+    pub fn at(&self, destination: &IpNet) -> &[Entry] {
+        self.routes.get(destination).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.routes.values().flatten()
+    }
+
+    pub fn set(&mut self, entry: Entry) {
+        let entries = self.routes.entry(entry.destination).or_default();
+        // A new route where there was one replaced it. IPv6 keeps several in one place on different interfaces.
+        let v6 = entry.destination.addr().is_ipv6();
+        entries
+            .retain(|old| !(old.same_place(&entry) && (!v6 || old.target.device() == entry.target.device())));
+        entries.push(entry);
+    }
+
+    pub fn remove(&mut self, entry: &Entry) {
+        let Some(entries) = self.routes.get_mut(&entry.destination) else { return };
+        entries.retain(|old| {
+            !(old.same_place(entry)
+                && old.protocol == entry.protocol
+                && old.target.device() == entry.target.device())
+        });
+        if entries.is_empty() {
+            self.routes.remove(&entry.destination);
+        }
+    }
+}
+
+impl Core {
+    /// Takes a fresh list of routes in.
+    pub fn resync_routes(&mut self, routes: Vec<Entry>) {
+        self.dirty.extend(self.routes.destinations());
+        self.routes.replace(routes);
+        self.everything_dirty();
+        self.lookups_stale = true;
+    }
+
+    pub(in crate::reconcile) fn ownership(&self, entry: &Entry, now: Duration) -> Ownership {
+        const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+        if entry.destination.network() == IpAddr::V6(LINK_LOCAL) {
+            return Ownership::Foreign;
+        }
+        let of_bgp = entry.protocol == PROTOCOL_BIRD && self.plan.is_learnt_complete();
+        if entry.protocol == self.own_protocol() || of_bgp {
+            return Ownership::Ours;
+        }
+        let link = entry.target.device().and_then(|device| self.links.get(device));
+        let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
+            // BIRD leaves its routes behind when it stops, and we ours when our protocol number is changed.
+            let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
+            return if predecessor { Ownership::Predecessor } else { Ownership::Foreign };
+        };
+        let known = [self.settings.device_route_protocol, PROTOCOL_BOOT, PROTOCOL_OURS];
+        if !self.settings.remove_external_routes && !known.contains(&entry.protocol) {
+            return Ownership::Foreign;
+        }
+        let age = now.saturating_sub(self.first_seen.get(&link.index).copied().unwrap_or(now));
+        if age >= GRACE || self.settled.contains(&link.index) { Ownership::Ours } else { Ownership::InGrace }
+    }
+}

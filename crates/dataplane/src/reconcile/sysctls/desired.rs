@@ -1,0 +1,37 @@
+//! What a workload needs its interface to be set to.
+
+use crate::kernel::Conf;
+use crate::sysctl::Setting;
+use tortie_plan::Workload;
+
+/// Each setting with the value that the kernel reports, if it reports it.
+pub(super) fn wanted(
+    interface: &str,
+    conf: &Conf,
+    workload: &Workload,
+    rp_filter: i32,
+    with_v6: bool,
+) -> Vec<(Option<i32>, Setting)> {
+    let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
+    let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
+    let mut wanted = vec![
+        (conf.proxy_arp, Setting::new(v4("proxy_arp"), 1)),
+        (conf.v4_forwarding, Setting::new(v4("forwarding"), 1)),
+        (conf.rp_filter, Setting::new(v4("rp_filter"), rp_filter)),
+        // Even where we do not program IPv6: a workload must not configure its host.
+        (conf.accept_ra, Setting::lenient(v6("accept_ra"), 0)),
+    ];
+    if with_v6 {
+        // A kernel without IPv6 matters only to who has such an address.
+        let needed = workload.addresses.iter().any(|address| address.is_ipv6());
+        let setting = if needed { Setting::new } else { Setting::lenient };
+        wanted.push((conf.proxy_ndp, setting(v6("proxy_ndp"), 1)));
+        wanted.push((conf.v6_forwarding, setting(v6("forwarding"), 1)));
+    }
+    wanted
+}
+
+/// What the kernel does not report at all: written once.
+pub(super) fn unreported(interface: &str) -> Setting {
+    Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0)
+}

@@ -1,0 +1,99 @@
+//! Which settings still differ from what workloads need.
+
+use super::super::Core;
+use super::desired::{unreported, wanted};
+use crate::failure::KernelObject;
+use crate::kernel::Conf;
+use crate::sysctl::Setting;
+use tortie_plan::Workload;
+
+/// What still differs from what the workload needs. `first`: also write what the kernel does not report.
+fn missing(
+    interface: &str,
+    conf: &Conf,
+    workload: &Workload,
+    rp_filter: i32,
+    with_v6: bool,
+    first: bool,
+) -> Vec<Setting> {
+    let differs = |reported: Option<i32>, wanted: i32| match reported {
+        Some(value) => value != wanted,
+        None => first,
+    };
+    let mut missing: Vec<Setting> = wanted(interface, conf, workload, rp_filter, with_v6)
+        .into_iter()
+        .filter(|(reported, setting)| differs(*reported, setting.value))
+        .map(|(_, setting)| setting)
+        .collect();
+    if first {
+        missing.push(unreported(interface));
+    }
+    missing
+}
+
+impl Core {
+    /// The settings that workload interfaces still need.
+    pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
+        let mut work = Vec::new();
+        for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
+            let first = !self.prepared.contains(&link.index);
+            let rp_filter = if workload.may_spoof { 0 } else { self.rp_filter };
+            let with_v6 = self.settings.ipv6;
+            let settings = missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
+            if !settings.is_empty() {
+                work.push((link.index, settings));
+            }
+        }
+        work
+    }
+
+    pub fn conf_written(&mut self, index: u32, outcome: Result<(), (KernelObject, String)>) {
+        match outcome {
+            Ok(()) => {
+                self.prepared.insert(index);
+                self.conf_errors.remove(&index);
+            }
+            Err(reason) => {
+                self.conf_errors.insert(index, reason);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RIGHT: Conf = Conf {
+        v4_forwarding: Some(1),
+        proxy_arp: Some(1),
+        rp_filter: Some(1),
+        v6_forwarding: Some(1),
+        proxy_ndp: Some(1),
+        accept_ra: Some(0),
+    };
+
+    fn keys(conf: Conf, rp_filter: i32, first: bool) -> Vec<String> {
+        let workload =
+            Workload { interface: "cali1".into(), mac: None, addresses: Vec::new(), may_spoof: false };
+        let missing = missing("cali1", &conf, &workload, rp_filter, true, first);
+        missing.into_iter().map(|setting| format!("{}={}", setting.key, setting.value)).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        assert_eq!(keys(RIGHT, 1, false), [""; 0]);
+        assert_eq!(keys(RIGHT, 0, false), ["net/ipv4/conf/cali1/rp_filter=0"]);
+        let conf = Conf { proxy_arp: Some(0), accept_ra: Some(1), ..RIGHT };
+        assert_eq!(
+            keys(conf, 1, false),
+            ["net/ipv4/conf/cali1/proxy_arp=1", "net/ipv6/conf/cali1/accept_ra=0"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_back_is_written_once() {
+        assert_eq!(keys(RIGHT, 1, true), ["net/ipv4/neigh/cali1/proxy_delay=0"]);
+        assert_eq!(keys(Conf { proxy_ndp: None, ..RIGHT }, 1, false), [""; 0]);
+    }
+}
