@@ -47,9 +47,11 @@ fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60)
 soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories, longer contention and crashes
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do \
 	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-datastore --test differential -- --nocapture || exit 1; done
+	TORTIE_SEED=random TORTIE_FAULT_LIVES=20000 $(CARGO) test --locked -p tortie-datastore --lib faults -- --nocapture
 	TORTIE_SEED=random TORTIE_PLANS=2500 $(CARGO) test --locked -p tortie-dataplane --test policy differential -- --nocapture
 	TORTIE_RESTARTS=1000 $(CARGO) test --locked -p tortie-dataplane --test policy flips::one_that_stopped
 	TORTIE_CRASH_ROUNDS=500 $(CARGO) test --locked -p tortie --test crash
+	TORTIE_ATTACK_SECONDS=$${TORTIE_ATTACK_SECONDS:-300} $(CARGO) test --release --locked -p tortie --test attack -- --ignored --nocapture
 	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local)

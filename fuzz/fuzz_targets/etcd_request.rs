@@ -10,6 +10,7 @@ use prost::Message;
 use std::collections::BTreeMap;
 use tortie_datastore::check;
 use tortie_datastore::core::{Answer, Core, Write};
+use tortie_datastore::limits::{Allowance, MAX_ANSWER_BYTES};
 use tortie_etcd_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     TxnRequest,
@@ -43,6 +44,10 @@ fn requests(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
+fn allowance() -> Allowance {
+    Allowance::new(MAX_ANSWER_BYTES)
+}
+
 struct Store {
     core: Core,
     revision: i64,
@@ -65,7 +70,7 @@ impl Store {
             0 => {
                 let request =
                     RangeRequest::decode(message).ok().filter(|request| check::range(request).is_ok())?;
-                if let Ok(response) = self.core.latest().get().range(&request).expect("readable") {
+                if let Ok(response) = self.core.latest().get().range(&request, &mut allowance()).expect("readable") {
                     assert!(response.count >= response.kvs.len() as i64);
                     assert!(request.limit <= 0 || response.kvs.len() as i64 <= request.limit);
                     response.encode_to_vec();
@@ -85,7 +90,7 @@ impl Store {
                 if !check::is_read_only(&request) {
                     return Some(Write::Txn(request));
                 }
-                let response = self.core.latest().get().txn(&request).expect("readable");
+                let response = self.core.latest().get().txn(&request, &mut allowance()).expect("readable");
                 drop(response.map(|response| response.encode_to_vec()));
                 None
             }
@@ -152,6 +157,6 @@ impl Store {
     fn everything(&self, revision: i64) -> Option<Vec<KeyValue>> {
         let all = Bytes::from_static(&[0]);
         let request = RangeRequest { key: all.clone(), range_end: all, revision, ..Default::default() };
-        self.core.latest().get().range(&request).expect("readable").ok().map(|response| response.kvs)
+        self.core.latest().get().range(&request, &mut allowance()).expect("readable").ok().map(|response| response.kvs)
     }
 }

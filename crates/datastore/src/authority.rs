@@ -20,20 +20,20 @@ const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The largest frame a client may send unless told otherwise, which it is not.
+/// The largest frame a client may send unless the server allows more, which it does not.
 const MAX_FRAME: usize = 16 * 1024;
 /// `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
 
 /// A connection whose requests are put right as they are read.
-pub struct Lenient<T> {
+pub struct AuthorityRewriter<T> {
     io: T,
     rewriter: Rewriter,
 }
 
-impl<T> Lenient<T> {
-    pub fn new(io: T) -> Lenient<T> {
-        Lenient { io, rewriter: Rewriter { pass: PREFACE, ..Rewriter::default() } }
+impl<T> AuthorityRewriter<T> {
+    pub fn new(io: T) -> AuthorityRewriter<T> {
+        AuthorityRewriter { io, rewriter: Rewriter { pass: PREFACE, ..Rewriter::default() } }
     }
 }
 
@@ -211,13 +211,13 @@ fn string(bytes: &mut &[u8]) -> Option<usize> {
     Some(length)
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Lenient<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for AuthorityRewriter<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Lenient { io, rewriter } = self.get_mut();
+        let AuthorityRewriter { io, rewriter } = self.get_mut();
         if out.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -244,7 +244,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Lenient<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Lenient<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for AuthorityRewriter<T> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(context, bytes)
     }
@@ -270,7 +270,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Lenient<T> {
     }
 }
 
-impl<T: Connected> Connected for Lenient<T> {
+impl<T: Connected> Connected for AuthorityRewriter<T> {
     type ConnectInfo = T::ConnectInfo;
 
     fn connect_info(&self) -> T::ConnectInfo {

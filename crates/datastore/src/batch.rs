@@ -4,10 +4,10 @@
 use super::auth::AuthState;
 use super::change::{Change, Commit};
 use super::fault::Fault;
-use super::index::{Index, Place};
+use super::index::{Index, LatestVersion};
 use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, Work};
 use super::range;
-use super::record::{Entry, Moment, Version, decode_history, encode_history};
+use super::record::{Entry, Revision, Version, decode_history, encode_history};
 use super::refusal::Refusal;
 use super::span::Span;
 use super::view::{HISTORY, LEASE_KEYS, View};
@@ -40,7 +40,7 @@ pub struct State {
     pub sequence: u64,
 }
 
-/// What became of leases; told to the lessor once it is durable.
+/// Leases that were granted or revoked; the lessor takes them over once they are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
     Granted { id: i64, ttl: i64 },
@@ -82,7 +82,7 @@ pub struct Finished {
 
 /// The newest version of a key, copied out of its page.
 struct Newest {
-    at: Moment,
+    at: Revision,
     live: Option<KeyValue>,
 }
 
@@ -166,7 +166,7 @@ impl<'t> Batch<'t> {
     pub fn put(&mut self, request: &PutRequest) -> Result<PutResponse, Fault> {
         let Newest { at: previous, live } = self.newest(&request.key)?;
         let old_lease = live.as_ref().map_or(0, |kv| kv.lease);
-        let at = self.next_moment();
+        let at = self.next_revision();
         let kv = KeyValue {
             key: request.key.clone(),
             create_revision: live.as_ref().map_or(at.main, |kv| kv.create_revision),
@@ -222,17 +222,17 @@ impl<'t> Batch<'t> {
     }
 
     pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, Fault> {
-        let mut doomed = Vec::new();
+        let mut deletions = Vec::new();
         let span = Span::new(&request.key, &request.range_end);
         self.view().visit(&span, self.revision(), |key, version| {
-            doomed.push((version.at, version.key_value(Bytes::copy_from_slice(key))));
+            deletions.push((version.at, version.key_value(Bytes::copy_from_slice(key))));
             ControlFlow::Continue(())
         })?;
-        let deleted = doomed.len() as i64;
+        let deleted = deletions.len() as i64;
         let prev_kvs =
-            if request.prev_kv { doomed.iter().map(|(_, kv)| kv.clone()).collect() } else { Vec::new() };
-        for (previous, kv) in doomed {
-            self.bury(previous, kv)?;
+            if request.prev_kv { deletions.iter().map(|(_, kv)| kv.clone()).collect() } else { Vec::new() };
+        for (previous, kv) in deletions {
+            self.write_tombstone(previous, kv)?;
         }
         Ok(DeleteRangeResponse { header: self.header(), deleted, prev_kvs })
     }
@@ -255,7 +255,7 @@ impl<'t> Batch<'t> {
         let keys = lease_keys(self.lease_keys()?, id)?;
         for key in keys {
             if let Newest { at, live: Some(kv) } = self.newest(&key)? {
-                self.bury(at, kv)?;
+                self.write_tombstone(at, kv)?;
             }
         }
         self.lease_changes.push(LeaseChange::Revoked { id });
@@ -268,20 +268,20 @@ impl<'t> Batch<'t> {
         if scrubbed >= compacted {
             return Ok(true);
         }
-        let from = Moment { main: scrubbed + 1, sub: 0 }.key();
-        let until = Moment { main: compacted, sub: u32::MAX }.key();
+        let from = Revision { main: scrubbed + 1, sub: 0 }.key();
+        let until = Revision { main: compacted, sub: u32::MAX }.key();
         let mut superseded = Vec::new();
         let mut tombstones = Vec::new();
         let (mut seen, mut last) = (0, scrubbed);
         for row in self.history.range(from..=until)? {
             let (key, bytes) = row?;
-            let at = Moment::from_key(key.value());
+            let at = Revision::from_key(key.value());
             if seen >= budget && at.main != last {
                 break;
             }
             (seen, last) = (seen + 1, at.main);
             let entry = decode_history(at, bytes.value())?;
-            if entry.previous != Moment::default() {
+            if entry.previous != Revision::default() {
                 superseded.push(entry.previous);
             }
             if entry.version.deleted {
@@ -302,20 +302,20 @@ impl<'t> Batch<'t> {
         Ok(self.state.scrubbed >= compacted)
     }
 
-    fn forget(&mut self, at: Moment) -> Result<(), Fault> {
+    fn forget(&mut self, at: Revision) -> Result<(), Fault> {
         if let Some(row) = self.history.remove(at.key())? {
             self.state.in_use -= row.value().len() as i64;
         }
         Ok(())
     }
 
-    fn next_moment(&self) -> Moment {
-        Moment { main: self.state.revision + 1, sub: u32::try_from(self.open.len()).unwrap_or(u32::MAX) }
+    fn next_revision(&self) -> Revision {
+        Revision { main: self.state.revision + 1, sub: u32::try_from(self.open.len()).unwrap_or(u32::MAX) }
     }
 
     fn newest(&self, key: &[u8]) -> Result<Newest, Fault> {
-        let Some(Place { at, deleted }) = self.index.get(key) else {
-            return Ok(Newest { at: Moment::default(), live: None });
+        let Some(LatestVersion { at, deleted }) = self.index.get(key) else {
+            return Ok(Newest { at: Revision::default(), live: None });
         };
         if deleted {
             return Ok(Newest { at, live: None });
@@ -325,8 +325,8 @@ impl<'t> Batch<'t> {
         Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
     }
 
-    fn bury(&mut self, previous: Moment, kv: KeyValue) -> Result<(), Fault> {
-        let at = self.next_moment();
+    fn write_tombstone(&mut self, previous: Revision, kv: KeyValue) -> Result<(), Fault> {
+        let at = self.next_revision();
         let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
         self.write(&Entry { key: &kv.key, previous, version })?;
         if kv.lease != 0 {
@@ -345,7 +345,7 @@ impl<'t> Batch<'t> {
         self.open.push(Arc::new(change));
     }
 
-    /// What watchers are told stood there before: the state before the whole transaction, not before this change.
+    /// The previous value in an event: the one before the whole transaction, not before this change.
     fn before(&mut self, newest: Option<KeyValue>) -> Option<KeyValue> {
         let newest = newest?;
         if newest.mod_revision <= self.state.revision {
@@ -364,7 +364,7 @@ impl<'t> Batch<'t> {
         encode_history(entry, &mut self.scratch);
         self.state.in_use += self.scratch.len() as i64;
         self.history.insert(entry.version.at.key(), self.scratch.as_slice())?;
-        self.index.set(entry.key, Place { at: entry.version.at, deleted: entry.version.deleted });
+        self.index.set(entry.key, LatestVersion { at: entry.version.at, deleted: entry.version.deleted });
         Ok(())
     }
 

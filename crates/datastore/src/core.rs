@@ -78,6 +78,8 @@ pub struct Core {
     index: Index,
     quota_bytes: u64,
     latest: Arc<Latest>,
+    /// The last commit found no space in spite of all.
+    starved: bool,
 }
 
 /// How many old versions are removed along with one group of writes.
@@ -99,7 +101,7 @@ impl Core {
         let database = Arc::new(database);
         let snapshot = Snapshot::take(&database, identity, state, auth.clone(), index.clone())?;
         let latest = Arc::new(Latest::new(snapshot));
-        Ok(Core { database, files, identity, state, auth, index, quota_bytes, latest })
+        Ok(Core { database, files, identity, state, auth, index, quota_bytes, latest, starved: false })
     }
 
     /// Gone once nobody works on the database any more and its directory is free.
@@ -114,12 +116,14 @@ impl Core {
     /// Applies a group of writes in order and makes them durable together. A fault means that none of them may be
     /// acknowledged, and that nothing more can be written.
     pub fn apply(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
+        self.starved = false;
         match self.commit(writes) {
             Err(fault) if fault.is_full() => {
                 tracing::error!(
                     "no space for a commit although it was looked for: {fault}; opening the database again"
                 );
                 self.reopen()?;
+                self.starved = true;
                 let answers = writes.iter().map(|_| Err(Refusal::NO_SPACE)).collect();
                 Ok(Applied { answers, commits: Vec::new(), lease_changes: Vec::new() })
             }
@@ -204,9 +208,10 @@ impl Core {
         self.files.as_ref()?.acknowledged.as_ref()
     }
 
-    /// Whether compaction still has versions to remove; `apply` removes some of them each time.
+    /// Whether compaction still has versions to remove; `apply` removes some of them each time. When the disk had
+    /// no room even for that, this waits for the next write: opening the database again and again would help nobody.
     pub fn is_scrubbing(&self) -> bool {
-        self.state.scrubbed < self.state.compacted
+        self.state.scrubbed < self.state.compacted && !self.starved
     }
 
     /// Bytes the database takes up on disk.

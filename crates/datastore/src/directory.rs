@@ -5,8 +5,8 @@ use super::auth::AuthState;
 use super::batch::{LEASES, State};
 use super::fault::Fault;
 use super::file::DataFile;
-use super::index::{Index, Place};
-use super::record::{Moment, decode_history};
+use super::index::{Index, LatestVersion};
+use super::record::{Revision, decode_history};
 use super::room::{self, Reserve};
 use super::tls::TlsError;
 use super::view::{HISTORY, LEASE_KEYS};
@@ -112,13 +112,13 @@ pub struct Files {
 
 pub fn open(dir: &Path) -> Result<Opened, OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    match survey(dir).map_err(io_error)? {
+    match inspect(dir).map_err(io_error)? {
         Found::Store => {}
         Found::Nothing => {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
             create(dir)?;
         }
-        Found::Strangers => return Err(OpenError::Foreign { dir: dir.to_owned() }),
+        Found::Foreign => return Err(OpenError::Foreign { dir: dir.to_owned() }),
     }
     let path = dir.join(FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
@@ -172,9 +172,9 @@ pub fn in_memory() -> Result<Opened, Fault> {
 /// its revisions go on from the snapshot's, and clients that have seen others under the same numbers must notice.
 pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
-    match survey(dir).map_err(io_error)? {
+    match inspect(dir).map_err(io_error)? {
         Found::Nothing => {}
-        Found::Store | Found::Strangers => return Err(OpenError::NotEmpty { dir: dir.to_owned() }),
+        Found::Store | Found::Foreign => return Err(OpenError::NotEmpty { dir: dir.to_owned() }),
     }
     let made = !dir.exists();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
@@ -239,15 +239,15 @@ fn remove_note(dir: &Path) -> io::Result<()> {
 enum Found {
     Nothing,
     Store,
-    Strangers,
+    Foreign,
 }
 
-fn survey(dir: &Path) -> io::Result<Found> {
+fn inspect(dir: &Path) -> io::Result<Found> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         entries => entries?,
     };
-    let mut strangers = false;
+    let mut foreign = false;
     for entry in entries {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
@@ -255,9 +255,9 @@ fn survey(dir: &Path) -> io::Result<Found> {
             return Ok(Found::Store);
         }
         let ours = is_temporary(&name) || name == room::FILE_NAME || name == acknowledged::FILE_NAME;
-        strangers |= name != "lost+found" && !ours;
+        foreign |= name != "lost+found" && !ours;
     }
-    Ok(if strangers { Found::Strangers } else { Found::Nothing })
+    Ok(if foreign { Found::Foreign } else { Found::Nothing })
 }
 
 fn is_temporary(name: &str) -> bool {
@@ -496,9 +496,9 @@ fn read_index(database: &Database) -> Result<Index, Fault> {
     let mut index = Index::default();
     for row in database.begin_read()?.open_table(HISTORY)?.iter()? {
         let (key, bytes) = row?;
-        let at = Moment::from_key(key.value());
+        let at = Revision::from_key(key.value());
         let entry = decode_history(at, bytes.value())?;
-        index.set(entry.key, Place { at, deleted: entry.version.deleted });
+        index.set(entry.key, LatestVersion { at, deleted: entry.version.deleted });
     }
     Ok(index)
 }

@@ -58,9 +58,9 @@ impl DataFile {
             let offset = number * PAGE;
             let len = PAGE.min(held.len.saturating_sub(offset)) as usize;
             let bytes = page.get(..len).unwrap_or(&page);
-            self.with_reserve(Use::Opening, || file.write_all_at(bytes, offset))?;
+            self.with_reserve(Use::Opening, || write(file, bytes, offset))?;
         }
-        file.sync_data()?;
+        sync(file)?;
         self.inner.trusted.store(true, Ordering::Release);
         Ok(())
     }
@@ -125,6 +125,18 @@ fn read_padded(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<(
     Ok(())
 }
 
+fn write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(test)]
+    crate::faults::before_write(file, data, offset)?;
+    file.write_all_at(data, offset)
+}
+
+fn sync(file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    crate::faults::before_sync()?;
+    file.sync_data()
+}
+
 impl StorageBackend for DataFile {
     fn len(&self) -> io::Result<u64> {
         if self.is_trusted() { Ok(self.inner.file.metadata()?.len()) } else { Ok(self.held().len) }
@@ -161,12 +173,12 @@ impl StorageBackend for DataFile {
 
     fn sync_data(&self) -> io::Result<()> {
         // Never repeated: after a failed sync the kernel may have forgotten what it failed to write.
-        if self.is_trusted() { self.inner.file.sync_data() } else { Ok(()) }
+        if self.is_trusted() { sync(&self.inner.file) } else { Ok(()) }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.is_trusted() {
-            return self.with_reserve(Use::Writing, || self.inner.file.write_all_at(data, offset));
+            return self.with_reserve(Use::Writing, || write(&self.inner.file, data, offset));
         }
         let mut held = self.held();
         Held::pieces(offset, data.len(), |number, page, part| {

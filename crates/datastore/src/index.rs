@@ -4,7 +4,7 @@
 //! after one commit while the writer goes on. The keys of a leaf lie in one buffer, which is little memory and few
 //! allocations however many keys there are.
 
-use super::record::Moment;
+use super::record::Revision;
 use super::span::Bounds;
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -16,8 +16,8 @@ const LEAF_BYTES: usize = 64 * 1024;
 
 /// The newest version of a key; a deleted key stays until compaction removes its last trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub at: Moment,
+pub struct LatestVersion {
+    pub at: Revision,
     pub deleted: bool,
 }
 
@@ -37,17 +37,17 @@ struct Leaf {
 struct Slot {
     /// Where its key ends in the buffer; it begins where the one before it ends.
     end: u32,
-    place: Place,
+    place: LatestVersion,
 }
 
 impl Index {
-    pub fn get(&self, key: &[u8]) -> Option<Place> {
+    pub fn get(&self, key: &[u8]) -> Option<LatestVersion> {
         let leaf = self.leaves.get(self.leaf_of(key))?;
         let slot = leaf.find(key).ok()?;
         leaf.slots.get(slot).map(|slot| slot.place)
     }
 
-    pub fn set(&mut self, key: &[u8], place: Place) {
+    pub fn set(&mut self, key: &[u8], place: LatestVersion) {
         let number = self.leaf_of(key);
         let leaves = Arc::make_mut(&mut self.leaves);
         if leaves.is_empty() {
@@ -83,7 +83,7 @@ impl Index {
     }
 
     /// The keys within the bounds, in order.
-    pub fn range<'a>(&'a self, bounds: Bounds<'a>) -> impl Iterator<Item = (&'a [u8], Place)> {
+    pub fn range<'a>(&'a self, bounds: Bounds<'a>) -> impl Iterator<Item = (&'a [u8], LatestVersion)> {
         let from = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -132,7 +132,7 @@ impl Leaf {
         Err(low)
     }
 
-    fn insert(&mut self, slot: usize, key: &[u8], place: Place) {
+    fn insert(&mut self, slot: usize, key: &[u8], place: LatestVersion) {
         let start = self.start(slot);
         self.keys.splice(start..start, key.iter().copied());
         self.slots.insert(slot, Slot { end: start as u32, place });
@@ -169,11 +169,11 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn place(main: i64) -> Place {
-        Place { at: Moment { main, sub: 0 }, deleted: main % 2 == 0 }
+    fn place(main: i64) -> LatestVersion {
+        LatestVersion { at: Revision { main, sub: 0 }, deleted: main % 2 == 0 }
     }
 
-    fn all(index: &Index) -> Vec<(Vec<u8>, Place)> {
+    fn all(index: &Index) -> Vec<(Vec<u8>, LatestVersion)> {
         let bounds = (Bound::Unbounded, Bound::Unbounded);
         index.range(bounds).map(|(key, place)| (key.to_vec(), place)).collect()
     }
@@ -200,7 +200,7 @@ mod tests {
                 }
                 prop_assert_eq!(index.get(&key(number)), model.get(&key(number)).copied());
             }
-            let as_rows = |model: &BTreeMap<Vec<u8>, Place>| -> Vec<_> { model.clone().into_iter().collect() };
+            let as_rows = |model: &BTreeMap<Vec<u8>, LatestVersion>| -> Vec<_> { model.clone().into_iter().collect() };
             prop_assert_eq!(all(&index), as_rows(&model));
             prop_assert_eq!(all(&earlier.0), as_rows(&earlier.1));
             let (from, until) = (key(from), key(until));

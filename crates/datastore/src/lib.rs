@@ -1,7 +1,9 @@
 //! The embedded store (`tortie datastore`): a server of the etcd v3 protocol over redb, for one machine.
 //!
 //! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
-//! durable commits; `watch` tells watchers; `service` speaks gRPC; `server` ties them together.
+//! durable commits; `watch` sends events to watchers; `auth` knows users and roles;
+//! `limits` bounds what requests may take; `listener` accepts connections; `service` speaks gRPC; `server` ties them
+//! together.
 
 mod acknowledged;
 mod auth;
@@ -13,6 +15,8 @@ mod connection;
 pub mod core;
 mod directory;
 mod fault;
+#[cfg(test)]
+mod faults;
 mod file;
 mod index;
 mod lessor;

@@ -1,6 +1,6 @@
 //! Listening: accepts connections, over TCP, TLS or a Unix socket, up to a number, and hands them on.
 
-use super::authority::Lenient;
+use super::authority::AuthorityRewriter;
 use super::connection::Connection;
 use super::directory::OpenError;
 use super::options::{Listen, Options};
@@ -107,7 +107,7 @@ impl Listener {
     pub fn incoming(
         self,
         limit: Arc<Semaphore>,
-    ) -> io::Result<impl Stream<Item = Result<Lenient<Connection>, io::Error>>> {
+    ) -> io::Result<impl Stream<Item = Result<AuthorityRewriter<Connection>, io::Error>>> {
         let url = self.url();
         let accepting = match self {
             Listener::Tcp(listener) => Accepting::Tcp(tokio::net::TcpListener::from_std(listener)?, None),
@@ -163,7 +163,7 @@ impl Accepting {
     }
 }
 
-type Connections = mpsc::Sender<Result<Lenient<Connection>, io::Error>>;
+type Connections = mpsc::Sender<Result<AuthorityRewriter<Connection>, io::Error>>;
 
 async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, connections: &Connections) {
     let mut pause = None;
@@ -215,7 +215,7 @@ async fn hand_on(
                 match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => {
                         let connection = Connection::tls(stream, permit);
-                        let _ = connections.send(Ok(Lenient::new(connection))).await;
+                        let _ = connections.send(Ok(AuthorityRewriter::new(connection))).await;
                     }
                     Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
                     Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -224,7 +224,7 @@ async fn hand_on(
             return Some(());
         }
     };
-    connections.send(Ok(Lenient::new(connection))).await.ok()
+    connections.send(Ok(AuthorityRewriter::new(connection))).await.ok()
 }
 
 /// A socket nobody listens on was left by a crash; anything else under that name is not ours to remove.

@@ -1,9 +1,9 @@
 //! Finding versions in the history, starting from the newest of a key.
 
 use super::fault::Fault;
-use super::index::Place;
+use super::index::LatestVersion;
 use super::limits::Work;
-use super::record::{Entry, Moment, Version, decode_history};
+use super::record::{Entry, Revision, Version, decode_history};
 use super::view::HistoryTable;
 use std::ops::ControlFlow;
 
@@ -17,19 +17,19 @@ pub struct Reader<'t, H> {
     work: &'t Work,
     /// Where the last lookup ended, once a second one has shown that it was worth keeping.
     walk: Option<redb::Range<'t, (u64, u32), &'static [u8]>>,
-    last: Moment,
+    last: Revision,
 }
 
 impl<'t, H: HistoryTable> Reader<'t, H> {
     pub fn new(history: &'t H, work: &'t Work) -> Reader<'t, H> {
-        Reader { history, work, walk: None, last: Moment::default() }
+        Reader { history, work, walk: None, last: Revision::default() }
     }
 
     /// Calls `visitor` with the version of a key that stood at `revision`, if it was not deleted then.
     pub fn visit<F>(
         &mut self,
         key: &[u8],
-        newest: Place,
+        newest: LatestVersion,
         revision: i64,
         visitor: &mut F,
     ) -> Result<ControlFlow<()>, Fault>
@@ -44,7 +44,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
             return Ok(ControlFlow::Continue(()));
         }
         // A chain leads backwards, version by version, and ends at the first one, or where compaction has cut it.
-        while at != Moment::default() {
+        while at != Revision::default() {
             let looked_up = self.read(at, |entry| {
                 if at.main > revision {
                     return Step::Back(entry.previous);
@@ -74,8 +74,8 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         left > 0
     }
 
-    fn read<T>(&mut self, at: Moment, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
-        let near = at > self.last && at.main - self.last.main <= NEAR && self.last != Moment::default();
+    fn read<T>(&mut self, at: Revision, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
+        let near = at > self.last && at.main - self.last.main <= NEAR && self.last != Revision::default();
         self.last = at;
         if !near {
             return self.look_up(at, with);
@@ -86,7 +86,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         };
         for row in walk.take(STEPS) {
             let (key, bytes) = row?;
-            match Moment::from_key(key.value()).cmp(&at) {
+            match Revision::from_key(key.value()).cmp(&at) {
                 std::cmp::Ordering::Less => {}
                 std::cmp::Ordering::Equal => return Ok(Some(with(&decode_history(at, bytes.value())?))),
                 std::cmp::Ordering::Greater => break,
@@ -95,7 +95,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         self.look_up(at, with)
     }
 
-    fn look_up<T>(&mut self, at: Moment, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
+    fn look_up<T>(&mut self, at: Revision, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {
         self.walk = None;
         match self.history.get(at.key())? {
             Some(guard) => Ok(Some(with(&decode_history(at, guard.value())?))),
@@ -106,5 +106,5 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
 
 enum Step {
     Done(ControlFlow<()>),
-    Back(Moment),
+    Back(Revision),
 }

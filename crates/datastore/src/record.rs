@@ -9,28 +9,28 @@ use prost::encoding::{decode_varint, encode_varint};
 
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// A change's place in time: the transaction's revision and the change's place in it.
+/// The revision of one change, as in etcd: that of its transaction, and its place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct Revision {
     pub main: i64,
     pub sub: u32,
 }
 
-impl Moment {
+impl Revision {
     /// As the key of the history table.
     pub fn key(self) -> (u64, u32) {
         (self.main.max(0) as u64, self.sub)
     }
 
-    pub fn from_key((main, sub): (u64, u32)) -> Moment {
-        Moment { main: i64::try_from(main).unwrap_or(i64::MAX), sub }
+    pub fn from_key((main, sub): (u64, u32)) -> Revision {
+        Revision { main: i64::try_from(main).unwrap_or(i64::MAX), sub }
     }
 }
 
 /// One version of a key, borrowing its value from the page it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version<'a> {
-    pub at: Moment,
+    pub at: Revision,
     pub deleted: bool,
     pub created: i64,
     pub version: i64,
@@ -55,7 +55,7 @@ impl Version<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub key: &'a [u8],
-    pub previous: Moment,
+    pub previous: Revision,
     pub version: Version<'a>,
 }
 
@@ -73,9 +73,9 @@ pub fn encode_history(entry: &Entry, out: &mut Vec<u8>) {
     out.put_slice(entry.version.value);
 }
 
-pub fn decode_history(at: Moment, mut bytes: &[u8]) -> Result<Entry<'_>, Fault> {
+pub fn decode_history(at: Revision, mut bytes: &[u8]) -> Result<Entry<'_>, Fault> {
     let deleted = kind(&mut bytes)?;
-    let previous = moment(&mut bytes)?;
+    let previous = revision(&mut bytes)?;
     let length = usize::try_from(number(&mut bytes)?).map_err(|_| Fault::Record)?;
     let (key, rest) = bytes.split_at_checked(length).ok_or(Fault::Record)?;
     Ok(Entry { key, previous, version: state(rest, deleted, at)? })
@@ -87,7 +87,7 @@ fn encode_state(version: &Version, out: &mut Vec<u8>) {
     encode_varint(version.lease as u64, out);
 }
 
-fn state(mut bytes: &[u8], deleted: bool, at: Moment) -> Result<Version<'_>, Fault> {
+fn state(mut bytes: &[u8], deleted: bool, at: Revision) -> Result<Version<'_>, Fault> {
     let created = number(&mut bytes)? as i64;
     let version = number(&mut bytes)? as i64;
     let lease = number(&mut bytes)? as i64;
@@ -105,10 +105,10 @@ fn kind(bytes: &mut &[u8]) -> Result<bool, Fault> {
     }
 }
 
-fn moment(bytes: &mut &[u8]) -> Result<Moment, Fault> {
+fn revision(bytes: &mut &[u8]) -> Result<Revision, Fault> {
     let main = number(bytes)? as i64;
     let sub = u32::try_from(number(bytes)?).map_err(|_| Fault::Record)?;
-    Ok(Moment { main, sub })
+    Ok(Revision { main, sub })
 }
 
 fn number(bytes: &mut &[u8]) -> Result<u64, Fault> {
@@ -125,17 +125,17 @@ mod tests {
         fn versions_survive_the_tables(main in 1i64.., sub: u32, created in 0i64.., version in 0i64.., lease: i64,
             deleted: bool, key: Vec<u8>, value: Vec<u8>, previous in 0i64.., previous_sub: u32)
         {
-            let at = Moment { main, sub };
+            let at = Revision { main, sub };
             let v = Version { at, deleted, created, version, lease, value: &value };
             let mut out = Vec::new();
-            let entry = Entry { key: &key, previous: Moment { main: previous, sub: previous_sub }, version: v };
+            let entry = Entry { key: &key, previous: Revision { main: previous, sub: previous_sub }, version: v };
             encode_history(&entry, &mut out);
             prop_assert_eq!(decode_history(at, &out).unwrap(), entry);
         }
 
         #[test]
         fn garbage_is_refused_not_fatal(bytes: Vec<u8>) {
-            let _ = decode_history(Moment::default(), &bytes);
+            let _ = decode_history(Revision::default(), &bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server: opens the store, listens, serves until told to stop.
+//! The server: opens the store, listens, serves until it is stopped.
 
 use super::acknowledged::Acknowledged;
 use super::core::{Core, Write};
@@ -27,7 +27,7 @@ const LEASE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long after a power cut it may be unknown what had been acknowledged.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and watch streams that one connection may have open; more of them wait.
-const MAX_STREAMS: u32 = 4096;
+const MAX_STREAMS: u32 = 1024;
 /// How long connections may take to finish what they do when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);
 

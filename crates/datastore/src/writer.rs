@@ -1,5 +1,5 @@
 //! The one writer: takes every request that is waiting, applies them in order, makes them durable with one commit,
-//! then answers and tells the watchers. While the disk works, the next group gathers.
+//! then answers and publishes the changes to the watchers. While the disk works, the next group gathers.
 
 use super::core::{Answer, Core, Write};
 use super::fault::Fault;

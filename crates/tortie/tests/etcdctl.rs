@@ -390,17 +390,7 @@ fn other_machines_are_served_in_plaintext_only_when_asked_for() {
     assert!(error.contains("TLS needs --cert-file and --key-file"), "{error}");
     std::fs::write(dir.path().join("bad.pem"), "nothing").unwrap();
     let bad = dir.path().join("bad.pem").to_str().unwrap().to_owned();
-    let data = dir.path().join("data").to_str().unwrap().to_owned();
-    let error = refused(&[
-        "--data-dir",
-        &data,
-        "--listen",
-        "https://127.0.0.1:0",
-        "--cert-file",
-        &bad,
-        "--key-file",
-        &bad,
-    ]);
+    let error = refused(&["--listen", "https://127.0.0.1:0", "--cert-file", &bad, "--key-file", &bad]);
     assert!(error.contains("bad.pem"), "{error}");
     let data = dir.path().join("other");
     let server = Datastore::start(TORTIE, &data, &["http://0.0.0.0:0"], &["--allow-plaintext"]);

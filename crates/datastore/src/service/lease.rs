@@ -85,7 +85,7 @@ impl Lease for Service {
         let mut stop = self.stop.clone();
         let answers = request.into_inner().map(move |request| {
             let id = request?.id;
-            // A lease that is gone is told by a time to live of zero.
+            // A lease that is gone is answered with a time to live of zero.
             let ttl = service.lessor.renew(id, Instant::now()).unwrap_or(0);
             Ok(LeaseKeepAliveResponse { header: service.current_header(), id, ttl })
         });

@@ -43,7 +43,7 @@ struct Live {
     next: i64,
     /// Events of the publication in progress.
     pending: Vec<Arc<Change>>,
-    /// An event was sent since progress was last told.
+    /// An event was sent since the last progress notification.
     busy: bool,
 }
 
@@ -124,12 +124,12 @@ impl Hub {
     }
 
     /// Calls with the revision up to which everything has been sent, while nothing can be published.
-    pub fn while_published(&self, tell: impl FnOnce(i64)) {
+    pub fn while_published(&self, send: impl FnOnce(i64)) {
         let watches = self.lock();
-        tell(watches.published);
+        send(watches.published);
     }
 
-    /// Tells every watch that asked for it, and has seen nothing since the last time, how far it is.
+    /// Sends a progress notification to every watch that asked for them and has had no event since the last one.
     pub fn progress_of_idle(&self, tickets: &[Ticket]) {
         let mut watches = self.lock();
         let revision = watches.published;

@@ -3,7 +3,7 @@
 use super::interest::Interest;
 use crate::change::Change;
 use crate::fault::Fault;
-use crate::record::{Entry, Moment, decode_history};
+use crate::record::{Entry, Revision, decode_history};
 use crate::snapshot::Snapshot;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
     let mut events = Vec::new();
     let (mut bytes, mut scanned) = (0, 0);
     let (mut last, mut of_last) = (from - 1, 0);
-    for row in snapshot.history.range(Moment { main: from, sub: 0 }.key()..)? {
+    for row in snapshot.history.range(Revision { main: from, sub: 0 }.key()..)? {
         let (key, value) = row?;
-        let at = Moment::from_key(key.value());
+        let at = Revision::from_key(key.value());
         let full = events.len() >= MAX_EVENTS || bytes >= MAX_BYTES || scanned >= MAX_SCANNED;
         if full && at.main != last {
             return Ok(Replay { events, through: last, too_large: false });
@@ -64,9 +64,9 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
 fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
     let at = entry.version.at;
     let key = Bytes::copy_from_slice(entry.key);
-    // The state before the oldest readable revision is not told even where it is still on disk.
-    let told = interest.with_previous && at.main > snapshot.state.compacted;
-    let previous = if told { before(snapshot, entry, &key)? } else { None };
+    // The value before the oldest readable revision is not sent even where it is still on disk.
+    let wanted = interest.with_previous && at.main > snapshot.state.compacted;
+    let previous = if wanted { before(snapshot, entry, &key)? } else { None };
     Ok(match entry.version.deleted {
         true => Change::delete(key, at.main, previous),
         false => Change::put(entry.version.key_value(key), previous),

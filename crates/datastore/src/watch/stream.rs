@@ -21,7 +21,7 @@ use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 
 /// Watches that one stream may have, and that may be behind on it.
 const MAX_WATCHES: usize = 20_000;
-/// How often an idle watch that asked for it is told how far it is.
+/// How often an idle watch that asked for it gets a progress notification.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 /// The watch id of responses that concern no watch, or all of them.
 const NO_WATCH: i64 = -1;
@@ -60,8 +60,8 @@ struct Watches {
     outbox: Arc<Outbox>,
     may_watch: Box<dyn Fn(&Span) -> bool + Send + Sync>,
     table: Mutex<Table>,
-    /// Progress was asked for while a watch was behind; it is told when none is.
-    owes_progress: AtomicBool,
+    /// A progress request came while a watch was behind; it is answered when none is.
+    progress_requested: AtomicBool,
 }
 
 #[derive(Default)]
@@ -95,7 +95,7 @@ where
         outbox,
         may_watch: Box::new(may_watch),
         table: Mutex::default(),
-        owes_progress: AtomicBool::new(false),
+        progress_requested: AtomicBool::new(false),
     };
     tokio::spawn(async move {
         tokio::select! {
@@ -133,8 +133,8 @@ impl Watches {
                 Some(RequestUnion::CreateRequest(create)) => self.create(&create).await?,
                 Some(RequestUnion::CancelRequest(cancel)) => self.cancel(cancel.watch_id).await?,
                 Some(RequestUnion::ProgressRequest(_)) => {
-                    self.owes_progress.store(true, Ordering::Relaxed);
-                    self.tell_progress().await?;
+                    self.progress_requested.store(true, Ordering::Relaxed);
+                    self.send_progress().await?;
                 }
                 None => {}
             }
@@ -195,15 +195,15 @@ impl Watches {
     }
 
     /// Answers a progress request, once every watch of the stream is live.
-    async fn tell_progress(&self) -> Result<(), Gone> {
-        if !self.owes_progress.load(Ordering::Relaxed) {
+    async fn send_progress(&self) -> Result<(), Gone> {
+        if !self.progress_requested.load(Ordering::Relaxed) {
             return Ok(());
         }
         let permit = self.permit().await?;
         let _table = self.table();
         self.hub.while_published(|revision| {
             // Looked at while nothing is published, so no watch can fall behind in between.
-            if self.outbox.lagging().is_empty() && self.owes_progress.swap(false, Ordering::Relaxed) {
+            if self.outbox.lagging().is_empty() && self.progress_requested.swap(false, Ordering::Relaxed) {
                 permit.send(Frame { revision, watch_id: NO_WATCH, ..Frame::default() });
             }
         });
@@ -213,10 +213,10 @@ impl Watches {
     /// Brings watches that are behind back to the present, a piece each in turn.
     async fn catch_up(&self) -> Result<(), Gone> {
         loop {
-            // It stays in the list while it is worked on: the list is what tells that a watch is behind.
+            // It stays in the list while it is worked on: the list says that a watch is behind.
             let front = self.outbox.lagging().front().map(|lagging| (lagging.interest.clone(), lagging.next));
             let Some((interest, next)) = front else {
-                self.tell_progress().await?;
+                self.send_progress().await?;
                 self.outbox.wake.notified().await;
                 continue;
             };

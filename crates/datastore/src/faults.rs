@@ -1,0 +1,226 @@
+//! Faults of the disk, for tests: no space, input/output errors, writes that are torn, and power cuts that drop what was
+//! not synced. They strike the database files of the thread that injects them.
+
+use crate::core::{Core, Write};
+use crate::limits::{Allowance, MAX_ANSWER_BYTES};
+use crate::refusal::Refusal;
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
+
+thread_local! {
+    static FAULTS: RefCell<Option<Faults>> = const { RefCell::new(None) };
+}
+
+/// How often each fault struck.
+#[derive(Clone, Copy, Debug, Default)]
+struct Struck {
+    full: usize,
+    error: usize,
+    torn: usize,
+    sync_error: usize,
+    power_cut: usize,
+}
+
+struct Faults {
+    rng: StdRng,
+    /// In how many of a million operations something goes wrong.
+    rate: u32,
+    /// The power is gone: nothing reaches the disk any more.
+    dead: bool,
+    /// How to undo what was not synced yet.
+    unsynced: Vec<Undo>,
+    struck: Struck,
+}
+
+struct Undo {
+    file: File,
+    offset: u64,
+    old: Vec<u8>,
+}
+
+impl Faults {
+    fn strikes(&mut self) -> bool {
+        self.rng.random_ratio(self.rate, 1_000_000)
+    }
+
+    /// What was not synced is on the disk or not, piece by piece.
+    fn cut_power(&mut self) -> io::Result<()> {
+        self.struck.power_cut += 1;
+        self.dead = true;
+        while let Some(Undo { file, offset, old }) = self.unsynced.pop() {
+            match self.rng.random_range(0..3) {
+                0 => {}
+                1 => file.write_all_at(&old, offset)?,
+                _ => file.write_all_at(&old[..old.len() / 2], offset)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Before a write to the database.
+pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+    FAULTS.with_borrow_mut(|faults| {
+        let Some(faults) = faults else { return Ok(()) };
+        if faults.dead {
+            return Err(io::Error::other("the power is gone"));
+        }
+        let mut old = vec![0; data.len()];
+        let mut read = 0;
+        while read < old.len() {
+            match file.read_at(&mut old[read..], offset + read as u64)? {
+                0 => break,
+                n => read += n,
+            }
+        }
+        faults.unsynced.push(Undo { file: file.try_clone()?, offset, old });
+        if !faults.strikes() {
+            return Ok(());
+        }
+        match faults.rng.random_range(0..3) {
+            0 => {
+                faults.struck.full += 1;
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            1 => {
+                faults.struck.error += 1;
+                Err(io::Error::from_raw_os_error(5))
+            }
+            _ => {
+                faults.struck.torn += 1;
+                file.write_all_at(&data[..data.len() / 2], offset)?;
+                Err(io::Error::from_raw_os_error(5))
+            }
+        }
+    })
+}
+
+/// Instead of a sync, or before it.
+pub fn before_sync() -> io::Result<()> {
+    FAULTS.with_borrow_mut(|faults| {
+        let Some(faults) = faults else { return Ok(()) };
+        if faults.dead {
+            return Err(io::Error::other("the power is gone"));
+        }
+        if faults.strikes() {
+            faults.struck.sync_error += 1;
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        faults.unsynced.clear();
+        Ok(())
+    })
+}
+
+type Contents = BTreeMap<Bytes, Bytes>;
+
+fn contents(core: &Core) -> Contents {
+    let all = RangeRequest {
+        key: Bytes::from_static(&[0]),
+        range_end: Bytes::from_static(&[0]),
+        ..Default::default()
+    };
+    let answer = core.latest().get().range(&all, &mut Allowance::new(MAX_ANSWER_BYTES)).unwrap().unwrap();
+    answer.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
+}
+
+fn some_writes(rng: &mut StdRng) -> Vec<Write> {
+    let number = rng.random_range(1..6);
+    let mut one = || {
+        let key = Bytes::from(format!("/{}", rng.random_range(0..40)));
+        match rng.random_range(0..10) {
+            0..7 => {
+                let value = vec![rng.random(); rng.random_range(0..9000)].into();
+                Write::Put(PutRequest { key, value, ..Default::default() })
+            }
+            7..9 => Write::Delete(DeleteRangeRequest { key, ..Default::default() }),
+            _ => Write::Alarm { no_space: false },
+        }
+    };
+    (0..number).map(|_| one()).collect()
+}
+
+fn after(mut contents: Contents, writes: &[Write], answers: &[bool]) -> Contents {
+    for (write, _) in writes.iter().zip(answers).filter(|(_, done)| **done) {
+        match write {
+            Write::Put(put) => drop(contents.insert(put.key.clone(), put.value.clone())),
+            Write::Delete(delete) => drop(contents.remove(&delete.key)),
+            _ => {}
+        }
+    }
+    contents
+}
+
+/// One life of a store: it works until the power is cut or the disk fails, and is opened again.
+fn live(dir: &Path, seed: u64, struck: &mut Struck) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut core = Core::open(dir, u64::MAX).unwrap();
+    let mut expected = contents(&core);
+    let rate = [0, 500, 5_000, 50_000][rng.random_range(0..4)];
+    let faults = Faults {
+        rng: StdRng::seed_from_u64(seed ^ 1),
+        rate,
+        dead: false,
+        unsynced: Vec::new(),
+        struck: Struck::default(),
+    };
+    FAULTS.set(Some(faults));
+    let mut in_doubt = Vec::new();
+    for _ in 0..rng.random_range(1..80) {
+        let writes = some_writes(&mut rng);
+        let Ok(applied) = core.apply(&writes) else {
+            // None of it was acknowledged; all of it or none may be there.
+            in_doubt = writes;
+            break;
+        };
+        let done: Vec<bool> = applied.answers.iter().map(Result::is_ok).collect();
+        for refused in applied.answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            assert_eq!(*refused, Refusal::NO_SPACE, "seed {seed}");
+        }
+        expected = after(expected, &writes, &done);
+        assert!(contents(&core) == expected, "seed {seed}: what was acknowledged is not what is read");
+    }
+    FAULTS.with_borrow_mut(|faults| faults.as_mut().map(Faults::cut_power).unwrap()).unwrap();
+    drop(core);
+    let faults = FAULTS.take().unwrap();
+    let before = *struck;
+    *struck = Struck {
+        full: before.full + faults.struck.full,
+        error: before.error + faults.struck.error,
+        torn: before.torn + faults.struck.torn,
+        sync_error: before.sync_error + faults.struck.sync_error,
+        power_cut: before.power_cut + faults.struck.power_cut,
+    };
+    let core = Core::open(dir, u64::MAX).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let found = contents(&core);
+    let everything = after(expected.clone(), &in_doubt, &vec![true; in_doubt.len()]);
+    assert!(found == expected || found == everything, "seed {seed}: lost or invented after a fault");
+}
+
+#[test]
+fn whatever_the_disk_does_no_acknowledged_write_is_lost() {
+    let lives = std::env::var("TORTIE_FAULT_LIVES").map_or(20, |text| text.parse().unwrap());
+    let seed: u64 = match std::env::var("TORTIE_SEED") {
+        Ok(text) if text == "random" => rand::random(),
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => 1,
+    };
+    println!("TORTIE_SEED={seed}");
+    let mut struck = Struck::default();
+    let mut dir = tempfile::tempdir().unwrap();
+    for life in 0..lives {
+        if life % 20 == 19 {
+            dir = tempfile::tempdir().unwrap();
+        }
+        live(dir.path(), seed.wrapping_add(life), &mut struck);
+    }
+    println!("{lives} lives: {struck:?}");
+    assert!(struck.power_cut > 0 && struck.error + struck.torn + struck.sync_error > 0);
+}

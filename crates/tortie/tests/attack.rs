@@ -1,0 +1,184 @@
+//! Clients that take all they can, one kind after another in random order, while an honest client goes on. For `make soak`:
+//! it prints what the honest client saw and how much memory the store took, and fails beyond 300 MB or a p99 of 50 ms.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use bytes::Bytes;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_etcd_proto::etcdserverpb::*;
+use tortie_testkit::Datastore;
+
+const MAX_RESIDENT: u64 = 300 << 20;
+const MAX_P99: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Copy, Debug)]
+enum Attack {
+    UnreadWatches,
+    UnreadLists,
+    HugeTransactions,
+    ManyWrites,
+    IdleConnections,
+}
+
+const ATTACKS: [Attack; 5] = [
+    Attack::UnreadWatches,
+    Attack::UnreadLists,
+    Attack::HugeTransactions,
+    Attack::ManyWrites,
+    Attack::IdleConnections,
+];
+
+async fn connect(url: &str) -> Channel {
+    Endpoint::from_shared(url.to_owned()).unwrap().connect().await.unwrap()
+}
+
+fn everything() -> RangeRequest {
+    RangeRequest { key: "/".into(), range_end: "0".into(), ..Default::default() }
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// As many puts and deletes as fit in a request.
+fn many_writes() -> TxnRequest {
+    let ops = |kind: char| {
+        let groups = (0..90).map(|group| {
+            let inner = (0..100).map(|number| {
+                let key = Bytes::from(format!("{kind}{group:02}{number:03}"));
+                let range_end = Bytes::from(format!("{kind}{group:02}{number:03}~"));
+                match kind {
+                    'p' => op(Request::RequestPut(PutRequest { key, ..Default::default() })),
+                    _ => {
+                        op(Request::RequestDeleteRange(DeleteRangeRequest { key, range_end, prev_kv: false }))
+                    }
+                }
+            });
+            op(Request::RequestTxn(TxnRequest { success: inner.collect(), ..Default::default() }))
+        });
+        op(Request::RequestTxn(TxnRequest { success: groups.collect(), ..Default::default() }))
+    };
+    // Never carried out: only checked.
+    let never = Compare {
+        key: "never".into(),
+        target_union: Some(compare::TargetUnion::Version(7)),
+        ..Default::default()
+    };
+    TxnRequest { compare: vec![never], success: vec![ops('d'), ops('p')], failure: vec![] }
+}
+
+async fn run(attack: Attack, url: String) {
+    match attack {
+        Attack::UnreadWatches => {
+            let create = WatchCreateRequest {
+                key: "/".into(),
+                range_end: "0".into(),
+                start_revision: 2,
+                prev_kv: true,
+                ..Default::default()
+            };
+            let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+            let requests =
+                tokio_stream::StreamExt::chain(tokio_stream::once(create), tokio_stream::pending());
+            let responses = WatchClient::new(connect(&url).await).watch(requests).await.unwrap();
+            std::future::pending::<()>().await;
+            drop(responses);
+        }
+        Attack::UnreadLists => loop {
+            // Asked for, and not read beyond what the connection takes by itself.
+            let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
+            let _ = tokio::time::timeout(Duration::from_millis(300), kv.range(everything())).await;
+        },
+        Attack::HugeTransactions => {
+            let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
+            let lists = vec![op(Request::RequestRange(everything())); 100];
+            loop {
+                let refused = kv.txn(TxnRequest { success: lists.clone(), ..Default::default() }).await;
+                assert!(refused.is_err());
+            }
+        }
+        Attack::ManyWrites => {
+            let mut kv = KvClient::new(connect(&url).await);
+            loop {
+                kv.txn(many_writes()).await.unwrap();
+            }
+        }
+        Attack::IdleConnections => {
+            let address = url.strip_prefix("http://").unwrap();
+            let mut idle = Vec::new();
+            for _ in 0..60 {
+                idle.extend(tokio::net::TcpStream::connect(address).await);
+            }
+            std::future::pending::<()>().await;
+            drop(idle);
+        }
+    }
+}
+
+fn resident(pid: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes long; part of make soak"]
+async fn an_honest_client_is_served_under_every_attack() {
+    let seed =
+        std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    let seconds = std::env::var("TORTIE_ATTACK_SECONDS").map_or(60, |text| text.parse().unwrap());
+    println!("TORTIE_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let dir = TempDir::new().unwrap();
+    let server = Datastore::start(
+        env!("CARGO_BIN_EXE_tortie"),
+        dir.path(),
+        &["http://127.0.0.1:0"],
+        &["--keep-history", "0"],
+    );
+    let (url, pid) = (server.url().to_owned(), server.id());
+    let mut honest = KvClient::new(connect(&url).await);
+    for number in 0..400 {
+        let value = vec![number as u8; 100_000].into();
+        let put =
+            PutRequest { key: format!("/large/{:03}", number % 300).into(), value, ..Default::default() };
+        honest.put(put).await.unwrap();
+    }
+    let mut order = ATTACKS;
+    order.shuffle(&mut rng);
+    let mut failures = Vec::new();
+    for attack in order {
+        let mut attackers = JoinSet::new();
+        for _ in 0..30 {
+            attackers.spawn(run(attack, url.clone()));
+        }
+        let (mut latencies, mut highest) = (Vec::new(), 0);
+        let end = Instant::now() + Duration::from_secs(seconds) / ATTACKS.len() as u32;
+        while Instant::now() < end {
+            let begin = Instant::now();
+            let put = PutRequest { key: "/honest".into(), value: "x".into(), ..Default::default() };
+            let revision = honest.put(put).await.unwrap().into_inner().header.unwrap().revision;
+            let get = RangeRequest { key: "/honest".into(), ..Default::default() };
+            assert_eq!(honest.range(get).await.unwrap().into_inner().kvs[0].mod_revision, revision);
+            latencies.push(begin.elapsed() / 2);
+            highest = highest.max(resident(pid));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        attackers.shutdown().await;
+        latencies.sort();
+        let p99 = latencies[latencies.len() * 99 / 100];
+        println!("{attack:?}: {} requests, p99 {p99:?}, resident {} MiB", latencies.len(), highest >> 20);
+        if highest > MAX_RESIDENT || p99 > MAX_P99 {
+            failures.push(attack);
+        }
+    }
+    assert!(failures.is_empty(), "beyond the bounds under {failures:?}");
+}
