@@ -15,6 +15,7 @@ mod metrics;
 mod node_status;
 mod options;
 mod queries;
+mod reclaim;
 mod run;
 mod settings_file;
 mod socket;

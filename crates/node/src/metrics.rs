@@ -38,6 +38,7 @@ pub struct Metrics {
     pub refused: Gauge,
     /// 1, or 0 while the kernel refuses the table as a whole.
     pub policy_in_force: Gauge,
+    pub address_conflicts: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     /// Connections that were closed because there were too many, by listener.
     pub closed_connections: Family<[(&'static str, String); 1], Counter>,
@@ -144,6 +145,7 @@ impl Metrics {
             datastore_failures: Counter::default(),
             refused: Gauge::default(),
             policy_in_force: Gauge::default(),
+            address_conflicts: Gauge::default(),
             cni_requests: Family::default(),
             closed_connections: Family::default(),
             table: TableMetrics::default(),
@@ -210,6 +212,11 @@ impl Metrics {
             "tortie_datastore_failed_attempts",
             "Attempts to follow the datastore that failed, counted when an outage ends",
             metrics.datastore_failures.clone(),
+        );
+        r.register(
+            "tortie_address_conflicts",
+            "Addresses of live containers that the datastore gives to somebody else or does not know",
+            metrics.address_conflicts.clone(),
         );
         r.register(
             "tortie_refused_objects",

@@ -126,6 +126,9 @@ impl Engine {
         for action in self.core.handle(self.started.elapsed(), event) {
             self.carry_out(action);
         }
+        if self.core.take_lost() {
+            self.state.note_lost();
+        }
     }
 
     fn hear(&mut self, event: FeedEvent) {
