@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tortie_ipam::InUse;
 use tortie_model::{Key, Kind};
 
 use crate::cni::CniResult;
@@ -48,6 +50,9 @@ pub struct Record {
     /// Namespace and name of the endpoint; none if it belongs to a newer attachment.
     pub endpoint: Option<(String, String)>,
     pub result: Option<CniResult>,
+    /// The endpoint as it was written to the datastore, to be written again if the datastore loses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<serde_json::Value>,
 }
 
 /// How an IPAM plugin that is not ours is called.
@@ -69,6 +74,12 @@ impl Record {
     pub fn endpoint_key(&self) -> Option<Key> {
         let (namespace, name) = self.endpoint.as_ref()?;
         Some(Key::resource(Kind::WorkloadEndpoint, namespace, name))
+    }
+
+    /// The addresses of a live attachment.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let result = self.result.as_ref().filter(|_| self.phase == Phase::Live);
+        result.into_iter().flat_map(|result| result.ips.iter().map(|ip| ip.address.addr()))
     }
 }
 
@@ -156,6 +167,18 @@ impl Journal {
     }
 }
 
+/// What lives here keeps its address, also if the datastore says that it is free.
+impl InUse for Journal {
+    fn addresses(&self) -> Vec<IpAddr> {
+        self.lock().values().flat_map(Record::addresses).collect()
+    }
+
+    fn is_held_by_another(&self, address: IpAddr, handle: Option<&str>) -> bool {
+        let holds = |record: &&Record| record.addresses().any(|held| held == address);
+        self.lock().values().filter(holds).any(|record| record.handle.as_deref() != handle)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +194,7 @@ mod tests {
             delegate: None,
             endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
             result: None,
+            workload: None,
         }
     }
 
@@ -198,6 +222,23 @@ mod tests {
         Journal::open(&place).unwrap().put(&record("c1"), true).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&place), mode(&place.join("c1:eth0.json"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn only_what_lives_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let result = CniResult::read(&serde_json::json!({"ips": [{"address": "10.0.0.1/32"}]})).unwrap();
+        let address = "10.0.0.1".parse().unwrap();
+        let mut live = Record { result: Some(result), ..record("c1") };
+        journal.put(&live, false).unwrap();
+        assert_eq!(journal.addresses(), Vec::<IpAddr>::new());
+        live.phase = Phase::Live;
+        journal.put(&live, false).unwrap();
+        assert_eq!(journal.addresses(), [address]);
+        assert!(journal.is_held_by_another(address, Some("net.c2")));
+        assert!(!journal.is_held_by_another(address, Some("net.c1")));
+        assert!(!journal.is_held_by_another("10.0.0.2".parse().unwrap(), None));
     }
 
     #[test]

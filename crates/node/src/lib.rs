@@ -17,6 +17,7 @@ mod options;
 mod queries;
 mod recording;
 mod replay;
+mod reclaim;
 mod run;
 mod settings_file;
 mod socket;

@@ -40,6 +40,7 @@ pub struct Metrics {
     pub refused: Gauge,
     /// 1, or 0 while the kernel refuses the table as a whole.
     pub policy_in_force: Gauge,
+    pub address_conflicts: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     /// Connections that were closed because there were too many, by listener.
     pub closed_connections: Family<[(&'static str, String); 1], Counter>,
@@ -148,6 +149,7 @@ impl Metrics {
             unrecorded: Gauge::default(),
             refused: Gauge::default(),
             policy_in_force: Gauge::default(),
+            address_conflicts: Gauge::default(),
             cni_requests: Family::default(),
             closed_connections: Family::default(),
             table: TableMetrics::default(),
@@ -219,6 +221,11 @@ impl Metrics {
             "tortie_unrecorded_events",
             "Events after the end of a recording (--record)",
             metrics.unrecorded.clone(),
+        );
+        r.register(
+            "tortie_address_conflicts",
+            "Addresses of live containers that the datastore gives to somebody else or does not know",
+            metrics.address_conflicts.clone(),
         );
         r.register(
             "tortie_refused_objects",

@@ -7,6 +7,7 @@ use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::recording::{self, Recording};
+use crate::reclaim::{self, Reclaim};
 use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
@@ -128,7 +129,7 @@ impl Start<'_> {
         let nodename = args.calico_dir().join("nodename");
         files::write(&nodename, name).map_err(io(&nodename))?;
 
-        let journal = Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?;
+        let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
         let live = |record: &&Record| record.phase == Phase::Live;
         let held: HashSet<Key> = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
         let state = Arc::new(State::new(name));
@@ -149,6 +150,7 @@ impl Start<'_> {
         if let Some(bgp) = speaks {
             compute.speak_bgp(bgp);
         }
+        reclaim::seed(&mut compute, &journal, name);
         let bgp = bgp::start(backend, args, &host, &state);
         let feed = tortie_sync::follow(&client, compute.interests());
         let (engine, reports) =
@@ -175,7 +177,7 @@ impl Start<'_> {
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
-        let allocator = Allocator::following(client, Owner::host(name));
+        let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
         let mut in_sync = state.in_sync();
         tokio::select! {
@@ -184,11 +186,14 @@ impl Start<'_> {
             ended = tasks.ended() => return Err(ended.into()),
         }
         made.collect_garbage().await;
+        let mut reclaim = Reclaim::new(name);
+        reclaim.run(true, &made).await;
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
             loop {
                 tokio::time::sleep(COLLECT).await;
                 made.collect_garbage().await;
+                reclaim.run(made.state.take_lost(), &made).await;
             }
         });
         println!("ready: node {name} on {}", args.socket().display());

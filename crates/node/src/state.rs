@@ -5,6 +5,7 @@ use crate::metrics::Metrics;
 use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -21,6 +22,7 @@ pub struct State {
     mtu: watch::Sender<u32>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     workloads_changed: Notify,
+    lost: AtomicBool,
     running_bgp_changed: Notify,
 }
 
@@ -53,6 +55,7 @@ impl State {
             mtu: watch::channel(0).0,
             unreachable: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
+            lost: AtomicBool::new(false),
             running_bgp_changed: Notify::new(),
         }
     }
@@ -121,6 +124,16 @@ impl State {
 
     pub fn set_unreachable(&self, next_hops: BTreeSet<IpAddr>) {
         self.unreachable.send_replace(next_hops);
+    }
+
+    /// The datastore has lost an endpoint that lives here: it may have lost more.
+    pub fn note_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anything was lost since the last time.
+    pub fn take_lost(&self) -> bool {
+        self.lost.swap(false, Ordering::Relaxed)
     }
 
     pub fn set_trouble(&self, part: &str, trouble: Option<String>) {

@@ -63,6 +63,7 @@ impl Service {
             delegate: if own_ipam { None } else { Some(self.delegate(request).await?) },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
+            workload: None,
         };
         {
             let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,8 +80,9 @@ impl Service {
         let outcome = wired.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
         });
-        let result = outcome.and_then(|result| {
-            let live = Record { phase: Phase::Live, result: Some(result.clone()), ..record.clone() };
+        let result = outcome.and_then(|(result, workload)| {
+            let (known, workload) = (Some(result.clone()), Some(workload));
+            let live = Record { phase: Phase::Live, result: known, workload, ..record.clone() };
             self.write(&live, false).map(|()| result)
         });
         if result.is_err()
@@ -96,7 +98,7 @@ impl Service {
         request: &Request,
         identity: &Identity,
         record: &Record,
-    ) -> Result<CniResult, CniError> {
+    ) -> Result<(CniResult, serde_json::Value), CniError> {
         crate::failpoint::hit("add-journalled").await;
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
@@ -111,9 +113,10 @@ impl Service {
         let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
         crate::failpoint::hit("add-stored").await;
+        let workload = endpoint.to_value();
         self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
         crate::failpoint::hit("add-programmed").await;
-        Ok(result(request, record, &attach, &attached, mac, addresses))
+        Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
 
     pub(super) fn attach_request(

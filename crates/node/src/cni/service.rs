@@ -38,7 +38,7 @@ pub struct Service {
     pub allocator: Allocator,
     pub resources: Resources,
     pub engine: Requests,
-    pub journal: Journal,
+    pub journal: Arc<Journal>,
     pub state: Arc<State>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
@@ -57,7 +57,7 @@ impl Service {
         allocator: Allocator,
         resources: Resources,
         engine: Requests,
-        journal: Journal,
+        journal: Arc<Journal>,
         state: Arc<State>,
     ) -> Service {
         Service {
@@ -233,7 +233,7 @@ impl Service {
         self.state.parameters().borrow().interface_prefix.first().cloned().unwrap_or_default()
     }
 
-    pub(super) async fn lock(&self, container_id: &str) -> ContainerLock<'_> {
+    pub async fn lock(&self, container_id: &str) -> ContainerLock<'_> {
         let lock = {
             let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
             busy.entry(container_id.to_owned()).or_default().clone()

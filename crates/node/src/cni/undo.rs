@@ -42,6 +42,7 @@ impl Service {
             delegate: if delegated { Some(Delegate::of(request, &any_network())?) } else { None },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
+            workload: None,
         };
         self.tear_down(&record, false).await?;
         if own_ipam {

@@ -21,6 +21,8 @@ pub struct Core {
     dataplane: Dataplane,
     in_sync: bool,
     datastore_ready: bool,
+    /// The datastore has deleted an endpoint that is held.
+    lost: bool,
     /// Endpoints of live attachments: only CNI takes them away.
     held: HashSet<Key>,
     /// Endpoints that CNI wrote or deleted and of which the datastore has not told yet: older news is stale.
@@ -81,6 +83,7 @@ impl Core {
             dataplane: Dataplane::Down { retry_at: Duration::ZERO },
             in_sync: false,
             datastore_ready: true,
+            lost: false,
             held,
             written: BTreeMap::new(),
             waiters: Waiters::default(),
@@ -102,6 +105,11 @@ impl Core {
     /// Nobody has locked the datastore, for a migration or the like.
     pub fn is_datastore_ready(&self) -> bool {
         self.datastore_ready
+    }
+
+    /// Whether the datastore has lost the endpoint of a running container since the last call.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
     }
 
     /// The dataplane works; until it is done, no turn takes effect.
@@ -154,6 +162,7 @@ impl Core {
                     self.datastore_ready = true;
                 }
                 if self.held.contains(&key) {
+                    self.lost = true;
                     tracing::warn!(
                         %key,
                         "the datastore lost the endpoint of a running container; the container keeps its network"

@@ -137,6 +137,9 @@ impl Engine {
         for action in self.core.handle(now, event) {
             self.carry_out(action);
         }
+        if self.core.take_lost() {
+            self.state.note_lost();
+        }
     }
 
     fn hear(&mut self, event: FeedEvent) {

@@ -3,6 +3,7 @@
 
 mod bgp;
 mod conformance;
+mod migration;
 mod podman;
 mod restart;
 

@@ -12,6 +12,7 @@ mod life;
 mod midway;
 mod policy;
 mod refusals;
+mod restored;
 mod settings;
 mod textbook;
 mod up;

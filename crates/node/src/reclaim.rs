@@ -1,0 +1,302 @@
+//! What lives here, by the journal, against what the datastore says of it.
+//!
+//! A restored backup, a migration or a slip of the hand can make the datastore forget an attachment that lives, or give its
+//! address to somebody else. Whatever it has lost is claimed again and written back; whatever it gives to somebody else is
+//! reported, since only people can say who has to go.
+
+use crate::cni::Service;
+use crate::journal::{Journal, Phase, Record};
+use crate::state::State;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_compute::Compute;
+use tortie_ipam::owner::attribute;
+use tortie_ipam::{Allocator, Holder, SpecificRequest};
+use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
+use tortie_model::{ObjectMeta, Resource, Value};
+use tortie_store::{Error, Resources};
+
+/// How many attachments are looked at in one pass, if nothing is known to be lost: the datastore has other work.
+const AT_ONCE: usize = 32;
+/// How many conflicts are named on the health page.
+const NAMED: usize = 5;
+/// The part of the node that has the warning.
+const PART: &str = "addresses";
+
+/// Looks after the attachments of this node in turn.
+#[derive(Debug)]
+pub struct Reclaim {
+    node: String,
+    /// Where the next pass goes on.
+    next: usize,
+    /// Addresses of live attachments that the datastore gives to somebody else, or that could not be claimed again.
+    conflicts: BTreeMap<IpAddr, String>,
+}
+
+/// What has to be written to the datastore.
+#[derive(Debug, PartialEq)]
+enum Repair {
+    Create(Box<WorkloadEndpoint>),
+    Update(Box<WorkloadEndpoint>),
+}
+
+/// Lets the plan begin with what lives here: an endpoint that the datastore has lost keeps its network.
+pub fn seed(compute: &mut Compute, journal: &Journal, node: &str) {
+    for record in live(journal) {
+        if let (Some(key), Some(endpoint)) = (record.endpoint_key(), endpoint_of(&record, node)) {
+            compute.put(&key, &Value::Resource(endpoint.into()));
+        }
+    }
+}
+
+fn live(journal: &Journal) -> Vec<Record> {
+    journal.all().into_iter().filter(|record| record.phase == Phase::Live).collect()
+}
+
+impl Reclaim {
+    pub fn new(node: &str) -> Reclaim {
+        Reclaim { node: node.to_owned(), next: 0, conflicts: BTreeMap::new() }
+    }
+
+    /// Looks at all attachments if the datastore is known to have lost one, else at some of them.
+    pub async fn run(&mut self, all: bool, service: &Service) {
+        let Service { journal, allocator, resources, state, .. } = service;
+        // Whoever locked the datastore moves it elsewhere, or mends it.
+        if state.is_datastore_locked() {
+            return;
+        }
+        let records = live(journal);
+        let held: Vec<IpAddr> = records.iter().flat_map(Record::addresses).collect();
+        self.conflicts.retain(|address, _| held.contains(address));
+        let (first, count) = match all || records.len() <= AT_ONCE {
+            true => (0, records.len()),
+            false => (self.next % records.len(), AT_ONCE),
+        };
+        for record in records.iter().cycle().skip(first).take(count) {
+            // While it is looked after, nobody removes it; if it is gone or being removed, what it had goes back.
+            let _lock = service.lock(&record.id.container_id).await;
+            if journal.get(&record.id).is_none_or(|current| current.phase != Phase::Live) {
+                continue;
+            }
+            self.reclaim_addresses(record, allocator).await;
+            if let Err(error) = self.restore_endpoint(record, resources).await {
+                tracing::warn!(container = record.id.container_id, %error, "could not write the endpoint of a live container back; will be tried again");
+            }
+        }
+        self.next = first + count;
+        self.report(state);
+    }
+
+    /// Assigns addresses again that the datastore says are free.
+    async fn reclaim_addresses(&mut self, record: &Record, allocator: &Allocator) {
+        let Some(handle) = &record.handle else { return };
+        for address in record.addresses() {
+            let conflict = match allocator.record_of(address).await {
+                Ok(Some(found)) if found.handle() == Some(handle) => None,
+                Ok(Some(found)) => Some(format!(
+                    "container {} on this node has it, the datastore says that it belongs to handle {}{}",
+                    record.id.container_id,
+                    found.handle().unwrap_or("<none>"),
+                    found
+                        .secondary
+                        .get(attribute::NODE)
+                        .map(|node| format!(" on node {node}"))
+                        .unwrap_or_default()
+                )),
+                Ok(None) => {
+                    let request = SpecificRequest::new(address, self.holder(record, handle));
+                    match allocator.assign_address(&request).await {
+                        Ok(_) => {
+                            tracing::warn!(%address, container = record.id.container_id, "the datastore had lost the address of a live container; it is assigned again");
+                            None
+                        }
+                        Err(error) => Some(format!(
+                            "container {} on this node has it, the datastore does not know: {error}",
+                            record.id.container_id
+                        )),
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "cannot see who has the address");
+                    continue;
+                }
+            };
+            match conflict {
+                Some(conflict) => {
+                    if self.conflicts.insert(address, conflict.clone()).as_ref() != Some(&conflict) {
+                        tracing::error!(%address, conflict, "an address of a live container is in conflict; remove one of its holders");
+                    }
+                }
+                None => {
+                    self.conflicts.remove(&address);
+                }
+            }
+        }
+    }
+
+    fn holder(&self, record: &Record, handle: &str) -> Holder {
+        let mut attributes = BTreeMap::from([(attribute::NODE.to_owned(), self.node.clone())]);
+        if let Some(endpoint) = endpoint_of(record, &self.node)
+            && !endpoint.spec.pod.is_empty()
+        {
+            attributes.insert(attribute::POD.to_owned(), endpoint.spec.pod);
+            attributes.insert(attribute::NAMESPACE.to_owned(), endpoint.metadata.namespace);
+        }
+        Holder::new(Some(handle), attributes)
+    }
+
+    async fn restore_endpoint(&self, record: &Record, resources: &Resources) -> Result<(), Error> {
+        let Some(own) = endpoint_of(record, &self.node) else { return Ok(()) };
+        let (namespace, name) = (own.metadata.namespace.clone(), own.metadata.name.clone());
+        let stored = match resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
+            Ok(stored) => Some(stored),
+            Err(Error::DoesNotExist { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let written = match repair(own, stored) {
+            None => return Ok(()),
+            Some(Repair::Create(endpoint)) => resources.create(Resource::from(*endpoint)).await,
+            Some(Repair::Update(endpoint)) => resources.update(Resource::from(*endpoint)).await,
+        };
+        match written {
+            Ok(_) => {
+                tracing::warn!(
+                    namespace,
+                    endpoint = name,
+                    "the datastore had lost or changed the endpoint of a live container; it is written back"
+                );
+                Ok(())
+            }
+            // Somebody was faster: the next pass sees what came of it.
+            Err(Error::AlreadyExists { .. } | Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn report(&self, state: &State) {
+        state.metrics.address_conflicts.set(i64::try_from(self.conflicts.len()).unwrap_or(i64::MAX));
+        let mut lines: Vec<String> = self
+            .conflicts
+            .iter()
+            .take(NAMED)
+            .map(|(address, conflict)| format!("{address}: {conflict}"))
+            .collect();
+        if self.conflicts.len() > NAMED {
+            lines.push(format!("and {} more", self.conflicts.len() - NAMED));
+        }
+        state.set_warning(PART, (!lines.is_empty()).then(|| lines.join("; ")));
+    }
+}
+
+/// The endpoint of an attachment as it was written, or as far as it can be told from what else is known.
+fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
+    let (namespace, name) = record.endpoint.clone()?;
+    if let Some(endpoint) = record.workload.clone() {
+        let resource = Resource::from_store(tortie_model::Kind::WorkloadEndpoint, endpoint).ok()?;
+        let mut endpoint = WorkloadEndpoint::try_from(resource).ok()?;
+        let meta = &mut endpoint.metadata;
+        meta.uid.clear();
+        meta.resource_version.clear();
+        meta.creation_timestamp = None;
+        return Some(endpoint);
+    }
+    // Written by a version that did not keep the endpoint: without labels, under the profile of its network.
+    let result = record.result.as_ref()?;
+    let inside = result.interfaces.iter().find(|interface| interface.name == record.id.ifname);
+    let spec = WorkloadEndpointSpec {
+        orchestrator: "cni".to_owned(),
+        node: node.to_owned(),
+        container_id: record.id.container_id.clone(),
+        endpoint: record.id.ifname.clone(),
+        ip_networks: record.addresses().map(|address| ipnet::IpNet::from(address).to_string()).collect(),
+        profiles: vec![record.network.clone()],
+        interface_name: record.host_interface.clone(),
+        mac: inside.map(|interface| interface.mac.clone()).unwrap_or_default(),
+        ..WorkloadEndpointSpec::default()
+    };
+    Some(WorkloadEndpoint::new(ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec))
+}
+
+/// What is to be written so that the datastore knows the attachment. Labels and profiles are people's to change.
+fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<Repair> {
+    let Some(mut stored) = stored else { return Some(Repair::Create(Box::new(own))) };
+    let wired = |spec: &WorkloadEndpointSpec| {
+        (
+            spec.node.clone(),
+            spec.container_id.clone(),
+            spec.interface_name.clone(),
+            spec.mac.clone(),
+            spec.ip_networks.clone(),
+        )
+    };
+    if wired(&stored.spec) == wired(&own.spec) {
+        return None;
+    }
+    stored.spec = own.spec;
+    Some(Repair::Update(Box::new(stored)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::CniResult;
+    use crate::journal::AttachmentId;
+    use serde_json::json;
+
+    fn record(workload: Option<serde_json::Value>) -> Record {
+        let result = json!({"ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}],
+            "interfaces": [{"name": "cali1"}, {"name": "eth0", "mac": "ee:ee:ee:ee:ee:ee", "sandbox": "/run/netns/x"}]});
+        Record {
+            id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },
+            phase: Phase::Live,
+            network: "net".into(),
+            netns: "/run/netns/x".into(),
+            host_interface: "cali1".into(),
+            handle: Some("net.c1".into()),
+            delegate: None,
+            endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
+            result: Some(serde_json::from_value::<CniResult>(result).unwrap()),
+            workload,
+        }
+    }
+
+    fn written() -> serde_json::Value {
+        json!({"kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
+            "metadata": {"name": "n1-k8s-web-eth0", "namespace": "default", "labels": {"app": "web"},
+                "uid": "u", "resourceVersion": "7"},
+            "spec": {"node": "n1", "orchestrator": "k8s", "pod": "web", "endpoint": "eth0", "containerID": "c1",
+                "interfaceName": "cali1", "ipNetworks": ["10.0.0.1/32"], "profiles": ["kns.default"]}})
+    }
+
+    #[test]
+    fn the_endpoint_is_what_was_written_without_marks_of_the_store() {
+        let endpoint = endpoint_of(&record(Some(written())), "n1").unwrap();
+        assert_eq!(endpoint.metadata.labels["app"], "web");
+        assert_eq!((endpoint.metadata.resource_version.as_str(), endpoint.metadata.uid.as_str()), ("", ""));
+        assert_eq!(endpoint.spec.pod, "web");
+    }
+
+    #[test]
+    fn an_old_record_is_enough_to_keep_the_network() {
+        let endpoint = endpoint_of(&record(None), "n1").unwrap();
+        assert_eq!(endpoint.spec.ip_networks, ["10.0.0.1/32", "fd00::1/128"]);
+        assert_eq!(endpoint.spec.interface_name, "cali1");
+        assert_eq!(endpoint.spec.profiles, ["net"]);
+        assert_eq!(endpoint.spec.mac, "ee:ee:ee:ee:ee:ee");
+    }
+
+    #[test]
+    fn only_what_was_lost_or_rewired_is_written_back() {
+        let own = endpoint_of(&record(Some(written())), "n1").unwrap();
+        assert!(matches!(repair(own.clone(), None), Some(Repair::Create(_))));
+        let mut stored = own.clone();
+        stored.metadata.resource_version = "9".into();
+        stored.metadata.labels.insert("added".into(), "by hand".into());
+        assert_eq!(repair(own.clone(), Some(stored.clone())), None);
+        stored.spec.container_id = "of a former sandbox".into();
+        let Some(Repair::Update(mended)) = repair(own.clone(), Some(stored)) else { panic!("not mended") };
+        assert_eq!(mended.spec, own.spec);
+        assert_eq!(mended.metadata.resource_version, "9");
+        assert!(mended.metadata.labels.contains_key("added"));
+    }
+}

@@ -1,0 +1,89 @@
+//! The datastore is put back to an earlier time, while containers live that it knows nothing of.
+
+use crate::world::{World, eventually};
+
+/// What a backup from before the container would not have: its address, its block, its endpoint.
+fn forget(world: &World) {
+    for prefix in ["/calico/ipam/v2/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"] {
+        world.etcdctl(&["del", "--prefix", prefix]);
+    }
+}
+
+fn reaches(world: &World, address: &str) -> bool {
+    world.host.try_exec(&["ping", "-n", "-c", "1", "-W", "10", address]).status.success()
+}
+
+fn endpoints(world: &World) -> usize {
+    world.stored("--keys-only").lines().filter(|key| key.contains("/workloadendpoints/")).count()
+}
+
+#[test]
+fn addresses_of_live_containers_are_not_handed_out_again() {
+    let mut world = World::new();
+    let (old, new) = (world.container(), world.container());
+    let first = world.must("ADD", "old", &old.path(), &world.config()).addresses();
+    world.stop();
+    forget(&world);
+    world.start(&[]);
+    // The node has written back what lives here before it takes the first request.
+    assert_eq!(endpoints(&world), 1, "{}", world.log());
+    let second = world.must("ADD", "new", &new.path(), &world.config()).addresses();
+    assert!(second.iter().all(|address| !first.contains(address)), "{first:?} {second:?}");
+    for address in first.iter().chain(&second) {
+        assert!(reaches(&world, address), "{address} is not reached\n{}", world.log());
+    }
+    let check = world.calicoctl(&["ipam", "check"], "");
+    assert!(check.contains("found 0 problems"), "{check}");
+    world.must("DEL", "old", &old.path(), &world.config());
+    world.must("DEL", "new", &new.path(), &world.config());
+    world.assert_clean("the end of both");
+}
+
+#[test]
+fn what_a_running_node_sees_lost_is_written_back() {
+    let world = World::new();
+    let netns = world.container();
+    let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();
+    forget(&world);
+    eventually("the endpoint and the addresses are back", || {
+        let values = world.stored("--print-value-only");
+        endpoints(&world) == 1 && values.contains("\"handle_id\":\"net.c1\"")
+    });
+    for address in &addresses {
+        assert!(reaches(&world, address), "{address} is not reached\n{}", world.log());
+    }
+    world.must("DEL", "c1", &netns.path(), &world.config());
+    world.assert_clean("its removal");
+}
+
+/// The datastore has given the address of a live container to somebody else.
+#[test]
+fn two_holders_of_an_address_are_reported() {
+    let mut world = World::new();
+    let netns = world.container();
+    let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();
+    let address = addresses.iter().find(|address| !address.contains(':')).unwrap();
+    world.stop();
+    // As if another node had got it while this one was away.
+    let keys = world.stored("--keys-only");
+    let block = keys.lines().find(|key| key.contains("/assignment/ipv4/block/")).unwrap();
+    let value = world.stored_at(block).replace("net.c1", "net.other");
+    world.etcdctl(&["put", block, &value]);
+    let handle = world.stored_at("/calico/ipam/v2/handle/net.c1");
+    world.etcdctl(&["put", "/calico/ipam/v2/handle/net.other", &handle]);
+    world.start(&[]);
+    let state = world.dir.path().join("state").display().to_string();
+    let check = world.calicoctl(&["ipam", "check", "--state-dir", &state], "");
+    assert!(check.contains("Found 1 IPs with more than one live holder."), "{check}");
+    assert!(
+        check.contains(&format!("{address} is held by Attachment(c1) and by Handle(net.other)")),
+        "{check}"
+    );
+    assert!(world.log().contains("net.other"), "the log names the other holder: {}", world.log());
+    let report = world.dir.path().join("report.json").display().to_string();
+    world.calicoctl(&["ipam", "check", "--state-dir", &state, "-o", &report], "");
+    let released =
+        world.calicoctl(&["ipam", "release", "--force", "--state-dir", &state, "--from-report", &report], "");
+    assert!(released.contains("Released 0 IPs"), "{released}");
+    assert!(reaches(&world, address), "{}", world.log());
+}
