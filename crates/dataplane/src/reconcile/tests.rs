@@ -1,6 +1,6 @@
 //! Plans and kernels at random: whatever happens, the kernel ends up as planned and what is foreign stays.
 
-use super::routes::{Operation, Ownership};
+use super::routes::{Operation, Ownership, PROTOCOL_BIRD, PROTOCOL_OURS};
 use super::*;
 use crate::kernel::{Entry, Link, Target};
 use proptest::prelude::*;

@@ -296,7 +296,11 @@ impl Engine {
         metrics.count(&compute.totals());
         for (object, reason) in self.state.set_problems(compute.problems()) {
             metrics.bad_objects.inc();
-            tracing::warn!(object, reason, "an object of the datastore is not used as it is written; correct it");
+            tracing::warn!(
+                object,
+                reason,
+                "an object of the datastore is not used as it is written; correct it"
+            );
         }
     }
 }

@@ -5,9 +5,9 @@ mod desired;
 mod diff;
 mod observed;
 
-pub(super) use diff::Ownership;
 #[cfg(test)]
 pub(super) use diff::Operation;
+pub(super) use diff::Ownership;
 pub(super) use observed::Routes;
 
 use std::time::Duration;
@@ -15,5 +15,5 @@ use std::time::Duration;
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_BOOT: u8 = 3;
-const PROTOCOL_BIRD: u8 = 12;
-const PROTOCOL_OURS: u8 = 80;
+pub(super) const PROTOCOL_BIRD: u8 = 12;
+pub(super) const PROTOCOL_OURS: u8 = 80;
