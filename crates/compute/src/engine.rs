@@ -4,12 +4,12 @@ use crate::bgp::{BgpEnvironment, BgpResolver};
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
-use crate::salvage::{Salvaged, salvage};
 use crate::services::ServiceRanges;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
+use tortie_model::salvage::{Salvaged, salvage};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_plan::{Settings, Update};
 

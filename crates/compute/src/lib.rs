@@ -9,7 +9,6 @@ mod engine;
 mod parameters;
 mod policy;
 mod routes;
-mod salvage;
 mod services;
 mod settings;
 mod workloads;

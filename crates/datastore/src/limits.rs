@@ -64,11 +64,13 @@ pub struct AnswerBudget {
 /// A part of the budget, given back when it is dropped.
 pub type Share = Arc<OwnedSemaphorePermit>;
 
-impl AnswerBudget {
-    pub fn new() -> AnswerBudget {
+impl Default for AnswerBudget {
+    fn default() -> AnswerBudget {
         AnswerBudget { units: Arc::new(Semaphore::new(units(MAX_ANSWER_BYTES) as usize)) }
     }
+}
 
+impl AnswerBudget {
     /// What is there at once for an answer of unknown size, and its size.
     pub fn at_once(&self) -> (Option<OwnedSemaphorePermit>, usize) {
         let available = self.units.available_permits().min(FIRST_BYTES / UNIT);

@@ -98,7 +98,7 @@ impl Reserve {
                     .open(&self.path)?,
             ),
         };
-        if fallocate(&*file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_err() {
+        if fallocate(file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_err() {
             // Not every file system can allocate blocks without writing them.
             let zeroes = vec![0; PIECE_BYTES as usize];
             for offset in (0..RESERVE_BYTES).step_by(PIECE_BYTES as usize) {

@@ -75,7 +75,7 @@ impl Server {
             latest,
             lessor,
             hub,
-            answers: AnswerBudget::new(),
+            answers: AnswerBudget::default(),
             tokens: Arc::default(),
             hashing: Arc::new(Semaphore::new(2)),
             dir: Some(options.data_dir.clone()),

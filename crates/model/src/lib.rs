@@ -14,6 +14,7 @@ pub mod names;
 pub mod object;
 pub mod resource;
 pub mod revision;
+pub mod salvage;
 pub mod scalar;
 pub mod schema;
 pub mod selector;

@@ -33,7 +33,7 @@ pub fn replay(path: &Path, out: &mut dyn Write) -> Result<(), ReplayError> {
 pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), ReplayError> {
     let (header, mut reader) = Reader::new(input)?;
     let mut core = core(&header).map_err(ReplayError::Header)?;
-    while let Some(line) = reader.next()? {
+    while let Some(line) = reader.next_line()? {
         let event = event_from_json(&line.event);
         let event = event.map_err(|error| ReplayError::Event { line: line.number, error })?;
         for action in core.handle(line.at, event) {

@@ -69,11 +69,10 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
             let actions = live.handle(at, event);
             seen.push(format!("{actions:#?} {:#?}", live.plan()));
         }
-        drop(recorder);
         let (header, mut reader) = Reader::new(&file[..]).unwrap();
         let mut again = replay_core(&header).unwrap();
         let mut replayed = Vec::new();
-        while let Some(line) = reader.next().unwrap() {
+        while let Some(line) = reader.next_line().unwrap() {
             let actions = again.handle(line.at, event_from_json(&line.event).unwrap());
             replayed.push(format!("{actions:#?} {:#?}", again.plan()));
         }

@@ -99,11 +99,10 @@ fn the_conformance_run_replays_to_the_same_plans() {
             };
             assert!(recorder.record(Duration::from_micros(at as u64), &line));
         }
-        drop(recorder);
 
         let (_, mut reader) = Reader::new(&file[..]).unwrap();
         let mut replayed = Node::new();
-        while let Some(line) = reader.next().unwrap() {
+        while let Some(line) = reader.next_line().unwrap() {
             match json::feed_from_json(&line.event).unwrap() {
                 Some(event) => replayed.hear(&event),
                 None => {
@@ -167,11 +166,10 @@ fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
     assert_eq!(recorder.lost(), 20 - written as u64);
     // Also what would still fit: nothing in between is missing.
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
-    drop(recorder);
     assert!(file.len() <= 400, "{} bytes", file.len());
     let (_, mut reader) = Reader::new(&file[..]).unwrap();
     let mut read = 0;
-    while let Some(line) = reader.next().unwrap() {
+    while let Some(line) = reader.next_line().unwrap() {
         assert_eq!(line.event, event);
         read += 1;
     }
@@ -212,9 +210,9 @@ fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
     let text = "{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1,\"event\":\"inSync\"}\n{\"at\":2,\"eve";
     let (header, mut reader) = Reader::new(text.as_bytes()).unwrap();
     assert_eq!(header.node, "n");
-    assert_eq!(reader.next().unwrap().unwrap().number, 2);
-    assert_eq!(reader.next().unwrap(), None);
+    assert_eq!(reader.next_line().unwrap().unwrap().number, 2);
+    assert_eq!(reader.next_line().unwrap(), None);
     let (_, mut reader) =
         Reader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..]).unwrap();
-    assert_eq!(reader.next().unwrap_err().to_string(), "line 2 is not one of a recording: it has no event");
+    assert_eq!(reader.next_line().unwrap_err().to_string(), "line 2 is not one of a recording: it has no event");
 }

@@ -217,7 +217,7 @@ proptest! {
         let mut interner = Interner::default();
         let mut said = Said::new();
         let mut unreachable = HashSet::new();
-        let mut epochs = [0u8; PEERS as usize];
+        let mut epochs = [0u8; PEERS];
         // The last is told all paths.
         let mut readers: Vec<Reader> = (0..3).map(|number| Reader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();

@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_comes_in_pieces_and_frees_its_share_at_the_end() {
-        let budget = AnswerBudget::new();
+        let budget = AnswerBudget::default();
         let mut body = answer(&budget, 300_000).await;
         let mut sizes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_reads_is_given_up() {
-        let budget = AnswerBudget::new();
+        let budget = AnswerBudget::default();
         let mut body = answer(&budget, crate::limits::MAX_ANSWER_BYTES).await;
         // Everything is taken; it comes back although the client is still there.
         assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());

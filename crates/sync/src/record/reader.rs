@@ -60,7 +60,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// None at the end. A last line that is cut short, by a node that was killed, is the end too.
-    pub fn next(&mut self) -> Result<Option<Line>, ReadError> {
+    pub fn next_line(&mut self) -> Result<Option<Line>, ReadError> {
         let Some(text) = self.text()? else { return Ok(None) };
         if !text.ends_with('\n') {
             return Ok(None);

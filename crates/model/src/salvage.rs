@@ -3,16 +3,16 @@
 //! A field with a value of the wrong type is left out, and the rest is read again. What a policy would mean without a field
 //! is not always closed, so some fields are not left out but replaced, and without others nothing is used.
 
+use crate::object::DecodeError;
+use crate::value::ValueError;
+use crate::{Key, Value};
 use serde_json::{Value as Json, json};
-use tortie_model::object::DecodeError;
-use tortie_model::value::ValueError;
-use tortie_model::{Key, Value};
 
 /// So many fields of one entry are left out at most.
 const MOST: usize = 32;
 
 #[derive(Debug)]
-pub(crate) struct Salvaged {
+pub struct Salvaged {
     pub value: Value,
     /// The paths of the fields that are not used.
     pub lost: Vec<String>,
@@ -27,7 +27,8 @@ const WHOM: [&str; 5] = [
     "spec.node",
 ];
 
-pub(crate) fn salvage(key: &Key, text: &str) -> Option<Salvaged> {
+/// None if nothing of it can be used.
+pub fn salvage(key: &Key, text: &str) -> Option<Salvaged> {
     let mut json: Json = serde_json::from_str(text).ok()?;
     let mut lost = Vec::new();
     for _ in 0..MOST {
