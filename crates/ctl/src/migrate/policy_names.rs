@@ -25,9 +25,7 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
             let Some(operation) = moved(entry) else { continue };
             match store.client().carry_out(&operation).await {
                 Ok(Outcome::Done(_)) => migrated += 1,
-                Ok(Outcome::Refused(key)) => {
-                    errors.push(format!("{key} was changed meanwhile; run this again"))
-                }
+                Ok(Outcome::Refused(key)) => errors.push(refusal(&key, &operation)),
                 Err(error) => errors.push(error.to_string()),
             }
         }
@@ -39,6 +37,13 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
     }
     writeln!(out, "Policy name migration complete, migrated {migrated} policies.")?;
     Ok(())
+}
+
+fn refusal(key: &Key, operation: &Operation) -> String {
+    match operation.commit.iter().any(|create| create.key() == key) {
+        true => format!("{key} exists already; delete it or the old one, then run this again"),
+        false => format!("{key} was changed meanwhile; run this again"),
+    }
 }
 
 /// Brings a policy from its old key to the one of its name; nothing if it is there already. At no moment is there none.
