@@ -4,6 +4,7 @@
 //! pure parts: where input comes from (`input`), which namespace is meant (`namespace`), what a patch does
 //! (`patching`), how results are printed (`output`) and told (`outcome`).
 
+pub mod analyze;
 pub mod cli;
 mod commands;
 mod failure;

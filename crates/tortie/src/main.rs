@@ -17,6 +17,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_cni::Plugin;
+use tortie_ctl::analyze::{Analyze, analyze};
 use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
 use tracing_subscriber::EnvFilter;
@@ -46,6 +47,7 @@ enum Part {
     Lab(tortie_lab::LabArgs),
     Explain(Box<Explain>),
     Diff(Box<Diff>),
+    Analyze(Box<Analyze>),
     Policy(policy::PolicyArgs),
     Bgp(bgp::BgpArgs),
     Settings(settings::SettingsArgs),
@@ -92,7 +94,7 @@ fn done((): ()) -> ExitCode {
 /// What a failure exits with: 1, or 2 where 1 is an answer.
 fn trouble(args: &[OsString]) -> ExitCode {
     match args.get(1).and_then(|word| word.to_str()) {
-        Some("explain" | "diff") => ExitCode::from(2),
+        Some("explain" | "diff" | "analyze") => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
 }
@@ -143,6 +145,10 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Diff(args) => {
             let changes = block_on(&args.global.log_level, diff(&args, &mut out))?;
             return Ok(ExitCode::from(u8::from(changes)));
+        }
+        Part::Analyze(args) => {
+            let found = block_on(&args.global.log_level, analyze(&args, &mut out))?;
+            return Ok(ExitCode::from(u8::from(found)));
         }
         Part::Health(args) => return health::run(&args, &mut out),
         Part::Ctl(cli) => run_ctl(&cli),

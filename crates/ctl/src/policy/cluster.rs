@@ -29,11 +29,16 @@ impl Cluster {
     pub async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
         let mut cluster = Cluster::default();
         for kind in OTHER_KINDS.into_iter().chain(POLICY_KINDS) {
-            for resource in store.list(kind, None).await?.items {
-                cluster.put(resource);
-            }
+            cluster.load_kind(store, kind).await?;
         }
         Ok(cluster)
+    }
+
+    pub async fn load_kind(&mut self, store: &Resources, kind: Kind) -> tortie_store::Result<()> {
+        for resource in store.list(kind, None).await?.items {
+            self.put(resource);
+        }
+        Ok(())
     }
 
     /// Adds an object of a kind that policy does not depend on, if the store has it.

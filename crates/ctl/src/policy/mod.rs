@@ -13,5 +13,7 @@ mod section;
 mod traffic;
 mod words;
 
+pub(crate) use cluster::{Cluster, Enforced};
 pub use diff::{Diff, diff};
-pub use explain::{Explain, explain};
+pub(crate) use diff::{changed, placed};
+pub use explain::{Explain, Format, explain};

@@ -14,6 +14,8 @@ mod tests;
 mod touched;
 mod traffic_class;
 
+pub(crate) use change::{changed, placed};
+
 use super::cluster::Cluster;
 use super::explain::Format;
 use crate::cli::{Connection, Global, Namespace, Reading};
@@ -56,11 +58,11 @@ pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let mut before = Cluster::load(&store).await?;
     let namespace = args.namespace.namespace.as_deref();
-    let resources = change::placed(resources, namespace).map_err(Failure::Message)?;
+    let resources = placed(resources, namespace).map_err(Failure::Message)?;
     for resource in &resources {
         before.load_one(&store, resource).await?;
     }
-    let (after, objects) = change::changed(&before, resources, args.delete).map_err(Failure::Message)?;
+    let (after, objects) = changed(&before, resources, args.delete).map_err(Failure::Message)?;
     let comparison = compare::compare(&before, &after, compare::PATIENCE);
     let summary = summary::summarise(objects, &comparison);
     match args.output {

@@ -1,0 +1,66 @@
+//! BGP peers that never come up: nobody has them, their filters are missing, or their password is.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use tortie_model::kinds::BGPPeerSpec;
+use tortie_model::selector::Selector;
+use tortie_model::{Kind, Resource};
+
+pub fn mistakes(subject: &Subject) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for resource in subject.cluster.resources() {
+        let Resource::BGPPeer(peer) = resource else { continue };
+        let mut add = |check, reason: String, advice: &str| {
+            findings.push(Finding { object: resource.identify(), check, reason, advice: advice.to_owned() });
+        };
+        let spec = &peer.spec;
+        if let Some(reason) = nobody(subject, spec) {
+            add(
+                "peer-without-node",
+                reason,
+                "Name a node that exists, or mend the selector; no session is made until then.",
+            );
+        }
+        if !spec.peer_selector.is_empty() && !matches_a_node(subject, &spec.peer_selector) {
+            let reason = format!("its peerSelector ({}) matches no node", spec.peer_selector);
+            add(
+                "peer-without-node",
+                reason,
+                "Compare it with the labels that `calicoctl get nodes -o yaml` shows.",
+            );
+        }
+        for filter in spec.filters.iter().filter(|name| !subject.cluster.has(Kind::BGPFilter, name)) {
+            let reason = format!("it names BGPFilter {filter}, which does not exist");
+            add("filter-missing", reason, "Create the filter or take its name out of the peer.");
+        }
+        if let Some(path) = missing_secret(subject, spec) {
+            let reason = format!("its password is not there: {path} does not exist");
+            add(
+                "secret-missing",
+                reason,
+                "Write the password into that file on every node that has the peer.",
+            );
+        }
+    }
+    findings
+}
+
+fn nobody(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
+    if !spec.node.is_empty() && !subject.cluster.has(Kind::Node, &spec.node) {
+        return Some(format!("it is for node {}, which does not exist", spec.node));
+    }
+    (!spec.node_selector.is_empty() && !matches_a_node(subject, &spec.node_selector))
+        .then(|| format!("its nodeSelector ({}) matches no node", spec.node_selector))
+}
+
+fn matches_a_node(subject: &Subject, selector: &str) -> bool {
+    // A selector that cannot be read was refused when it was written.
+    Selector::parse(selector)
+        .map_or(true, |selector| subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)))
+}
+
+fn missing_secret(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
+    let reference = spec.password.as_ref()?.secret_key_ref.as_ref()?;
+    let path = subject.secrets.as_ref()?.join(&reference.name).join(&reference.key);
+    (!path.exists()).then(|| path.display().to_string())
+}

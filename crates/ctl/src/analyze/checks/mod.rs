@@ -1,0 +1,65 @@
+//! The checks, one file each.
+
+mod bgp_peers;
+mod pools;
+mod profiles;
+mod reach;
+mod selectors;
+mod settings;
+mod tiers;
+mod unprotected;
+
+use super::Subject;
+use super::finding::Finding;
+use tortie_model::Kind;
+use tortie_plan::{Action, PolicyId, PolicyKind, Rule, Tier};
+
+pub(super) const ALL: &[fn(&Subject) -> Vec<Finding>] = &[
+    selectors::policies,
+    selectors::rules,
+    reach::rules,
+    reach::policies,
+    tiers::hidden,
+    profiles::missing,
+    unprotected::pods,
+    pools::unusable,
+    bgp_peers::mistakes,
+    settings::without_effect,
+];
+
+/// A policy as people name it.
+fn name(id: &PolicyId) -> String {
+    let kind = match id.kind {
+        PolicyKind::NetworkPolicy => Kind::NetworkPolicy.name(),
+        PolicyKind::GlobalNetworkPolicy => Kind::GlobalNetworkPolicy.name(),
+        PolicyKind::StagedNetworkPolicy => Kind::StagedNetworkPolicy.name(),
+        PolicyKind::StagedGlobalNetworkPolicy => Kind::StagedGlobalNetworkPolicy.name(),
+        PolicyKind::StagedKubernetesNetworkPolicy => Kind::StagedKubernetesNetworkPolicy.name(),
+        PolicyKind::KubernetesNetworkPolicy => "Kubernetes NetworkPolicy",
+        PolicyKind::KubernetesClusterNetworkPolicy => "Kubernetes ClusterNetworkPolicy",
+    };
+    match id.namespace.as_str() {
+        "" => format!("{kind}({})", id.name),
+        namespace => format!("{kind}({namespace}/{})", id.name),
+    }
+}
+
+/// Whether a rule ends the evaluation of every packet.
+fn ends_everything(rule: &Rule) -> bool {
+    rule.action != Action::Log
+        && Rule { annotations: rule.annotations.clone(), ..Rule::new(rule.action) } == *rule
+}
+
+impl Subject {
+    /// The lists of tiers that any endpoint has for its own traffic, with the endpoint's name.
+    fn tiers(&self) -> impl Iterator<Item = (String, &[Tier])> {
+        let plan = &self.enforced.plan;
+        let workloads =
+            plan.workload_policies.iter().map(|(id, policy)| (id.workload.clone(), &policy.tiers[..]));
+        let hosts = plan.host_endpoints.iter().flat_map(|(name, endpoint)| {
+            [&endpoint.tiers, &endpoint.untracked, &endpoint.pre_dnat, &endpoint.forward]
+                .map(|tiers| (name.clone(), &tiers[..]))
+        });
+        workloads.chain(hosts)
+    }
+}

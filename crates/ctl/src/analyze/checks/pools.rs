@@ -1,0 +1,28 @@
+//! Pools that no node can take addresses from.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use tortie_model::Resource;
+use tortie_model::selector::Selector;
+
+pub fn unusable(subject: &Subject) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for resource in subject.cluster.resources() {
+        let Resource::IPPool(pool) = resource else { continue };
+        let spec = &pool.spec;
+        if spec.disabled || spec.node_selector.is_empty() {
+            continue;
+        }
+        let Ok(selector) = Selector::parse(&spec.node_selector) else { continue };
+        if !subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)) {
+            findings.push(Finding {
+                object: resource.identify(),
+                check: "pool-without-nodes",
+                reason: format!("its nodeSelector ({}) matches no node: nobody takes addresses from it", spec.node_selector),
+                advice: "Compare it with the labels that `calicoctl get nodes -o yaml` shows, or disable the pool."
+                    .to_owned(),
+            });
+        }
+    }
+    findings
+}

@@ -1,0 +1,28 @@
+//! Endpoints that name a profile which does not exist: what no policy decides is denied.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use tortie_model::{Kind, Resource};
+
+pub fn missing(subject: &Subject) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for resource in subject.cluster.resources() {
+        let profiles = match resource {
+            Resource::WorkloadEndpoint(endpoint) => &endpoint.spec.profiles,
+            Resource::HostEndpoint(endpoint) => &endpoint.spec.profiles,
+            _ => continue,
+        };
+        for profile in profiles.iter().filter(|name| !subject.cluster.has(Kind::Profile, name)) {
+            findings.push(Finding {
+                object: resource.identify(),
+                check: "profile-missing",
+                reason: format!("it names profile {profile}, which does not exist"),
+                advice: format!(
+                    "Create the profile, or take it out of the endpoint: what no policy of the endpoint \
+                                 decides is denied until then."
+                ),
+            });
+        }
+    }
+    findings
+}

@@ -1,0 +1,72 @@
+//! Rules and policies that are never reached because something before them decides about every packet.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use super::{ends_everything, name};
+use std::collections::BTreeMap;
+use tortie_plan::{Direction, PolicyId, RuleIndex};
+
+const DIRECTIONS: [(Direction, &str); 2] = [(Direction::Ingress, "ingress"), (Direction::Egress, "egress")];
+
+pub fn rules(subject: &Subject) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (id, policy) in &subject.enforced.plan.policies {
+        for (direction, word) in DIRECTIONS {
+            let rules = policy.rules(direction);
+            let Some(last) = rules.iter().position(ends_everything) else { continue };
+            let hidden = rules.len() - last - 1;
+            if hidden > 0 {
+                let decides = RuleIndex::at(last);
+                findings.push(Finding {
+                    object: name(id),
+                    check: "rule-never-reached",
+                    reason: format!(
+                        "{word} rule {decides} matches everything; {hidden} after it are never asked"
+                    ),
+                    advice: format!("Move rule {decides} to the end, or remove what follows it."),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// A policy that is asked by no endpoint it applies to, because one before it in its tier decides everything there.
+pub fn policies(subject: &Subject) -> Vec<Finding> {
+    let plan = &subject.enforced.plan;
+    // Who hides it; None as soon as one endpoint asks it.
+    let mut hidden: BTreeMap<(&PolicyId, &str), Option<&PolicyId>> = BTreeMap::new();
+    for (_, tiers) in subject.tiers() {
+        for (tier, (direction, word)) in
+            tiers.iter().flat_map(|tier| DIRECTIONS.map(|direction| (tier, direction)))
+        {
+            let mut decided: Option<&PolicyId> = None;
+            for id in tier.policies(direction).iter().filter(|id| !id.kind.is_staged()) {
+                let by = hidden.entry((id, word)).or_insert(decided);
+                if decided.is_none() {
+                    *by = None;
+                    let rules =
+                        plan.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default();
+                    decided = rules.iter().any(ends_everything).then_some(id);
+                }
+            }
+        }
+    }
+    let findings = hidden.into_iter().filter_map(|((id, word), by)| {
+        let rules = plan.policies.get(id)?;
+        let direction = if word == "ingress" { Direction::Ingress } else { Direction::Egress };
+        if rules.rules(direction).is_empty() {
+            return None;
+        }
+        let by = name(by?);
+        Some(Finding {
+            object: name(id),
+            check: "policy-never-reached",
+            reason: format!(
+                "its {word} rules are never asked: {by} comes before it and decides about every packet"
+            ),
+            advice: format!("Give it a lower order than {by}, or remove it."),
+        })
+    });
+    findings.collect()
+}

@@ -1,0 +1,38 @@
+//! Settings that cannot be read, have no effect here, or open on one node what the cluster closes.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use super::tiers::some;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_compute::{Environment, Parameters};
+use tortie_model::Resource;
+
+pub fn without_effect(subject: &Subject) -> Vec<Finding> {
+    let all: Vec<_> = subject
+        .cluster
+        .resources()
+        .filter_map(|resource| match resource {
+            Resource::FelixConfiguration(configuration) => Some(&**configuration),
+            _ => None,
+        })
+        .collect();
+    let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in subject.cluster.nodes() {
+        let meta = &node.metadata;
+        let resolved =
+            Parameters::resolve(&meta.name, &meta.labels, all.iter().copied(), &Environment::default());
+        for warning in resolved.warnings() {
+            nodes.entry(warning.clone()).or_default().insert(meta.name.clone());
+        }
+    }
+    let finding = |(warning, nodes): (String, BTreeSet<String>)| {
+        Finding {
+        object: "FelixConfiguration".to_owned(),
+        check: "setting-without-effect",
+        reason: format!("{warning} (on {})", some(&nodes)),
+        advice: "docs/settings.md says what each parameter does here; `tortie settings` shows what holds on a node."
+            .to_owned(),
+    }
+    };
+    nodes.into_iter().map(finding).collect()
+}

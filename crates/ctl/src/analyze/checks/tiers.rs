@@ -1,0 +1,54 @@
+//! Tiers that deny at their end what a later tier was meant to judge.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_plan::{Action, Direction, TierEnd};
+
+pub fn hidden(subject: &Subject) -> Vec<Finding> {
+    let plan = &subject.enforced.plan;
+    let mut endpoints: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for (endpoint, tiers) in subject.tiers() {
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let governs =
+                |tier: &&tortie_plan::Tier| tier.policies(direction).iter().any(|id| !id.kind.is_staged());
+            let mut governing = tiers.iter().filter(governs);
+            while let Some(tier) = governing.next() {
+                let rules = tier.policies(direction).iter().filter_map(|id| plan.policies.get(id));
+                let passes =
+                    rules.flat_map(|policy| policy.rules(direction)).any(|rule| rule.action == Action::Pass);
+                if passes || tier.end == TierEnd::Pass {
+                    continue;
+                }
+                if let Some(later) = governing.next() {
+                    endpoints
+                        .entry((tier.name.clone(), later.name.clone()))
+                        .or_default()
+                        .insert(endpoint.clone());
+                }
+                break;
+            }
+        }
+    }
+    let finding = |((tier, later), endpoints): ((String, String), BTreeSet<String>)| Finding {
+        object: format!("Tier({tier})"),
+        check: "tier-hides-later",
+        reason: format!(
+            "it denies at its end what none of its rules matches, so policies of tier {later} are never asked for {}",
+            some(&endpoints)
+        ),
+        advice: "Give the tier defaultAction: Pass, or end its policies with a rule of action Pass."
+            .to_owned(),
+    };
+    endpoints.into_iter().map(finding).collect()
+}
+
+/// The first few.
+pub(super) fn some(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,26 @@
+//! Pods that no policy selects: only their profiles judge what they send and get. Told once for a namespace.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use super::tiers::some;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub fn pods(subject: &Subject) -> Vec<Finding> {
+    let plan = &subject.enforced.plan;
+    let mut open: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (id, policy) in &plan.workload_policies {
+        let policies = policy.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress));
+        if policies.filter(|policy| !policy.kind.is_staged()).count() == 0 {
+            let namespace = id.workload.split_once('/').map_or("", |(namespace, _)| namespace);
+            open.entry(namespace.to_owned()).or_default().insert(id.workload.clone());
+        }
+    }
+    let finding = |(namespace, pods): (String, BTreeSet<String>)| Finding {
+        object: format!("Namespace({namespace})"),
+        check: "pods-without-policy",
+        reason: format!("no policy selects {}", some(&pods)),
+        advice: "Write a policy for them; until then their profiles decide, which usually allow everything."
+            .to_owned(),
+    };
+    open.into_iter().map(finding).collect()
+}

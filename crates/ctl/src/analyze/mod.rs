@@ -1,0 +1,94 @@
+//! `tortie analyze`: what in a cluster's configuration is likely a mistake.
+//!
+//! A check is a function of the whole cluster that returns findings; each is a file in `checks`. They read the store alone
+//! and see policy as the evaluator does, so no node has to run.
+
+mod checks;
+mod finding;
+#[cfg(test)]
+mod tests;
+
+use crate::cli::{Connection, Global, Namespace, Reading};
+use crate::failure::{Failure, Result};
+use crate::policy::{Cluster, Enforced, Format, changed, placed};
+use crate::{input, session};
+use clap::Args;
+use finding::Finding;
+use std::io::Write;
+use std::path::PathBuf;
+use tortie_model::Kind;
+
+/// Look for likely mistakes in the cluster's configuration
+///
+/// Finds policies and rules that match nothing or are never reached, tiers that hide later ones, profiles, filters and
+/// secrets that are missing, pools and BGP peers that no node uses, settings without effect, and pods without policy.
+/// Nothing is written and no node is asked.
+///
+/// Exit status: 0 if there is nothing to mend, 1 if there is, 2 if there is trouble.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  tortie analyze                 the cluster as it is
+  tortie analyze -f new.yaml     as it would be with these resources applied
+  tortie analyze -o json         for programs")]
+pub struct Analyze {
+    /// Look at the cluster as it would be with these resources: a file, \"-\" or a directory
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: Option<PathBuf>,
+    #[command(flatten)]
+    pub reading: Reading,
+    /// Where this machine has the passwords of BGP peers, if it is a node; they are looked for if it exists
+    #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
+    pub secrets_dir: PathBuf,
+    #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
+    pub output: Format,
+    #[command(flatten)]
+    pub namespace: Namespace,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// What checks look at.
+struct Subject {
+    cluster: Cluster,
+    /// What a node would enforce that has every endpoint.
+    enforced: Enforced,
+    secrets: Option<PathBuf>,
+}
+
+/// Prints what was found and says whether anything is to be mended.
+pub async fn analyze(args: &Analyze, out: &mut dyn Write) -> Result<bool> {
+    let store = session::connect(&args.connection, &args.global).await?;
+    let mut cluster = Cluster::load(&store).await?;
+    for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
+        cluster.load_kind(&store, kind).await?;
+    }
+    if let Some(file) = &args.filename {
+        let resources = input::resources(file, args.reading.recursive, args.reading.skip_empty)?;
+        let resources = placed(resources, args.namespace.namespace.as_deref()).map_err(Failure::Message)?;
+        cluster = changed(&cluster, resources, false).map_err(Failure::Message)?.0;
+    }
+    let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
+    let findings = findings(cluster, secrets);
+    match args.output {
+        Format::Text => out.write_all(finding::text(&findings).as_bytes())?,
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&findings)
+                .map_err(|error| Failure::message(error.to_string()))?;
+            writeln!(out, "{json}")?;
+        }
+    }
+    out.flush()?;
+    Ok(!findings.is_empty())
+}
+
+/// All checks, the findings in the order of their objects.
+fn findings(cluster: Cluster, secrets: Option<PathBuf>) -> Vec<Finding> {
+    let enforced = cluster.enforced_everywhere();
+    let subject = Subject { cluster, enforced, secrets };
+    let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&subject)).collect();
+    findings.sort();
+    findings.dedup();
+    findings
+}

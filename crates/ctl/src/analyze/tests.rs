@@ -1,0 +1,178 @@
+use super::*;
+use serde_json::{Value, json};
+use tortie_model::{API_VERSION, Resource};
+
+fn cluster(objects: Vec<Value>) -> Cluster {
+    let mut cluster = Cluster::default();
+    for mut object in objects {
+        object["apiVersion"] = API_VERSION.into();
+        let mut resource = Resource::from_user(object).unwrap();
+        resource.set_defaults();
+        resource.validate().unwrap();
+        cluster.put(resource);
+    }
+    cluster
+}
+
+fn endpoint(name: &str, labels: Value) -> Value {
+    json!({
+        "kind": "WorkloadEndpoint",
+        "metadata": {"name": format!("n1-k8s-{name}-eth0"), "namespace": "shop", "labels": labels},
+        "spec": {
+            "node": "n1", "orchestrator": "k8s", "endpoint": "eth0", "pod": name, "containerID": name,
+            "interfaceName": format!("cali{name}"), "ipNetworks": [format!("10.65.0.{}/32", name.len())],
+            "profiles": ["kns.shop"], "ports": [{"name": "http", "protocol": "TCP", "port": 80}],
+        },
+    })
+}
+
+fn policy(name: &str, spec: Value) -> Value {
+    json!({"kind": "NetworkPolicy", "metadata": {"name": name, "namespace": "shop"}, "spec": spec})
+}
+
+/// Two pods with policy, a pool, a peer with a filter: nothing is wrong.
+fn clean() -> Vec<Value> {
+    vec![
+        json!({"kind": "Node", "metadata": {"name": "n1", "labels": {"rack": "1"}}, "spec": {"bgp": {"ipv4Address": "192.0.2.1/24"}}}),
+        json!({"kind": "Profile", "metadata": {"name": "kns.shop"}, "spec": {"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]}}),
+        json!({"kind": "Tier", "metadata": {"name": "default"}, "spec": {}}),
+        json!({"kind": "FelixConfiguration", "metadata": {"name": "default"}, "spec": {"healthEnabled": true}}),
+        json!({"kind": "IPPool", "metadata": {"name": "pods"}, "spec": {"cidr": "10.65.0.0/16", "nodeSelector": "rack == '1'"}}),
+        json!({"kind": "BGPFilter", "metadata": {"name": "own"}, "spec": {"exportV4": [{"action": "Accept"}]}}),
+        json!({"kind": "BGPPeer", "metadata": {"name": "tor"}, "spec": {"peerIP": "192.0.2.9", "asNumber": 64513, "nodeSelector": "rack == '1'", "filters": ["own"]}}),
+        endpoint("web", json!({"app": "web"})),
+        endpoint("base", json!({"app": "db"})),
+        policy(
+            "web",
+            json!({"order": 5, "selector": "app == 'web'", "types": ["Ingress", "Egress"],
+            "ingress": [{"action": "Allow", "protocol": "TCP", "destination": {"ports": ["http"]}}],
+            "egress": [{"action": "Allow", "destination": {"selector": "app == 'db'"}}]}),
+        ),
+        policy(
+            "db",
+            json!({"order": 5, "selector": "app == 'db'", "types": ["Ingress"],
+            "ingress": [{"action": "Allow", "source": {"selector": "app == 'web'"}}]}),
+        ),
+    ]
+}
+
+fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
+    let mut objects = clean();
+    objects.extend(more);
+    let findings = findings(cluster(objects), Some("/nonexistent".into()));
+    for finding in &findings {
+        assert!(!finding.reason.is_empty() && !finding.advice.is_empty(), "{finding:?}");
+    }
+    findings.into_iter().map(|finding| (finding.object, finding.check)).collect()
+}
+
+#[test]
+fn a_clean_cluster_has_no_findings() {
+    assert_eq!(found(vec![]), []);
+    assert_eq!(finding::text(&[]), "Nothing to mend was found.\n");
+}
+
+#[test]
+fn each_planted_mistake_is_found_alone() {
+    let allow = json!({"action": "Allow"});
+    let cases: Vec<(Vec<Value>, &str, &str)> = vec![
+        (
+            vec![policy("typo", json!({"selector": "app == 'wbe'", "ingress": [allow]}))],
+            "NetworkPolicy(shop/typo)",
+            "policy-selects-nothing",
+        ),
+        (
+            vec![policy(
+                "more",
+                json!({"order": 1, "selector": "app == 'web'", "ingress": [{"action": "Allow", "source": {"selector": "app == 'gone'"}}]}),
+            )],
+            "NetworkPolicy(shop/more)",
+            "rule-matches-nothing",
+        ),
+        (
+            vec![policy(
+                "port",
+                json!({"order": 1, "selector": "app == 'web'", "ingress": [{"action": "Allow", "protocol": "TCP", "destination": {"ports": ["https"]}}]}),
+            )],
+            "NetworkPolicy(shop/port)",
+            "rule-matches-nothing",
+        ),
+        (
+            vec![policy(
+                "zz",
+                json!({"order": 9999, "selector": "app == 'web'", "ingress": [{"action": "Deny", "protocol": "UDP"}, allow, {"action": "Deny"}]}),
+            )],
+            "NetworkPolicy(shop/zz)",
+            "rule-never-reached",
+        ),
+        (
+            vec![
+                json!({"kind": "Tier", "metadata": {"name": "early"}, "spec": {"order": 10}}),
+                policy(
+                    "early.a",
+                    json!({"tier": "early", "selector": "app == 'web'", "types": ["Ingress"], "ingress": [{"action": "Deny", "protocol": "UDP"}]}),
+                ),
+            ],
+            "Tier(early)",
+            "tier-hides-later",
+        ),
+        (
+            vec![{
+                let mut other = endpoint("other", json!({"app": "db"}));
+                other["spec"]["profiles"] = json!(["kns.nosuch"]);
+                other
+            }],
+            "WorkloadEndpoint(shop/n1-k8s-other-eth0)",
+            "profile-missing",
+        ),
+        (vec![endpoint("lonely", json!({"app": "new"}))], "Namespace(shop)", "pods-without-policy"),
+        (
+            vec![
+                json!({"kind": "IPPool", "metadata": {"name": "far"}, "spec": {"cidr": "10.66.0.0/16", "nodeSelector": "rack == '7'"}}),
+            ],
+            "IPPool(far)",
+            "pool-without-nodes",
+        ),
+        (
+            vec![
+                json!({"kind": "BGPPeer", "metadata": {"name": "far"}, "spec": {"peerIP": "192.0.2.8", "asNumber": 64513, "node": "n9"}}),
+            ],
+            "BGPPeer(far)",
+            "peer-without-node",
+        ),
+        (
+            vec![
+                json!({"kind": "BGPPeer", "metadata": {"name": "far"}, "spec": {"peerIP": "192.0.2.8", "asNumber": 64513, "filters": ["nosuch"]}}),
+            ],
+            "BGPPeer(far)",
+            "filter-missing",
+        ),
+        (
+            vec![
+                json!({"kind": "BGPPeer", "metadata": {"name": "far"}, "spec": {"peerIP": "192.0.2.8", "asNumber": 64513, "password": {"secretKeyRef": {"name": "bgp", "key": "far"}}}}),
+            ],
+            "BGPPeer(far)",
+            "secret-missing",
+        ),
+        (
+            vec![
+                json!({"kind": "FelixConfiguration", "metadata": {"name": "node.n1"}, "spec": {"bpfEnabled": true}}),
+            ],
+            "FelixConfiguration",
+            "setting-without-effect",
+        ),
+    ];
+    assert!(cases.len() >= 10);
+    for (objects, object, check) in cases {
+        assert_eq!(found(objects.clone()), [(object.to_owned(), check)], "{objects:?}");
+    }
+}
+
+#[test]
+fn a_policy_behind_one_that_decides_everything_is_found() {
+    let last = json!({"order": 9999, "selector": "app == 'web'", "types": ["Ingress"], "ingress": [{"action": "Allow", "protocol": "TCP"}]});
+    let first = json!({"order": 1, "selector": "app == 'web'", "types": ["Ingress"], "ingress": [{"action": "Allow"}]});
+    let found = found(vec![policy("last", last), policy("first", first)]);
+    let hidden = |name: &str| (format!("NetworkPolicy(shop/{name})"), "policy-never-reached");
+    assert_eq!(found, [hidden("last"), hidden("web")]);
+}
