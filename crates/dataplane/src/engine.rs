@@ -12,6 +12,8 @@ use crate::sysctl::{self, Setting};
 use futures::FutureExt;
 use regex::Regex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -49,6 +51,7 @@ pub struct Dataplane {
     commands: mpsc::Sender<Command>,
     mtu: watch::Receiver<MtuChoice>,
     engine: JoinHandle<()>,
+    turns: Arc<AtomicU64>,
 }
 
 impl Dataplane {
@@ -85,9 +88,11 @@ impl Dataplane {
             stale: Stale::default(),
             conntrack: ConntrackCleanup::default(),
             outbox,
+            turns: Arc::default(),
         };
+        let turns = engine.turns.clone();
         let engine = tokio::spawn(engine.run(inbox));
-        Ok((Dataplane { commands, mtu: mtu_receiver, engine }, reports))
+        Ok((Dataplane { commands, mtu: mtu_receiver, engine, turns }, reports))
     }
 
     /// Returns when it has stopped. Whoever starts another waits for that: one that is still at work would take what the
@@ -120,6 +125,11 @@ impl Dataplane {
         let (done, outcome) = oneshot::channel();
         self.commands.send(Command { change, done }).await.map_err(|_| Error::Stopped)?;
         outcome.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Counts its turns: at least one each second as long as it is not stuck.
+    pub fn turns(&self) -> Arc<AtomicU64> {
+        self.turns.clone()
     }
 
     /// Whether it is at work; it ends by itself only when it has lost the kernel's events.
@@ -177,6 +187,7 @@ pub(crate) struct Engine {
     pub(crate) stale: Stale,
     pub(crate) conntrack: ConntrackCleanup,
     pub(crate) outbox: Outbox,
+    pub(crate) turns: Arc<AtomicU64>,
 }
 
 impl Engine {
@@ -188,6 +199,7 @@ impl Engine {
             if inbox.is_closed() && inbox.is_empty() {
                 return;
             }
+            self.turns.fetch_add(1, Ordering::Relaxed);
             let mut waiting = Vec::new();
             tokio::select! {
                 () = until(self.outbox.due) => {

@@ -110,7 +110,7 @@ impl Journal {
                     records.insert(record.id.clone(), record);
                 }
                 Err(error) => {
-                    tracing::error!(path = %path.display(), error, "set aside a record that cannot be read");
+                    tracing::error!(path = %path.display(), error, "a record of an attachment cannot be read; it is renamed to .unreadable, and DEL will look for what it had");
                     fs::rename(&path, path.with_extension("unreadable"))?;
                 }
             }

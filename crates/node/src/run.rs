@@ -246,7 +246,7 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
     loop {
         tokio::time::sleep(interval).await;
         if let Err(error) = startup::refresh_addresses(&resources, &variables, &name).await {
-            tracing::warn!(%error, "the node's addresses could not be looked at again");
+            tracing::warn!(%error, "the addresses of the host cannot be read; the node keeps its own, trying again");
         }
     }
 }

@@ -138,7 +138,9 @@ fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State,
             *files = Some(new);
             living.iter().for_each(|id| show(files, writer, id, state.workload(id).as_ref()));
         }
-        Err(error) => tracing::warn!(%error, prefix = %prefix.display(), "no files for endpoints"),
+        Err(error) => {
+            tracing::warn!(%error, prefix = %prefix.display(), "cannot write files of endpoint status; check the directory")
+        }
     }
 }
 
@@ -156,7 +158,7 @@ fn show(files: &mut Option<EndpointFiles>, writer: &Writer, id: &WorkloadId, wor
 
 fn report(outcome: io::Result<()>) {
     if let Err(error) = outcome {
-        tracing::warn!(%error, "the file of an endpoint is not as it should be");
+        tracing::warn!(%error, "cannot write the status file of an endpoint");
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tortie_model::{FeedEvent, KeyRange};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
@@ -14,17 +15,24 @@ const QUEUE: usize = 1024;
 /// How often the connections of the watches are looked at. A watch that reconnects in between is no outage.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Follows the ranges until the feed is dropped.
+/// Follows the ranges until the feed is dropped. A feed of which a part has ended ends: what it does not say any more would
+/// look like silence.
 pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
     let (sender, feed) = mpsc::channel(QUEUE);
     let missing = Arc::new(AtomicUsize::new(ranges.len()));
-    let mut connections = Vec::with_capacity(ranges.len());
+    let (mut connections, mut tasks) = (Vec::with_capacity(ranges.len()), JoinSet::new());
     for range in ranges {
         let watch = client.watch(range, None);
         connections.push(watch.connection());
-        tokio::spawn(pass_on(watch, missing.clone(), sender.clone()));
+        tasks.spawn(pass_on(watch, missing.clone(), sender.clone()));
     }
-    tokio::spawn(report_outages(connections, sender));
+    tasks.spawn(report_outages(connections, sender.clone()));
+    tokio::spawn(async move {
+        let ended = tasks.join_next().await;
+        if !sender.is_closed() {
+            tracing::error!(?ended, "a watch of the datastore has ended, and with it the feed");
+        }
+    });
     feed
 }
 

@@ -90,8 +90,8 @@ async fn answer<'a>(service: &'a Service, text: &[u8]) -> Result<Response<'a>, C
     let labels = [("command", format!("{command:?}").to_uppercase()), ("code", number.to_string())];
     service.state.metrics.cni_requests.get_or_create(&labels).inc();
     match &outcome {
-        Ok(_) => tracing::info!(?command, container, took = ?begun.elapsed(), "CNI"),
-        Err(error) => tracing::warn!(?command, container, code = error.code, %error, "CNI request refused"),
+        Ok(_) => tracing::info!(?command, container, took = ?begun.elapsed(), "CNI request done"),
+        Err(error) => tracing::warn!(?command, container, code = error.code, %error, "CNI request failed"),
     }
     outcome
 }

@@ -9,7 +9,7 @@ use tortie_model::{FeedEvent, Key, Revision, Value};
 use tortie_plan::{Plan, Settings, Update, WorkloadId};
 
 /// Whoever waits for an answer, by number. The task keeps the channel that the answer goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WaiterId(pub u64);
 
 /// Input of the [`Core`](super::Core). Every sequence of events is valid.

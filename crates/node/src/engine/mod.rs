@@ -15,11 +15,13 @@ pub use event::{Action, Concerns, Event, Failure, LearntRoute, NextHops, Refusal
 pub use json::{event_from_json, event_to_json};
 pub use requests::{Request, RequestError, Requests};
 
+use crate::metrics::Metrics;
 use crate::recording::Recording;
 use crate::state::State;
 use crate::{bgp, failpoint};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -39,10 +41,14 @@ pub struct Engine {
     state: Arc<State>,
     started: Instant,
     dataplane: Option<Dataplane>,
+    /// The turns of the dataplane that was last started, and how many there were at the last look.
+    turns: (Arc<AtomicU64>, u64),
     /// What the dataplane has been asked to do and has not done yet.
     work: Option<JoinHandle<Work>>,
     /// Where the reports of each new dataplane go.
     reports: mpsc::Sender<Reports>,
+    /// Objects that the kernel refuses, and why: what stays refused is logged once.
+    refused: BTreeMap<String, String>,
     answers: HashMap<WaiterId, oneshot::Sender<Result<(), Refusal>>>,
     next_waiter: u64,
     /// Where the node speaks BGP.
@@ -85,8 +91,10 @@ impl Engine {
             state,
             started: Instant::now(),
             dataplane: None,
+            turns: Default::default(),
             work: None,
             reports,
+            refused: BTreeMap::new(),
             answers: HashMap::new(),
             next_waiter: 0,
             bgp,
@@ -100,6 +108,7 @@ impl Engine {
     pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<Request>) {
         let mut tick = tokio::time::interval(TICK);
         let heartbeat = self.state.liveness.part("engine");
+        let dataplane = self.state.liveness.part("dataplane-loop");
         loop {
             heartbeat.beat();
             let idle = self.work.is_none();
@@ -111,7 +120,12 @@ impl Engine {
                 },
                 Some(request) = requests.recv(), if idle => self.request(request).await,
                 Some(news) = learnt(&mut self.bgp), if idle => self.learn(news),
-                _ = tick.tick() => self.tick(),
+                _ = tick.tick() => {
+                    if self.dataplane_moves() {
+                        dataplane.beat();
+                    }
+                    self.tick();
+                }
             }
             for _ in 0..if self.work.is_none() { AT_ONCE } else { 0 } {
                 if let Ok(request) = requests.try_recv() {
@@ -196,6 +210,13 @@ impl Engine {
         self.handle(Event::Learnt { routes, complete });
     }
 
+    /// Whether the dataplane is not stuck: it has had a turn since the last look, or there is none at work.
+    fn dataplane_moves(&mut self) -> bool {
+        let (counter, before) = &mut self.turns;
+        let now = counter.load(Ordering::Relaxed);
+        std::mem::replace(before, now) != now || self.dataplane.is_none() && self.work.is_none()
+    }
+
     fn tick(&mut self) {
         if self.dataplane.as_ref().is_some_and(|dataplane| !dataplane.is_running()) {
             tracing::error!(
@@ -269,10 +290,7 @@ impl Engine {
             }
             Event::Applied(failures) => {
                 metrics.apply_time.observe(work.took.as_secs_f64());
-                for Failure { object, reason, .. } in failures {
-                    metrics.dataplane_failures.inc();
-                    tracing::warn!(object, reason, "the kernel refused a change; it is tried again");
-                }
+                self.refused = report(&self.refused, failures, metrics);
             }
             _ => {}
         }
@@ -282,6 +300,7 @@ impl Engine {
         }
         self.dataplane = work.dataplane;
         if let (Some(dataplane), Some(reports)) = (&self.dataplane, work.reports) {
+            self.turns = (dataplane.turns(), 0);
             self.state.set_mtu(dataplane.mtu().mtu);
             let _ = self.reports.send(reports).await;
         }
@@ -346,6 +365,24 @@ async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: V
         Err(error) => (None, Event::Stopped(error.to_string())),
     };
     Work { dataplane, reports: None, event, took: begun.elapsed() }
+}
+
+/// Logs and counts what is new; returns everything.
+fn report(
+    known: &BTreeMap<String, String>,
+    failures: &[Failure],
+    metrics: &Metrics,
+) -> BTreeMap<String, String> {
+    let refused: BTreeMap<String, String> =
+        failures.iter().map(|failure| (failure.object.clone(), failure.reason.clone())).collect();
+    for (object, reason) in refused.iter().filter(|(object, reason)| known.get(*object) != Some(*reason)) {
+        metrics.dataplane_failures.inc();
+        tracing::warn!(object, reason, "the kernel refused an object; it is tried again until it is taken");
+    }
+    for object in known.keys().filter(|object| !refused.contains_key(*object)) {
+        tracing::info!(object, "no longer refused by the kernel");
+    }
+    refused
 }
 
 fn invalid(field: &str, reason: String) -> Failure {

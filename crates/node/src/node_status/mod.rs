@@ -114,7 +114,7 @@ impl NodeStatuses {
                 Err(Error::DoesNotExist { .. }) => return,
                 Err(Error::Conflict { .. }) if attempt < TRIES => {}
                 Err(error) => {
-                    return tracing::warn!(%error, name, "CalicoNodeStatus not written");
+                    return tracing::warn!(%error, name, "cannot write the CalicoNodeStatus; trying again when it is due");
                 }
             }
         }

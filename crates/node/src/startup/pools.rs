@@ -85,7 +85,7 @@ async fn create(resources: &Resources, pool: IPPool) -> Result<(), StartupError>
     let cidr = pool.spec.cidr.clone();
     match resources.create(pool.into()).await {
         Ok(_) => {
-            tracing::info!(cidr, "made the default pool");
+            tracing::info!(cidr, "created the default IP pool");
             Ok(())
         }
         // Another node was faster, perhaps with another CIDR that this one overlaps.

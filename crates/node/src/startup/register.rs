@@ -141,12 +141,16 @@ fn address(
             Ok(choice) => {
                 let address = choice.address.to_string();
                 if address != stored {
-                    tracing::info!(address, reason = choice.reason, "the node's address");
+                    tracing::info!(address, reason = choice.reason, "address of the node");
                 }
                 Ok(address)
             }
             Err(reason) if !stored.is_empty() => {
-                tracing::warn!(reason, stored, "keeping the stored address");
+                tracing::warn!(
+                    reason,
+                    stored,
+                    "no address was detected; the node keeps the one in the datastore"
+                );
                 Ok(stored.to_owned())
             }
             Err(reason) => Err(StartupError::Detection(reason)),
@@ -164,7 +168,7 @@ fn address(
         StartupError::Setting(format!("{variable}={given} is not an address of its family"))
     })?;
     if detect::with_mask(net.addr(), interfaces).is_none() {
-        tracing::warn!(address = %net, "the node's address is on none of its interfaces");
+        tracing::warn!(address = %net, "the address of the node is on none of its interfaces; other nodes will not reach it");
     }
     Ok(net.to_string())
 }

@@ -1,9 +1,11 @@
 //! An attacker, a careless operator and a bad day: the node goes on, or says what is wrong and leaves.
 
 use crate::world::{Namespace, TORTIE, World, eventually};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
@@ -187,17 +189,19 @@ fn an_engine_that_is_stuck_fails_liveness_by_name() {
 #[test]
 fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
     let mut world = World::new();
-    let (first, second) = (world.container(), world.container());
+    let (first, second, neighbour) = (world.container(), world.container(), world.container());
     let config = world.config();
     let address = world.must("ADD", "c1", &first.path(), &config).addresses()[0].clone();
+    world.must("ADD", "c3", &neighbour.path(), &config);
     world.start(&[("TORTIE_FAILPOINT", "engine-request:panic")]);
     assert_eq!(world.cni("ADD", "c2", &second.path(), &config).code(), 11);
     eventually("the daemon is gone", || world.has_ended());
     assert!(world.log().contains("the engine has ended unexpectedly"), "{}", world.log());
-    assert!(world.host.ip(&["route"]).contains(&address) && world.host.pings(&address));
+    assert!(neighbour.pings(&address), "{}", world.host.ip("route"));
     world.start(&[]);
     eventually("the ADD that was not answered is undone", || !world.host.ip(&["link"]).contains("calic2"));
     world.must("DEL", "c1", &first.path(), &config);
+    world.must("DEL", "c3", &neighbour.path(), &config);
     world.assert_clean("DEL");
 }
 
@@ -296,4 +300,40 @@ fn an_outage_of_the_datastore_is_told_when_it_begins_and_when_it_ends() {
     let log = world.log();
     let lines: Vec<&str> = log.lines().skip(before).filter(|line| !line.contains(" INFO ")).collect();
     assert!(lines.len() <= 4, "{lines:#?}");
+}
+
+/// The netlink sockets that a process has open.
+fn netlink_sockets(pid: u32) -> BTreeSet<String> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap();
+    let inodes: BTreeSet<&str> =
+        table.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let inode =
+        |target: PathBuf| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
+    targets.filter_map(inode).filter(|inode| inodes.contains(inode.as_str())).collect()
+}
+
+#[test]
+fn a_change_of_settings_does_not_restart_the_dataplane() {
+    let world = World::new();
+    let (pod, other, config) = (world.container(), world.container(), world.config());
+    let address = world.must("ADD", "c1", &pod.path(), &config).addresses()[0].clone();
+    world.must("ADD", "c2", &other.path(), &config);
+    // Some are only open for a moment: those that are there in every look stay.
+    let looks = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        netlink_sockets(world.pid())
+    });
+    let before = looks.reduce(|one, other| &one & &other).unwrap();
+    assert!(!before.is_empty());
+    let settings = "{kind: FelixConfiguration, apiVersion: projectcalico.org/v3, metadata: {name: default}, \
+                    spec: {deviceRouteProtocol: 77, logPrefix: other, logSeverityScreen: Info}}";
+    world.calicoctl(&["apply", "-f", "-"], settings);
+    eventually("routes are written as set", || {
+        world.host.ip(&["route", "show", &address]).contains("proto 77")
+    });
+    assert!(other.pings(&address), "{}", world.log());
+    assert!(before.is_subset(&netlink_sockets(world.pid())), "{}", world.log());
+    world.must("CHECK", "c1", &pod.path(), &config);
 }
