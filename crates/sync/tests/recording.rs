@@ -214,5 +214,8 @@ fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
     assert_eq!(reader.next_line().unwrap(), None);
     let (_, mut reader) =
         Reader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..]).unwrap();
-    assert_eq!(reader.next_line().unwrap_err().to_string(), "line 2 is not one of a recording: it has no event");
+    assert_eq!(
+        reader.next_line().unwrap_err().to_string(),
+        "line 2 is not one of a recording: it has no event"
+    );
 }

@@ -17,10 +17,9 @@ pub fn missing(subject: &Subject) -> Vec<Finding> {
                 object: resource.identify(),
                 check: "profile-missing",
                 reason: format!("it names profile {profile}, which does not exist"),
-                advice: format!(
-                    "Create the profile, or take it out of the endpoint: what no policy of the endpoint \
+                advice: "Create the profile, or take it out of the endpoint: what no policy of the endpoint \
                                  decides is denied until then."
-                ),
+                    .to_owned(),
             });
         }
     }
