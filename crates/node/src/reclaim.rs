@@ -244,8 +244,9 @@ mod tests {
     use serde_json::json;
 
     fn record(workload: Option<serde_json::Value>) -> Record {
-        let result = json!({"ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}],
-            "interfaces": [{"name": "cali1"}, {"name": "eth0", "mac": "ee:ee:ee:ee:ee:ee", "sandbox": "/run/netns/x"}]});
+        let result = json!({"ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}], "routes": [], "dns": {},
+            "interfaces": [{"name": "cali1", "mac": "", "mtu": 0, "sandbox": ""},
+                {"name": "eth0", "mac": "ee:ee:ee:ee:ee:ee", "mtu": 0, "sandbox": "/run/netns/x"}]});
         Record {
             id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },
             phase: Phase::Live,

@@ -19,7 +19,7 @@ impl Assignment {
     }
 }
 
-/// Names decide where several could workload_policy the same interface: the smallest does. `interfaces` are those that do not lead
+/// Names decide where several could cover the same interface: the smallest does. `interfaces` are those that do not lead
 /// to workloads, with their addresses.
 pub fn assign(
     endpoints: &BTreeMap<String, HostEndpoint>,

@@ -1,5 +1,6 @@
-//! Clients that take all they can, one kind after another in random order, while an honest client goes on. For `make soak`:
-//! it prints what the honest client saw and how much memory the store took, and fails beyond 300 MB or a p99 of 50 ms.
+//! Clients that take all they can, one kind after another in random order, while an honest client goes on. It prints what
+//! the honest client saw and how much memory the store took, and fails beyond 300 MB; in `make soak`, on a machine of its own
+//! and for as long as TORTIE_ATTACK_SECONDS says, also beyond a p99 of 50 ms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -130,11 +131,11 @@ fn resident(pid: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "minutes long; part of make soak"]
 async fn an_honest_client_is_served_under_every_attack() {
     let seed =
         std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-    let seconds = std::env::var("TORTIE_ATTACK_SECONDS").map_or(60, |text| text.parse().unwrap());
+    let soak = std::env::var("TORTIE_ATTACK_SECONDS").ok().map(|text| text.parse().unwrap());
+    let seconds = soak.unwrap_or(10);
     println!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
@@ -176,7 +177,7 @@ async fn an_honest_client_is_served_under_every_attack() {
         latencies.sort();
         let p99 = latencies[latencies.len() * 99 / 100];
         println!("{attack:?}: {} requests, p99 {p99:?}, resident {} MiB", latencies.len(), highest >> 20);
-        if highest > MAX_RESIDENT || p99 > MAX_P99 {
+        if highest > MAX_RESIDENT || (soak.is_some() && p99 > MAX_P99) {
             failures.push(attack);
         }
     }

@@ -141,10 +141,7 @@ fn whole(plan: &Plan) {
     let named = named.chain(plan.host_endpoints.values().flat_map(|endpoint| &endpoint.profiles));
     let named: std::collections::BTreeSet<_> = named.collect();
     assert!(named.into_iter().eq(plan.profiles.keys()));
-    assert!(
-        plan.workload_policies.keys().eq(plan.workloads.keys()),
-        "every workload has its workload_policy"
-    );
+    assert!(plan.workload_policies.keys().eq(plan.workloads.keys()), "every workload has its policy");
 }
 
 pub fn id(kind: PolicyKind, namespace: &str, name: &str) -> PolicyId {

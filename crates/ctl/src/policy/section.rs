@@ -292,7 +292,7 @@ fn because(cause: Cause<'_>, who: &str, cluster: &Cluster) -> String {
         },
         Cause::Failsafe => "a failsafe port, which no policy closes".to_owned(),
         Cause::AcceptedBefore => "its host endpoint has accepted it at an earlier stage".to_owned(),
-        Cause::NoHostEndpoint => "not policed: no host endpoint workload_policies its interface".to_owned(),
+        Cause::NoHostEndpoint => "not policed: no host endpoint covers its interface".to_owned(),
         Cause::HostToWorkload => "a host reaches its own workloads, whatever their policies".to_owned(),
         Cause::NoForwardPolicy => "no policy for forwarded traffic".to_owned(),
         Cause::ServiceLoop => "no service has this address (serviceLoopPrevention)".to_owned(),

@@ -26,7 +26,7 @@ pub(crate) struct State {
     macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
-    /// The workload_policies that list a policy.
+    /// The workloads whose policy lists it.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
