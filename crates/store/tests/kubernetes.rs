@@ -8,9 +8,9 @@ use http::{Method, Request};
 use serde_json::{Value as Json, json};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-use tortie_model::ipam::Handle;
+use tortie_model::ipam::{Block, Handle};
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Kind, Value, schema};
 use tortie_store::{Client, Config, Error, Event, Page, Resources};
@@ -19,17 +19,18 @@ use tortie_testkit::{Etcd, Process, free_port};
 /// An API server on an etcd of its own. Gone, with its data, on drop.
 struct Server {
     _process: Process,
-    _etcd: Etcd,
+    etcd: Etcd,
     dir: tempfile::TempDir,
     port: u16,
 }
 
-/// Where the programs are; built from Go modules if they are not there yet.
-fn programs() -> PathBuf {
+/// The API server's program, which is not built by Cargo.
+fn program() -> PathBuf {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
-    let output = Command::new(script).stderr(Stdio::inherit()).output().expect("scripts/kube/build");
-    assert!(output.status.success(), "scripts/kube/build failed");
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    let output = Command::new(script).arg("where").output().expect("scripts/kube/build");
+    let program = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
+    program
 }
 
 impl Server {
@@ -43,7 +44,7 @@ impl Server {
         std::fs::write(dir.path().join("sa.pub"), key.public_key_pem()).unwrap();
         std::fs::write(dir.path().join("tokens"), "secret,admin,admin,system:masters\n").unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let mut command = Command::new(programs().join("kube-apiserver"));
+        let mut command = Command::new(program());
         command
             .arg(format!("--etcd-servers={}", etcd.endpoint()))
             .arg(format!("--secure-port={port}"))
@@ -57,9 +58,11 @@ impl Server {
                 "--authorization-mode=AlwaysAllow",
             ])
             .args(["--disable-admission-plugins=ServiceAccount", "--etcd-compaction-interval=0"])
+            // Continuations are read from etcd, where the test can make the past go away.
+            .arg("--feature-gates=ListFromCacheSnapshot=false")
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let server = Server { _process: Process::start(&mut command), _etcd: etcd, dir, port };
+        let server = Server { _process: Process::start(&mut command), etcd, dir, port };
         let ready = async {
             while server.try_send(Method::GET, "/readyz", None).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -75,17 +78,23 @@ impl Server {
         server
     }
 
-    /// The definitions of our kinds, until they are served.
+    /// The definitions of our kinds in both API groups, until they are served.
     async fn install(&self) {
-        let crds = schema::crds();
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let crds: Vec<Json> =
+            schema::crds().into_iter().flat_map(|crd| [in_first_group(&crd), crd]).collect();
+        let mut refused = Vec::new();
         for crd in &crds {
-            self.send(Method::POST, path, Some(crd.clone())).await;
+            if let Err(error) = self.try_send(Method::POST, path, Some(crd.clone())).await {
+                refused.push(format!("{}: {error}", crd["metadata"]["name"]));
+            }
         }
+        assert!(refused.is_empty(), "refused CRDs:\n{}", refused.join("\n"));
         for crd in &crds {
-            let plural = crd["spec"]["names"]["plural"].as_str().unwrap();
-            within(plural, async {
-                let path = format!("/apis/projectcalico.org/v3/{plural}?limit=1");
+            let text = |pointer: &str| crd.pointer(pointer).unwrap().as_str().unwrap();
+            let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
+            let path = format!("/apis/{group}/{}/{plural}?limit=1", text("/spec/versions/0/name"));
+            within(&path, async {
                 while self.try_send(Method::GET, &path, None).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -94,8 +103,9 @@ impl Server {
         }
     }
 
-    fn config(&self) -> Config {
+    fn config(&self, group: &str) -> Config {
         Config {
+            calico_api_group: group.into(),
             datastore_type: "kubernetes".into(),
             k8s_api_endpoint: format!("https://127.0.0.1:{}", self.port),
             k8s_api_token: "secret".into(),
@@ -104,8 +114,8 @@ impl Server {
         }
     }
 
-    async fn client(&self) -> Client {
-        Client::connect(&self.config()).await.unwrap()
+    async fn client(&self, group: &str) -> Client {
+        Client::connect(&self.config(group)).await.unwrap()
     }
 
     /// A request as another program would send it.
@@ -125,6 +135,21 @@ impl Server {
     }
 }
 
+/// The definition of the same kind in the group of older installations, which has no schema to speak of.
+fn in_first_group(crd: &Json) -> Json {
+    let mut crd = crd.clone();
+    if crd["spec"]["names"]["kind"] == "IPAMConfiguration" {
+        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
+            "plural": "ipamconfigs", "singular": "ipamconfig"});
+    }
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap().to_owned();
+    crd["metadata"]["name"] = format!("{plural}.crd.projectcalico.org").into();
+    crd["spec"]["group"] = "crd.projectcalico.org".into();
+    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
+        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
+    crd
+}
+
 fn place_of(server: &Server, name: &str) -> PathBuf {
     server.dir.path().join(name)
 }
@@ -140,15 +165,21 @@ fn counting(count: i64) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_serves_everything() {
     let server = Server::start().await;
-    records_live_and_die(&server).await;
-    resources_live_and_die(&server).await;
-    lists_come_in_pages(&server).await;
-    watches_report_a_snapshot_then_every_change(&server).await;
+    for group in ["projectcalico.org/v3", "crd.projectcalico.org/v1"] {
+        let client = server.client(group).await;
+        records_live_and_die(&client).await;
+        blocks_keep_every_field(&client).await;
+        resources_live_and_die(&client).await;
+        policies_keep_their_names(&client).await;
+        lists_come_in_pages(&client).await;
+        watches_report_a_snapshot_then_every_change(&client).await;
+        a_forgotten_moment_means_a_new_list(&server, &client).await;
+        what_is_not_kept_is_refused(&client).await;
+    }
     kubernetes_objects_are_derived(&server).await;
 }
 
-async fn records_live_and_die(server: &Server) {
-    let client = server.client().await;
+async fn records_live_and_die(client: &Client) {
     assert!(client.transactions().is_none());
     let key = handle("Net.H");
     assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
@@ -176,8 +207,8 @@ async fn records_live_and_die(server: &Server) {
     assert_eq!(client.list_keys(&of_n1).await.unwrap(), [claim("n1")]);
 }
 
-async fn resources_live_and_die(server: &Server) {
-    let resources = Resources::new(server.client().await);
+async fn resources_live_and_die(client: &Client) {
+    let resources = Resources::new(client.clone());
     let set = object(Kind::GlobalNetworkSet, "", "dns", json!({"nets": ["10.0.0.0/8"]}));
     let created = resources.create(set.clone()).await.unwrap();
     assert_eq!(resources.get(Kind::GlobalNetworkSet, "", "dns").await.unwrap(), created);
@@ -194,8 +225,51 @@ async fn resources_live_and_die(server: &Server) {
     ));
 }
 
-async fn lists_come_in_pages(server: &Server) {
-    let client = server.client().await;
+/// A block as IPAM writes it, every field of it in use.
+async fn blocks_keep_every_field(client: &Client) {
+    let block: Block = serde_json::from_value(json!({
+        "cidr": "10.65.7.0/30", "affinity": "host:n1", "allocations": [0, null, 1, null], "unallocated": [1, 3],
+        "attributes": [
+            {"handle_id": "net.a", "secondary": {"node": "n1"}},
+            {"handle_id": null, "secondary": {}},
+        ],
+        // More than a double holds.
+        "sequenceNumber": 1_789_000_000_123_456_789_u64,
+        "sequenceNumberForAllocation": {"0": 1_789_000_000_123_456_788_u64, "2": 5},
+        "deleted": false,
+    }))
+    .unwrap();
+    let key = Key::Block { cidr: block.cidr };
+    let created = client.create(&key, &Value::Block(block.clone())).await.unwrap();
+    assert_eq!(created.value, Value::Block(block.clone()));
+    assert_eq!(client.get(&key).await.unwrap(), created);
+    let freed = Block { allocations: vec![None, None, Some(1), None], unallocated: vec![1, 3, 0], ..block };
+    let updated = client.update(&key, &Value::Block(freed.clone()), &created.revision).await.unwrap();
+    assert_eq!(updated.value, Value::Block(freed));
+    let all = client.list(&KeyRange::Blocks { ip_version: Some(4) }).await.unwrap();
+    assert_eq!((all.entries, all.unreadable.len()), (vec![updated.clone()], 0));
+    client.delete(&key, Some(&updated.revision)).await.unwrap();
+    assert!(client.list(&KeyRange::Blocks { ip_version: Some(4) }).await.unwrap().entries.is_empty());
+}
+
+/// Policies of a tier, validated by the schema where there is one.
+async fn policies_keep_their_names(client: &Client) {
+    let resources = Resources::new(client.clone());
+    let tier = object(Kind::Tier, "", "sec", json!({"order": 10.0, "defaultAction": "Deny"}));
+    resources.create(tier).await.unwrap();
+    let spec = json!({"tier": "sec", "selector": "app == 'web'", "types": ["Ingress"],
+        "ingress": [{"action": "Allow", "protocol": "TCP", "destination": {"ports": [80, "8000:8080"]}}]});
+    let policy = object(Kind::GlobalNetworkPolicy, "", "sec.web", spec);
+    let created = resources.create(policy).await.unwrap();
+    assert_eq!(created.metadata().name, "sec.web");
+    let listed = client.list(&KeyRange::all(Kind::GlobalNetworkPolicy)).await.unwrap();
+    assert_eq!(listed.entries.len(), 1, "{listed:?}");
+    assert_eq!(resources.get(Kind::GlobalNetworkPolicy, "", "sec.web").await.unwrap(), created);
+    resources.delete(Kind::GlobalNetworkPolicy, "", "sec.web", None).await.unwrap();
+    resources.delete(Kind::Tier, "", "sec", None).await.unwrap();
+}
+
+async fn lists_come_in_pages(client: &Client) {
     for n in 0..5 {
         client.create(&handle(&format!("page-{n}")), &counting(n)).await.unwrap();
     }
@@ -211,8 +285,7 @@ async fn lists_come_in_pages(server: &Server) {
     assert_eq!(seen.len(), 5);
 }
 
-async fn watches_report_a_snapshot_then_every_change(server: &Server) {
-    let client = server.client().await;
+async fn watches_report_a_snapshot_then_every_change(client: &Client) {
     let mut watch = client.watch(KeyRange::Handles, None);
     for _ in 0..5 {
         assert!(matches!(next(&mut watch).await, Event::Put(_)));
@@ -224,12 +297,52 @@ async fn watches_report_a_snapshot_then_every_change(server: &Server) {
     assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("page-0")));
 }
 
+/// The server answers 410 to a watch and to a continuation from before what it remembers.
+async fn a_forgotten_moment_means_a_new_list(server: &Server, client: &Client) {
+    let before = client.list(&KeyRange::Handles).await.unwrap();
+    let mut watch = client.watch(KeyRange::Handles, Some(1.into()));
+    let mut seen = Vec::new();
+    assert!(matches!(next(&mut watch).await, Event::Reset));
+    loop {
+        match next(&mut watch).await {
+            Event::Put(entry) => seen.push(entry),
+            Event::InSync(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, before.entries);
+    let mut page = Page::first(NonZeroUsize::new(2).unwrap());
+    page.after = client.list_page(&KeyRange::Handles, &page).await.unwrap().next;
+    assert!(page.after.is_some());
+    client.create(&handle("after"), &counting(1)).await.unwrap();
+    let latest = client.list(&KeyRange::Handles).await.unwrap().revision.to_string();
+    server.etcd.ctl(&["compact", &latest]).unwrap();
+    let late = client.list_page(&KeyRange::Handles, &page).await;
+    assert!(matches!(late, Err(Error::Expired(_))), "{late:?}");
+    assert_eq!(client.list(&KeyRange::Handles).await.unwrap().entries.len(), before.entries.len() + 1);
+}
+
+/// Not a verb is done by half: an error names it.
+async fn what_is_not_kept_is_refused(client: &Client) {
+    let key = Key::FelixStatus { region: String::new(), host: "n1".into() };
+    let refused = client.apply(&handle("short"), &counting(1), Some(Duration::from_secs(60))).await;
+    assert!(matches!(refused, Err(Error::NotSupported { operation: "Apply", .. })), "{refused:?}");
+    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    let profile = Key::resource(Kind::Profile, "", "kns.default");
+    let entry = client.get(&profile).await.unwrap();
+    let refused = client.update(&profile, &entry.value, &entry.revision).await;
+    assert!(matches!(refused, Err(Error::NotSupported { operation: "Update", .. })), "{refused:?}");
+    let node = object(Kind::Node, "", "made", json!({}));
+    let refused = client.create(&Key::resource(Kind::Node, "", "made"), &Value::Resource(node)).await;
+    assert!(matches!(refused, Err(Error::NotSupported { operation: "Create", .. })), "{refused:?}");
+}
+
 async fn kubernetes_objects_are_derived(server: &Server) {
     server.send(Method::POST, "/api/v1/namespaces", Some(json!({"metadata": {"name": "prod"}}))).await;
     server.send(Method::POST, "/api/v1/nodes", Some(json!({"metadata": {"name": "n1"}}))).await;
     let pod = json!({"metadata": {"name": "web"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
     server.send(Method::POST, "/api/v1/namespaces/prod/pods", Some(pod)).await;
-    let client = server.client().await;
+    let client = server.client("projectcalico.org/v3").await;
     let key = Key::resource(Kind::WorkloadEndpoint, "prod", "n1-k8s-web-eth0");
     let Value::Resource(mut endpoint) = client.get(&key).await.unwrap().value else { panic!("no resource") };
     if let tortie_model::Resource::WorkloadEndpoint(endpoint) = &mut endpoint {

@@ -8,18 +8,21 @@ use crate::config::Target;
 use crate::{Config, Result};
 pub use etcd::Limits;
 pub(crate) use kubernetes::Kubernetes;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Etcd(etcd::Etcd),
-    Kubernetes(Kubernetes),
+    Kubernetes(Arc<Kubernetes>),
 }
 
 impl Backend {
     pub async fn connect(config: &Config, limits: Limits) -> Result<Backend> {
         Ok(match config.target()? {
             Target::Etcd(target) => Backend::Etcd(etcd::Etcd::connect(&target, limits).await?),
-            Target::Kubernetes(target) => Backend::Kubernetes(Kubernetes::connect(&target, limits).await?),
+            Target::Kubernetes(target) => {
+                Backend::Kubernetes(Arc::new(Kubernetes::connect(&target, limits).await?))
+            }
         })
     }
 }

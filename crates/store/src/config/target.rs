@@ -89,7 +89,7 @@ impl Config {
     }
 
     /// Whether the Kubernetes API is meant. Without a type, etcd if its endpoints are given.
-    fn is_kubernetes(&self) -> Result<bool> {
+    pub fn is_kubernetes(&self) -> Result<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
         let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         match self.datastore_type.as_str() {
