@@ -8,13 +8,16 @@ TORTIE  := target/release/tortie
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint docs-settings deny bench fuzz soak install clean
+.PHONY: help setup kube build demo test lint docs-settings deny bench fuzz soak install clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## Install what building and testing need, Rust included (nothing to do the second time)
 	@scripts/setup test
+
+kube: setup ## Build the Kubernetes API server that tests use (minutes the first time, then kept)
+	@scripts/kube/build
 
 build: ## Build the release binary
 	@scripts/setup demo
@@ -23,7 +26,7 @@ build: ## Build the release binary
 demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
 
-test: setup lint deny ## Format, lints, licences and every test
+test: setup kube lint deny ## Format, lints, licences and every test
 	$(CARGO) test --workspace --locked
 
 lint: setup

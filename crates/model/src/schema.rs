@@ -104,7 +104,7 @@ fn make_structural(schema: &mut Value) {
         fields.remove(keyword);
     }
     drop_null(fields);
-    if fields.get("default").is_some_and(is_zero) {
+    if fields.get("default").is_some_and(|value| is_zero(value) || !is_within(value, fields)) {
         fields.remove("default");
     }
     // Others than these are Rust's names for the sizes of integers.
@@ -115,6 +115,7 @@ fn make_structural(schema: &mut Value) {
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
         properties.values_mut().for_each(make_structural);
     }
+    drop_defaults_of_required(fields);
     if fields.get("additionalProperties") == Some(&json!(true)) {
         fields.remove("additionalProperties");
         fields.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
@@ -152,6 +153,39 @@ fn drop_null(fields: &mut Map<String, Value>) {
             fields.entry(key).or_insert(value);
         }
     }
+}
+
+/// With a default, Kubernetes would fill in what has to be given.
+fn drop_defaults_of_required(fields: &mut Map<String, Value>) {
+    let required = fields.get("required").cloned().unwrap_or_default();
+    let Some(Value::Object(properties)) = fields.get_mut("properties") else { return };
+    for name in required.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if let Some(Value::Object(property)) = properties.get_mut(name) {
+            property.remove("default");
+        }
+    }
+}
+
+/// Whether a value obeys the bounds of its schema. An API server refuses a whole CRD for one default that does not.
+fn is_within(value: &Value, schema: &Map<String, Value>) -> bool {
+    let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
+    let between = |size: f64, least: &str, most: &str| {
+        bound(least).is_none_or(|least| size >= least) && bound(most).is_none_or(|most| size <= most)
+    };
+    let is_listed = match schema.get("enum") {
+        Some(Value::Array(values)) => values.contains(value),
+        _ => true,
+    };
+    is_listed
+        && match value {
+            Value::Number(number) => {
+                number.as_f64().is_none_or(|number| between(number, "minimum", "maximum"))
+            }
+            Value::String(text) => between(text.chars().count() as f64, "minLength", "maxLength"),
+            Value::Array(items) => between(items.len() as f64, "minItems", "maxItems"),
+            Value::Object(fields) => between(fields.len() as f64, "minProperties", "maxProperties"),
+            Value::Null | Value::Bool(_) => true,
+        }
 }
 
 /// What a field has anyway when it is left out.

@@ -47,6 +47,19 @@ pub enum RunError {
     Io { what: String, error: std::io::Error },
 }
 
+/// The settings of a datastore that a node can run on.
+fn datastore(file: &Path) -> Result<Config, tortie_store::Error> {
+    let config = Config::load(file)?;
+    if config.is_kubernetes()? {
+        return Err(tortie_store::Error::Config(
+            "the node daemon does not run on the Kubernetes API datastore yet: configure etcd (ETCD_ENDPOINTS) or the \
+             embedded datastore"
+                .into(),
+        ));
+    }
+    Ok(config)
+}
+
 /// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
 /// network.
 pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
@@ -58,7 +71,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let client = Client::connect(&Config::load(&args.config)?).await?;
+    let client = Client::connect(&datastore(&args.config)?).await?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
@@ -263,5 +276,25 @@ async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
         if changes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_does_not_start_on_the_kubernetes_api() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("calicoctl.cfg");
+        let write = |spec: &str| {
+            let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata: {}\nspec:\n";
+            std::fs::write(&file, format!("{head}{spec}")).unwrap();
+        };
+        write("  datastoreType: kubernetes\n  kubeconfig: /nowhere\n");
+        let refused = datastore(&file).unwrap_err().to_string();
+        assert!(refused.contains("does not run on the Kubernetes API datastore yet"), "{refused}");
+        write("  datastoreType: etcdv3\n  etcdEndpoints: http://127.0.0.1:2379\n");
+        assert_eq!(datastore(&file).unwrap().etcd_endpoints, "http://127.0.0.1:2379");
     }
 }

@@ -5,7 +5,7 @@ use crate::page::{Continuation, Page};
 use crate::watch::Watch;
 use crate::{Config, Error, Result, Revision};
 use std::time::Duration;
-use tortie_model::{Key, KeyRange, Value};
+use tortie_model::{Key, KeyRange, ValidationError, Value};
 
 /// A value as it stands in the store.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,6 +92,7 @@ impl Client {
     pub async fn get(&self, key: &Key) -> Result<Entry> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.get(key).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.get(key).await,
         }
     }
 
@@ -99,6 +100,7 @@ impl Client {
     pub async fn list(&self, range: &KeyRange) -> Result<Listing> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list(range).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.list(range).await,
         }
     }
 
@@ -106,6 +108,7 @@ impl Client {
     pub async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list_page(range, page).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.list_page(range, page).await,
         }
     }
 
@@ -113,6 +116,7 @@ impl Client {
     pub async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list_keys(range).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.list_keys(range).await,
         }
     }
 
@@ -120,6 +124,7 @@ impl Client {
         complete(key)?;
         match &self.backend {
             Backend::Etcd(etcd) => etcd.create(key, value).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.create(key, value).await,
         }
     }
 
@@ -128,6 +133,7 @@ impl Client {
         complete(key)?;
         match &self.backend {
             Backend::Etcd(etcd) => etcd.update(key, value, revision).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.update(key, value, revision).await,
         }
     }
 
@@ -136,6 +142,7 @@ impl Client {
         complete(key)?;
         match &self.backend {
             Backend::Etcd(etcd) => etcd.apply(key, value, ttl).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.apply(key, value, ttl).await,
         }
     }
 
@@ -144,6 +151,7 @@ impl Client {
         complete(key)?;
         match &self.backend {
             Backend::Etcd(etcd) => etcd.delete(key, revision).await,
+            Backend::Kubernetes(kubernetes) => kubernetes.delete(key, revision).await,
         }
     }
 
@@ -151,6 +159,7 @@ impl Client {
     pub fn transactions(&self) -> Option<Transactions<'_>> {
         match &self.backend {
             Backend::Etcd(etcd) => Some(Transactions(etcd)),
+            Backend::Kubernetes(_) => None,
         }
     }
 
@@ -170,6 +179,7 @@ impl Client {
     pub fn watch(&self, range: KeyRange, after: Option<Revision>) -> Watch {
         match &self.backend {
             Backend::Etcd(etcd) => Watch::start(etcd.source(&range), range, after),
+            Backend::Kubernetes(kubernetes) => Watch::start(kubernetes.source(&range), range, after),
         }
     }
 
@@ -177,6 +187,10 @@ impl Client {
     pub fn revision(&self, text: &str) -> Result<Revision> {
         match &self.backend {
             Backend::Etcd(_) => etcd::revision(text),
+            // Opaque: the server judges it.
+            Backend::Kubernetes(_) => text.parse().map_err(|_| {
+                Error::Validation(ValidationError::one("ResourceVersion", text, "must not be empty"))
+            }),
         }
     }
 }

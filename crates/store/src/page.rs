@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
+use tortie_model::Value;
 
 /// A part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,15 @@ impl LabelSelector {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether an entry with this value is wanted.
+    pub(crate) fn selects(&self, value: &Value) -> bool {
+        match value {
+            _ if self.is_empty() => true,
+            Value::Resource(resource) => self.matches(&resource.metadata().labels),
+            _ => self.matches(&BTreeMap::new()),
+        }
     }
 
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {

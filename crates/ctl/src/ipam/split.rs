@@ -22,6 +22,12 @@ pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Resu
             args.number
         )));
     };
+    // Before anything is written: half a split would be a pool that is disabled and not replaced.
+    if store.client().transactions().is_none() {
+        return Err(Failure::message(
+            "ipam split is not supported on the Kubernetes API datastore, which changes one object at a time",
+        ));
+    }
     if !is_locked(store).await? {
         return Err(Failure::message(
             "the datastore is not locked: run 'calicoctl datastore migrate lock' before splitting an IP pool",

@@ -23,6 +23,12 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
         Failure::message(format!("error while reading migration file: {}: {error}", args.filename.display()))
     })?;
     let store = connect_quietly(&args.connection).await?;
+    // Nodes, profiles and workload endpoints would have to be made by Kubernetes first.
+    if store.client().transactions().is_none() {
+        return Err(Failure::message(
+            "datastore migrate import is not supported into the Kubernetes API datastore yet; nothing was written",
+        ));
+    }
     check_empty(&store).await?;
     store.ensure_initialized("", "").await?;
     set_locked(&store, true, out).await?;

@@ -89,6 +89,70 @@ fn every_schema_is_structural() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// Every schema within a schema that has a default, with its path.
+fn with_defaults(path: &str, schema: &Value, found: &mut Vec<(String, Value)>) {
+    if schema.get("default").is_some() {
+        found.push((path.to_owned(), schema.clone()));
+    }
+    for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
+        with_defaults(&format!("{path}.{key}"), inner, found);
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(keyword) {
+            with_defaults(&format!("{path}.{keyword}"), inner, found);
+        }
+    }
+}
+
+/// An API server refuses the CRD otherwise.
+#[test]
+fn every_default_obeys_its_own_schema() {
+    let mut seen = 0;
+    for kind in Kind::ALL.iter().copied() {
+        let mut found = Vec::new();
+        with_defaults("", &json_schema(kind), &mut found);
+        seen += found.len();
+        for (path, schema) in found {
+            let (value, fields) = (&schema["default"], schema.as_object().unwrap());
+            assert!(is_within(value, fields), "{kind}{path}: the default {value} is outside of {schema}");
+        }
+    }
+    assert!(seen > 0, "there are defaults");
+    let operation = &json_schema(Kind::BGPFilter)["properties"]["spec"]["properties"]["exportV4"]["items"]["properties"]
+        ["operations"]["items"]["properties"];
+    assert_eq!(
+        operation["setPriority"]["properties"]["value"],
+        json!({"type": "integer", "format": "int64", "minimum": 1, "maximum": 2147483646})
+    );
+}
+
+#[test]
+fn what_must_be_given_has_no_default() {
+    let mut schema = json!({"type": "object", "required": ["a"], "properties":
+        {"a": {"type": "integer", "default": 5}, "b": {"type": "integer", "default": 5}}});
+    make_structural(&mut schema);
+    assert_eq!(schema["properties"]["a"], json!({"type": "integer"}));
+    assert_eq!(schema["properties"]["b"], json!({"type": "integer", "default": 5}));
+}
+
+#[test]
+fn values_are_held_against_bounds() {
+    for (value, schema, within) in [
+        (json!(0), json!({"minimum": 1}), false),
+        (json!(1), json!({"minimum": 1, "maximum": 1}), true),
+        (json!(2), json!({"maximum": 1}), false),
+        (json!("ab"), json!({"maxLength": 1}), false),
+        (json!("é"), json!({"maxLength": 1}), true),
+        (json!([1]), json!({"minItems": 2}), false),
+        (json!({}), json!({"minProperties": 1}), false),
+        (json!("a"), json!({"enum": ["b"]}), false),
+        (json!("b"), json!({"enum": ["b"]}), true),
+        (json!(true), json!({}), true),
+    ] {
+        assert_eq!(is_within(&value, schema.as_object().unwrap()), within, "{value} in {schema}");
+    }
+}
+
 #[test]
 fn crds_are_named_and_scoped_by_the_table() {
     let crds = crds();

@@ -2,20 +2,27 @@
 //! keys and values, opaque revisions, lists in pages and watches from a revision.
 
 pub mod etcd;
-// How objects are read and written; the client that sends them follows.
-#[allow(dead_code)]
 mod kubernetes;
 
+use crate::config::Target;
 use crate::{Config, Result};
 pub use etcd::Limits;
+pub(crate) use kubernetes::Kubernetes;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Etcd(etcd::Etcd),
+    Kubernetes(Arc<Kubernetes>),
 }
 
 impl Backend {
     pub async fn connect(config: &Config, limits: Limits) -> Result<Backend> {
-        Ok(Backend::Etcd(etcd::Etcd::connect(&config.target()?, limits).await?))
+        Ok(match config.target()? {
+            Target::Etcd(target) => Backend::Etcd(etcd::Etcd::connect(&target, limits).await?),
+            Target::Kubernetes(target) => {
+                Backend::Kubernetes(Arc::new(Kubernetes::connect(&target, limits).await?))
+            }
+        })
     }
 }

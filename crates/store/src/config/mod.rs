@@ -6,7 +6,7 @@ mod file;
 mod target;
 
 pub use endpoint::Endpoint;
-pub use target::{Credentials, EndpointSource, EtcdTarget, TlsSettings};
+pub use target::{Credentials, EndpointSource, EtcdTarget, KubernetesTarget, Target, TlsSettings};
 
 use crate::{Error, Result};
 use serde::Deserialize;

@@ -1,7 +1,34 @@
-//! What the settings come to: an etcd (or embedded) store, where it is and how to prove who we are.
+//! What the settings come to: an etcd (or embedded) store or the Kubernetes API, where it is and how to prove who we are.
 
 use super::{Config, Endpoint};
 use crate::{Error, Result};
+
+/// The store that is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Etcd(EtcdTarget),
+    Kubernetes(KubernetesTarget),
+}
+
+/// How the Kubernetes API is reached; empty means not given. Without any of it, a pod's own credentials.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct KubernetesTarget {
+    /// Files, with colons between them.
+    pub kubeconfig: String,
+    pub inline: String,
+    pub context: String,
+    pub endpoint: String,
+    pub ca_file: String,
+    pub cert_file: String,
+    pub key_file: String,
+    pub token: String,
+    pub insecure: bool,
+    pub api_group: String,
+    pub use_pod_cidr: bool,
+}
+
+/// Set in every pod.
+const IN_CLUSTER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Everything needed to open a connection; consistent by construction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,30 +61,49 @@ pub struct TlsSettings {
 
 impl Config {
     /// Checks the settings against each other and reads the certificate files.
-    pub fn target(&self) -> Result<EtcdTarget> {
-        self.check_type()?;
-        Ok(EtcdTarget {
+    pub fn target(&self) -> Result<Target> {
+        if self.is_kubernetes()? {
+            return Ok(Target::Kubernetes(self.kubernetes()));
+        }
+        Ok(Target::Etcd(EtcdTarget {
             endpoints: self.endpoint_source()?,
             credentials: self.credentials(),
             tls: self.tls()?,
-        })
+        }))
     }
 
-    fn check_type(&self) -> Result<()> {
+    fn kubernetes(&self) -> KubernetesTarget {
+        KubernetesTarget {
+            kubeconfig: self.kubeconfig.clone(),
+            inline: self.kubeconfig_inline.clone(),
+            context: self.k8s_current_context.clone(),
+            endpoint: self.k8s_api_endpoint.clone(),
+            ca_file: self.k8s_ca_file.clone(),
+            cert_file: self.k8s_cert_file.clone(),
+            key_file: self.k8s_key_file.clone(),
+            token: self.k8s_api_token.clone(),
+            insecure: self.k8s_insecure_skip_tls_verify,
+            api_group: self.calico_api_group.clone(),
+            use_pod_cidr: self.use_pod_cidr,
+        }
+    }
+
+    /// Whether the Kubernetes API is meant. Without a type, etcd if its endpoints are given.
+    pub fn is_kubernetes(&self) -> Result<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
+        let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         match self.datastore_type.as_str() {
-            "etcdv3" => Ok(()),
-            "" if etcd => Ok(()),
+            "etcdv3" => Ok(false),
+            "kubernetes" => Ok(true),
+            "" if etcd => Ok(false),
+            "" if kubernetes.iter().any(|setting| !setting.is_empty()) => Ok(true),
+            "" if std::env::var_os(IN_CLUSTER_VARIABLE).is_some() => Ok(true),
             "" => Err(Error::Config(format!(
-                "no datastore is configured: set ETCD_ENDPOINTS (etcdEndpoints in {}), or start the embedded \
-                 datastore, whose socket is {}; the Kubernetes API datastore is not supported by this build yet",
+                "no datastore is configured: set ETCD_ENDPOINTS (etcdEndpoints in {}) or KUBECONFIG (kubeconfig), or start \
+                 the embedded datastore, whose socket is {}",
                 Config::DEFAULT_FILE,
                 Config::DEFAULT_SOCKET
             ))),
-            "kubernetes" => Err(Error::Config(
-                "datastoreType kubernetes is not supported by this build yet: use etcdv3 with etcdEndpoints"
-                    .into(),
-            )),
             other => Err(Error::Config(format!(
                 "unknown datastore type '{other}' (datastoreType, DATASTORE_TYPE): expected etcdv3 or kubernetes"
             ))),
@@ -122,6 +168,17 @@ impl Config {
         };
         let (key, cert) = (load("etcdKeyFile", key)?, load("etcdCertFile", cert)?);
         Ok(TlsSettings { ca: load("etcdCACertFile", ca)?, identity: cert.zip(key) })
+    }
+}
+
+/// Never shows the token.
+impl std::fmt::Debug for KubernetesTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesTarget")
+            .field("kubeconfig", &self.kubeconfig)
+            .field("endpoint", &self.endpoint)
+            .field("api_group", &self.api_group)
+            .finish_non_exhaustive()
     }
 }
 

@@ -127,7 +127,6 @@ fn settings_that_exclude_each_other_are_refused() {
             Config { etcd_ca_cert_file: "/nonexistent/ca".into(), ..base.clone() },
             "etcdCACertFile '/nonexistent/ca'",
         ),
-        (Config { datastore_type: "kubernetes".into(), ..base.clone() }, "kubernetes is not supported"),
         (Config { datastore_type: "consul".into(), ..base.clone() }, "unknown datastore type 'consul'"),
         (Config { datastore_type: "etcdv3".into(), ..Config::default() }, "no etcd endpoints specified"),
     ];
@@ -140,8 +139,31 @@ fn settings_that_exclude_each_other_are_refused() {
 #[test]
 fn credentials_count_only_in_pairs() {
     let base = Config::at("http://a:1");
-    assert_eq!(Config { etcd_username: "u".into(), ..base.clone() }.target().unwrap().credentials, None);
+    let credentials = |config: &Config| match config.target().unwrap() {
+        Target::Etcd(target) => target.credentials,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(credentials(&Config { etcd_username: "u".into(), ..base.clone() }), None);
     let both = Config { etcd_username: "u".into(), etcd_password: "secret".into(), ..base };
     assert!(!format!("{both:?}{:?}", both.target().unwrap()).contains("secret"));
-    assert!(both.target().unwrap().credentials.is_some());
+    assert!(credentials(&both).is_some());
+}
+
+#[test]
+fn kubernetes_is_meant_when_it_is_named_or_nothing_else_is() {
+    let base = Config { k8s_api_token: "secret".into(), ..Config::default() };
+    for config in [
+        Config { datastore_type: "kubernetes".into(), etcd_endpoints: "http://a:1".into(), ..base.clone() },
+        Config { kubeconfig: "/root/.kube/config".into(), ..base.clone() },
+        Config { k8s_api_endpoint: "https://a:6443".into(), ..base.clone() },
+    ] {
+        let target = config.target().unwrap();
+        assert!(
+            matches!(&target, Target::Kubernetes(kubernetes) if kubernetes.token == "secret"),
+            "{target:?}"
+        );
+        assert!(!format!("{target:?}").contains("secret"));
+    }
+    let both = Config { etcd_endpoints: "http://a:1".into(), kubeconfig: "/k".into(), ..base };
+    assert!(matches!(both.target().unwrap(), Target::Etcd(_)));
 }

@@ -61,7 +61,7 @@ impl Etcd {
                 place.start = after(&kv.key);
                 let Some(key) = key_in(range, &kv.key) else { continue };
                 match read(key, &kv.value, kv.mod_revision) {
-                    Ok(entry) if page.labels.is_empty() || page.labels.matches(labels(&entry.value)) => {
+                    Ok(entry) if page.labels.selects(&entry.value) => {
                         entries.push(entry);
                     }
                     Ok(_) => {}
@@ -156,14 +156,6 @@ impl Place {
         place.ok_or_else(|| {
             Error::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
         })
-    }
-}
-
-fn labels(value: &Value) -> &std::collections::BTreeMap<String, String> {
-    static NONE: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new();
-    match value {
-        Value::Resource(resource) => &resource.metadata().labels,
-        _ => &NONE,
     }
 }
 

@@ -1,10 +1,16 @@
 //! The Kubernetes API as a store: Calico's own objects as custom resources, the rest derived from Kubernetes' objects.
 //!
 //! `group` is the API group in use; `object` and `records` turn resources and IPAM's records into custom resources and
-//! back; `pod`, `profile` and `node` derive what is not stored. All of these are functions without I/O.
+//! back; `pod`, `profile` and `node` derive what is not stored; `collection` says where keys and ranges are. All of these
+//! are functions without I/O. `connection` and `api` speak to the server, `entries` are the client's verbs, `source` its
+//! watches. Nothing outside knows the crate kube.
 
+mod api;
 mod collection;
+mod connection;
 mod core;
+mod entries;
+mod failure;
 mod group;
 mod names;
 mod node;
@@ -13,4 +19,41 @@ mod pod;
 mod profile;
 mod quantity;
 mod records;
+mod source;
 mod uid;
+
+use crate::config::KubernetesTarget;
+use crate::{Limits, Result};
+use api::Api;
+use collection::Reader;
+use group::ApiGroup;
+use source::KubernetesSource;
+use tortie_model::KeyRange;
+
+/// Names of interfaces begin with the first of these (a list with commas).
+const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
+const INTERFACE_PREFIX: &str = "cali";
+
+#[derive(Clone, Debug)]
+pub struct Kubernetes {
+    api: Api,
+    reader: Reader,
+}
+
+impl Kubernetes {
+    /// Asks the server for its API groups, unless the settings name ours.
+    pub(crate) async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Kubernetes> {
+        let api = Api::new(connection::connect(target, &limits).await?, limits);
+        let served = if target.api_group.is_empty() { api.groups().await.ok() } else { None };
+        let group = ApiGroup::choose(&target.api_group, served.as_deref());
+        let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();
+        let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
+        let interface_prefix = prefix.unwrap_or(INTERFACE_PREFIX).to_owned();
+        let reader = Reader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
+        Ok(Kubernetes { api, reader })
+    }
+
+    pub(crate) fn source(&self, range: &KeyRange) -> KubernetesSource {
+        KubernetesSource::new(self.clone(), range.clone())
+    }
+}

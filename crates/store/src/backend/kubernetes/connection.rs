@@ -1,0 +1,79 @@
+//! How the API server is reached: a kubeconfig, single settings, or the credentials every pod is given.
+
+use crate::config::KubernetesTarget;
+use crate::{Error, Limits, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// A client whose tokens and certificates are read again before they expire.
+pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube::Client> {
+    let mut config = config(target).await?;
+    config.connect_timeout = Some(limits.dial);
+    // Watches are silent for long; every other request has a limit of its own.
+    config.read_timeout = None;
+    kube::Client::try_from(config)
+        .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
+}
+
+async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
+    let mut config = match kubeconfig(target)? {
+        Some(kubeconfig) => {
+            let context = Some(target.context.clone()).filter(|context| !context.is_empty());
+            let options = KubeConfigOptions { context, ..Default::default() };
+            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+                Error::Config(format!("invalid kubeconfig '{}': {error}", target.kubeconfig))
+            })?
+        }
+        None if !target.endpoint.is_empty() => kube::Config::new(uri(&target.endpoint)?),
+        None => kube::Config::incluster().map_err(|error| {
+            Error::Config(format!(
+                "no kubeconfig is given (KUBECONFIG, kubeconfig) and this does not run in a pod: {error}"
+            ))
+        })?,
+    };
+    if !target.endpoint.is_empty() {
+        config.cluster_url = uri(&target.endpoint)?;
+    }
+    if !target.ca_file.is_empty() {
+        config.root_cert_file = Some(target.ca_file.clone().into());
+    }
+    if target.insecure {
+        config.accept_invalid_certs = true;
+    }
+    let auth = &mut config.auth_info;
+    for (setting, value) in
+        [(&mut auth.client_certificate, &target.cert_file), (&mut auth.client_key, &target.key_file)]
+    {
+        if !value.is_empty() {
+            *setting = Some(value.clone());
+        }
+    }
+    if !target.token.is_empty() {
+        auth.token = Some(target.token.clone().into());
+    }
+    Ok(config)
+}
+
+fn uri(endpoint: &str) -> Result<http::Uri> {
+    endpoint.parse().map_err(|error| {
+        Error::Config(format!("invalid k8sAPIEndpoint (K8S_API_ENDPOINT) '{endpoint}': {error}"))
+    })
+}
+
+/// The kubeconfig in force: the inline one, or the files of a list with colons merged as kubectl does.
+fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
+    let invalid = |name: &str, error: &dyn std::fmt::Display| {
+        Error::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))
+    };
+    if !target.inline.is_empty() {
+        return Kubeconfig::from_yaml(&target.inline).map(Some).map_err(|error| invalid("inline", &error));
+    }
+    let mut merged: Option<Kubeconfig> = None;
+    for file in target.kubeconfig.split(':').filter(|file| !file.is_empty()) {
+        let next = Kubeconfig::read_from(file).map_err(|error| invalid(file, &error))?;
+        merged = Some(match merged {
+            Some(before) => before.merge(next).map_err(|error| invalid(file, &error))?,
+            None => next,
+        });
+    }
+    Ok(merged)
+}

@@ -1,0 +1,412 @@
+//! The client's verbs on objects of the API.
+
+use super::Kubernetes;
+use super::api::{List, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
+use super::collection::{Collection, Form, Found, Place};
+use super::failure::Failure;
+use super::{node, object, pod, records};
+use crate::page::{Continuation, Page};
+use crate::{Entry, Error, Listing, Result, Revision};
+use serde_json::Value as Json;
+use std::time::Duration;
+use tortie_model::{Key, KeyRange, Kind, Resource, ValidationError, Value};
+
+/// Objects asked for in one page of a list.
+const PAGE: usize = 500;
+/// How often a list is begun again because its moment was forgotten under it.
+const LIST_ATTEMPTS: u32 = 5;
+/// How often a write that takes no revision is repeated when somebody else was quicker.
+const APPLY_ATTEMPTS: u32 = 5;
+
+impl Kubernetes {
+    pub(crate) async fn get(&self, key: &Key) -> Result<Entry> {
+        let place = self.reader.place(key).ok_or_else(|| missing(key))?;
+        let found = self.find(key, &place).await?;
+        entry(found)
+    }
+
+    /// The object of a key. One that is marked as deleted is deleted for good on the way.
+    async fn find(&self, key: &Key, place: &Place) -> Result<Found> {
+        let answer = self.api.get(&place.path()).await.map_err(|failure| failure.into_error(key))?;
+        let found = self.reader.read(place.form, answer).ok_or_else(|| missing(key))?;
+        // A pod of the same name may be another endpoint; a handle may differ in case only.
+        if found.key != *key {
+            return Err(missing(key));
+        }
+        if found.value.is_none() {
+            self.finish_deletion(place, &found).await?;
+            return Err(missing(key));
+        }
+        Ok(found)
+    }
+
+    pub(crate) async fn list(&self, range: &KeyRange) -> Result<Listing> {
+        let mut entries = Vec::new();
+        let mut unreadable = Vec::new();
+        let mut revisions = Vec::new();
+        for collection in self.reader.collections(range) {
+            let (found, revision) = self.all(&collection).await?;
+            revisions.push(revision);
+            for found in found.into_iter().filter(|found| range.contains(&found.key)) {
+                match entry_of(found) {
+                    Some(Ok(entry)) => entries.push(entry),
+                    Some(Err(error)) => unreadable.push(error),
+                    None => {}
+                }
+            }
+        }
+        Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
+    }
+
+    /// Everything in a collection at one moment, page by page.
+    pub(super) async fn all(&self, collection: &Collection) -> Result<(Vec<Found>, String)> {
+        let mut attempt = 1;
+        'again: loop {
+            let mut found = Vec::new();
+            let mut query = ListQuery { limit: PAGE, after: None, labels: collection.labels.clone() };
+            loop {
+                match self.api.list(&collection.path, &query).await {
+                    Ok(List { metadata, items }) => {
+                        found.extend(
+                            items.into_iter().filter_map(|item| self.reader.read(collection.form, item)),
+                        );
+                        query.after = metadata.r#continue.filter(|token| !token.is_empty());
+                        if query.after.is_none() {
+                            return Ok((found, metadata.resource_version));
+                        }
+                    }
+                    Err(Failure::Expired(_)) if attempt < LIST_ATTEMPTS => {
+                        attempt += 1;
+                        continue 'again;
+                    }
+                    // The kind's definition is not installed: there is nothing of it.
+                    Err(Failure::Missing(reason)) => {
+                        return Err(Error::Datastore(format!("{}: {reason}", collection.path)));
+                    }
+                    Err(failure) => return Err(collection_error(failure, collection)),
+                }
+            }
+        }
+    }
+
+    /// Labels of the first API group are not where the server looks, so the selection happens here.
+    pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
+        let collections = self.reader.collections(range);
+        let (mut index, mut after) = match &page.after {
+            Some(continuation) => read_continuation(continuation)?,
+            None => (0, None),
+        };
+        let limit = page.limit.get();
+        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
+        let mut revision = String::new();
+        while let Some(collection) = collections.get(index) {
+            let labels = collection.labels.clone();
+            let query = ListQuery { limit: limit - entries.len(), after: after.take(), labels };
+            let List { metadata, items } = match self.api.list(&collection.path, &query).await {
+                Ok(list) => list,
+                Err(Failure::Expired(_)) => {
+                    return Err(Error::Expired(format!(
+                        "the list of {range} that the continuation belongs to"
+                    )));
+                }
+                Err(failure) => return Err(collection_error(failure, collection)),
+            };
+            revision = metadata.resource_version;
+            let found = items.into_iter().filter_map(|item| self.reader.read(collection.form, item));
+            for found in found.filter(|found| range.contains(&found.key)) {
+                match entry_of(found) {
+                    Some(Ok(entry)) if page.labels.selects(&entry.value) => entries.push(entry),
+                    Some(Err(error)) => unreadable.push(error),
+                    Some(Ok(_)) | None => {}
+                }
+            }
+            after = metadata.r#continue.filter(|token| !token.is_empty());
+            if after.is_none() {
+                index += 1;
+            }
+            if entries.len() >= limit {
+                break;
+            }
+        }
+        let more = after.is_some() || index < collections.len();
+        let next = more.then(|| Continuation(format!("{index} {}", after.unwrap_or_default())));
+        Ok(Listing { entries, unreadable, revision: joined(&[revision]), next })
+    }
+
+    pub(crate) async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
+        Ok(self.list(range).await?.entries.into_iter().map(|entry| entry.key).collect())
+    }
+
+    pub(crate) async fn create(&self, key: &Key, value: &Value) -> Result<Entry> {
+        let place = self.writable(key, "Create")?;
+        match place.form {
+            Form::Pod => return self.patch_pod(key, &place, value).await,
+            Form::Node => return Err(unsupported("Create", key, "nodes are made by Kubernetes")),
+            _ => {}
+        }
+        let mut body = self.body(key, &place, value)?;
+        clear(&mut body, &["resourceVersion", "uid"]);
+        match self.api.post(&place.collection, &body).await {
+            Ok(answer) => self.written(key, &place, &body, answer).await,
+            Err(Failure::Exists(reason)) => {
+                // What stands there; if it is on its way out, that is finished and the place is free.
+                match self.find(key, &place).await {
+                    Ok(found) => Err(Error::AlreadyExists {
+                        id: key.to_string(),
+                        reason,
+                        current: resource(entry(found).ok()),
+                    }),
+                    Err(Error::DoesNotExist { .. }) => {
+                        let answer = self.api.post(&place.collection, &body).await;
+                        let answer = answer.map_err(|failure| failure.into_error(key))?;
+                        self.written(key, &place, &body, answer).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Err(failure) => Err(failure.into_error(key)),
+        }
+    }
+
+    pub(crate) async fn update(&self, key: &Key, value: &Value, revision: &Revision) -> Result<Entry> {
+        let place = self.writable(key, "Update")?;
+        match place.form {
+            Form::Pod => return self.patch_pod(key, &place, value).await,
+            Form::Node => return self.patch_node(key, &place, value, revision).await,
+            _ => {}
+        }
+        let mut body = self.body(key, &place, value)?;
+        body["metadata"]["resourceVersion"] = revision.to_string().into();
+        match self.api.put(&place.path(), &body).await {
+            Ok(answer) => self.written(key, &place, &body, answer).await,
+            Err(failure) => Err(self.refused(key, &place, failure).await),
+        }
+    }
+
+    pub(crate) async fn apply(&self, key: &Key, value: &Value, ttl: Option<Duration>) -> Result<Entry> {
+        if ttl.is_some() {
+            return Err(unsupported("Apply", key, "objects of the Kubernetes API do not expire"));
+        }
+        let mut attempt = 1;
+        loop {
+            match self.create(key, value).await {
+                Err(Error::AlreadyExists { .. } | Error::NotSupported { .. }) => {}
+                done => return done,
+            }
+            let revision = match self.get(key).await {
+                Ok(entry) => entry.revision,
+                Err(Error::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
+                    attempt += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match self.update(key, value, &revision).await {
+                Err(Error::Conflict { .. } | Error::DoesNotExist { .. }) if attempt < APPLY_ATTEMPTS => {
+                    attempt += 1
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Records of IPAM are marked before they are deleted: a writer that is late then fails, whatever it knew.
+    pub(crate) async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
+        let place = self.writable(key, "Delete")?;
+        if place.form == Form::Node {
+            return Err(unsupported("Delete", key, "nodes are deleted in Kubernetes"));
+        }
+        let found = self.find(key, &place).await?;
+        if revision.is_some_and(|revision| *revision != found.revision) {
+            return Err(Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) });
+        }
+        let (uid, version) = (found.uid.clone(), found.revision.to_string());
+        match place.form {
+            Form::Pod => {
+                let patch = pod::removal(&uid);
+                let path = format!("{}/status", place.path());
+                match self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await {
+                    Ok(_) => {}
+                    Err(failure) => return Err(failure.into_error(key)),
+                }
+            }
+            Form::Record(_) => {
+                let Some(Ok(value)) = &found.value else { return entry(found) };
+                let mut body = self.body(key, &place, &records::deleted(value))?;
+                body["metadata"]["resourceVersion"] = version.into();
+                if let Err(failure) = self.api.put(&place.path(), &body).await {
+                    return Err(self.refused(key, &place, failure).await);
+                }
+                self.finish_deletion(&place, &found).await?;
+            }
+            _ => {
+                let version = revision.map(|_| version.as_str());
+                if let Err(failure) = self.api.delete(&place.path(), &uid, version).await {
+                    return Err(self.refused(key, &place, failure).await);
+                }
+            }
+        }
+        entry(found)
+    }
+
+    /// Somebody else may have done it.
+    async fn finish_deletion(&self, place: &Place, found: &Found) -> Result<()> {
+        match self.api.delete(&place.path(), &found.uid, None).await {
+            Ok(()) | Err(Failure::Missing(_)) => Ok(()),
+            Err(failure) => Err(failure.into_error(&found.key)),
+        }
+    }
+
+    fn writable(&self, key: &Key, operation: &'static str) -> Result<Place> {
+        let place = self.reader.place(key);
+        match place {
+            Some(Place { form: Form::Namespace | Form::ServiceAccount, .. }) => {
+                Err(unsupported(operation, key, "profiles are made from namespaces and service accounts"))
+            }
+            Some(place) => Ok(place),
+            None if operation == "Delete" => Err(missing(key)),
+            None => Err(unsupported(operation, key, "the Kubernetes API datastore does not keep it")),
+        }
+    }
+
+    fn body(&self, key: &Key, place: &Place, value: &Value) -> Result<Json> {
+        let mismatch = || unsupported("Write", key, "the value is not one of this key");
+        match (place.form, value) {
+            (Form::Resource(kind), Value::Resource(resource)) if resource.kind() == kind => {
+                check(resource)?;
+                Ok(object::write(self.reader.group, &place.name, resource))
+            }
+            (Form::Record(_), value) => records::write(self.reader.group, key, value).ok_or_else(mismatch),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// What the server stored. Where the status is written on its own, that happens now.
+    async fn written(&self, key: &Key, place: &Place, body: &Json, answer: Json) -> Result<Entry> {
+        let answer = match (place.form, body.get("status")) {
+            (Form::Resource(kind), Some(status)) if self.reader.group.has_status_subresource(kind) => {
+                let mut with_status = answer;
+                with_status["status"] = status.clone();
+                let path = format!("{}/status", place.path());
+                self.api.put(&path, &with_status).await.map_err(|failure| failure.into_error(key))?
+            }
+            _ => answer,
+        };
+        entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
+    }
+
+    async fn patch_pod(&self, key: &Key, place: &Place, value: &Value) -> Result<Entry> {
+        let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = value else {
+            return Err(unsupported("Write", key, "the value is not a WorkloadEndpoint"));
+        };
+        let found = self.find(key, place).await?;
+        let patch = pod::patch(&found.uid, &endpoint.spec.ip_networks, &endpoint.spec.container_id);
+        let path = format!("{}/status", place.path());
+        let answer = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
+        let answer = answer.map_err(|failure| failure.into_error(key))?;
+        entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
+    }
+
+    async fn patch_node(
+        &self,
+        key: &Key,
+        place: &Place,
+        value: &Value,
+        revision: &Revision,
+    ) -> Result<Entry> {
+        let Value::Resource(Resource::Node(node)) = value else {
+            return Err(unsupported("Write", key, "the value is not a Node"));
+        };
+        let mut patch = node::patch(node);
+        patch["metadata"]["resourceVersion"] = revision.to_string().into();
+        match self.api.patch(&format!("{}/status", place.path()), MERGE_PATCH, &patch).await {
+            Ok(answer) => entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?),
+            Err(failure) => Err(self.refused(key, place, failure).await),
+        }
+    }
+
+    /// The error of a conditional write; a conflict shows what stands there.
+    async fn refused(&self, key: &Key, place: &Place, failure: Failure) -> Error {
+        match failure {
+            Failure::Conflict => match self.find(key, place).await {
+                Ok(found) => Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) },
+                Err(error) => error,
+            },
+            other => other.into_error(key),
+        }
+    }
+}
+
+/// A revision of several collections has one part for each.
+pub(super) fn joined(revisions: &[String]) -> Revision {
+    revisions.join("/").parse().unwrap_or(Revision::from(0))
+}
+
+fn entry(found: Found) -> Result<Entry> {
+    let missing = || missing(&found.key);
+    let value = found.value.ok_or_else(missing)??;
+    Ok(Entry::new(found.key, value, found.revision))
+}
+
+fn entry_of(found: Found) -> Option<Result<Entry>> {
+    let Found { key, revision, value, .. } = found;
+    value.map(|value| value.map(|value| Entry::new(key, value, revision)))
+}
+
+fn resource(entry: Option<Entry>) -> Option<Box<Resource>> {
+    match entry?.value {
+        Value::Resource(resource) => Some(Box::new(resource)),
+        _ => None,
+    }
+}
+
+fn clear(body: &mut Json, fields: &[&str]) {
+    if let Some(Json::Object(metadata)) = body.get_mut("metadata") {
+        for field in fields {
+            metadata.shift_remove(*field);
+        }
+    }
+}
+
+/// Labels of nodes are Kubernetes' own here: switching off their synchronisation means nothing.
+fn check(resource: &Resource) -> Result<()> {
+    if resource.kind() == Kind::KubeControllersConfiguration {
+        let object = resource.to_value();
+        let labels = object.pointer("/spec/controllers/node/syncLabels").and_then(Json::as_str);
+        if labels == Some("Disabled") {
+            return Err(Error::Validation(ValidationError::one(
+                "KubeControllersConfiguration.Spec.Controllers.Node.SyncLabels",
+                "Disabled",
+                "invalid SyncLabels value",
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn read_continuation(continuation: &Continuation) -> Result<(usize, Option<String>)> {
+    let text = &continuation.0;
+    let place = text.split_once(' ').and_then(|(index, token)| Some((index.parse().ok()?, token)));
+    let (index, token) = place.ok_or_else(|| {
+        Error::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
+    })?;
+    Ok((index, Some(token.to_owned()).filter(|token| !token.is_empty())))
+}
+
+fn collection_error(failure: Failure, collection: &Collection) -> Error {
+    match failure {
+        Failure::Other(error) => error,
+        Failure::Expired(reason) | Failure::Missing(reason) | Failure::Exists(reason) => {
+            Error::Datastore(format!("{}: {reason}", collection.path))
+        }
+        Failure::Conflict => Error::Datastore(format!("{}: conflict", collection.path)),
+    }
+}
+
+fn missing(key: &Key) -> Error {
+    Error::DoesNotExist { id: key.to_string(), reason: "key not found".into() }
+}
+
+fn unsupported(operation: &'static str, key: &Key, reason: &str) -> Error {
+    Error::NotSupported { operation, id: key.to_string(), reason: reason.into() }
+}
