@@ -100,7 +100,7 @@ fn write(value: &impl Serialize) -> Vec<u8> {
 }
 
 /// Kinds whose stored name may not be the name people gave.
-fn is_renamed(kind: Kind) -> bool {
+pub fn is_renamed(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::NetworkPolicy

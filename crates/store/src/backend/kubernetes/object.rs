@@ -8,23 +8,12 @@ use super::uid;
 use serde_json::{Map, Value as Json, json};
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::meta::OwnerReference;
-use tortie_model::value::ValueError;
+use tortie_model::value::{ValueError, is_renamed};
 use tortie_model::{API_VERSION, Key, Kind, ObjectMeta, Resource, Value};
 
 const METADATA: &str = "projectcalico.org/metadata";
 /// Labels and annotations that are looked for on the stored object itself.
 const KEPT: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
-
-/// Kinds whose objects may be stored under another name than people gave.
-fn is_renamed(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::NetworkPolicy
-            | Kind::GlobalNetworkPolicy
-            | Kind::StagedNetworkPolicy
-            | Kind::StagedGlobalNetworkPolicy
-    )
-}
 
 /// What to store under `name`.
 pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
