@@ -28,6 +28,17 @@ fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Waits until the whole node is well (BGP starts after the engine) and returns what health says then.
+fn await_health(world: &World) -> String {
+    let mut said = String::new();
+    eventually("the node is well", || {
+        let (code, text) = health(world, &[]);
+        said = text;
+        code == Some(0)
+    });
+    said
+}
+
 /// Waits for the end of a process; one that does not end is killed.
 fn end_of(mut child: Child) -> Option<(bool, String)> {
     let deadline = Instant::now() + Duration::from_secs(50);
@@ -70,7 +81,7 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
     let config = world.config();
     world.must("ADD", "c1", &pod.path(), &config);
     assert!(readiness(&world).ends_with("200"), "{}", world.log());
-    assert_eq!(health(&world, &[]).0, Some(0));
+    await_health(&world);
     let open = std::fs::read_dir(format!("/proc/{}/fd", world.pid())).unwrap().count();
     assert!(open < 400, "{open} descriptors");
     assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_closed_connections"));
@@ -85,19 +96,22 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
 #[test]
 fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
     let world = World::new();
-    let mut streams: Vec<_> = (0..200).map(|_| world.connect()).collect();
-    for stream in &mut streams {
-        stream.write_all(b"{\"plugin\"").unwrap();
-    }
-    let begun = Instant::now();
-    world.must("STATUS", "", "", &world.config());
-    // They are given up after ten seconds: an answer before that did not wait for them.
-    let first = &mut streams[0];
-    first.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-    let still_open =
-        first.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-    assert!(still_open || begun.elapsed() > Duration::from_secs(9), "the test was slower than the daemon");
-    assert!(still_open, "answered only after the others were given up");
+    let answered_before_they_are_given_up = || {
+        let mut streams: Vec<_> = (0..200).map(|_| world.connect()).collect();
+        for stream in &mut streams {
+            stream.write_all(b"{\"plugin\"").unwrap();
+        }
+        world.must("STATUS", "", "", &world.config());
+        // They are given up after ten seconds: one that is still open was not waited for.
+        let first = &mut streams[0];
+        first.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        first.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    // A daemon that waits for them waits every time; a busy machine takes ten seconds only now and then.
+    assert!(
+        (0..4).any(|_| answered_before_they_are_given_up()),
+        "answered only after the others were given up"
+    );
 }
 
 #[test]
@@ -111,7 +125,7 @@ fn a_second_daemon_says_who_is_there_and_leaves() {
     // The first has lost nothing.
     let pod = world.container();
     world.must("ADD", "c1", &pod.path(), &world.config());
-    assert_eq!(health(&world, &[]).0, Some(0));
+    await_health(&world);
     world.must("DEL", "c1", &pod.path(), &world.config());
 }
 
@@ -137,8 +151,7 @@ fn a_node_without_a_datastore_leaves_no_directories() {
 #[test]
 fn health_needs_nothing_switched_on() {
     let mut world = World::new();
-    let (code, text) = health(&world, &[]);
-    assert_eq!(code, Some(0), "{text}");
+    let text = await_health(&world);
     for line in [
         "ok         datastore: in sync",
         "ok         dataplane: ",

@@ -134,8 +134,11 @@ fn probes_and_scrapers_see_the_sessions() {
     // Nobody is there yet.
     world.apply("BGPPeer", "away-v4", &json!({"node": "n1", "peerIP": "10.88.0.2", "asNumber": 65001}));
     world.apply("BGPPeer", "away-v6", &json!({"node": "n1", "peerIP": "fd88::2", "asNumber": 65001}));
-    eventually_showing("a node whose peers are away is not", || ready(&world).0 == "503", || world.picture());
-    assert!(ready(&world).1.contains("BGP not established with 10.88.0.2,fd88::2"), "{:?}", ready(&world));
+    let names_both = || {
+        let (code, page) = ready(&world);
+        code == "503" && page.contains("BGP not established with 10.88.0.2,fd88::2")
+    };
+    eventually_showing("a node whose peers are away is not", names_both, || world.picture());
     // The first line is Calico's; lines with the reason of each session may follow.
     let is_missing = |flags: &[&str], part: &str, ip: &str| {
         let (healthy, text) = world.health(flags);
