@@ -25,6 +25,7 @@ mod startup;
 mod state;
 mod status;
 mod tasks;
+mod tunnel_addresses;
 
 pub use health::{Health, Level, Part};
 pub use options::NodeArgs;
