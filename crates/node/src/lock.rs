@@ -1,4 +1,4 @@
-//! One daemon per directory: whoever comes second is told who is there, and leaves everything as it is.
+//! One daemon per directory: the second is shown who is there, and leaves everything as it is.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

@@ -156,7 +156,7 @@ proptest! {
             );
         }
 
-        // The same plan told at once, to a daemon that starts anew, finds nothing to do.
+        // The same plan sent at once, to a daemon that starts anew, finds nothing to do.
         let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
         let links = core.links.iter().cloned().collect();
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];

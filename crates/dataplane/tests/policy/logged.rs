@@ -23,7 +23,7 @@ async fn listen(node: &Namespace) -> Connection<Nflog> {
 
 async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Unpin)) -> NflogPacket {
     let packet = tokio::time::timeout(Duration::from_secs(30), packets.next()).await;
-    packet.expect("a packet is told of").unwrap().unwrap()
+    packet.expect("a packet is logged").unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
