@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_is_there() {
+    fn the_second_learns_who_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let first = DirLock::acquire(dir.path()).unwrap();
         let error = DirLock::acquire(dir.path()).unwrap_err().to_string();

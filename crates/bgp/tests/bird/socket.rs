@@ -40,7 +40,7 @@ async fn nonsense_is_named() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_from_a_refusal() {
+async fn an_absent_bird_is_distinguished_from_a_refusal() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control::new(dir.path().join("ctl"));
     let error = control.routes(Family::V4).await.unwrap_err();

@@ -131,7 +131,7 @@ async fn every_criterion_of_a_filter() {
 
 /// The order of the reference: filters, silent pools, tunnels, blocks, reflected ranges, pools, nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_peers_are_told_and_what_the_kernel_gets() {
+async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut bgp = bgp();
     bgp.export = Export {
         blocks: [

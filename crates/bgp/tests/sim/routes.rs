@@ -470,7 +470,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
 }
 
 #[test]
-fn several_paths_are_told_to_those_who_take_them() {
+fn several_paths_are_advertised_to_peers_that_take_them() {
     // Node 0 is asked by 1 and 2 to pass on the same prefix; 3 takes all paths, 4 only the best.
     let edges = [(0, 1), (0, 2), (0, 3), (0, 4)];
     let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {

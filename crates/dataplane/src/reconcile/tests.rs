@@ -212,7 +212,7 @@ fn an_address_claimed_twice_goes_to_the_younger_interface_and_the_other_says_so(
 }
 
 #[test]
-fn addresses_that_leave_a_workload_are_told_once() {
+fn addresses_that_leave_a_workload_are_reported_once() {
     let mut core = core(Snapshot::default());
     core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.2"), pod("cali5", "10.0.0.3")]));
     assert_eq!(core.take_departed(), (vec![], vec![]));

@@ -27,7 +27,7 @@ async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Un
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logged_packet_is_told_with_the_identity_of_its_rule() {
+async fn a_logged_packet_has_the_identity_of_its_rule() {
     let (node, one, _two) = two_pods().await;
     let mut settings = Settings::default();
     settings.policy.log_prefix = "packet %t %k %n %p".into();

@@ -140,7 +140,7 @@ fn an_attach_is_answered_when_the_kernel_has_it() {
 }
 
 #[test]
-fn whoever_waits_is_told_of_failures_by_workload() {
+fn failures_are_reported_to_waiters_by_workload() {
     let mut core = running();
     feed(&mut core, 1, [attach(1, 1, 7, None), attach(2, 2, 8, None), Event::Turn]);
     let actions = feed(&mut core, 1, [Event::Applied(vec![refused(2)])]);

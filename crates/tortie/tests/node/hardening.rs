@@ -302,7 +302,7 @@ fn what_is_no_namespace_is_none() {
 }
 
 #[test]
-fn an_outage_of_the_datastore_is_told_when_it_begins_and_when_it_ends() {
+fn an_outage_of_the_datastore_is_logged_when_it_begins_and_when_it_ends() {
     let mut world = World::new();
     let before = world.log().lines().count();
     world.stop_store();

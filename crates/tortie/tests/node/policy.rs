@@ -12,7 +12,7 @@ fn policy(rules: Value) -> String {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
+fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
     let mut world = World::new();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let page = |world: &World, url: &str| {

@@ -20,7 +20,7 @@ fn paths(router: &Router) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn all_paths_are_told_to_who_takes_them() {
+fn all_paths_are_advertised_to_peers_that_take_them() {
     let world = World::new();
     let everything = json!([{"action": "Accept"}]);
     world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_told_the_shorter_way() {
+    fn classes_are_listed_the_shorter_way() {
         let all = [
             ports(1, 79),
             ports(80, 80),

@@ -21,7 +21,7 @@ impl Lab {
     }
 
     /// Waits until no route is kept for somebody who has not come back yet.
-    fn told_again(&self, nodes: &[&str]) {
+    fn advertised_again(&self, nodes: &[&str]) {
         for node in nodes {
             self.established(node, 4);
             eventually(self, &format!("everything was advertised to {node} again"), || {
@@ -122,7 +122,7 @@ fn a_mesh_of_ours_and_of_bird() {
         lab.set_bird(if by_bird { &["node3"] } else { &[] });
         lab.run(&["node", "start", "node3"]);
         lab.established("node3", 4);
-        lab.told_again(&["node1", "node2"]);
+        lab.advertised_again(&["node1", "node2"]);
         lab.wait_for_routes(&nodes);
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     }
