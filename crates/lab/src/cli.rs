@@ -113,6 +113,10 @@ struct UpArgs {
     /// A pool for the pods' addresses, instead of one of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
+    /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
+    /// directory
+    #[arg(long)]
+    record: bool,
     /// Leave everything as it is if something fails
     #[arg(long)]
     keep: bool,
@@ -190,8 +194,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, keep } = args;
-            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, keep };
+            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep } = args;
+            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, record, keep };
             up::up(place, &plan).await?;
             let hints = ["pod add web --node node1", "status", "exec node1 -- ip route"];
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));

@@ -30,6 +30,8 @@ pub struct Plan {
     pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
+    /// Nodes record what happens to them.
+    pub record: bool,
     /// Leave everything as it is when something fails, to look at it.
     pub keep: bool,
 }
@@ -45,6 +47,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         bgp: plan.bgp,
         encap: plan.encap,
         bird: plan.bird.clone(),
+        record: plan.record,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
@@ -199,6 +202,7 @@ mod tests {
             bgp: Bgp::None,
             encap: Encap::None,
             bird: Vec::new(),
+            record: false,
             pools: vec![pool.parse().unwrap()],
             keep: false,
         };

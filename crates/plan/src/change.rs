@@ -21,7 +21,7 @@ pub struct Plan {
     pub vteps: BTreeMap<VtepId, Vtep>,
     /// What BGP brought. `routes` and workloads go before it.
     pub learnt: BTreeMap<IpNet, Learnt>,
-    /// BGP has told all it knows: what else carries its mark in the kernel is old.
+    /// BGP has sent all it knows: what else carries its mark in the kernel is old.
     pub learnt_complete: bool,
     pub sets: BTreeMap<SetId, Set>,
     pub policies: BTreeMap<PolicyId, Arc<Policy>>,

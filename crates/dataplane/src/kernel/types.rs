@@ -130,7 +130,7 @@ impl Entry {
         self.key.destination
     }
 
-    /// Whether the kernel lets only one of the two exist without being told to append.
+    /// Whether the kernel lets only one of the two exist unless asked to append.
     pub fn same_place(&self, other: &Entry) -> bool {
         self.key == other.key && self.metric == other.metric
     }

@@ -14,6 +14,7 @@ mod policy;
 mod refusals;
 mod restored;
 mod settings;
+mod soak;
 mod textbook;
 mod up;
 mod world;
