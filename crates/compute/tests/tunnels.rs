@@ -116,7 +116,7 @@ fn cluster(vxlan: &str, ipip: &str) -> Vec<Entry> {
         node(2, 0, true),
         node(3, 1, true),
         pool("v4", "10.0.0.0/16", vxlan, ipip),
-        pool("v6", "fd10::/112", vxlan, "Never"),
+        pool("v6", "fd10::/96", vxlan, "Never"),
         block("10.0.1.0/26", "n1", &["n1"]),
         block("10.0.2.0/26", "n2", &["n2", "n3"]),
         block("10.0.3.0/26", "n3", &["n3"]),
@@ -240,7 +240,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         3 => (1u8..5, 0u8..2, any::<bool>()).prop_map(|(n, net, ends)| node(n, net, ends)),
         2 => (0u8..2, modes.clone())
             .prop_map(|(i, (vxlan, ipip))| pool(&format!("p{i}"), &format!("10.{i}.0.0/16"), vxlan, ipip)),
-        1 => modes.prop_map(|(vxlan, _)| pool("v6", "fd10::/112", vxlan, "Never")),
+        1 => modes.prop_map(|(vxlan, _)| pool("v6", "fd10::/96", vxlan, "Never")),
         2 => (0u8..2, 1u8..5, name.clone(), prop::collection::vec(name.clone(), 0..3)).prop_map(|(i, j, owner, users)|
             block(&format!("10.{i}.{j}.0/26"), owner, &users)),
         1 => (1u8..5, name).prop_map(|(j, owner)| block(&format!("fd10::{j}:0/122"), owner, &[])),

@@ -288,6 +288,8 @@ impl Engine {
             Event::Link { index, down } => {
                 if down {
                     self.core.link_was_down(index);
+                    // It may speak of the moment before we set a new device up, and of no route that we wrote since.
+                    self.stale.routes |= self.core.is_tunnel(index);
                 }
                 self.links.insert(index);
             }

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<Member>(), 22, "a member of a set");
-        assert_eq!(size_of::<(RouteKey, Route)>(), 68, "a route");
+        assert_eq!(size_of::<(RouteKey, Route)>(), 64, "a route");
         assert_eq!(size_of::<Rule>(), 504, "a rule");
         assert_eq!(size_of::<RuleIndex>(), 4);
     }

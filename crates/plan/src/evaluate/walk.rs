@@ -42,11 +42,14 @@ impl<'w, 'p> Walk<'w, 'p> {
 
     pub fn input(&mut self, from: &str) -> Passage<'p> {
         self.enter(from)?;
-        if let Some(known) = self.tunnel(self.packet.source) {
-            return if known { self.grant(Cause::Tunnel) } else { self.refuse(Cause::UnknownTunnel) };
+        let tunnel = self.tunnel(self.packet.source);
+        if tunnel == Some(false) {
+            return self.refuse(Cause::UnknownTunnel);
         }
         if self.node.leads_to_workload(from) {
             self.workload_to_host(from)
+        } else if tunnel.is_some() {
+            self.grant(Cause::Tunnel)
         } else if self.accepted {
             self.grant(Cause::AcceptedBefore)
         } else {

@@ -35,6 +35,12 @@ impl Core {
         self.plan.active(&link.name).map(|(_, workload)| (link, workload))
     }
 
+    /// Whether it is a device that we make ourselves.
+    pub fn is_tunnel(&self, index: u32) -> bool {
+        let link = self.links.get(index);
+        link.is_some_and(|link| TunnelKind::ALL.iter().any(|kind| kind.device() == link.name))
+    }
+
     /// The VXLAN of the plan whose device this is.
     pub(in crate::reconcile) fn tunnel_at(&self, index: u32) -> Option<TunnelKind> {
         let link = self.links.get(index).filter(|link| link.vxlan.is_some())?;

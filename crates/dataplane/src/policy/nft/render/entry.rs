@@ -100,9 +100,10 @@ impl Entry<'_> {
     }
 
     fn input(&self) -> Vec<Rule> {
-        let mut rules = self.tunnels.input();
+        let mut rules = self.tunnels.strangers();
         rules.extend(self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]));
         if !self.hooks.input.is_empty() {
+            rules.extend(self.tunnels.input());
             rules.extend(self.accepted());
             rules.extend(self.hooks.input.clone());
         }

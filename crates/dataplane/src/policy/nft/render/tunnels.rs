@@ -16,15 +16,23 @@ pub(crate) struct Tunnels<'s> {
 }
 
 impl Tunnels<'_> {
-    /// What comes to this node: only from its peers.
+    /// What comes to this node from anybody but its peers.
+    pub fn strangers(self) -> Vec<Rule> {
+        let rule = |(kind, protocol): (&TunnelKind, &TunnelProtocol)| {
+            let source = Field::Source(family(*kind));
+            let unknown = self.peers(*kind).into_iter().map(|set| Match::lookup([source], set).not());
+            let matches = wrapped(*kind, *protocol).into_iter().chain(unknown).collect();
+            Rule::new(matches, vec![Action::Count, Action::Drop]).says("a tunnel of no known node")
+        };
+        self.tunnels.iter().map(rule).collect()
+    }
+
+    /// What comes to this node from its peers.
     pub fn input(self) -> Vec<Rule> {
-        let mut rules = Vec::new();
-        for (kind, protocol) in self.tunnels {
-            rules.extend(self.of_peers(*kind, *protocol, Field::Source(family(*kind))));
-            let stranger = vec![Action::Count, Action::Drop];
-            rules.push(Rule::new(wrapped(*kind, *protocol), stranger).says("a tunnel of no known node"));
-        }
-        rules
+        let tunnels = self.tunnels.iter();
+        let rules =
+            tunnels.map(|(kind, protocol)| self.of_peers(*kind, *protocol, Field::Source(family(*kind))));
+        rules.flatten().collect()
     }
 
     /// What this node sends to its peers.
@@ -45,6 +53,15 @@ impl Tunnels<'_> {
     }
 
     fn of_peers(self, kind: TunnelKind, protocol: TunnelProtocol, field: Field) -> Vec<Rule> {
+        let rule = |set: String| {
+            let matches = wrapped(kind, protocol).into_iter().chain([Match::lookup([field], set)]).collect();
+            Rule::new(matches, vec![Action::Accept]).says("tunnels between nodes")
+        };
+        self.peers(kind).into_iter().map(rule).collect()
+    }
+
+    /// The kernel's sets that together have the peers of a tunnel.
+    fn peers(self, kind: TunnelKind) -> Vec<String> {
         let id = kind.peers();
         let mut sets = Vec::new();
         if self.sets.kind(&id).is_some() {
@@ -53,11 +70,7 @@ impl Tunnels<'_> {
         if self.sets.has_nets(&id, family(kind)) {
             sets.push(names::nets(&id, family(kind)));
         }
-        let rule = |set: String| {
-            let matches = wrapped(kind, protocol).into_iter().chain([Match::lookup([field], set)]).collect();
-            Rule::new(matches, vec![Action::Accept]).says("tunnels between nodes")
-        };
-        sets.into_iter().map(rule).collect()
+        sets
     }
 }
 
