@@ -184,6 +184,11 @@ fn blocks_and_pools_decide_what_is_announced_and_installed() {
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.export.blocks, BTreeMap::from([(block, false)]));
     assert!(!wants(&bgp, "10.50.9.0/26") && wants(&bgp, "10.53.9.0/26") && !wants(&bgp, "10.96.7.7/32"));
+    let wrapped = |hop: &str| {
+        let net = "10.53.9.0/26".parse().unwrap();
+        bgp.install.tunnel(&net, hop.parse().unwrap()).is_some()
+    };
+    assert!(wrapped("10.9.0.7") && !wrapped("10.0.0.7"), "only what leaves the node's own subnet");
     resolver.remove(&affinity_key("a", "10.50.3.64/26"));
     assert!(resolver.flush().unwrap().export.blocks.is_empty());
 }

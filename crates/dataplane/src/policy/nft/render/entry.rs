@@ -196,6 +196,8 @@ impl Entry<'_> {
             &[Action::Accept],
         ));
         rules.extend(self.accepted());
+        // Untracked as they are, they pass by the question above.
+        rules.extend(self.tunnels.output());
         rules.extend(self.hooks.output.clone());
         rules
     }
