@@ -6,11 +6,13 @@
 mod bgp;
 mod changes;
 mod engine;
+mod nodes;
 mod parameters;
 mod policy;
 mod routes;
 mod services;
 mod settings;
+mod tunnels;
 mod workloads;
 
 pub use bgp::BgpEnvironment;

@@ -2,6 +2,7 @@
 
 use crate::parameters::{ClusterRoutes, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
+use crate::tunnels::TunnelSettings;
 use tortie_plan::{LogLimit, PolicySettings, Settings};
 
 impl Parameters {
@@ -9,6 +10,8 @@ impl Parameters {
         Settings {
             interface_prefixes: self.interface_prefix.clone(),
             device_route_protocol: self.device_route_protocol,
+            device_route_source_v4: self.device_route_source_address,
+            device_route_source_v6: self.device_route_source_address_ipv6,
             ipv4_route_priority: self.ipv4_normal_route_priority,
             ipv6_route_priority: self.ipv6_normal_route_priority,
             remove_external_routes: self.remove_external_routes,
@@ -52,7 +55,26 @@ impl Parameters {
             Some(ClusterRoutes::IpipOnly) => (false, true),
             None => (!speaks_bgp, true),
         };
-        Policy { no_encap, ipip, by_workload: self.route_source == RouteSource::WorkloadIps }
+        Policy {
+            no_encap,
+            ipip: ipip && self.ipip_enabled.get() != Some(&false),
+            vxlan: self.vxlan_enabled.get() != Some(&false),
+            by_workload: self.route_source == RouteSource::WorkloadIps,
+        }
+    }
+
+    pub(crate) fn tunnel_settings(&self) -> TunnelSettings {
+        let given = |mtu: u32| Some(mtu).filter(|mtu| *mtu != 0);
+        TunnelSettings {
+            vxlan: self.vxlan_enabled.get().copied(),
+            ipip: self.ipip_enabled.get().copied(),
+            vni: self.vxlan_vni,
+            port: self.vxlan_port,
+            vxlan_mtu: given(self.vxlan_mtu),
+            vxlan_mtu_v6: given(self.vxlan_mtu_v6),
+            ipip_mtu: given(self.ipip_mtu),
+            external: self.external_nodes_list.clone(),
+        }
     }
 
     pub(crate) fn may_spoof(&self) -> bool {

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Plan, Route};
+use tortie_plan::{Plan, Route, TunnelKind};
 
 type Entry = (Key, Value);
 
@@ -93,24 +93,29 @@ fn cluster() -> Vec<Entry> {
 }
 
 fn route(plan: &Plan, net: &str) -> Option<Route> {
-    plan.routes.get(&net.parse().unwrap()).copied()
+    let net: ipnet::IpNet = net.parse().unwrap();
+    plan.routes.get(&net.into()).copied()
 }
 
 fn via(address: &str) -> Option<Route> {
-    Some(Route::Via(address.parse().unwrap()))
+    Some(Route::via(address.parse().unwrap()))
+}
+
+fn wrapped(address: &str) -> Option<Route> {
+    Some(Route::through(TunnelKind::Ipip, Some(address.parse().unwrap())))
 }
 
 #[test]
 fn own_blocks_go_nowhere_and_others_to_their_node() {
     let (plan, compute) = plan_of(&cluster(), false);
-    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::Blackhole));
+    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::BLACKHOLE));
     assert_eq!(route(&plan, "10.0.0.1/32"), via("172.16.0.2"), "lent by us to n2");
     assert_eq!(route(&plan, "10.0.0.64/26"), via("172.16.0.2"));
     assert_eq!(route(&plan, "10.0.0.65/32"), None, "borrowed by ourselves");
     assert_eq!(route(&plan, "10.0.0.66/32"), via("172.17.0.3"), "lent by n2 to n3");
-    assert_eq!(route(&plan, "10.1.0.0/26"), None, "needs a tunnel");
+    assert_eq!(route(&plan, "10.1.0.0/26"), wrapped("172.16.0.2"), "needs a tunnel");
     assert_eq!(route(&plan, "10.2.0.0/26"), via("172.16.0.2"), "same subnet needs none");
-    assert_eq!(route(&plan, "10.2.0.64/26"), None, "other subnet does");
+    assert_eq!(route(&plan, "10.2.0.64/26"), wrapped("172.17.0.3"), "other subnet does");
     assert_eq!(route(&plan, "10.9.0.0/26"), None, "in no pool");
     assert_eq!(plan.workloads.len(), 1);
     let (id, workload) = plan.workloads.first_key_value().unwrap();

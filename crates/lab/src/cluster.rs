@@ -1,6 +1,7 @@
 //! What a lab consists of, as written down when it was begun.
 
 use crate::bgp::Bgp;
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::place::Place;
@@ -23,6 +24,8 @@ pub struct Cluster {
     pub topology: Topology,
     #[serde(default)]
     pub bgp: Bgp,
+    #[serde(default)]
+    pub encap: Encap,
     /// The nodes for which BIRD speaks BGP, by name.
     #[serde(default)]
     pub bird: Vec<String>,

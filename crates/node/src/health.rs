@@ -143,3 +143,5 @@ impl Parts {
 
 /// The part of the node that enforces policy.
 pub const POLICY: &str = "policy";
+/// The part of the node that makes tunnels to other nodes.
+pub const TUNNELS: &str = "tunnels";

@@ -25,6 +25,7 @@ mod startup;
 mod state;
 mod status;
 mod tasks;
+mod tunnel_addresses;
 
 /// Whether bytes are a request of a CNI plugin.
 #[cfg(fuzzing)]

@@ -12,7 +12,7 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, queries, settings_file, status};
+use crate::{bgp, failpoint, files, http, queries, settings_file, status, tunnel_addresses};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,8 +186,16 @@ impl Start<'_> {
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
+        let pools_changed = tunnel_addresses::follow(&client, name);
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
+        if variables.get("USE_POD_CIDR") != "true" {
+            let node = made.clone();
+            tasks.spawn("the addresses of tunnels", async move {
+                tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
+            });
+        }
         let mut in_sync = state.in_sync();
         tokio::select! {
             // Fails only if the state is gone, and with it everything else.

@@ -3,8 +3,10 @@
 use crate::bgp::Bgp;
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Policy, PolicyId, Profile};
+use crate::route::{Learnt, Route, RouteKey};
 use crate::set::{Member, SetId, SetKind};
-use crate::workload::{Learnt, Route, Workload, WorkloadId};
+use crate::tunnel::{TunnelDevice, TunnelKind, Vtep, VtepId};
+use crate::workload::{Workload, WorkloadId};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +15,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workloads: BTreeMap<WorkloadId, Workload>,
-    pub routes: BTreeMap<IpNet, Route>,
+    pub routes: BTreeMap<RouteKey, Route>,
+    pub tunnels: BTreeMap<TunnelKind, TunnelDevice>,
+    /// The other ends of the VXLANs among them.
+    pub vteps: BTreeMap<VtepId, Vtep>,
     /// What BGP brought. `routes` and workloads go before it.
     pub learnt: BTreeMap<IpNet, Learnt>,
     /// BGP has sent all it knows: what else carries its mark in the kernel is old.
@@ -41,7 +46,9 @@ pub struct Set {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     Workload(WorkloadId, Option<Workload>),
-    Route(IpNet, Option<Route>),
+    Route(RouteKey, Option<Route>),
+    Tunnel(TunnelKind, Option<TunnelDevice>),
+    Vtep(VtepId, Option<Vtep>),
     Learnt(IpNet, Option<Learnt>),
     LearntComplete,
     /// A set comes, empty, or goes with all its members.
@@ -70,7 +77,9 @@ impl Plan {
         }
         match update {
             Update::Workload(id, workload) => put(&mut self.workloads, id, workload),
-            Update::Route(net, route) => put(&mut self.routes, net, route),
+            Update::Route(key, route) => put(&mut self.routes, key, route),
+            Update::Tunnel(kind, device) => put(&mut self.tunnels, kind, device),
+            Update::Vtep(id, vtep) => put(&mut self.vteps, id, vtep),
             Update::Learnt(net, route) => put(&mut self.learnt, net, route),
             Update::LearntComplete => self.learnt_complete = true,
             Update::Set(id, kind) => {
@@ -105,7 +114,7 @@ mod tests {
     #[test]
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<Member>(), 22, "a member of a set");
-        assert_eq!(size_of::<(IpNet, Route)>(), 35, "a route");
+        assert_eq!(size_of::<(RouteKey, Route)>(), 68, "a route");
         assert_eq!(size_of::<Rule>(), 504, "a rule");
         assert_eq!(size_of::<RuleIndex>(), 4);
     }

@@ -10,9 +10,11 @@ mod change;
 mod endpoint;
 pub mod evaluate;
 mod policy;
+mod route;
 mod rule_id;
 mod set;
 mod settings;
+mod tunnel;
 mod workload;
 
 pub use assign::{Assignment, assign};
@@ -22,7 +24,9 @@ pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,
 };
+pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
-pub use workload::{Learnt, Route, Workload, WorkloadId, link_local};
+pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
+pub use workload::{Workload, WorkloadId, link_local};

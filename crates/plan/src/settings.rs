@@ -1,6 +1,7 @@
 //! How a node writes what the plan says: from FelixConfiguration and the environment.
 
 use ipnet::IpNet;
+use std::net::IpAddr;
 
 /// How kernel state is written; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,9 @@ pub struct Settings {
     pub interface_prefixes: Vec<String>,
     /// Protocol number of workload routes; 3 (boot) also means that all other routes of ours carry 80.
     pub device_route_protocol: u8,
+    /// Which own address the host uses for what it sends along routes of ours.
+    pub device_route_source_v4: Option<IpAddr>,
+    pub device_route_source_v6: Option<IpAddr>,
     pub ipv4_route_priority: u32,
     pub ipv6_route_priority: u32,
     /// Remove routes on workload interfaces that we did not write.
@@ -27,6 +31,8 @@ impl Default for Settings {
         Settings {
             interface_prefixes: vec!["cali".into()],
             device_route_protocol: 3,
+            device_route_source_v4: None,
+            device_route_source_v6: None,
             ipv4_route_priority: 1024,
             ipv6_route_priority: 1024,
             remove_external_routes: true,

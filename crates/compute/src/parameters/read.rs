@@ -1,6 +1,8 @@
 //! Reading the texts of parameters. Words are compared without regard to case.
 
+use ipnet::IpNet;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
@@ -121,6 +123,7 @@ plain! {
     ]);
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
+    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
 }
 
 fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -234,6 +237,33 @@ impl Read for Vec<String> {
     }
 }
 
+/// Networks and addresses with commas between them. One that cannot be read is left out and told of.
+impl Read for Vec<IpNet> {
+    fn none() -> Option<Self> {
+        Some(Vec::new())
+    }
+
+    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let mut nets = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            match network(entry) {
+                Ok(net) => nets.push(net),
+                Err(why) => unread(format!("{entry:?} {why}; this entry is left out")),
+            }
+        }
+        Ok(nets)
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        default_of(of, Vec::new())
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map(|net| net.trunc()).map_err(|_| "has a network that cannot be read".to_owned())
+}
+
 /// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a bare port is one of TCP.
 impl Read for Vec<Failsafe> {
     fn none() -> Option<Self> {
@@ -273,11 +303,7 @@ fn failsafe(text: &str) -> Result<Failsafe, String> {
     let protocol = Protocol::from_any_case(protocol).number().ok_or("has an unknown protocol")?;
     let net = match net {
         "" => None,
-        text => {
-            let net =
-                text.parse::<ipnet::IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(Into::into));
-            Some(net.map_err(|_| "has a network that cannot be read".to_owned())?.trunc())
-        }
+        text => Some(network(text)?),
     };
     Ok(Failsafe { protocol, port, net })
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::WorkloadId;
+use tortie_plan::{RouteKey, WorkloadId};
 
 /// How a workload is doing in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +35,16 @@ impl Core {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
         for address in addresses {
-            let destination = IpNet::from(*address);
-            if let Some(reason) = self.failures.get(&destination) {
-                return WorkloadState::Error(format!("route {destination}: {reason}"));
+            let key = RouteKey::from(IpNet::from(*address));
+            if let Some(reason) = self.failures.get(&key) {
+                return WorkloadState::Error(format!("route {}: {reason}", key.destination));
             }
-            match self.wanted(&destination) {
+            match self.wanted(&key) {
                 Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
                 }
-                Ok(Some(entry)) if !self.routes.at(&destination).contains(&entry) => {
+                Ok(Some(entry)) if !self.routes.at(&key).contains(&entry) => {
                     return WorkloadState::Down;
                 }
                 _ => {}
@@ -75,7 +75,8 @@ impl Core {
 
     pub fn mtu(&self) -> MtuChoice {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.routes.at(&net).iter().min_by_key(|entry| entry.metric));
+        let defaults =
+            everywhere.map(|net| self.routes.at(&net.into()).iter().min_by_key(|entry| entry.metric));
         let ours = self.routes.all().filter(|entry| entry.protocol == self.own_protocol());
         let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));

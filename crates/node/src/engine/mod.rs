@@ -203,8 +203,10 @@ impl Engine {
         for update in news.routes {
             match update {
                 Update::Learnt(destination, route) => {
-                    let route =
-                        route.map(|learnt| NextHops { next_hops: learnt.next_hops, metric: learnt.metric });
+                    let route = route.map(|learnt| NextHops {
+                        next_hops: learnt.next_hops.iter().map(|hop| hop.address).collect(),
+                        metric: learnt.metric,
+                    });
                     routes.push(LearntRoute { destination, route });
                 }
                 Update::LearntComplete => complete = true,

@@ -7,6 +7,7 @@ pub(crate) mod hosts;
 pub(crate) mod names;
 mod policy;
 mod tiers;
+pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
 pub(crate) use policy::{Holder, holder_chain, passes};
