@@ -16,6 +16,7 @@ mod enter;
 mod error;
 mod fabric;
 mod files;
+mod kube;
 mod logs;
 mod netns;
 mod node;
