@@ -43,7 +43,7 @@ impl Parameters {
         }
     }
 
-    /// Who writes which routes. Unless told otherwise, unencapsulated ones are left to BGP where the node speaks it.
+    /// Who writes which routes. Unless set otherwise, unencapsulated ones are left to BGP where the node speaks it.
     pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
             Some(ClusterRoutes::Enabled) => (true, true),

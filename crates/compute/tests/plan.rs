@@ -238,23 +238,23 @@ proptest! {
         history in prop::collection::vec((any_entry(), any::<bool>(), any::<bool>()), 0..40),
         order in any::<prop::sample::Index>(),
     ) {
-        // One node is told everything as it happens, the other only how things stand at the end, in another order.
-        let mut told = Compute::new("n1", Environment::default());
+        // One node gets every event, the other only the final state, in another order.
+        let mut incremental = Compute::new("n1", Environment::default());
         let mut plan = Plan::default();
         let mut state = std::collections::BTreeMap::new();
         for ((key, value), deleted, flush) in &history {
             if *deleted {
-                told.delete(key);
+                incremental.delete(key);
                 state.remove(key);
             } else {
-                told.put(key, value);
+                incremental.put(key, value);
                 state.insert(key.clone(), value.clone());
             }
             if *flush {
-                told.flush().into_iter().for_each(|update| plan.apply(update));
+                incremental.flush().into_iter().for_each(|update| plan.apply(update));
             }
         }
-        told.flush().into_iter().for_each(|update| plan.apply(update));
+        incremental.flush().into_iter().for_each(|update| plan.apply(update));
         let mut entries: Vec<Entry> = state.into_iter().collect();
         if !entries.is_empty() {
             let turn = order.index(entries.len());
@@ -265,7 +265,7 @@ proptest! {
         }
         let (fresh, compute) = plan_of(&entries, false);
         prop_assert_eq!(&plan, &fresh);
-        prop_assert_eq!(told.totals(), compute.totals());
-        prop_assert_eq!(told.problems(), compute.problems());
+        prop_assert_eq!(incremental.totals(), compute.totals());
+        prop_assert_eq!(incremental.problems(), compute.problems());
     }
 }

@@ -140,6 +140,10 @@ struct UpArgs {
     /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
+    /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
+    /// directory
+    #[arg(long)]
+    record: bool,
     /// Leave everything as it is if something fails
     #[arg(long)]
     keep: bool,
@@ -227,7 +231,7 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, bird, pools, keep, .. } = args;
+            let UpArgs { nodes, datastore, topology, bgp, bird, pools, record, keep, .. } = args;
             let kubernetes = match args.kubernetes {
                 true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy)?),
                 false => None,
@@ -236,7 +240,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
                 true => ["kubectl get pods -A -o wide", "status", "exec node1 -- ip route"],
                 false => ["pod add web --node node1", "status", "exec node1 -- ip route"],
             };
-            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, keep, kubernetes };
+            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, record, keep, kubernetes };
             up::up(place, &plan).await?;
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())

@@ -29,6 +29,9 @@ pub struct Cluster {
     /// The nodes for which BIRD speaks BGP, by name.
     #[serde(default)]
     pub bird: Vec<String>,
+    /// Nodes record what happens to them.
+    #[serde(default)]
+    pub record: bool,
     /// A Unix socket, which every namespace can reach; a kubeconfig where the store is Kubernetes.
     pub endpoint: String,
     pub pools: Vec<IpNet>,

@@ -22,6 +22,7 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
         topology: Topology::L2,
         bgp: Bgp::None,
         bird: Vec::new(),
+        record: false,
         pools: Vec::new(),
         keep: false,
         kubernetes: None,

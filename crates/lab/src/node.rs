@@ -40,6 +40,9 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node));
     command.envs(daemon_variables(cluster, node)).envs(bird::variables(place, node));
+    if cluster.record {
+        command.env("TORTIE_RECORD", dir.join("recording"));
+    }
     daemon(place, node).start(&place.node_netns(node), command)
 }
 

@@ -29,6 +29,8 @@ pub struct Plan {
     pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
+    /// Nodes record what happens to them.
+    pub record: bool,
     /// Leave everything as it is when something fails, to look at it.
     pub keep: bool,
     pub kubernetes: Option<Kubernetes>,
@@ -44,6 +46,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         topology: plan.topology,
         bgp: plan.bgp,
         bird: plan.bird.clone(),
+        record: plan.record,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
@@ -232,6 +235,7 @@ mod tests {
             topology: Topology::L2,
             bgp: Bgp::None,
             bird: Vec::new(),
+            record: false,
             pools: vec![pool.parse().unwrap()],
             keep: false,
             kubernetes: None,

@@ -28,6 +28,12 @@ mod state;
 mod status;
 mod tasks;
 
+/// Whether bytes are a request of a CNI plugin.
+#[cfg(fuzzing)]
+pub fn is_cni_request(bytes: &[u8]) -> bool {
+    cni::is_request(bytes)
+}
+
 pub use health::{Health, Level, Part};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};

@@ -3,7 +3,7 @@
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
 use crate::install::Installer;
-use crate::journal::{Journal, Phase, Record};
+use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
@@ -14,7 +14,6 @@ use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{bgp, failpoint, files, http, kube_condition, queries, settings_file, status};
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,6 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
-use tortie_model::Key;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::{Client, Config, Resources};
 
@@ -190,8 +188,7 @@ impl Start<'_> {
         files::write(&nodename, name).map_err(io(&nodename))?;
 
         let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
-        let live = |record: &&Record| record.phase == Phase::Live;
-        let held: HashSet<Key> = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
+        let held = reclaim::held(&journal, name);
         let state = Arc::new(State::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
@@ -203,14 +200,13 @@ impl Start<'_> {
             by_bird: backend == bgp::Choice::Bird,
         });
         let record = |file: &PathBuf| {
-            let header = recording::header(name, variables, &settings, speaks.as_ref(), held.iter());
+            let header = recording::header(name, variables, &settings, speaks.as_ref(), &held);
             Recording::create(file, args.record_limit, &header).map_err(io(file))
         };
         let recording = args.record.as_ref().map(record).transpose()?;
         if let Some(bgp) = speaks {
             compute.speak_bgp(bgp);
         }
-        reclaim::seed(&mut compute, &journal, name);
         let bgp = bgp::start(backend, args, &host, &state);
         let feed = tortie_sync::follow(&client, compute.interests());
         let (engine, reports) =

@@ -16,7 +16,7 @@ pub struct Plan {
     pub routes: BTreeMap<IpNet, Route>,
     /// What BGP brought. `routes` and workloads go before it.
     pub learnt: BTreeMap<IpNet, Learnt>,
-    /// BGP has told all it knows: what else carries its mark in the kernel is old.
+    /// BGP has sent all it knows: what else carries its mark in the kernel is old.
     pub learnt_complete: bool,
     pub sets: BTreeMap<SetId, Set>,
     pub policies: BTreeMap<PolicyId, Arc<Policy>>,

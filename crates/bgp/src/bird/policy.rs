@@ -1,4 +1,4 @@
-//! What peers are told, what is taken from them and what goes into the kernel, unless a BGPFilter says otherwise.
+//! What is advertised to peers, what is accepted from them and what goes into the kernel, unless a BGPFilter says otherwise.
 //!
 //! The same rules in the same order as those of our own speaker, in BIRD's filter language.
 
@@ -58,7 +58,7 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
         text += &inside(std::slice::from_ref(net), family, &format!("{{ {changes}}}"));
     }
     let blocks: Vec<IpNet> =
-        export.blocks.iter().filter(|(_, told)| **told).map(|(block, _)| *block).collect();
+        export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
     text += &when(&blocks, family, ToString::to_string, "accept;");
     // A single address moves here from another node, or away.
     let migrating =

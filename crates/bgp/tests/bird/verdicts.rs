@@ -131,7 +131,7 @@ async fn every_criterion_of_a_filter() {
 
 /// The order of the reference: filters, silent pools, tunnels, blocks, reflected ranges, pools, nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_peers_are_told_and_what_the_kernel_gets() {
+async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut bgp = bgp();
     bgp.export = Export {
         blocks: [
@@ -140,7 +140,7 @@ async fn what_peers_are_told_and_what_the_kernel_gets() {
             ("10.5.1.0/24", false),
             ("fd05:100::/24", false),
         ]
-        .map(|(block, told)| (net(block), told))
+        .map(|(block, advertised)| (net(block), advertised))
         .into(),
         pools: ["10.5.0.0/16", "10.6.0.0/16", "10.9.0.0/16", "fd05::/16", "fd06::/16", "fd09::/16"]
             .map(net)
@@ -160,7 +160,7 @@ async fn what_peers_are_told_and_what_the_kernel_gets() {
     };
     let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
     for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
-        // The single address inside a block is told because its priority says that it moves.
+        // The single address inside a block is advertised because its priority says that it moves.
         assert_eq!(
             bird.passes(family, &export(word, true)),
             [0, 1, 2, 3],

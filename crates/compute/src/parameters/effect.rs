@@ -59,7 +59,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("istio", "there is no support for Istio's ambient mode"),
     ("ipv4Elevated", "live migration is not there yet"),
     ("ipv6Elevated", "live migration is not there yet"),
-    ("kubeNodePortRanges", "node ports are not told from other ports yet"),
+    ("kubeNodePortRanges", "node ports are not distinguished from other ports yet"),
     ("liveMigration", "live migration is not there yet"),
     ("localSubnet", "proxy ARP for local subnets is not there yet"),
     ("log", "the log goes to standard error, as RUST_LOG says"),

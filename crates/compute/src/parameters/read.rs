@@ -240,7 +240,7 @@ impl Read for Vec<Failsafe> {
         Some(Vec::new())
     }
 
-    /// An entry that cannot be read is left out and told of. If none is left, the host could become unreachable, so
+    /// An entry that cannot be read is left out and reported. If none is left, the host could become unreachable, so
     /// the default holds.
     fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());

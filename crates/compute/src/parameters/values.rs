@@ -18,7 +18,7 @@ macro_rules! values {
         $(const _: &FelixParameter = parameter($key);)*
 
         impl Values {
-            /// `text` gives what is set for a key; `unread` is told what cannot be used and why.
+            /// `text` gives what is set for a key; `unread` gets what cannot be used and why.
             pub(super) fn read<'a>(
                 text: impl Fn(&str) -> Option<&'a str>,
                 mut unread: impl FnMut(&FelixParameter, String),

@@ -69,7 +69,7 @@ pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Sce
             Step::Rule { at, misses } => open.asked.push(Asked { at, misses }),
             Step::Staged { id, would, .. } => open.staged.push(staged(id, would)),
             Step::Policy { tier, id } => open.policies.push((tier, id)),
-            // Told by what decides: the end, or what comes after it.
+            // Named by what decides: the end, or what comes after it.
             Step::TierEnd { .. } => {}
             Step::Decided { allowed, cause } => {
                 sections.push(open.close(node, allowed, cause, cluster, scene));

@@ -103,7 +103,7 @@ impl Entry {
         Entry { destination, metric, protocol, target }
     }
 
-    /// Whether the kernel lets only one of the two exist without being told to append.
+    /// Whether the kernel lets only one of the two exist unless asked to append.
     pub fn same_place(&self, other: &Entry) -> bool {
         self.destination == other.destination && self.metric == other.metric
     }

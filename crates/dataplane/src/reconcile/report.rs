@@ -1,4 +1,4 @@
-//! What can be told about the kernel: how workloads are, the MTU, how many routes.
+//! What is reported about the kernel: how workloads are, the MTU, how many routes.
 
 use super::Core;
 use super::routes::Ownership;

@@ -156,7 +156,7 @@ proptest! {
             );
         }
 
-        // The same plan told at once, to a daemon that starts anew, finds nothing to do.
+        // The same plan sent at once, to a daemon that starts anew, finds nothing to do.
         let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
         let links = core.links.iter().cloned().collect();
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
@@ -212,7 +212,7 @@ fn an_address_claimed_twice_goes_to_the_younger_interface_and_the_other_says_so(
 }
 
 #[test]
-fn addresses_that_leave_a_workload_are_told_once() {
+fn addresses_that_leave_a_workload_are_reported_once() {
     let mut core = core(Snapshot::default());
     core.replace(planned(&[pod("cali3", "10.0.0.1"), pod("cali4", "10.0.0.2"), pod("cali5", "10.0.0.3")]));
     assert_eq!(core.take_departed(), (vec![], vec![]));

@@ -52,7 +52,8 @@ pub fn workload(interface: &str, with: &[&str]) -> Workload {
 }
 
 pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
-    let workload_policies = workloads.iter().map(|(name, workload)| (id(name), guard(workload))).collect();
+    let workload_policies =
+        workloads.iter().map(|(name, workload)| (id(name), workload_policy(workload))).collect();
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
     let routes = routes.iter().map(|(net, route)| (net.parse().unwrap(), *route)).collect();
     let profiles = BTreeMap::from([("open".to_owned(), Arc::new(open_profile()))]);
@@ -66,7 +67,7 @@ pub fn open_profile() -> Profile {
 }
 
 /// What lets a workload do as it likes.
-pub fn guard(workload: &Workload) -> WorkloadPolicy {
+pub fn workload_policy(workload: &Workload) -> WorkloadPolicy {
     WorkloadPolicy {
         interface: workload.interface.clone(),
         up: true,

@@ -113,7 +113,7 @@ async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workl
     node.ip("link set other2 up");
     node.ip("route add 10.65.0.9/32 dev cali2");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(node.routes("10.65.0.9/32").len(), 1, "the plugin may just not have told yet");
+    assert_eq!(node.routes("10.65.0.9/32").len(), 1, "the plugin may just not have reported yet");
     eventually("the grace period to end", || node.routes("10.65.0.9/32").is_empty()).await;
 }
 

@@ -131,7 +131,7 @@ impl Generator {
             if !self.chance(0.9) {
                 continue;
             }
-            let guard = WorkloadPolicy {
+            let policy = WorkloadPolicy {
                 interface: interface(pod),
                 up: self.chance(0.93),
                 addresses: addresses(At::Pod(pod)),
@@ -139,7 +139,7 @@ impl Generator {
                 tiers: self.tiers(),
                 profiles: self.profiles(),
             };
-            plan.workload_policies.insert(id(&pod.to_string()), guard);
+            plan.workload_policies.insert(id(&pod.to_string()), policy);
         }
         let hosts = self.one(&[0, 0, 1, 2]);
         for number in 0..hosts {

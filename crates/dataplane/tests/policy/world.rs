@@ -242,7 +242,7 @@ impl World {
             (packet.destination, packet.destination_port) = (address, port);
         }
         match self.sockets[&sent.from].send(&packet, &packets::bytes(&packet, number)) {
-            // What the host is not allowed to send, it is told at once.
+            // The host gets an error at once for what it may not send.
             Ok(_) | Err(Errno::EPERM) => {}
             Err(error) => panic!("{sent:?}: {error}"),
         }
@@ -292,7 +292,7 @@ fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
         .collect()
 }
 
-/// The changes between two plans, in the order in which they come from `compute`: what goes is told first.
+/// The changes between two plans, in the order in which they come from `compute`: removals come first.
 pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     let mut updates = Vec::new();
     for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
@@ -328,7 +328,7 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     updates.extend(
         differing(&old.workload_policies, &new.workload_policies)
             .into_iter()
-            .map(|(id, guard)| Update::WorkloadPolicy(id, guard)),
+            .map(|(id, policy)| Update::WorkloadPolicy(id, policy)),
     );
     let hosts = differing(&old.host_endpoints, &new.host_endpoints);
     updates.extend(hosts.into_iter().map(|(name, endpoint)| Update::HostEndpoint(name, endpoint)));

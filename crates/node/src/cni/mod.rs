@@ -18,6 +18,11 @@ mod undo;
 mod wishes;
 mod workload;
 
+#[cfg(fuzzing)]
+pub fn is_request(bytes: &[u8]) -> bool {
+    request::Request::parse(bytes).is_ok()
+}
+
 pub use result::CniResult;
 pub use server::serve;
 pub use service::Service;

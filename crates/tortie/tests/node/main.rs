@@ -15,6 +15,7 @@ mod policy;
 mod refusals;
 mod restored;
 mod settings;
+mod soak;
 mod textbook;
 mod up;
 mod world;

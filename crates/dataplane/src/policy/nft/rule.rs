@@ -1,4 +1,4 @@
-//! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is told, in our own words.
+//! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is sent, as our own types.
 
 use tortie_plan::LogLimit;
 

@@ -13,7 +13,7 @@ pub(crate) enum Ownership {
     /// Left by who did our work before: gives way to a route of ours, but is not removed for its own sake.
     Predecessor,
     Ours,
-    /// Ours, but whoever put it there may not have told us yet.
+    /// Ours, but whoever put it there may not have reported it yet.
     InGrace,
 }
 
