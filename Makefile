@@ -8,7 +8,7 @@ TORTIE  := target/release/tortie
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube build demo test lint docs-settings deny bench fuzz soak install clean
+.PHONY: help setup kube build image demo test lint docs-settings deploy-crds deny bench fuzz soak install clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -16,12 +16,15 @@ help: ## Show this list
 setup: ## Install what building and testing need, Rust included (nothing to do the second time)
 	@scripts/setup test
 
-kube: setup ## Build the Kubernetes API server that tests use (minutes the first time, then kept)
+kube: setup ## Build Kubernetes for the lab and the tests, and print where it is (minutes the first time, then kept)
 	@scripts/kube/build
 
 build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
+
+image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool
+	$(TORTIE) lab image --output target/tortie-image.tar
 
 demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
@@ -36,6 +39,9 @@ lint: setup
 
 docs-settings: setup ## Write docs/settings.md anew from the tables of parameters
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie settings::page
+
+deploy-crds: setup ## Write deploy/00-crds.yaml anew from the types
+	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie crds::
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny

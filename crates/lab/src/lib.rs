@@ -17,6 +17,7 @@ mod enter;
 mod error;
 mod fabric;
 mod files;
+mod kube;
 mod logs;
 mod netns;
 mod node;

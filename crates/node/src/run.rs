@@ -2,6 +2,7 @@
 
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
+use crate::install::Installer;
 use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
@@ -12,7 +13,7 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, queries, settings_file, status, tunnel_addresses};
+use crate::{bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
+use tortie_store::config::KubernetesTarget;
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -43,6 +45,8 @@ pub enum RunError {
     Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
+    #[error("--install-cni: {0}")]
+    Install(String),
 }
 
 /// The settings of a datastore that a node can run on.
@@ -69,7 +73,10 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let client = Client::connect(&datastore(&args.config)?).await?;
+    let config = datastore(&args.config)?;
+    let client = Client::connect(&config).await?;
+    let orchestrator = config.orchestrator();
+    let on_kubernetes = config.is_kubernetes()?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
@@ -81,7 +88,18 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let (service, served) = watch::channel(None);
     let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
-    let start = Start { args: &args, variables: &variables, name: &name, version, client };
+    let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
+    let described = known.as_ref().map(|(node, _)| node.clone());
+    let start = Start {
+        args: &args,
+        variables: &variables,
+        name: &name,
+        version,
+        client,
+        orchestrator,
+        on_kubernetes,
+        described,
+    };
     let node = async {
         let _observers = start.run(service, &mut tasks).await?;
         Err(RunError::from(tasks.ended().await))
@@ -91,8 +109,24 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
+    if let Some((node, target)) = &known
+        && outcome.is_ok()
+    {
+        kube_condition::say_down(target, node).await;
+    }
     tracing::info!("stopping; workloads keep their network");
     outcome
+}
+
+/// The node of Kubernetes that this is, if it is one: what Kubernetes knows of it is written there.
+fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Option<String> {
+    if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
+        return None;
+    }
+    match variables.get("CALICO_K8S_NODE_REF") {
+        "" => on_kubernetes.then(|| name.to_owned()),
+        reference => Some(reference.to_owned()),
+    }
 }
 
 /// The directories are this daemon's alone.
@@ -119,6 +153,12 @@ struct Start<'a> {
     name: &'a str,
     version: &'a str,
     client: Client,
+    /// How Kubernetes is reached, if there is one.
+    orchestrator: Option<KubernetesTarget>,
+    /// Whether it is the datastore too.
+    on_kubernetes: bool,
+    /// The node of Kubernetes that this is.
+    described: Option<String>,
 }
 
 impl Start<'_> {
@@ -128,7 +168,14 @@ impl Start<'_> {
         service: watch::Sender<Option<Arc<Service>>>,
         tasks: &mut Tasks,
     ) -> Result<Aside, RunError> {
-        let Start { args, variables, name, version, client } = self;
+        let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
+        let installer = match args.install_cni {
+            true => Some(
+                Installer::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
+                    .map_err(RunError::Install)?,
+            ),
+            false => None,
+        };
         let io = |what: &Path| {
             let what = what.display().to_string();
             move |error| RunError::Io { what, error }
@@ -188,7 +235,8 @@ impl Start<'_> {
 
         let pools_changed = tunnel_addresses::follow(&client, name);
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
-        let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
+        let made = Arc::new(made.asking(orchestrator.clone()));
         // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
         if variables.get("USE_POD_CIDR") != "true" {
             let node = made.clone();
@@ -213,6 +261,15 @@ impl Start<'_> {
                 reclaim.run(made.state.take_lost(), &made).await;
             }
         });
+        if let Some(installer) = installer {
+            tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
+        }
+        if let (Some(target), Some(node)) = (orchestrator, described) {
+            tasks.spawn("the node's condition in Kubernetes", async move {
+                kube_condition::say_up(target, node).await;
+                std::future::pending().await
+            });
+        }
         println!("ready: node {name} on {}", args.socket().display());
         tracing::info!(node = name, mtu = state.mtu(), "ready");
         Ok(observers)

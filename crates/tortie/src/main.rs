@@ -39,7 +39,7 @@ enum Part {
     Ctl(Box<Cli>),
     Datastore(datastore::DatastoreArgs),
     /// Run this host's node: routes for its workloads, and the daemon of the CNI plugins
-    Node(tortie_node::NodeArgs),
+    Node(node::NodeCommand),
     /// Make this host a node: start what is needed and install the CNI plugins
     Up(up::UpArgs),
     /// Undo `tortie up`; the data of the embedded datastore stays unless --purge is given
@@ -158,7 +158,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         }
         Part::Node(args) => {
             log_to_stderr();
-            node::run(args).map_err(|error| Failure::Message(error.to_string()))
+            node::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Down(args) => up::down(&args, &mut out),

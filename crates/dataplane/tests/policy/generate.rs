@@ -172,7 +172,9 @@ impl Generator {
         let own = addresses(At::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
         let protocol = match kind {
             TunnelKind::Ipip => TunnelProtocol::Ipip,
-            _ => TunnelProtocol::Vxlan { vni: 4096, port: self.one(&[4789, 8080]), mac: [0x66, 0, 0, 0, 0, 1] },
+            _ => {
+                TunnelProtocol::Vxlan { vni: 4096, port: self.one(&[4789, 8080]), mac: [0x66, 0, 0, 0, 0, 1] }
+            }
         };
         let device = TunnelDevice { address: None, local: own.unwrap(), mtu: None, protocol };
         plan.tunnels.insert(kind, device);

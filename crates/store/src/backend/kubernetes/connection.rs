@@ -4,9 +4,12 @@ use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-/// A client whose tokens and certificates are read again before they expire.
 pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube::Client> {
-    let mut config = config(target).await?;
+    client(config(target).await?, limits)
+}
+
+/// A client whose tokens and certificates are read again before they expire.
+pub fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
     // Watches are silent for long; every other request has a limit of its own.
     config.read_timeout = None;
@@ -14,7 +17,7 @@ pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube:
         .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
 }
 
-async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
+pub async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
     let mut config = match kubeconfig(target)? {
         Some(kubeconfig) => {
             let context = Some(target.context.clone()).filter(|context| !context.is_empty());
