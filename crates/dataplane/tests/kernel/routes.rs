@@ -159,7 +159,7 @@ async fn ten_thousand_routes_come_and_go() {
     let mut routes = BTreeMap::new();
     for number in 0..10_000u32 {
         let net = format!("10.{}.{}.0/26", 64 + number / 256, number % 256);
-        routes.insert(net.parse().unwrap(), via("192.168.77.2"));
+        routes.insert(key(&net), via("192.168.77.2"));
     }
     dataplane.replace(Plan { routes, ..Plan::default() }).await.unwrap();
     let count = || node.ip("-4 route show proto 80").lines().count();

@@ -4,9 +4,11 @@ use super::super::Core;
 use crate::kernel::FdbKey;
 use std::net::IpAddr;
 
+type Entries = Vec<(FdbKey, IpAddr)>;
+
 impl Core {
     /// The entries that are missing, and those that are not wanted. On our own devices every entry is ours.
-    pub fn forwarding_work(&mut self) -> (Vec<(FdbKey, IpAddr)>, Vec<(FdbKey, IpAddr)>) {
+    pub fn forwarding_work(&mut self) -> (Entries, Entries) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
         for device in std::mem::take(&mut self.unchecked_forwarding) {
             self.forwarding_errors.retain(|key, _| key.device != device);
