@@ -159,10 +159,8 @@ fn addresses_are_ours(cluster: &Cluster, pods: &[Pod]) {
 }
 
 fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
-    let on = |node: &str| pods.iter().filter(move |pod| pod.node == node);
-    let from = on("node1").next().unwrap();
-    let beside = on("node1").nth(1).unwrap();
-    let across = on("node2").next().unwrap();
+    let (here, there): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| pod.node == "node1");
+    let (from, beside, across) = (here[0], here[1], there[0]);
     for to in [beside, across] {
         for address in &to.addresses {
             eventually_showing(
