@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 /// Directories of the host over which a node has a layer of its own.
 const LAYERED: [&str; 3] = ["etc", "opt", "var"];
-/// Directories that must not be part of a layer: what is in them is the lower part of layers itself, or is mounted on.
-const OWN: [&str; 2] = ["var/lib/containerd", "var/lib/kubelet"];
+/// Directories that must not be part of a layer: what is in them is the lower part of layers itself, is mounted on, or
+/// would show what the host has there.
+const OWN: [&str; 4] = ["var/lib/containerd", "var/lib/kubelet", "etc/cni", "opt/cni"];
 /// Kubelet gives these their values for the whole machine unless they have them; it is shown files that do.
 const SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),

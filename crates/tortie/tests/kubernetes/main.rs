@@ -60,7 +60,7 @@ metadata:
   namespace: demo
   labels: {app: fixed}
   annotations:
-    cni.projectcalico.org/ipAddrs: '["10.244.77.7", "fd00:10:244::7:77"]'
+    cni.projectcalico.org/ipAddrs: '["10.244.77.7", "fd00:10:244::777"]'
     cni.projectcalico.org/hwAddr: "1c:0c:0a:c0:ff:ee"
 spec:
   nodeName: node1
@@ -159,10 +159,8 @@ fn addresses_are_ours(cluster: &Cluster, pods: &[Pod]) {
 }
 
 fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
-    let on = |node: &str| pods.iter().filter(move |pod| pod.node == node);
-    let from = on("node1").next().unwrap();
-    let beside = on("node1").nth(1).unwrap();
-    let across = on("node2").next().unwrap();
+    let (here, there): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| pod.node == "node1");
+    let (from, beside, across) = (here[0], here[1], there[0]);
     for to in [beside, across] {
         for address in &to.addresses {
             eventually_showing(
@@ -222,7 +220,7 @@ fn annotations_are_heard(cluster: &Cluster) {
         || cluster.picture(),
     );
     let (fixed, pooled) = (pod("fixed").unwrap(), pod("pooled").unwrap());
-    let wanted: [IpAddr; 2] = ["10.244.77.7".parse().unwrap(), "fd00:10:244::7:77".parse().unwrap()];
+    let wanted: [IpAddr; 2] = ["10.244.77.7".parse().unwrap(), "fd00:10:244::777".parse().unwrap()];
     assert_eq!(fixed.addresses, wanted);
     let link = cluster.kubectl(&["exec", "-n", "demo", "fixed", "--", "cat", "/sys/class/net/eth0/address"]);
     assert_eq!(link.trim(), "1c:0c:0a:c0:ff:ee");
