@@ -1,9 +1,11 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::encapsulations::Encapsulations;
+use crate::nat::Nat;
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
-use crate::routes::Routes;
+use crate::routes::{Routes, host_addresses};
 use crate::services::ServiceRanges;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
@@ -43,6 +45,8 @@ pub struct Compute {
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
+    nat: Nat,
+    encapsulations: Encapsulations,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -84,6 +88,8 @@ impl Compute {
             routes: Routes::new(host),
             bgp: None,
             service_ranges: ServiceRanges::default(),
+            nat: Nat::default(),
+            encapsulations: Encapsulations::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -129,13 +135,17 @@ impl Compute {
         let outcome = match value {
             Value::Resource(Resource::Node(node)) => {
                 self.routes.put_node(node);
+                self.nat.put_host(&node.metadata.name, host_addresses(node));
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
                     self.configure();
                 }
                 Ok(())
             }
-            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool),
+            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
+                self.nat.put_pool(pool);
+                self.encapsulations.put_pool(pool);
+            }),
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
                     self.note_problem(key, problem);
@@ -208,12 +218,17 @@ impl Compute {
         match key {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
+                self.nat.remove_host(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
                 }
             }
-            Key::Resource { kind: Kind::IPPool, name, .. } => self.routes.remove_pool(name),
+            Key::Resource { kind: Kind::IPPool, name, .. } => {
+                self.routes.remove_pool(name);
+                self.nat.remove_pool(name);
+                self.encapsulations.remove_pool(name);
+            }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
                 self.configure();
@@ -255,7 +270,8 @@ impl Compute {
             routes.added,
             policies.removed,
         ];
-        let last = self.service_ranges.flush().into_iter().chain(bgp.map(Update::Bgp));
+        let last = self.service_ranges.flush().into_iter().chain(self.encapsulations.flush());
+        let last = last.chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -333,6 +349,8 @@ impl Compute {
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
+        self.nat.set_policy(self.parameters.nat_policy());
+        self.encapsulations.set_policy(self.parameters.encapsulation_policy());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

@@ -389,6 +389,12 @@ fn addresses_of(node: &Node) -> Addresses {
     found
 }
 
+/// The address of a node in each family, as a net of its own.
+pub(crate) fn host_addresses(node: &Node) -> Vec<IpNet> {
+    let Addresses { v4, v6 } = addresses_of(node);
+    [v4, v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
+}
+
 fn read_block(block: &Block) -> BlockUse {
     let owner = match block.owner() {
         Some((AffinityType::Host, host)) => Some(host.to_owned()),

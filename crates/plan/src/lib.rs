@@ -7,8 +7,10 @@
 mod assign;
 pub mod bgp;
 mod change;
+mod encapsulation;
 mod endpoint;
 pub mod evaluate;
+mod nat;
 mod policy;
 mod rule_id;
 mod set;
@@ -17,7 +19,9 @@ mod workload;
 
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
+pub use encapsulation::Encapsulation;
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
+pub use nat::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_plan::{Learnt, Plan, Route, Update, Workload, WorkloadId};
+use tortie_plan::{Encapsulation, Learnt, Plan, Route, Update, Workload, WorkloadId};
 
 #[derive(Debug, Default)]
 pub(crate) struct PlanIndex {
@@ -26,6 +26,7 @@ impl PlanIndex {
             index.apply(Update::Learnt(net, Some(route)));
         }
         index.plan.learnt_complete = plan.learnt_complete;
+        index.plan.encapsulations = plan.encapsulations;
         index
     }
 
@@ -77,6 +78,7 @@ impl PlanIndex {
                 touched.insert(*net);
             }
             Update::LearntComplete => {}
+            Update::Encapsulations(_) => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
             | Update::Members { .. }
@@ -146,6 +148,11 @@ impl PlanIndex {
     /// Whether every route that BGP has to tell is in the plan.
     pub fn is_learnt_complete(&self) -> bool {
         self.plan.learnt_complete
+    }
+
+    /// How packets between nodes are wrapped.
+    pub fn encapsulations(&self) -> &BTreeSet<Encapsulation> {
+        &self.plan.encapsulations
     }
 
     /// The nodes that routes lead to.

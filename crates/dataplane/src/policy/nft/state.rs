@@ -2,7 +2,9 @@
 
 use super::diff::TableDiff;
 use super::ranges;
-use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
+use super::render::{
+    Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
+};
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
 use ipnet::IpNet;
@@ -141,7 +143,11 @@ impl State {
     pub fn apply(&mut self, update: &Update) -> bool {
         match update {
             Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
-            Update::Route(..) | Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => return false,
+            Update::Route(..)
+            | Update::Learnt(..)
+            | Update::LearntComplete
+            | Update::Encapsulations(_)
+            | Update::Bgp(_) => return false,
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
@@ -301,6 +307,7 @@ impl State {
             DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
+        self.stale.fixed |= nat::looks_into(id);
     }
 
     /// The interfaces that workloads claim.
@@ -509,6 +516,7 @@ impl State {
         let of_arp = super::render::arp::chains(&workloads);
         let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.hooks);
         chains.extend(part.chains);
+        chains.extend(nat::chains(&self.settings.nat, &self.sets));
         let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);

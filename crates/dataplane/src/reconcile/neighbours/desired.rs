@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 impl Core {
     pub(in crate::reconcile) fn wanted_neighbours(&self, device: u32) -> BTreeMap<NeighbourKey, [u8; 6]> {
-        let Some((_, workload)) = self.leads_to(device) else { return BTreeMap::new() };
+        let workload = self.leads_to(device).filter(|_| self.settings.program_routes);
+        let Some((_, workload)) = workload else { return BTreeMap::new() };
         let Some(mac) = workload.mac else { return BTreeMap::new() };
         let addresses = workload.addresses.iter().filter(|address| address.is_ipv4());
         addresses.map(|address| (NeighbourKey { device, address: *address }, mac)).collect()
