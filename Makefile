@@ -8,7 +8,7 @@ TORTIE  := target/release/tortie
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube build image demo test lint docs-settings deploy-crds deny bench fuzz soak install clean
+.PHONY: help setup kube vm-kernel build image demo test test-vm lint docs-settings deploy-crds deny bench fuzz soak install clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,6 +18,9 @@ setup: ## Install what building and testing need, Rust included (nothing to do t
 
 kube: setup ## Build Kubernetes for the lab and the tests, and print where it is (minutes the first time, then kept)
 	@scripts/kube/build
+
+vm-kernel: setup ## Fetch the kernel of the guest that tests use (once, then kept)
+	@scripts/vm/kernel >/dev/null
 
 build: ## Build the release binary
 	@scripts/setup demo
@@ -29,8 +32,11 @@ image: build ## Make an image of the release binary (target/tortie-image.tar), w
 demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
 
-test: setup kube lint deny ## Format, lints, licences and every test
+test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
 	$(CARGO) test --workspace --locked
+
+test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
+	$(CARGO) test --locked -p tortie --test vm
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -1,6 +1,8 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::encapsulations::Encapsulations;
+use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
@@ -46,6 +48,8 @@ pub struct Compute {
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
+    nat: Nat,
+    encapsulations: Encapsulations,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -88,6 +92,8 @@ impl Compute {
             tunnels: Tunnels::new(host),
             bgp: None,
             service_ranges: ServiceRanges::default(),
+            nat: Nat::default(),
+            encapsulations: Encapsulations::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -135,6 +141,7 @@ impl Compute {
                 let facts = NodeFacts::of(node);
                 self.routes.put_node(&node.metadata.name, facts);
                 self.tunnels.put_node(&node.metadata.name, facts);
+                self.nat.put_host(&node.metadata.name, facts.host_nets());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
                     self.configure();
@@ -143,7 +150,10 @@ impl Compute {
             }
             Value::Resource(Resource::IPPool(pool)) => {
                 self.tunnels.put_pool(pool);
-                self.routes.put_pool(pool)
+                self.routes.put_pool(pool).map(|()| {
+                    self.nat.put_pool(pool);
+                    self.encapsulations.put_pool(pool);
+                })
             }
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
@@ -218,6 +228,7 @@ impl Compute {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
                 self.tunnels.remove_node(name);
+                self.nat.remove_host(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -226,6 +237,8 @@ impl Compute {
             Key::Resource { kind: Kind::IPPool, name, .. } => {
                 self.routes.remove_pool(name);
                 self.tunnels.remove_pool(name);
+                self.nat.remove_pool(name);
+                self.encapsulations.remove_pool(name);
             }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
@@ -274,7 +287,8 @@ impl Compute {
             tunnels.plan.removed,
             policies.removed,
         ];
-        let last = self.service_ranges.flush().into_iter().chain(bgp.map(Update::Bgp));
+        let last = self.service_ranges.flush().into_iter().chain(self.encapsulations.flush());
+        let last = last.chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -353,6 +367,8 @@ impl Compute {
         let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
         self.tunnels.configure(self.parameters.tunnel_settings());
+        self.nat.set_policy(self.parameters.nat_policy());
+        self.encapsulations.set_policy(self.parameters.encapsulation_policy());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

@@ -50,6 +50,7 @@ impl Health {
         parts.datastore(state);
         parts.dataplane(state);
         parts.policy(state);
+        parts.mtu(state);
         parts.bgp(state).await;
         for (part, message) in state.warnings() {
             parts.add(part, Level::Warning, message);
@@ -117,6 +118,12 @@ impl Parts {
         }
     }
 
+    fn mtu(&mut self, state: &State) {
+        if let Some(choice) = state.mtu() {
+            self.add(MTU, Level::Ok, choice.to_string());
+        }
+    }
+
     /// A node that is not to speak BGP has nothing to wait for.
     async fn bgp(&mut self, state: &State) {
         let mut troubles = state.troubles();
@@ -145,3 +152,5 @@ impl Parts {
 pub const POLICY: &str = "policy";
 /// The part of the node that makes tunnels to other nodes.
 pub const TUNNELS: &str = "tunnels";
+/// How large the packets of workloads may be.
+pub const MTU: &str = "mtu";

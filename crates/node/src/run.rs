@@ -271,7 +271,7 @@ impl Start<'_> {
             });
         }
         println!("ready: node {name} on {}", args.socket().display());
-        tracing::info!(node = name, mtu = state.mtu(), "ready");
+        tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
         Ok(observers)
     }
 }
@@ -328,8 +328,8 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
 async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
     let mut changes = state.mtu_changes();
     loop {
-        let mtu = *changes.borrow_and_update();
-        if mtu != 0
+        let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);
+        if let Some(mtu) = mtu
             && let Err(error) = files::write(&path, &mtu.to_string())
         {
             tracing::warn!(%error, path = %path.display(), "cannot write the MTU file");

@@ -9,6 +9,7 @@ mod installation;
 mod netns;
 mod port;
 mod process;
+pub mod vm;
 mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};

@@ -180,7 +180,7 @@ impl Service {
             routes.splice(0..0, [IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
         }
         let mtu = u32::try_from(config.mtu).ok().filter(|mtu| *mtu != 0);
-        let mtu = mtu.or_else(|| Some(self.state.mtu()).filter(|mtu| *mtu != 0));
+        let mtu = mtu.or_else(|| self.state.mtu().map(|choice| choice.mtu));
         Ok(Attach {
             netns: PathBuf::from(&request.netns),
             container_interface: request.ifname.clone(),
