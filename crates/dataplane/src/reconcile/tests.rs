@@ -248,8 +248,8 @@ fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
     let mac = Some([2, 0, 0, 0, 0, 1]);
     let workload = Workload { interface: "eni3".into(), mac, addresses: vec![address], may_spoof: false };
     let theirs = [
-        Entry::new(address.into(), 0, 3, Target::Device(3)),
-        Entry::new("10.0.0.2/32".parse().unwrap(), 0, 4, Target::Device(3)),
+        Entry::new(IpNet::from(address), 0, 3, Target::Device(3)),
+        Entry::new(net("10.0.0.2/32"), 0, 4, Target::Device(3)),
         Entry::new("10.0.9.0/24".parse().unwrap(), 0, PROTOCOL_OURS, Target::Blackhole),
     ];
     let snapshot = Snapshot {
@@ -262,7 +262,7 @@ fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
     let mut core = Core::new(settings, Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO);
     let mut plan = Plan::default();
     plan.apply(Update::Workload(id.clone(), Some(workload)));
-    plan.apply(Update::Route("10.0.1.0/26".parse().unwrap(), Some(Route::Blackhole)));
+    plan.apply(Update::Route(net("10.0.1.0/26"), Some(Route::BLACKHOLE)));
     core.replace(plan);
     let mut kernel = theirs.to_vec();
     assert_eq!(perform(&mut core, &mut kernel, LATER), 0);
