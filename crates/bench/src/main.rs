@@ -6,6 +6,7 @@ mod cni;
 mod compute;
 mod heap;
 mod ipam;
+mod kubernetes;
 mod measure;
 mod memory;
 mod model;
@@ -31,7 +32,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -47,6 +48,7 @@ const SUITES: [Suite; 15] = [
     Suite { name: "policy-updates", run: policy::updates },
     Suite { name: "policy-start", run: policy::start },
     Suite { name: "policy-packets", run: policy::packets },
+    Suite { name: "kube-start", run: kubernetes::run },
 ];
 
 impl Suite {

@@ -25,6 +25,7 @@ mod startup;
 mod state;
 mod status;
 mod tasks;
+mod wired;
 
 /// Whether bytes are a request of a CNI plugin.
 #[cfg(fuzzing)]
