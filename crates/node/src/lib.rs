@@ -28,6 +28,7 @@ mod state;
 mod status;
 mod tasks;
 mod tunnel_addresses;
+mod wired;
 
 /// Whether bytes are a request of a CNI plugin.
 #[cfg(fuzzing)]

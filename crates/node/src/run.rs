@@ -13,7 +13,9 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses};
+use crate::{
+    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
+use tortie_model::KeyRange;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::{Client, Config, Resources};
 
@@ -30,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_secs(10);
 /// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
 const ADDRESSES: Duration = Duration::from_secs(60);
+/// Rounds between two looks at what the Kubernetes API says of what is ours: each look is some requests.
+const LOOKS: u64 = 60;
+const KUBERNETES: &str = "kubernetes";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -49,15 +55,21 @@ pub enum RunError {
     Install(String),
 }
 
-/// The settings of a datastore that a node can run on.
-fn datastore(file: &Path) -> Result<Config, tortie_store::Error> {
-    let config = Config::load(file)?;
-    if config.is_kubernetes()? {
-        return Err(tortie_store::Error::Config(
-            "the node daemon does not run on the Kubernetes API datastore yet: configure etcd (ETCD_ENDPOINTS) or the \
-             embedded datastore"
-                .into(),
-        ));
+/// Where the datastore is. Beside calicoctl's settings, Felix's own may say that it is the Kubernetes API.
+fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError> {
+    let mut config = Config::load(&args.config)?;
+    if config.datastore_type.is_empty() {
+        let file = args.settings_file();
+        let settings = settings_file::read(&file)
+            .map_err(|error| RunError::Io { what: file.display().to_string(), error })?;
+        let in_file = settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("DatastoreType"));
+        let felix = match variables.get("FELIX_DATASTORETYPE") {
+            "" => in_file.map_or("", |(_, value)| value.as_str()),
+            given => given,
+        };
+        if felix.eq_ignore_ascii_case(KUBERNETES) {
+            config.datastore_type = KUBERNETES.to_owned();
+        }
     }
     Ok(config)
 }
@@ -73,7 +85,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let config = datastore(&args.config)?;
+    let config = datastore(&args, &variables)?;
     let client = Client::connect(&config).await?;
     let orchestrator = config.orchestrator();
     let on_kubernetes = config.is_kubernetes()?;
@@ -208,7 +220,12 @@ impl Start<'_> {
             compute.speak_bgp(bgp);
         }
         let bgp = bgp::start(backend, args, &host, &state);
-        let feed = tortie_sync::follow(&client, compute.interests());
+        let mut interests = compute.interests();
+        interests.extend(client.is_kubernetes().then_some(KeyRange::EndpointSlices));
+        let mut feed = tortie_sync::follow(&client, interests);
+        if client.is_kubernetes() {
+            feed = wired::corrected(feed, journal.clone(), name.to_owned());
+        }
         let (engine, reports) =
             Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp, recording);
         let (requests, requested) = Requests::channel();
@@ -234,6 +251,7 @@ impl Start<'_> {
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
         let pools_changed = tunnel_addresses::follow(&client, name);
+        let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
         let made = Arc::new(made.asking(orchestrator.clone()));
@@ -255,10 +273,13 @@ impl Start<'_> {
         reclaim.run(true, &made).await;
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
-            loop {
+            for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;
                 made.collect_garbage().await;
-                reclaim.run(made.state.take_lost(), &made).await;
+                let lost = made.state.take_lost();
+                if lost || collection % looks == 0 {
+                    reclaim.run(lost, &made).await;
+                }
             }
         });
         if let Some(installer) = installer {
@@ -317,9 +338,15 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
     let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::Duration>().ok();
     let interval =
         given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
-    loop {
+    // Elsewhere somebody may have changed the node; the Kubernetes API is asked rarely when nothing has changed here.
+    let rounds = if resources.client().is_kubernetes() { LOOKS } else { 1 };
+    let mut compared = startup::Compared::default();
+    for round in 0_u64.. {
         tokio::time::sleep(interval).await;
-        if let Err(error) = startup::refresh_addresses(&resources, &variables, &name).await {
+        if round % rounds == 0 {
+            compared = startup::Compared::default();
+        }
+        if let Err(error) = startup::refresh_addresses(&resources, &variables, &name, &mut compared).await {
             tracing::warn!(%error, "the addresses of the host cannot be read; the node keeps its own, trying again");
         }
     }
@@ -343,19 +370,33 @@ async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: NodeArgs,
+    }
 
     #[test]
-    fn a_node_does_not_start_on_the_kubernetes_api() {
+    fn settings_of_felix_may_name_the_kubernetes_api() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("calicoctl.cfg");
-        let write = |spec: &str| {
+        let place = |name: &str| dir.path().join(name).display().to_string();
+        let args =
+            Line::parse_from(["x", "--config", &place("cfg"), "--felix-config", &place("felix.cfg")]).args;
+        let kind = |spec: &str, felix: &str, variable: &str| {
             let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata: {}\nspec:\n";
-            std::fs::write(&file, format!("{head}{spec}")).unwrap();
+            std::fs::write(&args.config, format!("{head}{spec}")).unwrap();
+            std::fs::write(args.settings_file(), felix).unwrap();
+            let variables = Variables([("FELIX_DATASTORETYPE".to_owned(), variable.to_owned())].into());
+            datastore(&args, &variables).unwrap().datastore_type
         };
-        write("  datastoreType: kubernetes\n  kubeconfig: /nowhere\n");
-        let refused = datastore(&file).unwrap_err().to_string();
-        assert!(refused.contains("does not run on the Kubernetes API datastore yet"), "{refused}");
-        write("  datastoreType: etcdv3\n  etcdEndpoints: http://127.0.0.1:2379\n");
-        assert_eq!(datastore(&file).unwrap().etcd_endpoints, "http://127.0.0.1:2379");
+        let etcd = "  etcdEndpoints: http://127.0.0.1:2379\n";
+        assert_eq!(kind("  datastoreType: kubernetes\n", "", ""), "kubernetes");
+        assert_eq!(kind("  datastoreType: etcdv3\n", "DatastoreType = kubernetes\n", ""), "etcdv3");
+        assert_eq!(kind(etcd, "[global]\ndatastoretype = Kubernetes\n", ""), "kubernetes");
+        assert_eq!(kind(etcd, "DatastoreType = kubernetes\n", "etcdv3"), "");
+        assert_eq!(kind(etcd, "", "kubernetes"), "kubernetes");
+        assert_eq!(kind(etcd, "", ""), "");
     }
 }

@@ -250,7 +250,7 @@ fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
     let theirs = [
         Entry::new(IpNet::from(address), 0, 3, Target::Device(3)),
         Entry::new(net("10.0.0.2/32"), 0, 4, Target::Device(3)),
-        Entry::new("10.0.9.0/24".parse().unwrap(), 0, PROTOCOL_OURS, Target::Blackhole),
+        Entry::new(net("10.0.9.0/24"), 0, PROTOCOL_OURS, Target::Blackhole),
     ];
     let snapshot = Snapshot {
         links: vec![link(2, "eth0", true), link(3, "eni3", true)],

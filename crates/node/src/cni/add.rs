@@ -133,9 +133,12 @@ impl Service {
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
+        // Known from now on: news of the endpoint may come before the attachment lives.
+        self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
         let endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
+        let endpoint = as_wired(endpoint, &attach.addresses, &request.container_id);
         crate::failpoint::hit("add-stored").await;
         let workload = endpoint.to_value();
         self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
@@ -292,6 +295,10 @@ impl Service {
         request: &Request,
         identity: &Identity,
     ) -> Result<Option<String>, CniError> {
+        // There profiles are made from namespaces.
+        if self.resources.client().is_kubernetes() {
+            return Ok(Some(format!("kns.{}", identity.namespace)));
+        }
         let network = &request.config.name;
         if !request.config.policy.kind.is_empty() {
             return Ok(None);
@@ -369,6 +376,14 @@ impl Service {
             CniError::new(code::IO, "cannot write the record of the attachment").with(error.to_string())
         })
     }
+}
+
+/// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
+fn as_wired(stored: Resource, addresses: &[IpAddr], container_id: &str) -> Resource {
+    let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
+    endpoint.spec.ip_networks = addresses.iter().map(|address| IpNet::from(*address).to_string()).collect();
+    container_id.clone_into(&mut endpoint.spec.container_id);
+    Resource::WorkloadEndpoint(endpoint)
 }
 
 fn result(

@@ -4,11 +4,24 @@ use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube::Client> {
-    client(config(target).await?, limits)
+/// A client for each address of the API server.
+pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Vec<kube::Client>> {
+    let mut clients = Vec::new();
+    for endpoint in addresses(&target.endpoint) {
+        let target = KubernetesTarget { endpoint: endpoint.to_owned(), ..target.clone() };
+        clients.push(client(config(&target).await?, limits)?);
+    }
+    Ok(clients)
 }
 
-/// A client whose tokens and certificates are read again before they expire.
+/// The addresses of a list with commas; one that is empty for whatever the rest of the settings says.
+fn addresses(endpoints: &str) -> Vec<&str> {
+    let given: Vec<&str> =
+        endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
+    if given.is_empty() { vec![""] } else { given }
+}
+
+/// A client whose tokens and certificates are read again before they expire: a token from a file every minute.
 pub fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
     // Watches are silent for long; every other request has a limit of its own.
@@ -79,4 +92,19 @@ fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
         });
     }
     Ok(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_listed_with_commas() {
+        assert_eq!(addresses(""), [""]);
+        assert_eq!(addresses("https://a:6443"), ["https://a:6443"]);
+        assert_eq!(
+            addresses("https://a:6443, https://[fd00::1]:6443,"),
+            ["https://a:6443", "https://[fd00::1]:6443"]
+        );
+    }
 }
