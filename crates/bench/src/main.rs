@@ -33,7 +33,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },

@@ -22,7 +22,7 @@ fn addresses(endpoints: &str) -> Vec<&str> {
 }
 
 /// A client whose tokens and certificates are read again before they expire: a token from a file every minute.
-pub fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
+fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
     // Watches are silent for long; every other request has a limit of its own.
     config.read_timeout = None;

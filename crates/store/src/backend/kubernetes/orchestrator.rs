@@ -64,8 +64,7 @@ impl Orchestrator {
             url: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
             authority: authority(&config),
         };
-        let client = connection::client(config, &limits)?;
-        Ok(Orchestrator { api: Api::new(client, limits), server })
+        Ok(Orchestrator { api: Api::connect(target, limits).await?, server })
     }
 
     pub fn server(&self) -> &Server {
@@ -121,7 +120,7 @@ impl Orchestrator {
         }]}});
         let path = format!("/api/v1/nodes/{node}/status");
         let patched = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
-        patched.map(drop).map_err(|failure| about(&format!("Node({node})"), failure))
+        patched.map(drop).map_err(|failure| failure.about(format!("Node({node})")))
     }
 
     /// A token of an account that ends by itself.
@@ -130,7 +129,7 @@ impl Orchestrator {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds}});
-        let answer = self.api.post(&path, &wanted).await.map_err(|failure| about(&id, failure))?;
+        let answer = self.api.post(&path, &wanted).await.map_err(|failure| failure.about(id.clone()))?;
         let text = |pointer: &str| answer.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         match (text("/status/token"), text("/status/expirationTimestamp")) {
             (Some(text), Some(expires)) => Ok(Token { text, expires }),
@@ -140,20 +139,9 @@ impl Orchestrator {
 }
 
 fn read<T: DeserializeOwned>(id: &str, answer: std::result::Result<Json, Failure>) -> Result<T> {
-    let object = answer.map_err(|failure| about(id, failure))?;
+    let object = answer.map_err(|failure| failure.about(id.to_owned()))?;
     serde_json::from_value(object)
         .map_err(|error| Error::Datastore(format!("{id} cannot be read as such an object: {error}")))
-}
-
-fn about(id: &str, failure: Failure) -> Error {
-    let id = id.to_owned();
-    match failure {
-        Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
-        Failure::Missing(reason) => Error::DoesNotExist { id, reason },
-        Failure::Conflict => Error::Conflict { id, current: None },
-        Failure::Expired(_) => Error::Expired(id),
-        Failure::Other(error) => error,
-    }
 }
 
 /// The authority's certificates in PEM, wherever they came from.
