@@ -17,6 +17,7 @@ mod error;
 mod fabric;
 mod files;
 mod logs;
+mod names;
 mod netns;
 mod node;
 mod place;
@@ -26,6 +27,7 @@ mod routes;
 mod sessions;
 mod status;
 mod store;
+mod top;
 mod topology;
 mod up;
 

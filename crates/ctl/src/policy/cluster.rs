@@ -16,6 +16,8 @@ const OTHER_KINDS: [Kind; 4] =
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     resources: BTreeMap<Key, Resource>,
+    /// Entries of the store that could not be read, and why.
+    unreadable: Vec<String>,
 }
 
 /// What one node enforces, as far as the store says; its own environment may say otherwise.
@@ -35,9 +37,9 @@ impl Cluster {
     }
 
     pub async fn load_kind(&mut self, store: &Resources, kind: Kind) -> tortie_store::Result<()> {
-        for resource in store.list(kind, None).await?.items {
-            self.put(resource);
-        }
+        let (list, unreadable) = store.list_all(kind, None).await?;
+        list.items.into_iter().for_each(|resource| self.put(resource));
+        self.unreadable.extend(unreadable.iter().map(ToString::to_string));
         Ok(())
     }
 
@@ -72,6 +74,10 @@ impl Cluster {
         self.resources.contains_key(&Key::resource(kind, "", name))
     }
 
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
+    }
+
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()
     }
@@ -103,6 +109,7 @@ impl Cluster {
         });
         enforced(NODE, moved)
     }
+
     pub fn workloads(&self) -> impl Iterator<Item = &WorkloadEndpoint> {
         self.resources.values().filter_map(|resource| match resource {
             Resource::WorkloadEndpoint(endpoint) => Some(&**endpoint),
