@@ -7,8 +7,8 @@ mod log_group;
 mod nft;
 
 pub use counters::{Counted, RuleCounter, Verdict, When};
-pub use log_group::{LoggedPacket, follow_log_group};
 pub(crate) use denied_flows::DeniedFlows;
+pub use log_group::{LoggedPacket, follow_log_group};
 pub(crate) use nft::Events;
 
 use crate::error::Result;

@@ -215,7 +215,8 @@ impl<'n> Writer<'n> {
             Action::Log { prefix, rule } => {
                 let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
                 self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
-                let copy = Attributes::default().bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
+                let copy = Attributes::default()
+                    .bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
                 self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
             }
             Action::SetMark(bits) => self.mark(!bits, *bits),
