@@ -5,6 +5,7 @@ use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::kube::Kubernetes;
+use crate::names::alike;
 use crate::place::Place;
 use crate::topology::{Node, Topology};
 use ipnet::IpNet;
@@ -54,7 +55,8 @@ impl Cluster {
     pub fn node(&self, name: &str) -> Result<&Node> {
         self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
-            Error::refused(format!("there is no node {name}; there are {}", names.join(", ")))
+            let hint = alike(name, names.iter().map(|name| (*name).to_owned()));
+            Error::refused(format!("there is no node {name}{hint}; there are {}", names.join(", ")))
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
+use crate::names::alike;
 use crate::place::{Place, netns_path};
 use crate::pod::Pod;
 use crate::{kube, node};
@@ -35,8 +36,11 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
         }
         Err(_) => {
             let pod = Pod::load(place, target).map_err(|_| {
+                let nodes = cluster.nodes.iter().map(|node| node.name.clone());
+                let pods = crate::pod::all(place).unwrap_or_default().into_iter().map(|pod| pod.name);
+                let hint = alike(target, nodes.chain(pods));
                 Error::refused(format!(
-                    "there is neither a node nor a pod called {target}; `{}` shows them",
+                    "there is neither a node nor a pod called {target}{hint}; `{}` shows them",
                     place.command("status")
                 ))
             })?;

@@ -19,6 +19,7 @@ mod fabric;
 mod files;
 mod kube;
 mod logs;
+mod names;
 mod netns;
 mod node;
 mod place;
@@ -28,6 +29,7 @@ mod routes;
 mod sessions;
 mod status;
 mod store;
+mod top;
 mod topology;
 mod up;
 

@@ -137,6 +137,7 @@ pub async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()>
 }
 
 async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
+    netns::prepare()?;
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
     write_files(place, cluster)?;
     for name in &names {

@@ -8,19 +8,22 @@ use std::path::PathBuf;
 use tortie_ctl::Failure;
 use tortie_model::{Kind, codec, schema};
 
-/// Print the definitions of the kinds for Kubernetes (CRDs) as YAML, or the kinds' JSON schemas.
+/// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
 ///
-/// Without KIND all kinds are printed. Kinds that Kubernetes does not keep as custom resources (Node, Profile,
-/// WorkloadEndpoint, LiveMigration) have a schema but no CRD.
+/// Kinds that are no custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema but no
+/// CRD.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie crds | kubectl apply --server-side -f -
+  tortie crds --json-schema ippool")]
 pub struct Crds {
-    /// A kind, its plural or an alias, in any case
+    /// Print only this kind: its name, its plural or an alias, in any case
     #[arg(value_name = "KIND")]
     kinds: Vec<String>,
-    /// Write a file for each kind into this directory instead
+    /// Write a file for each kind into this directory
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// JSON schemas of the objects instead of CRDs
+    /// Print JSON schemas instead of CRDs
     #[arg(long)]
     json_schema: bool,
 }
