@@ -1,6 +1,8 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::encapsulations::Encapsulations;
+use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
@@ -46,6 +48,8 @@ pub struct Compute {
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
+    nat: Nat,
+    encapsulations: Encapsulations,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -88,6 +92,8 @@ impl Compute {
             tunnels: Tunnels::new(host),
             bgp: None,
             service_ranges: ServiceRanges::default(),
+            nat: Nat::default(),
+            encapsulations: Encapsulations::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -135,6 +141,7 @@ impl Compute {
                 let facts = NodeFacts::of(node);
                 self.routes.put_node(&node.metadata.name, facts);
                 self.tunnels.put_node(&node.metadata.name, facts);
+                self.nat.put_host(&node.metadata.name, facts.host_nets());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
                     self.configure();
@@ -143,7 +150,10 @@ impl Compute {
             }
             Value::Resource(Resource::IPPool(pool)) => {
                 self.tunnels.put_pool(pool);
-                self.routes.put_pool(pool)
+                self.routes.put_pool(pool).map(|()| {
+                    self.nat.put_pool(pool);
+                    self.encapsulations.put_pool(pool);
+                })
             }
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
@@ -156,6 +166,11 @@ impl Compute {
                 self.configure();
                 Ok(())
             }
+            // No packet is its own: it is not wired yet, or not any more.
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) if addresses(endpoint).next().is_none() => {
+                self.remove(key);
+                return;
+            }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
@@ -163,6 +178,12 @@ impl Compute {
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
+                Ok(())
+            }
+            Value::EndpointSlice(slice) => {
+                if let Key::EndpointSlice { namespace, name } = key {
+                    self.policies.put_slice(namespace, name, slice);
+                }
                 Ok(())
             }
             Value::Resource(resource) => {
@@ -218,6 +239,7 @@ impl Compute {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
                 self.tunnels.remove_node(name);
+                self.nat.remove_host(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -226,6 +248,8 @@ impl Compute {
             Key::Resource { kind: Kind::IPPool, name, .. } => {
                 self.routes.remove_pool(name);
                 self.tunnels.remove_pool(name);
+                self.nat.remove_pool(name);
+                self.encapsulations.remove_pool(name);
             }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
@@ -241,6 +265,7 @@ impl Compute {
             Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
+            Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
             _ => {}
         }
     }
@@ -274,7 +299,8 @@ impl Compute {
             tunnels.plan.removed,
             policies.removed,
         ];
-        let last = self.service_ranges.flush().into_iter().chain(bgp.map(Update::Bgp));
+        let last = self.service_ranges.flush().into_iter().chain(self.encapsulations.flush());
+        let last = last.chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -353,6 +379,8 @@ impl Compute {
         let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
         self.tunnels.configure(self.parameters.tunnel_settings());
+        self.nat.set_policy(self.parameters.nat_policy());
+        self.encapsulations.set_policy(self.parameters.encapsulation_policy());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

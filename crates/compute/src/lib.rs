@@ -5,7 +5,9 @@
 
 mod bgp;
 mod changes;
+mod encapsulations;
 mod engine;
+mod nat;
 mod nodes;
 mod parameters;
 mod policy;
@@ -18,8 +20,8 @@ mod workloads;
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use parameters::{
-    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, OWN as OWN_PARAMETERS, Parameters,
-    RouteSource, Source, Spoofing, Values,
+    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, NatExclusions, OWN as OWN_PARAMETERS,
+    Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -55,6 +55,11 @@ impl NodeFacts {
         if is_ipv4 { self.v4 } else { self.v6 }
     }
 
+    /// Its address of each family, as a net of its own.
+    pub fn host_nets(&self) -> Vec<IpNet> {
+        [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
+    }
+
     pub fn vxlan(&self, is_ipv4: bool) -> VxlanEnd {
         if is_ipv4 { self.vxlan_v4 } else { self.vxlan_v6 }
     }

@@ -23,6 +23,8 @@ pub enum Report {
         state: WorkloadState,
     },
     Mtu(MtuChoice),
+    /// Workloads whose interface is larger than the MTU that they should have, all of them.
+    Oversized(BTreeMap<WorkloadId, u32>),
     RouteCount(usize),
     /// Next hops of planned routes to which the kernel has no way, all of them.
     Unreachable(BTreeSet<IpAddr>),
@@ -52,6 +54,7 @@ pub(crate) struct Outbox {
     reports: mpsc::Sender<Report>,
     sent: BTreeMap<WorkloadId, WorkloadState>,
     sent_mtu: Option<MtuChoice>,
+    sent_oversized: Option<BTreeMap<WorkloadId, u32>>,
     sent_routes: Option<usize>,
     sent_unreachable: Option<BTreeSet<IpAddr>>,
     sent_stats: Option<PolicyStats>,
@@ -71,6 +74,7 @@ impl Outbox {
             reports,
             sent: BTreeMap::new(),
             sent_mtu: None,
+            sent_oversized: None,
             sent_routes: None,
             sent_unreachable: None,
             sent_stats: None,
@@ -95,12 +99,19 @@ impl Outbox {
     pub fn send(&mut self, core: &Core, policy: &PolicyEngine) {
         (self.sent_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
+        let largest = mtu.mtu;
         if self.sent_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
             self.mtu.send_replace(mtu.clone());
             if self.reports.try_send(Report::Mtu(mtu.clone())).is_ok() {
                 self.sent_mtu = Some(mtu);
             }
+        }
+        let oversized = core.oversized(largest);
+        if self.sent_oversized.as_ref() != Some(&oversized)
+            && self.reports.try_send(Report::Oversized(oversized.clone())).is_ok()
+        {
+            self.sent_oversized = Some(oversized);
         }
         let count = core.route_count();
         if self.sent_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {

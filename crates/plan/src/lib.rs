@@ -7,8 +7,10 @@
 mod assign;
 pub mod bgp;
 mod change;
+mod encapsulation;
 mod endpoint;
 pub mod evaluate;
+mod nat;
 mod policy;
 mod route;
 mod rule_id;
@@ -19,7 +21,9 @@ mod workload;
 
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
+pub use encapsulation::Encapsulation;
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
+pub use nat::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,

@@ -20,12 +20,12 @@ pub enum Effect {
 
 /// Parameters that the reference does not have. They are set in the environment or the file: FelixConfiguration is the
 /// reference's and has no field for them.
-pub const OWN: &[FelixParameter] = &[FelixParameter {
-    key: "cutDeniedFlows",
-    name: "CutDeniedFlows",
-    accepts: Accepts::Any,
-    default: "false",
-}];
+pub const OWN: &[FelixParameter] = &[own("cutDeniedFlows", "CutDeniedFlows"), own("clampMSS", "ClampMSS")];
+
+/// A switch that is off unless somebody turns it on.
+const fn own(key: &'static str, name: &'static str) -> FelixParameter {
+    FelixParameter { key, name, accepts: Accepts::Any, default: "false" }
+}
 
 impl Effect {
     pub fn of(key: &str) -> Effect {
@@ -62,7 +62,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("log", "the log goes to standard error, as RUST_LOG says"),
     ("maxIpset", "sets grow as they need to"),
     ("metadata", "the metadata service of OpenStack is not redirected yet"),
-    ("nat", "outgoing traffic is not translated yet"),
     ("netlink", "netlink requests have a time limit of their own"),
     ("nftablesFilterAllow", "what policy allows is accepted"),
     ("nftablesFlowTable", "flow tables are not there yet"),
@@ -77,7 +76,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("prometheusWireGuard", "there is no WireGuard yet"),
     ("requireMTUFile", "the MTU is found out before the first workload"),
     ("routeRefresh", "the kernel reports changes; nothing is read again and again"),
-    ("routeSync", "routes are always written"),
     ("routeTable", "routes are in the main table"),
     ("sidecar", "there is no sidecar acceleration"),
     ("usageReporting", "Tortie reports its use to nobody"),

@@ -2,12 +2,12 @@
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
-use tortie_model::scalar::{self, Protocol};
-use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
+use tortie_model::scalar::{self, Port, Protocol};
+use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
 
 /// A type that parameters have here.
 pub(super) trait Read: Sized {
@@ -124,6 +124,11 @@ plain! {
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
     Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
+    NatExclusions, None, |text| word(text, &[
+        ("IPPoolsOnly", NatExclusions::PoolsOnly), ("IPPoolsAndHostIPs", NatExclusions::PoolsAndHosts),
+    ]);
+    Option<PortRange>, Some(None), |text| ports(text).map(Some);
+    Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
 }
 
 fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -135,6 +140,21 @@ fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
 fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, String> {
     let number: i64 = text.parse().map_err(|_| "is not a whole number".to_owned())?;
     T::try_from(number).map_err(|_| "is too small or too large".to_owned())
+}
+
+/// Ports that packets can be sent from: not 0.
+fn ports(text: &str) -> Result<PortRange, String> {
+    let port: Port = text.parse().map_err(|error: scalar::ScalarError| format!("cannot be read: {error}"))?;
+    let (first, last) = port.bounds().ok_or("is not a port or a range like 32768:60999")?;
+    if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortRange { first, last }) }
+}
+
+/// `natOutgoingExclusions`: to whom connections are not translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NatExclusions {
+    #[default]
+    PoolsOnly,
+    PoolsAndHosts,
 }
 
 /// `programClusterRoutes`: whose routes the node writes itself.

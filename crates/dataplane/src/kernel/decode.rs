@@ -28,6 +28,7 @@ pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
         running: message.flags() & IFF_RUNNING != 0,
         mtu: message.mtu().unwrap_or(0),
         kind: message.kind().map(str::to_owned),
+        master: message.master(),
         mac: message.address().and_then(mac),
         vxlan: vxlan(message),
         conf: Conf {

@@ -15,6 +15,8 @@ pub(crate) struct Link {
     pub running: bool,
     pub mtu: u32,
     pub kind: Option<String>,
+    /// The interface that it is a part of: a bridge, for one.
+    pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
     pub vxlan: Option<Vxlan>,
     pub conf: Conf,
@@ -35,6 +37,12 @@ pub(crate) struct Vxlan {
 impl Link {
     pub fn is_up(&self) -> bool {
         self.enabled && self.running
+    }
+
+    /// Whether packets leave it wrapped, by another interface.
+    pub fn is_tunnel(&self) -> bool {
+        let kinds = ["ip6gre", "ip6tnl", "ipip", "gre", "geneve", "sit", "vxlan", "wireguard"];
+        self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 }
 

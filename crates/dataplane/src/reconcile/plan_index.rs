@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{
-    Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep, VtepId,
-    Workload, WorkloadId,
+    Encapsulation, Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep,
+    VtepId, Workload, WorkloadId,
 };
 
 #[derive(Debug, Default)]
@@ -36,6 +36,7 @@ impl PlanIndex {
             index.apply(Update::Learnt(net, Some(route)));
         }
         index.plan.learnt_complete = plan.learnt_complete;
+        index.plan.encapsulations = plan.encapsulations;
         index
     }
 
@@ -82,6 +83,7 @@ impl PlanIndex {
             Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
             Update::Vtep(..) => {}
             Update::LearntComplete => {}
+            Update::Encapsulations(_) => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
             | Update::Members { .. }
@@ -210,6 +212,11 @@ impl PlanIndex {
     /// Whether every route that BGP has to tell is in the plan.
     pub fn is_learnt_complete(&self) -> bool {
         self.plan.learnt_complete
+    }
+
+    /// How packets between nodes are wrapped.
+    pub fn encapsulations(&self) -> &BTreeSet<Encapsulation> {
+        &self.plan.encapsulations
     }
 
     /// The nodes that routes lead to.

@@ -1,8 +1,8 @@
 //! What is reported about the kernel: how workloads are, the MTU, how many routes.
 
 use super::Core;
-use super::routes::Ownership;
-use crate::kernel::Target;
+use super::routes::{Ownership, PROTOCOL_BIRD};
+use crate::kernel::{Link, Target};
 use crate::mtu::{self, MtuChoice};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,12 @@ impl Core {
         let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
             return WorkloadState::Down;
         };
+        if let Some(bridge) = self.bridge_of(link) {
+            return WorkloadState::Error(format!(
+                "{interface} is a port of the bridge {bridge}: what ports of a bridge send each other is not \
+                 policed; if the bridge leads to this workload alone, let it be the interface of the endpoint"
+            ));
+        }
         if let Some((object, reason)) = self.conf_errors.get(&link.index) {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
@@ -51,6 +57,11 @@ impl Core {
             }
         }
         WorkloadState::Up
+    }
+
+    fn bridge_of(&self, link: &Link) -> Option<&str> {
+        let master = self.links.get(link.master?)?;
+        (master.kind.as_deref() == Some("bridge")).then_some(master.name.as_str())
     }
 
     /// Next hops to which the kernel has no way. One that is only valid on a link says nothing without the link.
@@ -77,11 +88,22 @@ impl Core {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
         let defaults =
             everywhere.map(|net| self.routes.at(&net.into()).iter().min_by_key(|entry| entry.metric));
-        let ours = self.routes.all().filter(|entry| entry.protocol == self.own_protocol());
+        let leads_to_nodes = [self.own_protocol(), PROTOCOL_BIRD];
+        let ours = self.routes.all().filter(|entry| leads_to_nodes.contains(&entry.protocol));
         let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
-        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
-        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name) && !link.is_tunnel());
+        let carrier = mtu::carrier(&self.mtu_pattern, links, &carriers);
+        mtu::choose(carrier, self.plan.encapsulations(), &self.settings.encapsulation_mtus)
+    }
+
+    /// Workloads whose interface is larger than what the way of their packets holds, and how large it is.
+    pub fn oversized(&self, largest: u32) -> BTreeMap<WorkloadId, u32> {
+        let links = self.plan.workloads().iter().filter_map(|(id, workload)| {
+            let link = self.links.named(&workload.interface)?;
+            (link.mtu > largest).then(|| (id.clone(), link.mtu))
+        });
+        links.collect()
     }
 
     /// How many routes of ours the kernel has.

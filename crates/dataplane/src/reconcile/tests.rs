@@ -240,3 +240,50 @@ fn a_route_left_by_bird_gives_way_and_one_that_we_do_not_want_stays() {
     perform(&mut core, &mut kernel, LATER);
     assert_eq!(kernel, [other, Entry::new(block, 0, PROTOCOL_OURS, Target::Blackhole)]);
 }
+
+#[test]
+fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let id = WorkloadId { orchestrator: "k8s".into(), workload: "pod".into(), endpoint: "eth0".into() };
+    let mac = Some([2, 0, 0, 0, 0, 1]);
+    let workload = Workload { interface: "eni3".into(), mac, addresses: vec![address], may_spoof: false };
+    let theirs = [
+        Entry::new(IpNet::from(address), 0, 3, Target::Device(3)),
+        Entry::new(net("10.0.0.2/32"), 0, 4, Target::Device(3)),
+        Entry::new(net("10.0.9.0/24"), 0, PROTOCOL_OURS, Target::Blackhole),
+    ];
+    let snapshot = Snapshot {
+        links: vec![link(2, "eth0", true), link(3, "eni3", true)],
+        routes: theirs.to_vec(),
+        ..Snapshot::default()
+    };
+    let settings =
+        Settings { interface_prefixes: vec!["eni".into()], program_routes: false, ..Settings::default() };
+    let mut core = Core::new(settings, Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO);
+    let mut plan = Plan::default();
+    plan.apply(Update::Workload(id.clone(), Some(workload)));
+    plan.apply(Update::Route(net("10.0.1.0/26"), Some(Route::BLACKHOLE)));
+    core.replace(plan);
+    let mut kernel = theirs.to_vec();
+    assert_eq!(perform(&mut core, &mut kernel, LATER), 0);
+    assert_eq!(kernel, theirs);
+    assert_eq!(core.conf_work(), Vec::new());
+    assert_eq!(core.neighbour_work(), (Vec::new(), Vec::new()));
+    assert_eq!(core.states().next(), Some((&id, WorkloadState::Up)));
+}
+
+#[test]
+fn a_port_of_a_bridge_is_no_interface_to_police() {
+    let mut port = link(3, "veth3", true);
+    port.master = Some(4);
+    let bridge = Link { kind: Some("bridge".into()), ..link(4, "cni0", true) };
+    let mut core = core(Snapshot { links: vec![port, bridge], ..Snapshot::default() });
+    let id = WorkloadId { orchestrator: "cni".into(), workload: "default/c".into(), endpoint: "eth0".into() };
+    let workload = Workload { interface: "veth3".into(), mac: None, addresses: Vec::new(), may_spoof: false };
+    core.apply(Update::Workload(id, Some(workload)));
+    let (_, state) = core.states().next().unwrap();
+    assert!(
+        matches!(&state, WorkloadState::Error(why) if why.contains("port of the bridge cni0")),
+        "{state:?}"
+    );
+}

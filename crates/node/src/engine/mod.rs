@@ -307,7 +307,7 @@ impl Engine {
         self.dataplane = work.dataplane;
         if let (Some(dataplane), Some(reports)) = (&self.dataplane, work.reports) {
             self.turns = (dataplane.turns(), 0);
-            self.state.set_mtu(dataplane.mtu().mtu);
+            self.state.set_mtu(dataplane.mtu());
             let _ = self.reports.send(reports).await;
         }
         self.handle(work.event);

@@ -3,7 +3,9 @@
 use super::diff::TableDiff;
 use super::ranges;
 use super::render::tunnels::Tunnels;
-use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
+use super::render::{
+    Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
+};
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
 use ipnet::IpNet;
@@ -153,6 +155,7 @@ impl State {
             | Update::Vtep(..)
             | Update::Learnt(..)
             | Update::LearntComplete
+            | Update::Encapsulations(_)
             | Update::Bgp(_) => return false,
             Update::Tunnel(kind, device) => {
                 let protocol = device.as_ref().map(|device| device.protocol);
@@ -319,6 +322,7 @@ impl State {
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
         self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
+        self.stale.fixed |= nat::looks_into(id);
     }
 
     /// The interfaces that workloads claim.
@@ -534,6 +538,7 @@ impl State {
         let mut chains =
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
         chains.extend(part.chains);
+        chains.extend(nat::chains(&self.settings.nat, &self.sets));
         let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);

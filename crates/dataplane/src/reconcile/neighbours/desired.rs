@@ -14,7 +14,8 @@ impl Core {
             }
             return wanted;
         }
-        let Some((_, workload)) = self.leads_to(device) else { return BTreeMap::new() };
+        let workload = self.leads_to(device).filter(|_| self.settings.program_routes);
+        let Some((_, workload)) = workload else { return BTreeMap::new() };
         let Some(mac) = workload.mac else { return BTreeMap::new() };
         let addresses = workload.addresses.iter().filter(|address| address.is_ipv4());
         addresses.map(|address| (NeighbourKey { device, address: *address }, mac)).collect()

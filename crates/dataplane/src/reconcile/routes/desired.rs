@@ -19,7 +19,7 @@ impl Core {
     /// What must be at a destination; an error says why nothing can be there now although something should.
     pub(in crate::reconcile) fn wanted(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
         let destination = key.destination;
-        if destination.addr().is_ipv6() && !self.settings.ipv6 {
+        if !self.settings.program_routes || destination.addr().is_ipv6() && !self.settings.ipv6 {
             return Ok(None);
         }
         let single = destination.prefix_len() == destination.max_prefix_len() && key.table == Table::MAIN;

@@ -90,7 +90,7 @@ impl Core {
 
     pub(in crate::reconcile) fn ownership(&self, entry: &Entry, now: Duration) -> Ownership {
         const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-        if entry.destination().network() == IpAddr::V6(LINK_LOCAL) {
+        if !self.settings.program_routes || entry.destination().network() == IpAddr::V6(LINK_LOCAL) {
             return Ownership::Foreign;
         }
         if entry.key.table != Table::MAIN {

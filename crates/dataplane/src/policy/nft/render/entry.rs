@@ -38,7 +38,7 @@ pub(crate) fn chains(
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
         if !rules.is_empty() {
-            chains.insert(name.to_owned(), Chain { hook: Some(Hook { point, priority }), rules });
+            chains.insert(name.to_owned(), Chain { hook: Some(Hook::filter(point, priority)), rules });
         }
     };
     enter("prerouting-raw", Point::Prerouting, RAW, entry.prerouting());
@@ -52,13 +52,14 @@ pub(crate) fn chains(
     enter("output-raw", Point::Output, RAW, entry.output_raw());
     enter("output", Point::Output, FILTER, entry.output());
     enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
+    enter("forward-mss", Point::Forward, MANGLE, entry.forward_mss());
     let mut share = |name: &str, rules| chains.insert(name.to_owned(), Chain { hook: None, rules });
     share("workload-source", source_rules(source_nets));
     share("workload-to-host", entry.workload_to_host());
     if settings.policy.endpoint_to_host == EndpointToHost::Drop {
         share("host-closed", entry.host_closed());
         let rules = entry.workloads(Field::InInterface, "", &[Action::Goto("host-closed".into())]);
-        let hook = Some(Hook { point: Point::Input, priority: FILTER });
+        let hook = Some(Hook::filter(Point::Input, FILTER));
         chains.insert("input-after".into(), Chain { hook, rules });
     }
     chains
@@ -151,6 +152,20 @@ impl Entry<'_> {
             }
         }
         rules
+    }
+
+    /// The first packets of a connection say how large segments may be. No more than what the way holds.
+    fn forward_mss(&self) -> Vec<Rule> {
+        const TCP: u8 = 6;
+        const SYN: u32 = 2;
+        if !self.settings.clamp_mss {
+            return Vec::new();
+        }
+        let begins = [Match::is(Field::Protocol, [TCP]), Match::new(Field::TcpFlags, Test::Any(SYN))];
+        let rule =
+            |workload: Match| Rule::new([vec![workload], begins.to_vec()].concat(), vec![Action::ClampMss]);
+        let both = [Field::InInterface, Field::OutInterface];
+        both.into_iter().flat_map(|field| self.workloads.conditions(field)).map(rule).collect()
     }
 
     fn output_raw(&self) -> Vec<Rule> {

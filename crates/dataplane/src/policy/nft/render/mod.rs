@@ -5,6 +5,7 @@ mod criteria;
 pub(crate) mod entry;
 pub(crate) mod hosts;
 pub(crate) mod names;
+pub(crate) mod nat;
 mod policy;
 mod tiers;
 pub(crate) mod tunnels;
