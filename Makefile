@@ -61,6 +61,7 @@ soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories
 	TORTIE_RESTARTS=1000 $(CARGO) test --locked -p tortie-dataplane --test policy flips::one_that_stopped
 	TORTIE_CRASH_ROUNDS=500 $(CARGO) test --locked -p tortie --test crash
 	TORTIE_ATTACK_SECONDS=$${TORTIE_ATTACK_SECONDS:-300} $(CARGO) test --release --locked -p tortie --test attack -- --nocapture
+	TORTIE_SEED=random TORTIE_SOAK_SECONDS=$${TORTIE_SOAK_SECONDS:-3600} $(CARGO) test --locked -p tortie --test node soak -- --nocapture
 	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local)

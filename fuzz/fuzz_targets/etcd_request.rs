@@ -51,7 +51,7 @@ fn allowance() -> Allowance {
 struct Store {
     core: Core,
     revision: i64,
-    /// What the changes told so far add up to.
+    /// What the changes delivered so far add up to.
     live: BTreeMap<Bytes, KeyValue>,
     /// How that stood after each commit.
     past: BTreeMap<i64, Vec<KeyValue>>,

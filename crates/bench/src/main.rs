@@ -15,6 +15,7 @@ mod policy;
 mod process;
 mod routes;
 mod store;
+mod tunnels;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,11 +32,12 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 16] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
+    Suite { name: "tunnels", run: tunnels::run },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },

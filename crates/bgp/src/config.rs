@@ -1,4 +1,4 @@
-//! What a speaker is told: plain data, compared field by field when it changes.
+//! The configuration of a speaker: plain data, compared field by field when it changes.
 
 use crate::family::Family;
 use crate::filter::Filter;

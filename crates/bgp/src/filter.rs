@@ -73,7 +73,7 @@ pub enum Change {
     SetPreference(u16),
 }
 
-/// What a filter is told beside the attributes.
+/// What a filter sees beside the attributes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteContext {
     pub prefix: IpNet,

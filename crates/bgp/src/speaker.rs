@@ -68,7 +68,7 @@ impl Routes {
 
 impl Speaker {
     /// Begins to listen and to connect. `restarting`: this process takes the place of one whose routes are still in
-    /// the kernel; peers are asked to be patient, and nothing is withdrawn before they have told what they know.
+    /// the kernel; peers are asked to be patient, and nothing is withdrawn before they have advertised what they know.
     pub async fn start(
         config: Config,
         sockets: Sockets,
@@ -138,7 +138,7 @@ impl Speaker {
         self.send(Command::Refresh(peer.to_owned())).await
     }
 
-    /// Ends all sessions and returns when the connections have been told.
+    /// Ends all sessions and returns when a Cease has been sent on each.
     pub async fn shutdown(&self, how: Shutdown) -> Result<(), SpeakerError> {
         self.ask(|answer| Command::Shutdown(how, answer)).await
     }

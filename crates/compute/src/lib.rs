@@ -1,18 +1,19 @@
 //! The datastore in, one node's plan out, change by change.
 //!
-//! [`Compute`] is told of every entry that is written or deleted, in any order, and says what changes in the plan.
+//! [`Compute`] gets every entry that is written or deleted, in any order, and says what changes in the plan.
 //! It does no I/O and reads no clock, so the same datastore always gives the same plan.
 
 mod bgp;
 mod changes;
-mod encapsulations;
 mod engine;
 mod nat;
+mod nodes;
 mod parameters;
 mod policy;
 mod routes;
 mod services;
 mod settings;
+mod tunnels;
 mod workloads;
 
 pub use bgp::BgpEnvironment;

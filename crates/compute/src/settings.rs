@@ -1,24 +1,24 @@
 //! How kernel state is written, from the parameters.
 
-use crate::encapsulations::EncapsulationPolicy;
 use crate::nat::NatPolicy;
-use crate::parameters::{ClusterRoutes, IfSet, NatExclusions, Parameters, RouteSource, Spoofing};
+use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
-use std::collections::BTreeMap;
-use tortie_plan::{Encapsulation, LogLimit, NatSettings, PolicySettings, Settings};
+use crate::tunnels::TunnelSettings;
+use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
         Settings {
             interface_prefixes: self.interface_prefix.clone(),
             device_route_protocol: self.device_route_protocol,
+            device_route_source_v4: self.device_route_source_address,
+            device_route_source_v6: self.device_route_source_address_ipv6,
             ipv4_route_priority: self.ipv4_normal_route_priority,
             ipv6_route_priority: self.ipv6_normal_route_priority,
             remove_external_routes: self.remove_external_routes,
             program_routes: !self.route_sync_disabled,
             ip_forwarding: self.ip_forwarding,
             ipv6: self.ipv6_support,
-            encapsulation_mtus: self.encapsulation_mtus(),
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             clamp_mss: self.clamp_mss,
             nat: self.nat_settings(),
@@ -49,16 +49,6 @@ impl Parameters {
         }
     }
 
-    /// An MTU of 0 is found out.
-    fn encapsulation_mtus(&self) -> BTreeMap<Encapsulation, u32> {
-        let given = [
-            (Encapsulation::Ipip, self.ipip_mtu),
-            (Encapsulation::Vxlan, self.vxlan_mtu),
-            (Encapsulation::VxlanV6, self.vxlan_mtu_v6),
-        ];
-        given.into_iter().filter(|(_, mtu)| *mtu != 0).collect()
-    }
-
     fn nat_settings(&self) -> NatSettings {
         let filter = &self.iptables_nat_outgoing_interface_filter;
         NatSettings {
@@ -75,12 +65,7 @@ impl Parameters {
         }
     }
 
-    pub(crate) fn encapsulation_policy(&self) -> EncapsulationPolicy {
-        let said = |parameter: &IfSet<bool>| parameter.get().copied();
-        EncapsulationPolicy { ipip: said(&self.ipip_enabled), vxlan: said(&self.vxlan_enabled) }
-    }
-
-    /// Who writes which routes. Unless told otherwise, unencapsulated ones are left to BGP where the node speaks it.
+    /// Who writes which routes. Unless set otherwise, unencapsulated ones are left to BGP where the node speaks it.
     pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
             Some(ClusterRoutes::Enabled) => (true, true),
@@ -89,7 +74,26 @@ impl Parameters {
             Some(ClusterRoutes::IpipOnly) => (false, true),
             None => (!speaks_bgp, true),
         };
-        Policy { no_encap, ipip, by_workload: self.route_source == RouteSource::WorkloadIps }
+        Policy {
+            no_encap,
+            ipip: ipip && self.ipip_enabled.get() != Some(&false),
+            vxlan: self.vxlan_enabled.get() != Some(&false),
+            by_workload: self.route_source == RouteSource::WorkloadIps,
+        }
+    }
+
+    pub(crate) fn tunnel_settings(&self) -> TunnelSettings {
+        let given = |mtu: u32| Some(mtu).filter(|mtu| *mtu != 0);
+        TunnelSettings {
+            vxlan: self.vxlan_enabled.get().copied(),
+            ipip: self.ipip_enabled.get().copied(),
+            vni: self.vxlan_vni,
+            port: self.vxlan_port,
+            vxlan_mtu: given(self.vxlan_mtu),
+            vxlan_mtu_v6: given(self.vxlan_mtu_v6),
+            ipip_mtu: given(self.ipip_mtu),
+            external: self.external_nodes_list.clone(),
+        }
     }
 
     pub(crate) fn may_spoof(&self) -> bool {
@@ -101,6 +105,7 @@ impl Parameters {
 mod tests {
     use super::*;
     use crate::Environment;
+    use std::collections::BTreeMap;
     use tortie_model::kinds::FelixConfiguration;
     use tortie_plan::{DenyAction, EndpointToHost, PortRange};
 

@@ -90,13 +90,13 @@ impl Cluster {
         let node = Node::new(&self.plan, self.compute.settings(), assignment);
         let mut trace = Trace::default();
         let judgement = node.judge(&packet, &way, Some(&mut trace));
-        let told = format!("case {} ({}): {sent:?}\n{trace:#?}", case.number, case.title);
+        let context = format!("case {} ({}): {sent:?}\n{trace:#?}", case.number, case.title);
         let verdict = if judgement.allowed { Expected::Allow } else { Expected::Deny };
-        assert_eq!(verdict, sent.verdict, "{told}");
+        assert_eq!(verdict, sent.verdict, "{context}");
         if let Some(by) = &sent.by {
-            assert_eq!(describe(judgement.cause), *by, "{told}");
+            assert_eq!(describe(judgement.cause), *by, "{context}");
         }
-        assert_eq!(trace.steps.iter().any(logs), sent.logged, "{told}");
+        assert_eq!(trace.steps.iter().any(logs), sent.logged, "{context}");
         if judgement.allowed {
             self.allowed_flows.extend(sent.flow.clone());
         }

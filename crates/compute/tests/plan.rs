@@ -6,7 +6,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Encapsulation, Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, Update};
+use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update};
 
 type Entry = (Key, Value);
 
@@ -93,24 +93,29 @@ fn cluster() -> Vec<Entry> {
 }
 
 fn route(plan: &Plan, net: &str) -> Option<Route> {
-    plan.routes.get(&net.parse().unwrap()).copied()
+    let net: ipnet::IpNet = net.parse().unwrap();
+    plan.routes.get(&net.into()).copied()
 }
 
 fn via(address: &str) -> Option<Route> {
-    Some(Route::Via(address.parse().unwrap()))
+    Some(Route::via(address.parse().unwrap()))
+}
+
+fn wrapped(address: &str) -> Option<Route> {
+    Some(Route::through(TunnelKind::Ipip, Some(address.parse().unwrap())))
 }
 
 #[test]
 fn own_blocks_go_nowhere_and_others_to_their_node() {
     let (plan, compute) = plan_of(&cluster(), false);
-    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::Blackhole));
+    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::BLACKHOLE));
     assert_eq!(route(&plan, "10.0.0.1/32"), via("172.16.0.2"), "lent by us to n2");
     assert_eq!(route(&plan, "10.0.0.64/26"), via("172.16.0.2"));
     assert_eq!(route(&plan, "10.0.0.65/32"), None, "borrowed by ourselves");
     assert_eq!(route(&plan, "10.0.0.66/32"), via("172.17.0.3"), "lent by n2 to n3");
-    assert_eq!(route(&plan, "10.1.0.0/26"), None, "needs a tunnel");
+    assert_eq!(route(&plan, "10.1.0.0/26"), wrapped("172.16.0.2"), "needs a tunnel");
     assert_eq!(route(&plan, "10.2.0.0/26"), via("172.16.0.2"), "same subnet needs none");
-    assert_eq!(route(&plan, "10.2.0.64/26"), None, "other subnet does");
+    assert_eq!(route(&plan, "10.2.0.64/26"), wrapped("172.17.0.3"), "other subnet does");
     assert_eq!(route(&plan, "10.9.0.0/26"), None, "in no pool");
     assert_eq!(plan.workloads.len(), 1);
     let (id, workload) = plan.workloads.first_key_value().unwrap();
@@ -288,29 +293,6 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
 }
 
-#[test]
-fn what_pools_are_wrapped_in_is_known() {
-    let (plan, mut compute) = plan_of(&cluster(), false);
-    assert_eq!(plan.encapsulations, [Encapsulation::Ipip].into());
-    let mut news = |entry: Entry| {
-        compute.put(&entry.0, &entry.1);
-        compute.flush().into_iter().find_map(|update| match update {
-            Update::Encapsulations(now) => Some(now.into_iter().collect::<Vec<_>>()),
-            _ => None,
-        })
-    };
-    let vxlan = |name: &str, cidr: &str| {
-        resource(Kind::IPPool, "", name, json!({"cidr": cidr, "vxlanMode": "CrossSubnet"}))
-    };
-    use Encapsulation::{Ipip, Vxlan, VxlanV6};
-    assert_eq!(news(vxlan("six", "fd01::/48")), Some(vec![Ipip, VxlanV6]));
-    assert_eq!(news(vxlan("wrapped", "10.1.0.0/16")), Some(vec![Ipip, Vxlan, VxlanV6]));
-    assert_eq!(news(pool("across", "10.2.0.0/16", "Never")), Some(vec![Vxlan, VxlanV6]));
-    assert_eq!(news(pool("plain", "10.0.0.0/16", "Never")), None, "that is no news");
-    assert_eq!(news(felix(json!({"vxlanEnabled": false, "ipipEnabled": true}))), Some(vec![Ipip]));
-    assert_eq!(news(felix(json!({}))), Some(vec![Vxlan, VxlanV6]));
-}
-
 /// Entries of a small world in which keys meet often.
 fn any_entry() -> impl Strategy<Value = Entry> {
     let name = prop::sample::select(vec!["n1", "n2", "n3"]);
@@ -341,23 +323,23 @@ proptest! {
         history in prop::collection::vec((any_entry(), any::<bool>(), any::<bool>()), 0..40),
         order in any::<prop::sample::Index>(),
     ) {
-        // One node is told everything as it happens, the other only how things stand at the end, in another order.
-        let mut told = Compute::new("n1", Environment::default());
+        // One node gets every event, the other only the final state, in another order.
+        let mut incremental = Compute::new("n1", Environment::default());
         let mut plan = Plan::default();
         let mut state = std::collections::BTreeMap::new();
         for ((key, value), deleted, flush) in &history {
             if *deleted {
-                told.delete(key);
+                incremental.delete(key);
                 state.remove(key);
             } else {
-                told.put(key, value);
+                incremental.put(key, value);
                 state.insert(key.clone(), value.clone());
             }
             if *flush {
-                told.flush().into_iter().for_each(|update| plan.apply(update));
+                incremental.flush().into_iter().for_each(|update| plan.apply(update));
             }
         }
-        told.flush().into_iter().for_each(|update| plan.apply(update));
+        incremental.flush().into_iter().for_each(|update| plan.apply(update));
         let mut entries: Vec<Entry> = state.into_iter().collect();
         if !entries.is_empty() {
             let turn = order.index(entries.len());
@@ -368,7 +350,7 @@ proptest! {
         }
         let (fresh, compute) = plan_of(&entries, false);
         prop_assert_eq!(&plan, &fresh);
-        prop_assert_eq!(told.totals(), compute.totals());
-        prop_assert_eq!(told.problems(), compute.problems());
+        prop_assert_eq!(incremental.totals(), compute.totals());
+        prop_assert_eq!(incremental.problems(), compute.problems());
     }
 }

@@ -26,7 +26,7 @@ impl Failure {
         Failure::Message(text.into())
     }
 
-    /// Something about a file, a directory or a socket. Who lacks the right to it is told how to get it.
+    /// Something about a file, a directory or a socket. The message says how to get a missing right.
     pub fn at(path: &std::path::Path, error: &io::Error) -> Failure {
         let advice = match error.kind() {
             io::ErrorKind::PermissionDenied => "; run as root",

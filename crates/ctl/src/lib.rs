@@ -2,7 +2,7 @@
 //!
 //! `cli` is the tree of commands, `commands` has one module for each, and between them and the store stand small
 //! pure parts: where input comes from (`input`), which namespace is meant (`namespace`), what a patch does
-//! (`patching`), how results are printed (`output`) and told (`outcome`).
+//! (`patching`), how results are printed (`output`) and summed up (`outcome`).
 
 pub mod analyze;
 pub mod cli;

@@ -4,7 +4,7 @@ use crate::output::go;
 use std::fmt::Display;
 use tortie_model::Kind;
 
-/// How a verb's results are told.
+/// How a verb's results are worded.
 #[derive(Clone, Copy, Debug)]
 pub struct Wording {
     pub infinitive: &'static str,
@@ -116,7 +116,7 @@ mod tests {
         outcome
     }
 
-    fn told(outcome: &Outcome, wording: Wording) -> (String, String) {
+    fn printed(outcome: &Outcome, wording: Wording) -> (String, String) {
         let report = outcome.report(wording);
         (report.out, report.error.unwrap_or_default())
     }
@@ -160,7 +160,7 @@ mod tests {
         ];
         for (kinds, results, wording, out, error) in rows {
             let outcome = outcome(kinds, results);
-            assert_eq!(told(&outcome, *wording), ((*out).to_owned(), (*error).to_owned()));
+            assert_eq!(printed(&outcome, *wording), ((*out).to_owned(), (*error).to_owned()));
         }
     }
 

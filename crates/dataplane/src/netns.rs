@@ -44,7 +44,7 @@ impl Netns {
         }
     }
 
-    /// Whether there is a namespace at a path. Where that cannot be told, opening it says why.
+    /// Whether there is a namespace at a path. Where that is unknown, opening it says why.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         match statfs(path.as_ref()) {
             Ok(filesystem) => filesystem.filesystem_type() == NSFS,

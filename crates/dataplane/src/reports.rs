@@ -31,6 +31,8 @@ pub enum Report {
     Policy(PolicyStats),
     /// Chains and sets that the kernel does not take, all of them. What they guard is closed.
     Refused(Vec<Failure>),
+    /// What tunnels do not have in the kernel, all of it.
+    Tunnels(Vec<Failure>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -57,6 +59,7 @@ pub(crate) struct Outbox {
     sent_unreachable: Option<BTreeSet<IpAddr>>,
     sent_stats: Option<PolicyStats>,
     sent_refused: Option<Vec<Failure>>,
+    sent_tunnels: Option<Vec<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -76,6 +79,7 @@ impl Outbox {
             sent_unreachable: None,
             sent_stats: None,
             sent_refused: None,
+            sent_tunnels: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -128,6 +132,12 @@ impl Outbox {
             && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
         {
             self.sent_refused = Some(refused);
+        }
+        let tunnels = core.tunnel_failures();
+        if self.sent_tunnels.as_ref() != Some(&tunnels)
+            && self.reports.try_send(Report::Tunnels(tunnels.clone())).is_ok()
+        {
+            self.sent_tunnels = Some(tunnels);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

@@ -47,6 +47,14 @@ struct Rewriter {
     pass: usize,
 }
 
+/// What the rewriter makes of a connection that arrives in pieces.
+#[cfg(fuzzing)]
+pub fn rewritten<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
+    pieces.for_each(|piece| rewriter.take(piece));
+    rewriter.ready.to_vec()
+}
+
 impl Rewriter {
     fn take(&mut self, bytes: &[u8]) {
         self.raw.extend_from_slice(bytes);

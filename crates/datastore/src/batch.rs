@@ -32,7 +32,7 @@ pub struct State {
     /// Revisions below this one can no longer be read.
     pub compacted: i64,
     /// Superseded versions up to this revision are gone from the tables.
-    pub scrubbed: i64,
+    pub collected: i64,
     /// Bytes of keys and values in the tables.
     pub in_use: i64,
     pub no_space: bool,
@@ -263,16 +263,16 @@ impl<'t> Batch<'t> {
     }
 
     /// Removes some of the versions that compaction made unreachable; true when none is left.
-    pub fn scrub(&mut self, budget: usize) -> Result<bool, Fault> {
-        let State { scrubbed, compacted, .. } = self.state;
-        if scrubbed >= compacted {
+    pub fn compact_step(&mut self, budget: usize) -> Result<bool, Fault> {
+        let State { collected, compacted, .. } = self.state;
+        if collected >= compacted {
             return Ok(true);
         }
-        let from = Revision { main: scrubbed + 1, sub: 0 }.key();
+        let from = Revision { main: collected + 1, sub: 0 }.key();
         let until = Revision { main: compacted, sub: u32::MAX }.key();
         let mut superseded = Vec::new();
         let mut tombstones = Vec::new();
-        let (mut seen, mut last) = (0, scrubbed);
+        let (mut seen, mut last) = (0, collected);
         for row in self.history.range(from..=until)? {
             let (key, bytes) = row?;
             let at = Revision::from_key(key.value());
@@ -289,7 +289,7 @@ impl<'t> Batch<'t> {
             }
         }
         let done = seen < budget;
-        self.state.scrubbed = if done { compacted } else { last };
+        self.state.collected = if done { compacted } else { last };
         for at in superseded {
             self.forget(at)?;
         }
@@ -299,7 +299,7 @@ impl<'t> Batch<'t> {
                 self.index.remove(&key);
             }
         }
-        Ok(self.state.scrubbed >= compacted)
+        Ok(self.state.collected >= compacted)
     }
 
     fn forget(&mut self, at: Revision) -> Result<(), Fault> {

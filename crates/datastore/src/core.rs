@@ -83,7 +83,7 @@ pub struct Core {
 }
 
 /// How many old versions are removed along with one group of writes.
-const SCRUB_BUDGET: usize = 1024;
+const COMPACTION_BUDGET: usize = 1024;
 
 impl Core {
     pub fn open(dir: &Path, quota_bytes: u64) -> Result<Core, OpenError> {
@@ -147,7 +147,7 @@ impl Core {
         for write in writes {
             answers.push(apply_one(&mut batch, write)?);
         }
-        batch.scrub(SCRUB_BUDGET)?;
+        batch.compact_step(COMPACTION_BUDGET)?;
         let Finished { mut state, auth, index, commits, lease_changes } = batch.finish();
         let auth_changed = !Arc::ptr_eq(&auth, &self.auth);
         if state == self.state && lease_changes.is_empty() && !auth_changed {
@@ -210,8 +210,8 @@ impl Core {
 
     /// Whether compaction still has versions to remove; `apply` removes some of them each time. When the disk had
     /// no room even for that, this waits for the next write: opening the database again and again would help nobody.
-    pub fn is_scrubbing(&self) -> bool {
-        self.state.scrubbed < self.state.compacted && !self.starved
+    pub fn is_compacting(&self) -> bool {
+        self.state.collected < self.state.compacted && !self.starved
     }
 
     /// Bytes the database takes up on disk.

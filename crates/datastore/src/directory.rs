@@ -462,7 +462,7 @@ impl Recovery {
             );
         } else if self.went_back {
             tracing::info!(
-                "the store was not closed cleanly; a commit that nobody was told of was dropped, revision {revision} is the newest"
+                "the store was not closed cleanly; an unacknowledged commit was dropped, revision {revision} is the newest"
             );
         } else if self.unclean {
             tracing::info!(
@@ -523,13 +523,13 @@ fn read_meta(database: &Database) -> Result<Meta, Fault> {
     let identity = table.get("identity")?.ok_or(Fault::Record)?;
     let [cluster, member] = numbers(identity.value())?;
     let state = table.get("state")?.ok_or(Fault::Record)?;
-    let [revision, compacted, scrubbed, in_use, no_space] = numbers(state.value())?.map(|n| n as i64);
+    let [revision, compacted, collected, in_use, no_space] = numbers(state.value())?.map(|n| n as i64);
     let sequence = match table.get("sequence")? {
         Some(sequence) => u64::from_le_bytes(sequence.value().try_into().map_err(|_| Fault::Record)?),
         // Written before commits were counted.
         None => 0,
     };
-    let state = State { revision, compacted, scrubbed, in_use, no_space: no_space != 0, sequence };
+    let state = State { revision, compacted, collected, in_use, no_space: no_space != 0, sequence };
     let auth = match table.get("auth")? {
         Some(auth) => AuthState::decode(auth.value()).map_err(|_| Fault::Record)?,
         None => AuthState::default(),
@@ -545,7 +545,7 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Fault> {
 
 fn initialize(database: &Database) -> Result<(Identity, State), Fault> {
     let identity = Identity::new();
-    let state = State { revision: 1, compacted: -1, scrubbed: -1, in_use: 0, no_space: false, sequence: 0 };
+    let state = State { revision: 1, compacted: -1, collected: -1, in_use: 0, no_space: false, sequence: 0 };
     let transaction = database.begin_write()?;
     transaction.open_table(HISTORY)?;
     transaction.open_table(LEASES)?;
@@ -571,8 +571,8 @@ pub fn write_identity(transaction: &redb::WriteTransaction, identity: Identity) 
 }
 
 pub fn write_state(transaction: &redb::WriteTransaction, state: State) -> Result<(), Fault> {
-    let State { revision, compacted, scrubbed, in_use, no_space, sequence } = state;
-    let words = [revision, compacted, scrubbed, in_use, i64::from(no_space)].map(i64::to_le_bytes);
+    let State { revision, compacted, collected, in_use, no_space, sequence } = state;
+    let words = [revision, compacted, collected, in_use, i64::from(no_space)].map(i64::to_le_bytes);
     let mut table = transaction.open_table(META)?;
     table.insert("state", words.as_flattened())?;
     table.insert("sequence", sequence.to_le_bytes().as_slice())?;

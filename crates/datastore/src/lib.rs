@@ -7,6 +7,9 @@
 
 mod acknowledged;
 mod auth;
+#[cfg(fuzzing)]
+pub mod authority;
+#[cfg(not(fuzzing))]
 mod authority;
 mod batch;
 mod change;

@@ -92,20 +92,20 @@ pub struct WriterLoop {
     hub: Arc<Hub>,
     tasks: mpsc::Receiver<Task>,
     /// Compactions whose old versions are still being removed.
-    scrubbing: Vec<(Reply<Answer>, Answer)>,
+    compacting: Vec<(Reply<Answer>, Answer)>,
 }
 
 impl WriterLoop {
     pub fn new(core: Core, lessor: Arc<Lessor>, hub: Arc<Hub>) -> (Writer, WriterLoop) {
         let (sender, tasks) = mpsc::channel(QUEUE);
         let room = Arc::new(Semaphore::new(ROOM as usize));
-        (Writer { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, scrubbing: Vec::new() })
+        (Writer { tasks: sender, room }, WriterLoop { core, lessor, hub, tasks, compacting: Vec::new() })
     }
 
     pub fn run(mut self) -> Result<(), Fault> {
         let mut waiting = Vec::with_capacity(GROUP);
         loop {
-            if self.core.is_scrubbing() {
+            if self.core.is_compacting() {
                 // Without waiting: old versions are removed while nothing else is to be done.
                 self.gather(&mut waiting);
             } else {
@@ -145,7 +145,7 @@ impl WriterLoop {
                 other => others.push(other),
             }
         }
-        if !writes.is_empty() || self.core.is_scrubbing() {
+        if !writes.is_empty() || self.core.is_compacting() {
             self.commit(&writes, replies)?;
         }
         for task in others {
@@ -173,14 +173,14 @@ impl WriterLoop {
         for change in applied.lease_changes {
             self.lessor.note(change, now);
         }
-        for ((reply, when_scrubbed), answer) in replies.into_iter().zip(applied.answers) {
+        for ((reply, when_compacted), answer) in replies.into_iter().zip(applied.answers) {
             match answer {
-                Ok(answer) if when_scrubbed => self.scrubbing.push((reply, answer)),
+                Ok(answer) if when_compacted => self.compacting.push((reply, answer)),
                 answer => drop(reply.send(answer)),
             }
         }
-        if !self.core.is_scrubbing() {
-            for (reply, answer) in self.scrubbing.drain(..) {
+        if !self.core.is_compacting() {
+            for (reply, answer) in self.compacting.drain(..) {
                 let _ = reply.send(Ok(answer));
             }
         }

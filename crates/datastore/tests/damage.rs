@@ -89,7 +89,7 @@ async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_that_nobody_was_told_of_may_go() {
+async fn an_unacknowledged_commit_may_go() {
     let ((_, earlier), (after, note)) = images().await;
     // The last commit half written: the note still speaks of the one before.
     let torn = |at: usize| {

@@ -110,7 +110,7 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_is_told_after_every_event_before_it() {
+async fn progress_is_sent_after_every_event_before_it() {
     let embedded = Embedded::start();
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone());

@@ -1,7 +1,7 @@
 //! Address management: who has which address, in a form that Calico nodes sharing the same pools understand.
 //!
 //! The core is pure: [`block`], [`pool`], [`pick`], [`reservation`] and [`audit`] are functions of what the store
-//! holds and of the time they are told. What is to change in the store comes out as operations whose steps are safe one by
+//! holds and of the time they are given. What is to change in the store comes out as operations whose steps are safe one by
 //! one; a store with transactions carries them out at once.
 
 pub mod allocator;

@@ -30,7 +30,7 @@ pub enum Bgp {
 }
 
 impl Bgp {
-    /// What a node's daemon is told.
+    /// The settings of a node's daemon.
     pub fn backend(self) -> &'static str {
         match self {
             // With "none" a node would not even say what its address is; this one has it route without BGP.

@@ -2,6 +2,7 @@
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
@@ -103,12 +104,19 @@ struct UpArgs {
     /// How nodes tell each other their routes
     #[arg(long, value_enum, default_value = "none")]
     bgp: Bgp,
+    /// How packets of pods travel between nodes
+    #[arg(long, value_enum, default_value = "none")]
+    encap: Encap,
     /// A node for which BIRD speaks BGP instead of its own daemon; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
     /// A pool for the pods' addresses, instead of one of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
+    /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
+    /// directory
+    #[arg(long)]
+    record: bool,
     /// Leave everything as it is if something fails
     #[arg(long)]
     keep: bool,
@@ -186,8 +194,8 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, bird, pools, keep } = args;
-            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, keep };
+            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep } = args;
+            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, record, keep };
             up::up(place, &plan).await?;
             let hints = ["pod add web --node node1", "status", "exec node1 -- ip route"];
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));

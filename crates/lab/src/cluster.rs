@@ -1,6 +1,7 @@
 //! What a lab consists of, as written down when it was begun.
 
 use crate::bgp::Bgp;
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::place::Place;
@@ -23,9 +24,14 @@ pub struct Cluster {
     pub topology: Topology,
     #[serde(default)]
     pub bgp: Bgp,
+    #[serde(default)]
+    pub encap: Encap,
     /// The nodes for which BIRD speaks BGP, by name.
     #[serde(default)]
     pub bird: Vec<String>,
+    /// Nodes record what happens to them.
+    #[serde(default)]
+    pub record: bool,
     /// A Unix socket, which every namespace can reach.
     pub endpoint: String,
     pub pools: Vec<IpNet>,

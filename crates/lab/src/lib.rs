@@ -12,6 +12,7 @@ mod cluster;
 mod cni;
 mod demo;
 mod down;
+mod encap;
 mod enter;
 mod error;
 mod fabric;

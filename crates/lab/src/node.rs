@@ -45,6 +45,9 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
         ("CALICO_NETWORKING_BACKEND", if cluster.has_bird(node) { "bird" } else { cluster.bgp.backend() }),
     ]);
     command.envs(bird::variables(place, node));
+    if cluster.record {
+        command.env("TORTIE_RECORD", dir.join("recording"));
+    }
     daemon(place, node).start(&place.node_netns(node), command)
 }
 

@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// `dir` is made absolute: processes that start elsewhere are told about it.
+    /// `dir` is made absolute: it is passed to processes that start elsewhere.
     pub fn new(name: &str, dir: Option<&Path>) -> Result<Place> {
         // No dashes: the names of one lab's namespaces must not begin like those of another's.
         let fits = !name.is_empty()

@@ -92,7 +92,7 @@ pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> 
             files::replace(&file, &pod)?;
         }
         Err(error) => {
-            // What went wrong first is what is told; a `lab down` gets the rest.
+            // What went wrong first is what is reported; a `lab down` gets the rest.
             let _ = cni::delete(place, cluster, &pod).await;
             let _ = forget(place, &pod.name);
             return Err(error);

@@ -69,14 +69,15 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The pools of the pods, routed without encapsulation.
+/// The pools of the pods.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
     for (number, pool) in (1..).zip(&cluster.pools) {
+        let (ipip, vxlan) = cluster.encap.modes(pool);
         let object = json!({
             "apiVersion": API_VERSION,
             "kind": "IPPool",
             "metadata": {"name": format!("lab-{}-{number}", family(pool))},
-            "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": "Never", "vxlanMode": "Never"},
+            "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": ipip, "vxlanMode": vxlan},
         });
         let pool = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
         resources.create(pool).await?;

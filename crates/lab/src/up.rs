@@ -3,6 +3,7 @@
 use crate::bgp::{self, Bgp};
 use crate::cluster::{Cluster, Datastore};
 use crate::cni;
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::topology::{self, Node, Topology};
@@ -24,10 +25,13 @@ pub struct Plan {
     pub datastore: Datastore,
     pub topology: Topology,
     pub bgp: Bgp,
+    pub encap: Encap,
     /// Nodes for which BIRD speaks BGP.
     pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
+    /// Nodes record what happens to them.
+    pub record: bool,
     /// Leave everything as it is when something fails, to look at it.
     pub keep: bool,
 }
@@ -41,7 +45,9 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         datastore: plan.datastore,
         topology: plan.topology,
         bgp: plan.bgp,
+        encap: plan.encap,
         bird: plan.bird.clone(),
+        record: plan.record,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
@@ -194,7 +200,9 @@ mod tests {
             datastore: Datastore::Embedded,
             topology: Topology::L2,
             bgp: Bgp::None,
+            encap: Encap::None,
             bird: Vec::new(),
+            record: false,
             pools: vec![pool.parse().unwrap()],
             keep: false,
         };

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn all_missing_parts_are_told() {
+    fn all_missing_parts_are_named() {
         let parts = WorkloadEndpointParts { node: "", pod: "web-", endpoint: "", ..pod() };
         let fields: Vec<_> =
             parts.name().unwrap_err().into_iter().map(|bad| (bad.field, bad.reason)).collect();

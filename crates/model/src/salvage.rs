@@ -18,7 +18,7 @@ pub struct Salvaged {
     pub lost: Vec<String>,
 }
 
-/// Without these it cannot be told whom an object is about: absent, they mean everybody.
+/// Without these nobody knows whom an object is about: absent, they mean everybody.
 const WHOM: [&str; 5] = [
     "spec.selector",
     "spec.namespaceSelector",

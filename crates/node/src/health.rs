@@ -149,3 +149,5 @@ impl Parts {
 pub const POLICY: &str = "policy";
 /// How large the packets of workloads may be.
 pub const MTU: &str = "mtu";
+/// The part of the node that makes tunnels to other nodes.
+pub const TUNNELS: &str = "tunnels";

@@ -25,6 +25,13 @@ mod startup;
 mod state;
 mod status;
 mod tasks;
+mod tunnel_addresses;
+
+/// Whether bytes are a request of a CNI plugin.
+#[cfg(fuzzing)]
+pub fn is_cni_request(bytes: &[u8]) -> bool {
+    cni::is_request(bytes)
+}
 
 pub use health::{Health, Level, Part};
 pub use options::NodeArgs;

@@ -1,4 +1,4 @@
-//! One daemon per directory: whoever comes second is told who is there, and leaves everything as it is.
+//! One daemon per directory: the second is shown who is there, and leaves everything as it is.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_is_there() {
+    fn the_second_learns_who_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let first = DirLock::acquire(dir.path()).unwrap();
         let error = DirLock::acquire(dir.path()).unwrap_err().to_string();

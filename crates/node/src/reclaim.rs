@@ -5,11 +5,11 @@
 //! reported, since only people can say who has to go.
 
 use crate::cni::Service;
+use crate::engine::Held;
 use crate::journal::{Journal, Phase, Record};
 use crate::state::State;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_compute::Compute;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::{Allocator, Holder, SpecificRequest};
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
@@ -40,13 +40,13 @@ enum Repair {
     Update(Box<WorkloadEndpoint>),
 }
 
-/// Lets the plan begin with what lives here: an endpoint that the datastore has lost keeps its network.
-pub fn seed(compute: &mut Compute, journal: &Journal, node: &str) {
-    for record in live(journal) {
-        if let (Some(key), Some(endpoint)) = (record.endpoint_key(), endpoint_of(&record, node)) {
-            compute.put(&key, &Value::Resource(endpoint.into()));
-        }
-    }
+/// What lives here, with which the plan begins.
+pub fn held(journal: &Journal, node: &str) -> Vec<Held> {
+    let held = |record: &Record| {
+        let endpoint = endpoint_of(record, node).map(|endpoint| Value::Resource(endpoint.into()));
+        Some(Held { key: record.endpoint_key()?, endpoint })
+    };
+    live(journal).iter().filter_map(held).collect()
 }
 
 fn live(journal: &Journal) -> Vec<Record> {
@@ -188,7 +188,7 @@ impl Reclaim {
     }
 }
 
-/// The endpoint of an attachment as it was written, or as far as it can be told from what else is known.
+/// The endpoint of an attachment as it was written, or as far as what else is known allows.
 fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {

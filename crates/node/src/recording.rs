@@ -1,16 +1,18 @@
-//! `tortie node --record FILE`: every event that the core takes is written down before it does.
+//! `tortie node --record FILE`: every event that the core takes is written down before it does, and after it a digest of what
+//! the core had the dataplane do, so that a replay can tell whether it does the same.
 
-use crate::engine::{Event, event_to_json};
+use crate::engine::{Action, Event, Held, event_to_json, held_to_json};
 use crate::startup::Variables;
+use serde_json::json;
+use sha1::{Digest, Sha1};
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tortie_compute::BgpEnvironment;
-use tortie_model::Key;
-use tortie_sync::record::json::key_to_json;
 use tortie_sync::record::{BgpHeader, Header, Recorder, VERSION};
 
 #[derive(Debug)]
@@ -36,19 +38,46 @@ impl Recording {
         }
     }
 
+    /// What the event just recorded led to.
+    pub fn record_actions(&mut self, at: Duration, actions: &[Action]) {
+        if let Some(digest) = digest(actions) {
+            self.0.record(at, &json!({ DIGEST: digest }));
+        }
+    }
+
     /// Events that came after the recording had ended.
     pub fn lost(&self) -> u64 {
         self.0.lost()
     }
 }
 
+/// The name of the line that has one.
+pub const DIGEST: &str = "digest";
+
+/// Of what the dataplane is to do; nothing if that is nothing.
+pub fn digest(actions: &[Action]) -> Option<String> {
+    struct Hashed(Sha1);
+    impl fmt::Write for Hashed {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.update(text);
+            Ok(())
+        }
+    }
+    let mut hashed = Hashed(Sha1::new());
+    let mut plans =
+        actions.iter().filter(|action| matches!(action, Action::Start { .. } | Action::Apply { .. }));
+    plans.clone().next()?;
+    plans.try_for_each(|action| write!(hashed, "{action:?}")).ok()?;
+    Some(hashed.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// What the node is before anything happens. Settings that name the datastore stay out: some are secret.
-pub fn header<'a>(
+pub fn header(
     node: &str,
     variables: &Variables,
     file: &[(String, String)],
     bgp: Option<&BgpEnvironment>,
-    held: impl Iterator<Item = &'a Key>,
+    held: &[Held],
 ) -> Header {
     let harmless = |(name, _): &(&String, &String)| {
         let name = name.to_ascii_lowercase();
@@ -64,6 +93,6 @@ pub fn header<'a>(
         environment: variables.collect::<BTreeMap<_, _>>(),
         settings: file.collect::<BTreeMap<_, _>>(),
         bgp: bgp.map(|bgp| BgpHeader { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird }),
-        held: held.filter_map(|key| key_to_json(key).ok()).collect(),
+        held: held.iter().filter_map(|held| held_to_json(held).ok()).collect(),
     }
 }

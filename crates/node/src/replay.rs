@@ -1,12 +1,13 @@
 //! `tortie replay FILE`: the core takes the events of a recording, without a kernel and without root.
 
-use crate::engine::{Action, Core, event_from_json};
+use crate::engine::{Action, Core, event_from_json, held_from_json};
+use crate::recording::{DIGEST, digest};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_sync::record::json::{FormatError, key_from_json};
+use tortie_sync::record::json::FormatError;
 use tortie_sync::record::{Header, ReadError, Reader};
 
 #[derive(Debug, thiserror::Error)]
@@ -19,11 +20,16 @@ pub enum ReplayError {
     Header(FormatError),
     #[error("line {line}: {error}")]
     Event { line: u64, error: FormatError },
+    #[error(
+        "line {line}: the node that was recorded had its dataplane do something else; is this another version?"
+    )]
+    Differs { line: u64 },
     #[error("{0}")]
     Write(#[from] io::Error),
 }
 
-/// Prints what the node had its dataplane do, with the time since its start, and the plan at the end.
+/// Prints what the node had its dataplane do, with the time since its start, and the plan at the end. That the node did the
+/// same is said there, or where it first did not, which is an error after everything is printed.
 pub fn replay(path: &Path, out: &mut dyn Write) -> Result<(), ReplayError> {
     let open = |error| ReplayError::Open { path: path.display().to_string(), error };
     replay_from(BufReader::new(File::open(path).map_err(open)?), out)
@@ -33,15 +39,27 @@ pub fn replay(path: &Path, out: &mut dyn Write) -> Result<(), ReplayError> {
 pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), ReplayError> {
     let (header, mut reader) = Reader::new(input)?;
     let mut core = core(&header).map_err(ReplayError::Header)?;
+    let (mut last, mut same, mut differs) = (None, 0_u64, None);
     while let Some(line) = reader.next_line()? {
+        if let Some(recorded) = line.event.get(DIGEST) {
+            match last.as_deref() == recorded.as_str() {
+                true => same += 1,
+                false => differs = differs.or(Some(line.number)),
+            }
+            continue;
+        }
         let event = event_from_json(&line.event);
         let event = event.map_err(|error| ReplayError::Event { line: line.number, error })?;
-        for action in core.handle(line.at, event) {
-            print(line.at, &action, out)?;
-        }
+        let actions = core.handle(line.at, event);
+        last = digest(&actions);
+        actions.iter().try_for_each(|action| print(line.at, action, out))?;
     }
+    writeln!(out, "the same as recorded: {same} times")?;
     writeln!(out, "plan at the end: {:#?}", core.plan())?;
-    Ok(())
+    match differs {
+        Some(line) => Err(ReplayError::Differs { line }),
+        None => Ok(()),
+    }
 }
 
 /// The core of a node before anything happened.
@@ -51,7 +69,7 @@ pub fn core(header: &Header) -> Result<Core, FormatError> {
     if let Some(bgp) = &header.bgp {
         compute.speak_bgp(BgpEnvironment { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird });
     }
-    let held = header.held.iter().map(key_from_json).collect::<Result<_, _>>()?;
+    let held = header.held.iter().map(held_from_json).collect::<Result<_, _>>()?;
     Ok(Core::new(compute, held))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
-use crate::journal::{Journal, Phase, Record};
+use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
@@ -12,8 +12,7 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, queries, settings_file, status};
-use std::collections::HashSet;
+use crate::{bgp, failpoint, files, http, queries, settings_file, status, tunnel_addresses};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +21,6 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
-use tortie_model::Key;
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -143,8 +141,7 @@ impl Start<'_> {
         files::write(&nodename, name).map_err(io(&nodename))?;
 
         let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
-        let live = |record: &&Record| record.phase == Phase::Live;
-        let held: HashSet<Key> = journal.all().iter().filter(live).filter_map(Record::endpoint_key).collect();
+        let held = reclaim::held(&journal, name);
         let state = Arc::new(State::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
@@ -156,14 +153,13 @@ impl Start<'_> {
             by_bird: backend == bgp::Choice::Bird,
         });
         let record = |file: &PathBuf| {
-            let header = recording::header(name, variables, &settings, speaks.as_ref(), held.iter());
+            let header = recording::header(name, variables, &settings, speaks.as_ref(), &held);
             Recording::create(file, args.record_limit, &header).map_err(io(file))
         };
         let recording = args.record.as_ref().map(record).transpose()?;
         if let Some(bgp) = speaks {
             compute.speak_bgp(bgp);
         }
-        reclaim::seed(&mut compute, &journal, name);
         let bgp = bgp::start(backend, args, &host, &state);
         let feed = tortie_sync::follow(&client, compute.interests());
         let (engine, reports) =
@@ -190,8 +186,16 @@ impl Start<'_> {
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
+        let pools_changed = tunnel_addresses::follow(&client, name);
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
+        if variables.get("USE_POD_CIDR") != "true" {
+            let node = made.clone();
+            tasks.spawn("the addresses of tunnels", async move {
+                tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
+            });
+        }
         let mut in_sync = state.in_sync();
         tokio::select! {
             // Fails only if the state is gone, and with it everything else.

@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{MTU, POLICY};
+use crate::health::{MTU, POLICY, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -183,6 +183,10 @@ fn take_in(state: &State, report: Report) {
         Report::Refused(refused) => {
             let text = |failure: Failure| (failure.object.to_string(), failure.reason);
             state.set_refused(refused.into_iter().map(text).collect());
+        }
+        Report::Tunnels(failures) => {
+            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
         }
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());

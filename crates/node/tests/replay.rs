@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tortie_model::{FeedEvent, Key, Resource, Value};
 use tortie_node::engine::{
-    Concerns, Event, Failure, LearntRoute, NextHops, WaiterId, event_from_json, event_to_json,
+    Concerns, Event, Failure, Held, LearntRoute, NextHops, WaiterId, event_from_json, event_to_json,
+    held_from_json, held_to_json,
 };
 use tortie_node::{replay_core, replay_from};
 use tortie_plan::WorkloadId;
@@ -85,6 +86,35 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
         applied += printed.lines().filter(|line| line.contains("Policy(")).count();
     }
     assert!(applied > 30, "{applied} changes of policies");
+}
+
+/// A node that starts again after the datastore lost an endpoint of a live attachment.
+#[test]
+fn what_only_the_journal_knew_is_in_the_recording() {
+    let found = world().into_iter().find(|resource| matches!(resource, Resource::WorkloadEndpoint(_)));
+    let endpoint = found.expect("a world with workloads");
+    let held = [
+        Held { key: key(&endpoint), endpoint: Some(Value::Resource(endpoint.clone())) },
+        Held { key: Key::resource(endpoint.kind(), "shop", "unknown"), endpoint: None },
+    ];
+    for one in &held {
+        assert_eq!(held_from_json(&held_to_json(one).unwrap()).unwrap(), *one);
+    }
+    let node = match &endpoint {
+        Resource::WorkloadEndpoint(endpoint) => endpoint.spec.node.clone(),
+        _ => unreachable!("found above"),
+    };
+    let header =
+        Header { node, held: held.iter().map(|one| held_to_json(one).unwrap()).collect(), ..header(false) };
+    let mut file = Vec::new();
+    let mut recorder = Recorder::new(&mut file, u64::MAX, &header).unwrap();
+    for event in [Event::Feed(FeedEvent::InSync), Event::Turn] {
+        assert!(recorder.record(Duration::ZERO, &event_to_json(&event).unwrap()));
+    }
+    let mut printed = Vec::new();
+    replay_from(&file[..], &mut printed).unwrap();
+    let (_, plan) = std::str::from_utf8(&printed).unwrap().split_once("plan at the end: ").unwrap();
+    assert!(plan.contains("cali"), "the endpoint's interface: {plan}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ async fn put(client: &Client, id: &str, count: i64) {
     client.apply(&handle(id), &counting(count), None).await.unwrap();
 }
 
-/// The consumer's copy of the store, kept from what it was told.
+/// The consumer's copy of the store, kept from the events it got.
 #[derive(Default)]
 struct Mirror {
     entries: BTreeMap<Key, Revision>,
@@ -163,18 +163,18 @@ async fn history_is_compacted_while_nobody_listens(mut store: Store) {
     store.kill().await;
     store.restart_at_home().await;
 
-    let mut told = Vec::new();
-    while told.len() < 4 {
+    let mut delivered = Vec::new();
+    while delivered.len() < 4 {
         let event = next(&mut watch).await;
-        told.push(match &event {
+        delivered.push(match &event {
             Event::Put(entry) => entry.key.clone(),
             Event::Delete { key, .. } => key.clone(),
             other => panic!("{other:?}"),
         });
         mirror.take(event);
     }
-    told.sort();
-    assert_eq!(told, ["changed", "deleted", "new", "replaced"].map(handle));
+    delivered.sort();
+    assert_eq!(delivered, ["changed", "deleted", "new", "replaced"].map(handle));
     assert_eq!(mirror.entries, truth(&client).await);
     put(&client, "later", 1).await;
     mirror.until(&mut watch, &handle("later")).await;
@@ -190,7 +190,7 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
         tokio::spawn(async move {
             let mut written = 0;
             for n in 0..3_000_i64 {
-                // Unacknowledged writes are repeated: each put is told, and the mirror only counts revisions.
+                // Unacknowledged writes are repeated: each put is delivered, and the mirror only counts revisions.
                 if client.apply(&handle(&format!("{}", n % 50)), &counting(n), None).await.is_ok() {
                     written += 1;
                 }
@@ -213,7 +213,7 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
     within("all changes", drain).await;
     let written = writer.await.unwrap();
     assert_eq!(mirror.entries, truth(&client).await);
-    assert!(mirror.puts > written, "{} of at least {written} puts and the last one told", mirror.puts);
+    assert!(mirror.puts > written, "{} of at least {written} puts and the last one delivered", mirror.puts);
 }
 
 async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: Store) {
@@ -300,9 +300,9 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
     assert_eq!(seen, truth(&client).await);
 
     store.restore().await;
-    let mut told = 0;
+    let mut delivered = 0;
     // "kept" was written after the backup: all four differ.
-    while told < 4 {
+    while delivered < 4 {
         match next(&mut watch).await {
             Event::Put(entry) => {
                 let before = seen.insert(entry.key, entry.revision.clone());
@@ -311,7 +311,7 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
             Event::Delete { key, .. } => assert!(seen.remove(&key).is_some()),
             other => panic!("{other:?}"),
         };
-        told += 1;
+        delivered += 1;
     }
     assert_eq!(seen.keys().collect::<Vec<_>>(), old.keys().collect::<Vec<_>>());
     assert_eq!(seen, truth(&client).await);

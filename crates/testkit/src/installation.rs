@@ -103,6 +103,10 @@ impl Installation {
         self.store = None;
     }
 
+    pub fn store_pid(&self) -> u32 {
+        self.store.as_ref().unwrap().id()
+    }
+
     /// `tortie node` in this installation's directories, to be run by `runner` (`ip netns exec NAME`).
     pub fn node_command(&self, mut runner: Command) -> Command {
         runner.args([self.tortie, "node"]).env("NODENAME", "n1").env("ETCD_ENDPOINTS", self.socket());

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_told_by_the_usual_flags() {
+    fn the_usual_flags_print_the_version() {
         for flag in ["--version", "-V"] {
             let error = Tortie::command().try_get_matches_from(["tortie", flag]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DisplayVersion);

@@ -205,7 +205,7 @@ fn the_state_of_the_server_can_be_asked_for() {
     etcdctl.run(&["put", "k", "after the defragmentation"]);
     assert_eq!(etcdctl.run(&["get", "k", "--print-value-only"]), "after the defragmentation\n");
     assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(server.url()));
-    // etcdctl goes on without a user only when it is told in etcd's words that there are none.
+    // etcdctl goes on without a user only when the answer says in etcd's words that there are none.
     assert!(etcdctl.run(&["--user", "root:secret", "get", "k"]).starts_with("k\n"));
 }
 

@@ -1,4 +1,4 @@
-//! What the speakers are told, each in its own language.
+//! The speakers' configurations, each in its own language.
 
 use super::feed::MARKER;
 use super::place::{ASN, SPEAKER};
@@ -29,7 +29,7 @@ pub enum Role {
     Mesh,
     /// A client of the speaker as a reflector.
     Client,
-    /// A client that is told only the marker.
+    /// A client that gets only the marker.
     Observer,
 }
 

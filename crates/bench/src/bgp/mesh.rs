@@ -1,6 +1,6 @@
-//! A full mesh as one node sees it: every other node calls, announces two blocks and is told ours.
+//! A full mesh as one node sees it: every other node calls, announces two blocks and gets ours.
 //!
-//! Nobody in a mesh can see what the node knows, so one more peer is a client that is told everything.
+//! Nobody in a mesh can see what the node knows, so one more peer is a client that gets every route.
 
 use super::config::{Neighbour, OWN, Role, Setup};
 use super::daemon::{Daemon, Kind};

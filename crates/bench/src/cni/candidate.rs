@@ -51,34 +51,35 @@ impl Candidate<'_> {
     pub fn call_all(&self, command: &str, pods: &[PathBuf], at_once: usize) -> Result<Phase> {
         let processor = self.processor_time()?;
         let start = Instant::now();
-        let lanes = std::thread::scope(|scope| {
-            let lane = |number: usize| {
+        let latencies = std::thread::scope(|scope| {
+            let caller = |number: usize| {
                 move || {
                     enter(&self.host)?;
                     let mine = pods.iter().skip(number).step_by(at_once);
                     mine.map(|pod| self.call(command, Some(pod))).collect::<Result<Vec<Duration>>>()
                 }
             };
-            let running: Vec<_> = (0..at_once).map(|number| scope.spawn(lane(number))).collect();
-            let ended =
-                running.into_iter().map(|lane| lane.join().unwrap_or_else(|_| Err("a lane died".into())));
+            let running: Vec<_> = (0..at_once).map(|number| scope.spawn(caller(number))).collect();
+            let ended = running
+                .into_iter()
+                .map(|caller| caller.join().unwrap_or_else(|_| Err("a caller died".into())));
             ended.collect::<Result<Vec<_>>>()
         })?;
         let time = start.elapsed();
-        let each = Latencies(lanes.into_iter().flatten().collect());
+        let each = Latencies(latencies.into_iter().flatten().collect());
         Ok(Phase { each, time, processor: self.processor_time()?.saturating_sub(processor) })
     }
 
     /// One after the other, without a pod.
     pub fn call_often(&self, command: &str, times: usize) -> Result<Latencies> {
-        let lane = std::thread::scope(|scope| {
+        let caller = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 enter(&self.host)?;
                 (0..times).map(|_| self.call(command, None)).collect::<Result<Vec<Duration>>>()
             });
-            running.join().unwrap_or_else(|_| Err("a lane died".into()))
+            running.join().unwrap_or_else(|_| Err("a caller died".into()))
         });
-        lane.map(Latencies)
+        caller.map(Latencies)
     }
 
     /// From the start of the plugin to its end.

@@ -161,7 +161,7 @@ fn measure(shape: &Shape) -> Run {
     Run { seconds, checking, live, resident, policies: totals.active_policies, sets: totals.sets, changes }
 }
 
-/// The processor time of one change at a time, each told in full before the next.
+/// The processor time of one change at a time, each delivered in full before the next.
 fn quantiles(compute: &mut Compute, change: &dyn Fn(usize) -> Entry) -> [f64; 2] {
     let mut all = Latencies::default();
     for n in 0..CHANGES {

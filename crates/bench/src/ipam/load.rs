@@ -92,10 +92,10 @@ impl Cluster {
         let (before, start) = (requests(), Instant::now());
         let mut running: JoinSet<Result<()>> = JoinSet::new();
         for allocator in &self.allocators {
-            for lane in 0..at_once {
+            for caller in 0..at_once {
                 let (allocator, work) = (allocator.clone(), work.clone());
                 running.spawn(async move {
-                    for n in (lane..each).step_by(at_once) {
+                    for n in (caller..each).step_by(at_once) {
                         work(allocator.clone(), n).await?;
                     }
                     Ok(())

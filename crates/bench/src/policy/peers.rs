@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const IPSET: &[&str] = &["ipset", "restore"];
 
-/// How chains are written with iptables: on nf_tables, as Debian does it unless told otherwise, or the old way.
+/// How chains are written with iptables: on nf_tables, as Debian does it unless asked otherwise, or the old way.
 pub const IPTABLES: &[&str] = &["iptables-nft-restore", "--noflush"];
 pub const LEGACY: &[&str] = &["iptables-legacy-restore", "--noflush"];
 const NFT: &[&str] = &["nft", "-f", "-"];

@@ -1,6 +1,6 @@
 //! A BGPFilter as functions of BIRD's filter language: one for each direction and family.
 //!
-//! A function is told whether the session is within our AS. It accepts or rejects, or returns if no rule matches.
+//! A function gets whether the session is within our AS. It accepts or rejects, or returns if no rule matches.
 
 use super::policy::{LARGEST_PREF, tag};
 use crate::family::Family;

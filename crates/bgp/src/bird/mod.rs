@@ -8,5 +8,19 @@ mod policy;
 mod render;
 mod reply;
 
+/// Reads text as BIRD's answers, every kind of them; returns how many kinds it can be.
+#[cfg(fuzzing)]
+pub fn read_reply(text: &str) -> usize {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let before = lines.last().map_or(0, |last: &reply::Line| last.code);
+        let Ok((line, _)) = reply::Line::parse(line, before) else { break };
+        lines.push(line);
+    }
+    let daemon = reply::daemon(&lines);
+    let status = daemon.as_ref().is_ok_and(|daemon| reply::status(64512, daemon, &lines).is_ok());
+    usize::from(daemon.is_ok()) + usize::from(status) + usize::from(reply::routes(&lines).is_ok())
+}
+
 pub use control::{Control, ControlError};
 pub use render::{Rendered, render};

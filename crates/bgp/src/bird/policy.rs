@@ -1,11 +1,11 @@
-//! What peers are told, what is taken from them and what goes into the kernel, unless a BGPFilter says otherwise.
+//! What is advertised to peers, what is accepted from them and what goes into the kernel, unless a BGPFilter says otherwise.
 //!
 //! The same rules in the same order as those of our own speaker, in BIRD's filter language.
 
 use super::filters::{add, beneath};
 use crate::family::Family;
 use ipnet::IpNet;
-use tortie_plan::bgp::{Bgp, Community, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::bgp::{Bgp, Community, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
 
 pub(super) const LARGEST_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
 
@@ -58,7 +58,7 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
         text += &inside(std::slice::from_ref(net), family, &format!("{{ {changes}}}"));
     }
     let blocks: Vec<IpNet> =
-        export.blocks.iter().filter(|(_, told)| **told).map(|(block, _)| *block).collect();
+        export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
     text += &when(&blocks, family, ToString::to_string, "accept;");
     // A single address moves here from another node, or away.
     let migrating =
@@ -98,8 +98,9 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
     let mut pools = bgp.install.pools.clone();
     // The longest that contains a route counts.
     pools.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
-    for (net, ours) in &pools {
-        text += &inside(std::slice::from_ref(net), family, if *ours { "accept;" } else { "reject;" });
+    for (net, routes) in &pools {
+        let verdict = if *routes == PoolRoutes::OfOthers { "reject;" } else { "accept;" };
+        text += &inside(std::slice::from_ref(net), family, verdict);
     }
     text + "  accept;\n}\n"
 }

@@ -16,7 +16,7 @@ pub(super) const TIME: &str = "%Y-%m-%dT%H:%M:%S%z";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     pub text: String,
-    /// What BIRD cannot be told, and why. Everything else is in the text.
+    /// What cannot be expressed for BIRD, and why. Everything else is in the text.
     pub skipped: Vec<String>,
 }
 

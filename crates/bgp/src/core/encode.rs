@@ -31,7 +31,7 @@ pub(super) struct UpdateGroup {
 pub(super) enum Provenance {
     Own,
     External,
-    /// Learnt inside the AS: reflected, with the identifier of who told us and our cluster.
+    /// Learnt inside the AS: reflected, with the identifier of its originator and our cluster.
     Reflected {
         from: Ipv4Addr,
         cluster: Ipv4Addr,

@@ -88,7 +88,7 @@ pub struct Core {
     restart: restart::Restart,
     /// Where the kernel's reader is.
     installed: PerFamily<u64>,
-    /// The kernel has been told that it knows all.
+    /// The kernel has got the end-of-RIB marker.
     completed: bool,
     encodings: encode::Cache,
     /// The prefixes of the message at hand, kept for their room.

@@ -174,3 +174,14 @@ impl Peer {
         self.established().and_then(|(_, connection)| connection.local).map(|local| local.ip())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Peer;
+
+    /// What a mesh costs for each node, beside the attributes and buffers it has on the heap.
+    #[test]
+    fn peers_stay_small() {
+        assert!(size_of::<Peer>() <= 2048, "{} bytes", size_of::<Peer>());
+    }
+}

@@ -18,7 +18,7 @@ struct Needs {
     session: bool,
     /// The peer's routes again.
     import: bool,
-    /// Our routes told again.
+    /// Our routes advertised again.
     export: bool,
 }
 

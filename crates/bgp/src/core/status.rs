@@ -101,7 +101,7 @@ impl Core {
     }
 
     fn peer_status(&self, peer: &super::peer::Peer) -> PeerStatus {
-        let told = |family| peer.adj_ribs_out.get(family).as_ref().map_or(0, |rib_out| rib_out.count);
+        let advertised = |family| peer.adj_ribs_out.get(family).as_ref().map_or(0, |rib_out| rib_out.count);
         let incoming = peer.incoming.as_ref().map(|connection| connection.state());
         let state =
             match incoming.map_or(peer.outgoing.state(), |state| furthest(state, peer.outgoing.state())) {
@@ -127,7 +127,7 @@ impl Core {
             hold_time: negotiated.map(|negotiated| negotiated.hold_time),
             families: peer.families(),
             prefixes_in: peer.received.clone(),
-            prefixes_out: PerFamily { v4: told(Family::V4), v6: told(Family::V6) },
+            prefixes_out: PerFamily { v4: advertised(Family::V4), v6: advertised(Family::V6) },
             waiting: self.timers.is_set(peer.id, Timer::Restart),
             last_error: peer.history.last_error.clone(),
             near_limit: peer.near_limit,

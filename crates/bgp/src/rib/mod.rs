@@ -1,4 +1,4 @@
-//! The routing tables: what peers told us and what we originate, and which of it is best.
+//! The routing tables: what peers advertised and what we originate, and which of it is best.
 
 pub mod attrs;
 pub(crate) mod codec;

@@ -3,16 +3,24 @@
 use super::attrs::{Attrs, Interner};
 use super::decide::Origin;
 use super::journal::Position;
-use super::table::{Effect, Path, Table};
+use super::table::{Destination, Effect, Path, Table};
 use crate::bitmap::Bitmap;
 use crate::id::{DestinationId, PeerId};
 use proptest::prelude::*;
-use rustbgpd_wire::{Ipv4Prefix, Origin as WireOrigin};
+use rustbgpd_wire::{Ipv4Prefix, Ipv6Prefix, Origin as WireOrigin};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 const PEERS: usize = 5;
+
+/// What a full table costs, times a million.
+#[test]
+fn routes_stay_small() {
+    assert_eq!(size_of::<Path>(), 16, "a path");
+    assert_eq!(size_of::<Destination<Ipv4Prefix>>(), 48, "a prefix with one path");
+    assert_eq!(size_of::<Destination<Ipv6Prefix>>(), 64, "the same of IPv6");
+}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -153,7 +161,7 @@ fn decide(
     (left.first().map(|(key, _)| *key), shared)
 }
 
-/// A peer that is told best routes, as a session tells it: a position, a walk, one bit for each destination.
+/// A peer that gets best routes, as a session advertises them: a position, a walk, one bit for each destination.
 struct Reader {
     position: Position,
     walk: Option<(u32, u32)>,
@@ -193,14 +201,17 @@ impl Reader {
             let destination = table.get(id).unwrap();
             let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
             let usable = usable.take(if self.add_path { usize::MAX } else { 1 });
-            let told: Vec<Attrs> = usable.map(|path| (*path.attrs).clone()).collect();
+            let advertised: Vec<Attrs> = usable.map(|path| (*path.attrs).clone()).collect();
             match destination.best() {
                 Some(_) => {
                     self.sent.insert(id.0);
-                    self.heard.insert(destination.prefix, told);
+                    self.heard.insert(destination.prefix, advertised);
                 }
                 None if self.sent.remove(id.0) => {
-                    assert!(self.heard.remove(&destination.prefix).is_some(), "withdrew what was never told");
+                    assert!(
+                        self.heard.remove(&destination.prefix).is_some(),
+                        "withdrew what was never advertised"
+                    );
                 }
                 None => {}
             }
@@ -218,7 +229,7 @@ proptest! {
         let mut said = Said::new();
         let mut unreachable = HashSet::new();
         let mut epochs = [0u8; PEERS];
-        // The last is told all paths.
+        // All paths are advertised to the last.
         let mut readers: Vec<Reader> = (0..3).map(|number| Reader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
         let mut installed: Position = 1;

@@ -7,7 +7,7 @@ use tortie_bgp::Family;
 use tortie_bgp::bird::{Control, ControlError};
 
 /// What is said of somebody who answers every connection with these bytes and goes away.
-async fn told(answer: &'static [u8]) -> String {
+async fn error_for(answer: &'static [u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ctl");
     let listener = UnixListener::bind(&path).unwrap();
@@ -34,13 +34,13 @@ async fn nonsense_is_named() {
         (b"0001 BIRD 2.0.12 ready.\n8003 Nope\n", "BIRD refuses: Nope"),
         (b"0001 BIRD 2.0.12 ready.\n1000-BIRD\n0013 up\n", "does not say its router ID"),
     ] {
-        let error = told(answer).await;
+        let error = error_for(answer).await;
         assert!(error.contains(part), "{error}");
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_from_a_refusal() {
+async fn an_absent_bird_is_distinguished_from_a_refusal() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control::new(dir.path().join("ctl"));
     let error = control.routes(Family::V4).await.unwrap_err();

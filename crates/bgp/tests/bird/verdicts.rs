@@ -131,7 +131,7 @@ async fn every_criterion_of_a_filter() {
 
 /// The order of the reference: filters, silent pools, tunnels, blocks, reflected ranges, pools, nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_peers_are_told_and_what_the_kernel_gets() {
+async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut bgp = bgp();
     bgp.export = Export {
         blocks: [
@@ -140,7 +140,7 @@ async fn what_peers_are_told_and_what_the_kernel_gets() {
             ("10.5.1.0/24", false),
             ("fd05:100::/24", false),
         ]
-        .map(|(block, told)| (net(block), told))
+        .map(|(block, advertised)| (net(block), advertised))
         .into(),
         pools: ["10.5.0.0/16", "10.6.0.0/16", "10.9.0.0/16", "fd05::/16", "fd06::/16", "fd09::/16"]
             .map(net)
@@ -150,8 +150,9 @@ async fn what_peers_are_told_and_what_the_kernel_gets() {
     bgp.install = Install {
         never: vec![net("10.8.0.0/16"), net("fd08::/16")],
         pools: [("10.5.0.0/16", true), ("10.5.1.0/24", false), ("fd05::/16", true), ("fd05:100::/24", false)]
-            .map(|(pool, ours)| (net(pool), ours))
+            .map(|(pool, ours)| (net(pool), if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers }))
             .into(),
+        own_subnet: None,
     };
     let mut silent = bgp.clone();
     silent.export.silent_pools = vec![net("10.5.0.0/16"), net("fd05::/16")];
@@ -160,7 +161,7 @@ async fn what_peers_are_told_and_what_the_kernel_gets() {
     };
     let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
     for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
-        // The single address inside a block is told because its priority says that it moves.
+        // The single address inside a block is advertised because its priority says that it moves.
         assert_eq!(
             bird.passes(family, &export(word, true)),
             [0, 1, 2, 3],

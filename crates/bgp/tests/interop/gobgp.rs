@@ -44,7 +44,7 @@ impl Router for Gobgp<'_> {
     }
 
     fn refresh(&mut self) -> bool {
-        // It keeps what it was told and never asks again.
+        // It keeps what was advertised and never asks again.
         false
     }
 

@@ -132,8 +132,8 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     eventually("the other peer has all", async || second.status().unwrap().routes.v4 == ROUTES as usize)
         .await;
     let status = first.status().unwrap();
-    let told = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
-    assert!(told < ROUTES, "the deaf peer took all {told}; it was no test");
+    let advertised = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
+    assert!(advertised < ROUTES, "the deaf peer took all {advertised}; it was no test");
     // When it reads again it gets the rest.
     let reader = tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 20];

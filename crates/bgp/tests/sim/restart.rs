@@ -47,7 +47,10 @@ fn routes_of_a_killed_node_stay_until_it_is_back_and_what_it_no_longer_has_goes(
     network.run(10);
     // It has heard everything but said nothing yet: our own routes are not known to be complete.
     assert!(network.is_up(back, "peer2"));
-    assert!(network.nodes[back].kernel.is_empty(), "nothing is installed before all peers have told all");
+    assert!(
+        network.nodes[back].kernel.is_empty(),
+        "nothing is installed before all peers have sent End-of-RIB"
+    );
     assert_eq!(has(&network, 1, 1), (true, true), "still the routes of before");
     let now = network.now;
     network.nodes[back].core.local_complete(now);

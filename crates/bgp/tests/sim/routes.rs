@@ -63,7 +63,7 @@ fn routes_of_both_families_come_and_go() {
         assert_eq!(network.routes_to(node, "2001:db8:1::/48"), None);
         assert_eq!(network.status(node, "peer1").prefixes_in, tortie_bgp::PerFamily { v4: 2, v6: 1 });
     }
-    // A route that comes back under a number that was free for a while is told again.
+    // A route that comes back under a number that was free for a while is advertised again.
     network.originate(0, "192.0.2.0/24");
     network.settle();
     assert_eq!(network.routes_to(1, "192.0.2.0/24"), Some(vec![ip("10.0.0.1")]));
@@ -470,7 +470,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
 }
 
 #[test]
-fn several_paths_are_told_to_those_who_take_them() {
+fn several_paths_are_advertised_to_peers_that_take_them() {
     // Node 0 is asked by 1 and 2 to pass on the same prefix; 3 takes all paths, 4 only the best.
     let edges = [(0, 1), (0, 2), (0, 3), (0, 4)];
     let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {
@@ -500,7 +500,7 @@ fn several_paths_are_told_to_those_who_take_them() {
     both.iter().for_each(|prefix| network.originate_with(2, prefix, longer.clone()));
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003, 65009]], &[&[65001, 65002]]);
-    // That was no news for who is told the best.
+    // That changed nothing for peers that get the best path only.
     assert_eq!(network.status(0, "peer5").updates_out, 2);
     // The best goes, the other moves up.
     both.iter().for_each(|prefix| network.nodes[1].core.withdraw(net(prefix)));

@@ -139,7 +139,7 @@ fn a_general_peer_goes_before_one_of_a_node() {
 }
 
 #[test]
-fn a_peering_by_address_is_answered_unless_told_otherwise() {
+fn a_peering_by_address_is_answered_unless_set_otherwise() {
     let nodes = [node("a", 1, json!({})), node("b", 2, json!({}))];
     let mut answering = resolver(&nodes);
     put(&mut answering, Kind::BGPConfiguration, "default", json!({"nodeToNodeMeshEnabled": false}));

@@ -128,6 +128,7 @@ plain! {
     ]);
     Option<PortRange>, Some(None), |text| ports(text).map(Some);
     Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
+    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
 }
 
 fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -289,7 +290,7 @@ impl Read for Vec<Failsafe> {
         Some(Vec::new())
     }
 
-    /// An entry that cannot be read is left out and told of. If none is left, the host could become unreachable, so
+    /// An entry that cannot be read is left out and reported. If none is left, the host could become unreachable, so
     /// the default holds.
     fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());

@@ -5,7 +5,7 @@ use super::read::{
     ClusterRoutes, HealthTimeouts, IfSet, LogRate, NatExclusions, RouteSource, Spoofing, read,
 };
 use ipnet::IpNet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
 use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
@@ -22,7 +22,7 @@ macro_rules! values {
         $(const _: &FelixParameter = parameter($key);)*
 
         impl Values {
-            /// `text` gives what is set for a key; `unread` is told what cannot be used and why.
+            /// `text` gives what is set for a key; `unread` gets what cannot be used and why.
             pub(super) fn read<'a>(
                 text: impl Fn(&str) -> Option<&'a str>,
                 mut unread: impl FnMut(&FelixParameter, String),
@@ -54,6 +54,8 @@ values! {
     cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
     default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
     device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
+    device_route_source_address "deviceRouteSourceAddress" Option<IpAddr>, Live "0.1.0";
+    device_route_source_address_ipv6 "deviceRouteSourceAddressIPv6" Option<IpAddr>, Live "0.1.0";
     disable_conntrack_invalid_check "disableConntrackInvalidCheck" bool, Live "0.1.0";
     endpoint_reporting_delay "endpointReportingDelay" Duration, Live "0.1.0";
     endpoint_reporting_enabled "endpointReportingEnabled" bool, Live "0.1.0";
@@ -97,6 +99,7 @@ values! {
     vxlan_mtu "vxlanMTU" u32, Live "0.1.0";
     vxlan_mtu_v6 "vxlanMTUV6" u32, Live "0.1.0";
     vxlan_port "vxlanPort" u16, Live "0.1.0";
+    vxlan_vni "vxlanVNI" u32, Live "0.1.0";
     workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
 }
 

@@ -32,7 +32,7 @@ fn one_endpoint_more_is_one_member_more() {
 }
 
 #[test]
-fn what_comes_and_goes_between_two_flushes_is_not_told() {
+fn what_comes_and_goes_between_two_flushes_is_no_update() {
     let mut node = Node::with(&shop());
     let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
     let policy = np("shop", "q", allow("has(x)"));

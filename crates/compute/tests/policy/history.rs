@@ -29,7 +29,7 @@ pub fn detours(rng: &mut StdRng, final_state: &[Entry]) -> Vec<Step> {
     }
     steps.extend(final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())));
     steps.shuffle(rng);
-    // What is told last about a key decides.
+    // The last event about a key decides.
     let mut last: Vec<Step> =
         final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())).collect();
     last.extend(detours.keys().filter(|key| !wanted.contains_key(key)).map(|key| Step::Delete(key.clone())));

@@ -11,7 +11,7 @@ use std::io::Write;
 use tortie_model::{Kind, Resource, ResourceList};
 use tortie_store::Resources;
 
-/// What nodes use that are told nothing else.
+/// What nodes use that have no setting of their own.
 const DEFAULT_AS_NUMBER: u32 = 64512;
 
 pub async fn get(args: &Get, global: &Global, out: &mut dyn Write) -> Result<()> {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn additions_changes_and_deletions_are_told_apart() {
+    fn additions_changes_and_deletions_are_distinguished() {
         let mut known = Known::default();
         let mut what = |event| known.note(event).map(|(what, r)| format!("{what} {}", r.metadata().name));
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));

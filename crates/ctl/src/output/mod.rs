@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_headings_are_told_the_known_ones() {
+    fn an_unknown_heading_is_refused_with_the_known_ones() {
         let found = [Found::One(Box::new(set("shop", "a")))];
         let format = Format::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
         assert_eq!(

@@ -129,9 +129,9 @@ fn answer(
     };
     let scene = Scene { from, to, packet: &packet };
     let mut notes = Vec::new();
-    let mut told = Vec::new();
+    let mut sections = Vec::new();
     for leg in legs(from, to) {
-        told.extend(leg.sections(cluster, &scene, &mut notes));
+        sections.extend(leg.sections(cluster, &scene, &mut notes));
     }
     let end = |party: &Party, address| End {
         name: party.name.clone(),
@@ -139,11 +139,11 @@ fn answer(
         node: party.node().map(str::to_owned),
     };
     Ok(Explanation {
-        allowed: told.iter().all(|section| section.allowed),
+        allowed: sections.iter().all(|section| section.allowed),
         from: end(from, source),
         to: end(to, destination),
         traffic: traffic.to_string(),
-        sections: told,
+        sections,
         notes,
     })
 }

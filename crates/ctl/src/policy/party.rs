@@ -9,7 +9,7 @@ use tortie_plan::WorkloadId;
 /// One end of what is explained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Party {
-    /// As it is told to people.
+    /// As it is shown to people.
     pub name: String,
     pub place: Where,
     pub addresses: Vec<IpAddr>,

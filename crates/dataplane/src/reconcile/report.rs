@@ -1,4 +1,4 @@
-//! What can be told about the kernel: how workloads are, the MTU, how many routes.
+//! What is reported about the kernel: how workloads are, the MTU, how many routes.
 
 use super::Core;
 use super::routes::{Ownership, PROTOCOL_BIRD};
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::WorkloadId;
+use tortie_plan::{RouteKey, WorkloadId};
 
 /// How a workload is doing in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,16 +41,16 @@ impl Core {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
         for address in addresses {
-            let destination = IpNet::from(*address);
-            if let Some(reason) = self.failures.get(&destination) {
-                return WorkloadState::Error(format!("route {destination}: {reason}"));
+            let key = RouteKey::from(IpNet::from(*address));
+            if let Some(reason) = self.failures.get(&key) {
+                return WorkloadState::Error(format!("route {}: {reason}", key.destination));
             }
-            match self.wanted(&destination) {
+            match self.wanted(&key) {
                 Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
                 }
-                Ok(Some(entry)) if !self.routes.at(&destination).contains(&entry) => {
+                Ok(Some(entry)) if !self.routes.at(&key).contains(&entry) => {
                     return WorkloadState::Down;
                 }
                 _ => {}
@@ -86,14 +86,15 @@ impl Core {
 
     pub fn mtu(&self) -> MtuChoice {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.routes.at(&net).iter().min_by_key(|entry| entry.metric));
+        let defaults =
+            everywhere.map(|net| self.routes.at(&net.into()).iter().min_by_key(|entry| entry.metric));
         let leads_to_nodes = [self.own_protocol(), PROTOCOL_BIRD];
         let ours = self.routes.all().filter(|entry| leads_to_nodes.contains(&entry.protocol));
         let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
         let links = self.links.iter().filter(|link| !self.is_workload(&link.name) && !link.is_tunnel());
         let carrier = mtu::carrier(&self.mtu_pattern, links, &carriers);
-        mtu::choose(carrier, self.plan.encapsulations(), &self.settings.encapsulation_mtus)
+        mtu::choose(carrier, self.plan.tunnels().iter().map(|(kind, device)| (*kind, device.mtu)))
     }
 
     /// Workloads whose interface is larger than what the way of their packets holds, and how large it is.

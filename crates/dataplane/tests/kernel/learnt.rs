@@ -1,10 +1,11 @@
 //! Routes that BGP brings.
 
 use crate::namespace::{addresses, eventually, node_pair, start};
-use tortie_plan::{Learnt, Plan, Update};
+use tortie_plan::{Learnt, NextHop, Plan, Update};
 
 fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
-    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops: addresses(next_hops), metric }))
+    let next_hops = addresses(next_hops).into_iter().map(NextHop::from).collect();
+    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops, metric }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +64,7 @@ async fn learnt_routes_look_like_those_of_bird() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_earlier_speaker_left_stays_until_bgp_has_told_all() {
+async fn what_an_earlier_speaker_left_stays_until_bgp_has_converged() {
     let (node, _other) = node_pair();
     for net in ["10.65.1.0/26", "10.65.2.0/26"] {
         node.ip(&format!("route add {net} via 192.168.77.2 onlink dev eth0 proto bird metric 1024"));

@@ -49,7 +49,7 @@ async fn an_attach_names_what_the_kernel_refused_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_kernel_refuses_a_workload_is_told_of_that_workload_until_it_is_mended() {
+async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_it_is_mended() {
     let node = Namespace::new("node");
     let _one = pod(&node, "cali1", &ONE).await;
     let _two = pod(&node, "cali2", &TWO).await;
@@ -84,7 +84,7 @@ async fn what_the_kernel_refuses_a_workload_is_told_of_that_workload_until_it_is
         let named: Vec<_> =
             outcome.failures.iter().filter(|failure| failure.object.to_string() == object).collect();
         assert!(!named.is_empty(), "{object}: {:?}", outcome.failures);
-        // A chain that cannot be had at all, not even closed, keeps the whole transaction from being taken: that is told too.
+        // A chain that cannot be had at all, not even closed, keeps the whole transaction from being taken: that is reported too.
         let of_one =
             named.iter().all(|failure| failure.concerns(&id("one")) && !failure.concerns(&id("two")));
         assert!(of_one, "{object}: {named:?}");

@@ -21,9 +21,9 @@ async fn scene() -> Scene {
     let one = workload("cali1", &["10.65.0.2", "fd80:65::2"]);
     let one = Workload { mac: Some([2, 0, 0, 0, 0, 1]), ..one };
     let routes = [
-        ("10.65.0.0/26", Route::Blackhole),
-        ("10.65.1.0/26", Route::Via("192.168.77.2".parse().unwrap())),
-        ("fd80:66::/122", Route::Via("fd77::2".parse().unwrap())),
+        ("10.65.0.0/26", Route::BLACKHOLE),
+        ("10.65.1.0/26", Route::via("192.168.77.2".parse().unwrap())),
+        ("fd80:66::/122", Route::via("fd77::2".parse().unwrap())),
     ];
     dataplane.replace(plan(&[("one", one)], &routes)).await.unwrap();
     Scene { node, _other: other, _pod: pod, _dataplane: dataplane, _reports: reports }
@@ -113,7 +113,7 @@ async fn a_route_on_a_new_workload_interface_has_time_until_we_hear_of_the_workl
     node.ip("link set other2 up");
     node.ip("route add 10.65.0.9/32 dev cali2");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(node.routes("10.65.0.9/32").len(), 1, "the plugin may just not have told yet");
+    assert_eq!(node.routes("10.65.0.9/32").len(), 1, "the plugin may just not have reported yet");
     eventually("the grace period to end", || node.routes("10.65.0.9/32").is_empty()).await;
 }
 

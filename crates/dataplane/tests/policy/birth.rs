@@ -2,7 +2,7 @@
 
 use crate::flood::{Flood, counted, flows};
 use crate::namespace::{Namespace, Open, id, pod, request, start};
-use crate::plans::{ONE, TWO, guard, open_plan, policy_id, tier};
+use crate::plans::{ONE, TWO, open_plan, policy_id, tier, workload_policy};
 use std::sync::Arc;
 use tortie_dataplane::pod::attach;
 use tortie_plan::{Action, Policy, Rule, TierEnd, Update};
@@ -23,7 +23,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     let flood = Flood::start(&node, &one);
     attach(&node.open(), &request(&one, "cali1", &ONE)).await.unwrap();
     flows(&node, 200).await;
-    let mut denied = guard("cali1", &ONE);
+    let mut denied = workload_policy("cali1", &ONE);
     denied.tiers = vec![tier("default", TierEnd::Deny, &[], &["deny"])];
     let born =
         vec![Update::Workload(id("one"), Some(workload)), Update::WorkloadPolicy(id("one"), Some(denied))];
@@ -33,7 +33,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     assert_eq!((now.open_out, now.closed_out), (0, 0), "{now:?}");
 
     // Packets do get through when they may, so the test can see them.
-    let open = guard("cali1", &ONE);
+    let open = workload_policy("cali1", &ONE);
     dataplane.apply(vec![Update::WorkloadPolicy(id("one"), Some(open))]).await.unwrap();
     flows(&node, 200).await;
     assert!(counted(&node).closed_out > 0);

@@ -20,7 +20,7 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     let kind = PolicyKind::StagedGlobalNetworkPolicy;
     let staged = PolicyId { kind, namespace: String::new(), name: "soon".into() };
     plan.policies.insert(staged.clone(), Arc::new(ingress(vec![Rule::new(Action::Deny)])));
-    let tiers = plan.workload_policies.values_mut().flat_map(|guard| &mut guard.tiers);
+    let tiers = plan.workload_policies.values_mut().flat_map(|policy| &mut policy.tiers);
     tiers.for_each(|tier| tier.ingress.insert(0, staged.clone()));
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan).await.unwrap();

@@ -23,11 +23,11 @@ async fn listen(node: &Namespace) -> Connection<Nflog> {
 
 async fn next(packets: &mut (impl Stream<Item = nlink::Result<NflogPacket>> + Unpin)) -> NflogPacket {
     let packet = tokio::time::timeout(Duration::from_secs(30), packets.next()).await;
-    packet.expect("a packet is told of").unwrap().unwrap()
+    packet.expect("a packet is logged").unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logged_packet_is_told_with_the_identity_of_its_rule() {
+async fn a_logged_packet_has_the_identity_of_its_rule() {
     let (node, one, _two) = two_pods().await;
     let mut settings = Settings::default();
     settings.policy.log_prefix = "packet %t %k %n %p".into();

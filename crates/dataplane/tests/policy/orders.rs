@@ -1,4 +1,4 @@
-//! One datastore is one table, whatever came in which order and whenever the kernel was told.
+//! One datastore is one table, whatever came in which order and whenever the kernel was written to.
 
 use crate::cluster::{Entry, Node};
 use crate::history::{Step, detours, generate};

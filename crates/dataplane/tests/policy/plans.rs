@@ -13,8 +13,8 @@ pub fn policy_id(name: &str) -> PolicyId {
     PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() }
 }
 
-pub fn guard(interface: &str, with: &[&str]) -> WorkloadPolicy {
-    namespace::guard(&workload(interface, with))
+pub fn workload_policy(interface: &str, with: &[&str]) -> WorkloadPolicy {
+    namespace::workload_policy(&workload(interface, with))
 }
 
 /// Two pods that may do everything.

@@ -62,10 +62,10 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     assert!(reaches(&one, "10.65.0.3"));
 
     // Taken away, nothing is left of it.
-    let mut guard = plan.workload_policies[&id("two")].clone();
-    guard.tiers.clear();
+    let mut policy = plan.workload_policies[&id("two")].clone();
+    policy.tiers.clear();
     let updates =
-        vec![Update::WorkloadPolicy(id("two"), Some(guard)), Update::Policy(policy_id("big"), None)];
+        vec![Update::WorkloadPolicy(id("two"), Some(policy)), Update::Policy(policy_id("big"), None)];
     assert_eq!(dataplane.apply(updates).await.unwrap().failures, []);
     assert!(!node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("gnp/big"));
 }

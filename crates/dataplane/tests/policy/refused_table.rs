@@ -1,4 +1,4 @@
-//! The kernel refuses the whole table: nothing is blamed for it, everybody is told, and the first success heals it.
+//! The kernel refuses the whole table: nothing is blamed for it, it is reported everywhere, and the first success heals it.
 
 use crate::namespace::{Namespace, id, start};
 use crate::plans::{open_plan, reaches, two_pods};
@@ -28,7 +28,7 @@ impl Drop for Owner {
     }
 }
 
-async fn told(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Report {
+async fn reported(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Report {
     let next = async {
         loop {
             let report = reports.next().await.unwrap();
@@ -55,10 +55,10 @@ async fn a_refusal_of_the_whole_table_blames_nothing_and_heals_at_once() {
     assert_eq!(outcome.failures[0].concerns, Concerns::Everything);
     assert!(outcome.failures[0].concerns(&id("one")));
     let not_enforced = |report: &Report| matches!(report, Report::NotEnforced(Some(_)));
-    told(&mut reports, not_enforced).await;
+    reported(&mut reports, not_enforced).await;
 
     drop(owner);
-    told(&mut reports, |report| matches!(report, Report::NotEnforced(None))).await;
+    reported(&mut reports, |report| matches!(report, Report::NotEnforced(None))).await;
     let outcome = dataplane.apply(Vec::new()).await.unwrap();
     assert_eq!(outcome.failures, [], "nothing is left of it");
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A live watch in the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct WatchId(u64);
 
 pub struct Hub {
     latest: Arc<Latest>,
@@ -28,12 +28,12 @@ pub struct Hub {
 struct Watches {
     /// Every change up to this revision has been put into the streams.
     published: i64,
-    next_ticket: u64,
-    live: HashMap<Ticket, Live>,
-    keys: HashMap<Bytes, BTreeSet<Ticket>>,
+    next_id: u64,
+    live: HashMap<WatchId, Live>,
+    keys: HashMap<Bytes, BTreeSet<WatchId>>,
     /// By length of the prefix, so that a key is looked up once for each length in use.
-    prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<Ticket>>>,
-    others: BTreeSet<Ticket>,
+    prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<WatchId>>>,
+    others: BTreeSet<WatchId>,
 }
 
 struct Live {
@@ -55,7 +55,7 @@ impl Hub {
             waiting: Arc::default(),
             watches: Mutex::new(Watches {
                 published,
-                next_ticket: 0,
+                next_id: 0,
                 live: HashMap::new(),
                 keys: HashMap::new(),
                 prefixes: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Hub {
         outbox: &Arc<Outbox>,
         next: Option<i64>,
         announce: impl FnOnce(i64),
-    ) -> Option<Ticket> {
+    ) -> Option<WatchId> {
         let mut watches = self.lock();
         // Acknowledged writes are in the newest snapshot, but maybe not published yet.
         let revision = self.latest.get().state.revision;
@@ -100,8 +100,8 @@ impl Hub {
     }
 
     /// Takes a watch out; afterwards nothing more is put into its stream.
-    pub fn leave(&self, ticket: Ticket) {
-        self.lock().remove(ticket);
+    pub fn leave(&self, watch: WatchId) {
+        self.lock().remove(watch);
     }
 
     /// Puts durable changes, in order, into the streams of those who watch them.
@@ -118,8 +118,8 @@ impl Hub {
                 watches.note(commit.revision, change, &mut touched);
             }
         }
-        for ticket in touched {
-            watches.deliver(ticket, revision);
+        for watch in touched {
+            watches.deliver(watch, revision);
         }
     }
 
@@ -130,11 +130,11 @@ impl Hub {
     }
 
     /// Sends a progress notification to every watch that asked for them and has had no event since the last one.
-    pub fn progress_of_idle(&self, tickets: &[Ticket]) {
+    pub fn progress_of_idle(&self, ids: &[WatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
-        for ticket in tickets {
-            if let Some(live) = watches.live.get_mut(ticket)
+        for id in ids {
+            if let Some(live) = watches.live.get_mut(id)
                 && live.interest.progress
                 && !std::mem::take(&mut live.busy)
             {
@@ -149,25 +149,25 @@ impl Hub {
 }
 
 impl Watches {
-    fn insert(&mut self, live: Live) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        self.group(&live.interest).insert(ticket);
-        self.live.insert(ticket, live);
-        ticket
+    fn insert(&mut self, live: Live) -> WatchId {
+        let watch = WatchId(self.next_id);
+        self.next_id += 1;
+        self.group(&live.interest).insert(watch);
+        self.live.insert(watch, live);
+        watch
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Live> {
-        let live = self.live.remove(&ticket)?;
+    fn remove(&mut self, watch: WatchId) -> Option<Live> {
+        let live = self.live.remove(&watch)?;
         let group = self.group(&live.interest);
-        group.remove(&ticket);
+        group.remove(&watch);
         if group.is_empty() {
             self.drop_group(&live.interest);
         }
         Some(live)
     }
 
-    fn group(&mut self, interest: &Interest) -> &mut BTreeSet<Ticket> {
+    fn group(&mut self, interest: &Interest) -> &mut BTreeSet<WatchId> {
         match (&interest.span, interest.span.prefix()) {
             (crate::span::Span::Key(key), _) => self.keys.entry(key.clone()).or_default(),
             (_, Some(prefix)) => {
@@ -192,25 +192,25 @@ impl Watches {
         }
     }
 
-    fn note(&mut self, revision: i64, change: &Arc<Change>, touched: &mut Vec<Ticket>) {
+    fn note(&mut self, revision: i64, change: &Arc<Change>, touched: &mut Vec<WatchId>) {
         let key = &change.kv.key;
         let by_key = self.keys.get(key).into_iter();
         let by_prefix =
             self.prefixes.range(..=key.len()).filter_map(|(len, prefixes)| prefixes.get(key.get(..*len)?));
-        for ticket in by_key.chain(by_prefix).flatten().chain(&self.others) {
-            let Some(live) = self.live.get_mut(ticket) else { continue };
+        for watch in by_key.chain(by_prefix).flatten().chain(&self.others) {
+            let Some(live) = self.live.get_mut(watch) else { continue };
             if revision < live.next || !live.interest.span.contains(key) || !live.interest.wants(change) {
                 continue;
             }
             if live.pending.is_empty() {
-                touched.push(*ticket);
+                touched.push(*watch);
             }
             live.pending.push(change.clone());
         }
     }
 
-    fn deliver(&mut self, ticket: Ticket, revision: i64) {
-        let Some(live) = self.live.get_mut(&ticket) else { return };
+    fn deliver(&mut self, watch: WatchId, revision: i64) {
+        let Some(live) = self.live.get_mut(&watch) else { return };
         let frame = Frame {
             revision,
             watch_id: live.interest.id,
@@ -224,7 +224,7 @@ impl Watches {
         let sent = !(live.interest.fragment && is_large(&frame)) && live.outbox.offer(frame);
         if sent {
             live.next = revision + 1;
-        } else if let Some(live) = self.remove(ticket) {
+        } else if let Some(live) = self.remove(watch) {
             live.outbox.fell_behind(Lagging { interest: live.interest, next: first });
         }
     }

@@ -1,7 +1,7 @@
 //! The watches of one client: requests in, frames out, and catching up for those that are behind.
 
 use super::frame::Frame;
-use super::hub::{FRAGMENT_BYTES, Hub, Ticket};
+use super::hub::{FRAGMENT_BYTES, Hub, WatchId};
 use super::interest::Interest;
 use super::queue::{Gone, Permit, Receiver, Sender, queue};
 use super::replay::{Replay, replay};
@@ -75,7 +75,7 @@ struct Watch {
     /// Tells a watch from an earlier one with the same id.
     serial: u64,
     /// Present while live; it may have fallen behind since.
-    ticket: Option<Ticket>,
+    live_id: Option<WatchId>,
 }
 
 /// Serves one stream until the client, or the server, ends it.
@@ -124,7 +124,7 @@ impl Watches {
             let request = tokio::select! {
                 request = inbound.next() => request,
                 _ = progress.tick() => {
-                    self.hub.progress_of_idle(&self.tickets());
+                    self.hub.progress_of_idle(&self.live_ids());
                     continue;
                 }
             };
@@ -171,12 +171,12 @@ impl Watches {
         }
         table.next_serial += 1;
         let start = Some(request.start_revision).filter(|start| *start != 0);
-        let ticket = self.hub.join(&interest, &self.outbox, start, |revision| {
+        let live_id = self.hub.join(&interest, &self.outbox, start, |revision| {
             permit.send(Frame { revision, watch_id: id, created: true, ..Frame::default() });
         });
-        table.by_id.insert(id, Watch { serial, ticket });
+        table.by_id.insert(id, Watch { serial, live_id });
         drop(table);
-        if ticket.is_none() {
+        if live_id.is_none() {
             self.outbox.fell_behind(Lagging { interest, next: request.start_revision });
         }
         Ok(())
@@ -186,8 +186,8 @@ impl Watches {
         let permit = self.permit().await?;
         let mut table = self.table();
         let Some(watch) = table.by_id.remove(&id) else { return Ok(()) };
-        if let Some(ticket) = watch.ticket {
-            self.hub.leave(ticket);
+        if let Some(live_id) = watch.live_id {
+            self.hub.leave(live_id);
         }
         let revision = self.hub.latest().get().state.revision;
         permit.send(Frame { revision, watch_id: id, canceled: true, ..Frame::default() });
@@ -279,8 +279,8 @@ impl Watches {
         let next = through + 1;
         let mut table = self.table();
         let Some(watch) = table.find(interest) else { return Ok(None) };
-        watch.ticket = self.hub.join(interest, &self.outbox, Some(next), |_| {});
-        Ok(if watch.ticket.is_some() { None } else { Some(next) })
+        watch.live_id = self.hub.join(interest, &self.outbox, Some(next), |_| {});
+        Ok(if watch.live_id.is_some() { None } else { Some(next) })
     }
 
     /// Sends unless the watch has been cancelled meanwhile.
@@ -298,13 +298,13 @@ impl Watches {
         self.outbox.frames.reserve().await
     }
 
-    fn tickets(&self) -> Vec<Ticket> {
-        self.table().by_id.values().filter_map(|watch| watch.ticket).collect()
+    fn live_ids(&self) -> Vec<WatchId> {
+        self.table().by_id.values().filter_map(|watch| watch.live_id).collect()
     }
 
     fn leave_all(&self) {
-        for ticket in self.tickets() {
-            self.hub.leave(ticket);
+        for live_id in self.live_ids() {
+            self.hub.leave(live_id);
         }
     }
 

@@ -67,7 +67,7 @@ impl Generator {
         let sort_order =
             *[SortOrder::None, SortOrder::Ascend, SortOrder::Descend].choose(&mut self.rng).unwrap();
         let sorted = self.chance(40);
-        // Which of several equals comes first is not told, so only keys are cut off after sorting.
+        // Which of several equals comes first is not defined, so only keys are cut off after sorting.
         let limited = (!sorted || sort_target == SortTarget::Key) && self.chance(40);
         let bound = |generator: &mut Generator| match generator.chance(10) {
             true => generator.some_revision(),

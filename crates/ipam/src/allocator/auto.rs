@@ -88,7 +88,7 @@ impl Allocator {
         if result.is_ok() && assigned.missing() == 0 {
             return result;
         }
-        // What we were told of pools may be older than what the user did.
+        // What we know of pools may be older than what the user did.
         match self.later_facts(&facts).await? {
             Some(later) => self.assign_with(&later, request, assigned, handle).await,
             None => result,

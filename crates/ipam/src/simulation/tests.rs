@@ -110,7 +110,7 @@ impl Run {
         (process, Allocator::simulated(records, owner, self.facts.clone()))
     }
 
-    /// The addresses it was told to have, and for which handle.
+    /// The addresses it was given, and for which handle.
     async fn act(&self, allocator: &Allocator, event: &Event) -> Result<Vec<(String, IpAddr)>, Error> {
         let host = event.host;
         let named = |handle: usize, nets: Vec<IpNet>| {
@@ -155,16 +155,16 @@ impl Run {
     }
 
     /// What an answer says is what the store says.
-    fn assert_told_truth(&self, told: &[(String, IpAddr)]) {
+    fn assert_answered_truth(&self, answered: &[(String, IpAddr)]) {
         let blocks = self.world.blocks();
         let mut distinct = BTreeSet::new();
-        for (handle, address) in told {
+        for (handle, address) in answered {
             let record = blocks.iter().find_map(|block| block::record(block, *address));
             let found = record.and_then(|record| record.handle());
             assert_eq!(found, Some(handle.as_str()), "{address} was handed out");
             distinct.insert(address);
         }
-        assert_eq!(distinct.len(), told.len(), "handed out twice: {told:?}");
+        assert_eq!(distinct.len(), answered.len(), "handed out twice: {answered:?}");
     }
 
     async fn clean_up(&self, blocks_first: bool) {
@@ -227,9 +227,9 @@ async fn run(case: &Case, carrier: Carrier) {
         let quiet = group.iter().all(|event| {
             matches!(event.action, Action::Assign { limited: false, .. } | Action::AssignAddress { .. })
         });
-        let told: Vec<_> = answers.iter().flatten().flatten().cloned().collect();
+        let answered: Vec<_> = answers.iter().flatten().flatten().cloned().collect();
         if quiet {
-            run.assert_told_truth(&told);
+            run.assert_answered_truth(&answered);
         }
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             assert!(!matches!(error, Error::TooManyRetries), "{error}");

@@ -109,7 +109,7 @@ async fn a_burst_on_one_node_goes_to_the_store_together() {
         in_use.insert(allocator.addresses_of("first").await.unwrap()[0].addr());
         store.assert_consistent(&in_use).await;
 
-        // Some come, some go, some give up before they are told.
+        // Some come, some go, some give up before the answer.
         let mut leaving: JoinSet<()> = (0..200)
             .map(|n| {
                 let allocator = allocator.clone();

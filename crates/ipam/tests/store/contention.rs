@@ -29,7 +29,7 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// Runs until told to stop by the file `stop` in `dir`.
+    /// Runs until stopped by the file `stop` in `dir`.
     fn start(store: &Store, dir: &Path, name: &str) -> Worker {
         let settings = format!("{} {} {name}", store.endpoint, dir.display());
         let child = Command::new(std::env::current_exe().unwrap())

@@ -33,7 +33,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Who told of a route.
+    /// The source of a route.
     pub enum NodeRouteSource { Kernel, Static, Direct, NodeMesh, BGPPeer }
 }
 

@@ -116,7 +116,8 @@ fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
         then: values.iter().map(|value| Change::AddCommunity(*value)).collect(),
         verdict: None,
     }));
-    let blocks: Vec<_> = export.blocks.iter().filter(|(_, told)| **told).map(|(block, _)| *block).collect();
+    let blocks: Vec<_> =
+        export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
     rules.push(decide(prefixes(PrefixOperator::Equal, &blocks), Verdict::Accept));
     let migrating = Match { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
     rules.push(decide(migrating, Verdict::Accept));

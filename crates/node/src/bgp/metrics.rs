@@ -97,7 +97,7 @@ impl Numbers {
         r.register("bgp_session_uptime_seconds", "For how long it has been; 0 if it is not", self.uptime);
         r.register("bgp_restarting", "Whether peers are waited for after a restart", self.restarting);
         r.register("bgp_routes", "Destinations with a route", self.routes);
-        r.register("bgp_prefixes", "Paths taken from a peer, and prefixes told to it", self.prefixes);
+        r.register("bgp_prefixes", "Paths taken from a peer, and prefixes advertised to it", self.prefixes);
         r.register("bgp_updates", "UPDATE messages", self.updates);
         r.register("bgp_messages", "Messages of all types", self.messages);
         r.register("bgp_session_established", "How often the session came up", self.established);

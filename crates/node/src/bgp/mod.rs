@@ -312,7 +312,7 @@ fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
         let block = !single && bgp.export.blocks.contains_key(&route.prefix);
         return block.then(|| Learnt { next_hops: Vec::new(), metric });
     }
-    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address).collect();
+    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address.into()).collect();
     Some(Learnt { next_hops, metric })
 }
 

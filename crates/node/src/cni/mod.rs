@@ -15,6 +15,11 @@ mod server;
 mod service;
 mod undo;
 
+#[cfg(fuzzing)]
+pub fn is_request(bytes: &[u8]) -> bool {
+    request::Request::parse(bytes).is_ok()
+}
+
 pub use result::CniResult;
 pub use server::serve;
 pub use service::Service;

@@ -65,11 +65,11 @@ async fn converse(mut stream: UnixStream, service: Option<Arc<Service>>, room: &
         Ok(response) => response,
         Err(error) => return tell(stream, "1\n", &error.to_json()).await,
     };
-    let told = tell(stream, "0\n", &response.text).await;
-    if let (Err(_), Some(attached)) = (&told, response.attached) {
+    let sent = tell(stream, "0\n", &response.text).await;
+    if let (Err(_), Some(attached)) = (&sent, response.attached) {
         service.roll_back(attached).await;
     }
-    told
+    sent
 }
 
 async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()> {

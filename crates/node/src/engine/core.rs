@@ -6,10 +6,12 @@
 use super::event::{Action, Event, Failure, LearntRoute, Refusal, WaiterId};
 use super::waiters::{Waiters, Wanted};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::time::Duration;
 use tortie_compute::Compute;
 use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
-use tortie_plan::{Learnt, Plan, Settings, Update, WorkloadId};
+use tortie_plan::bgp::Install;
+use tortie_plan::{Learnt, NextHop, Plan, Settings, Update, WorkloadId};
 
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
@@ -25,7 +27,7 @@ pub struct Core {
     lost: bool,
     /// Endpoints of live attachments: only CNI takes them away.
     held: HashSet<Key>,
-    /// Endpoints that CNI wrote or deleted and of which the datastore has not told yet: older news is stale.
+    /// Endpoints that CNI wrote or deleted and that the datastore's watch has not delivered yet: older news is stale.
     written: BTreeMap<Key, Written>,
     waiters: Waiters,
     /// From BGP, not yet given to the dataplane.
@@ -74,9 +76,21 @@ struct Advertisements {
     in_sync: bool,
 }
 
+/// An attachment that lives from a former run, with its endpoint as far as the journal knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    pub key: Key,
+    pub endpoint: Option<Value>,
+}
+
 impl Core {
-    /// `held`: the endpoints of attachments that live from a former run.
-    pub fn new(compute: Compute, held: HashSet<Key>) -> Core {
+    /// The plan begins with what lives here: an endpoint that the datastore has lost keeps its network.
+    pub fn new(mut compute: Compute, held: Vec<Held>) -> Core {
+        for Held { key, endpoint } in &held {
+            if let Some(endpoint) = endpoint {
+                compute.put(key, endpoint);
+            }
+        }
         Core {
             compute,
             plan: Plan::default(),
@@ -84,7 +98,7 @@ impl Core {
             in_sync: false,
             datastore_ready: true,
             lost: false,
-            held,
+            held: held.into_iter().map(|held| held.key).collect(),
             written: BTreeMap::new(),
             waiters: Waiters::default(),
             learnt: Vec::new(),
@@ -131,7 +145,8 @@ impl Core {
             }
             Event::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
             Event::Learnt { routes, complete } => {
-                self.learnt.extend(routes.into_iter().map(learnt));
+                let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
+                self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
                 self.learnt.extend(complete.then_some(Update::LearntComplete));
             }
             Event::Started => return self.started(),
@@ -273,7 +288,7 @@ impl Core {
         actions
     }
 
-    /// What the dataplane has to be told again so that it says how the awaited workload stands.
+    /// What has to be sent to the dataplane again so that it reports on the awaited workload.
     fn awaited(&self, wanted: &Wanted, updates: &[Update]) -> Result<Option<Update>, Refusal> {
         let Wanted::Attached { key, workload, .. } = wanted else { return Ok(None) };
         let planned = workload.as_ref().and_then(|id| Some((id, self.plan.workloads.get(id)?)));
@@ -281,8 +296,8 @@ impl Core {
             let problem = self.compute.problems().remove(&key.to_string());
             return Err(Refusal::Endpoint(problem.unwrap_or_else(|| "it was removed meanwhile".to_owned())));
         };
-        let told = |update: &Update| matches!(update, Update::Workload(other, _) if other == id);
-        match updates.iter().any(told) {
+        let is_sent = |update: &Update| matches!(update, Update::Workload(other, _) if other == id);
+        match updates.iter().any(is_sent) {
             true => Ok(None),
             false => Ok(Some(Update::Workload(id.clone(), Some(workload.clone())))),
         }
@@ -357,8 +372,16 @@ fn needs_restart(current: &Settings, wanted: &Settings) -> bool {
     current.policy.cut_denied_flows != wanted.policy.cut_denied_flows
 }
 
-fn learnt(LearntRoute { destination, route }: LearntRoute) -> Update {
-    let route = route.map(|route| Learnt { next_hops: route.next_hops, metric: route.metric });
+/// Next hops that are behind a tunnel are reached through it. When that changes, BGP says all its routes again.
+fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&Install>) -> Update {
+    let hop = |address: IpAddr| {
+        let tunnel = install.and_then(|install| install.tunnel(&destination, address));
+        NextHop { address, tunnel }
+    };
+    let route = route.map(|route| Learnt {
+        next_hops: route.next_hops.into_iter().map(hop).collect(),
+        metric: route.metric,
+    });
     Update::Learnt(destination, route)
 }
 

@@ -1,5 +1,6 @@
 //! Events of the core as JSON: the lines of a recording.
 
+use super::core::Held;
 use super::event::{Concerns, Event, Failure, LearntRoute, WaiterId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
@@ -18,6 +19,21 @@ enum Local {
     Applied(Vec<Failure>),
     Stopped(String),
     Turn,
+}
+
+pub fn held_to_json(held: &Held) -> Result<Json, FormatError> {
+    match &held.endpoint {
+        Some(endpoint) => entry_to_json(&held.key, endpoint, None),
+        None => Ok(json!({ "key": key_to_json(&held.key)? })),
+    }
+}
+
+pub fn held_from_json(json: &Json) -> Result<Held, FormatError> {
+    if json.get("value").is_none() {
+        return Ok(Held { key: key_from_json(field(json, "key")?)?, endpoint: None });
+    }
+    let (key, value, _) = entry_from_json(json)?;
+    Ok(Held { key, endpoint: Some(value) })
 }
 
 pub fn event_to_json(event: &Event) -> Result<Json, FormatError> {

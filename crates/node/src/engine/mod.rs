@@ -10,9 +10,9 @@ mod requests;
 mod tests;
 mod waiters;
 
-pub use self::core::Core;
+pub use self::core::{Core, Held};
 pub use event::{Action, Concerns, Event, Failure, LearntRoute, NextHops, Refusal, WaiterId};
-pub use json::{event_from_json, event_to_json};
+pub use json::{event_from_json, event_to_json, held_from_json, held_to_json};
 pub use requests::{Request, RequestError, Requests};
 
 use crate::metrics::Metrics;
@@ -148,7 +148,11 @@ impl Engine {
             recording.record(now, &event);
             self.state.metrics.unrecorded.set(i64::try_from(recording.lost()).unwrap_or(i64::MAX));
         }
-        for action in self.core.handle(now, event) {
+        let actions = self.core.handle(now, event);
+        if let Some(recording) = &mut self.recording {
+            recording.record_actions(now, &actions);
+        }
+        for action in actions {
             self.carry_out(action);
         }
         if self.core.take_lost() {
@@ -199,8 +203,10 @@ impl Engine {
         for update in news.routes {
             match update {
                 Update::Learnt(destination, route) => {
-                    let route =
-                        route.map(|learnt| NextHops { next_hops: learnt.next_hops, metric: learnt.metric });
+                    let route = route.map(|learnt| NextHops {
+                        next_hops: learnt.next_hops.iter().map(|hop| hop.address).collect(),
+                        metric: learnt.metric,
+                    });
                     routes.push(LearntRoute { destination, route });
                 }
                 Update::LearntComplete => complete = true,

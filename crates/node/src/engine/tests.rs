@@ -2,7 +2,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::kinds::{
@@ -106,7 +105,7 @@ fn refused(number: u8) -> Failure {
 fn core() -> Core {
     let mut compute = Compute::new(HOST, Environment::new([], []));
     compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
-    Core::new(compute, HashSet::new())
+    Core::new(compute, Vec::new())
 }
 
 /// A core whose dataplane runs.
@@ -141,7 +140,7 @@ fn an_attach_is_answered_when_the_kernel_has_it() {
 }
 
 #[test]
-fn whoever_waits_is_told_of_failures_by_workload() {
+fn failures_are_reported_to_waiters_by_workload() {
     let mut core = running();
     feed(&mut core, 1, [attach(1, 1, 7, None), attach(2, 2, 8, None), Event::Turn]);
     let actions = feed(&mut core, 1, [Event::Applied(vec![refused(2)])]);
@@ -217,7 +216,7 @@ fn old_news_of_what_cni_did_is_passed_over() {
     let mut core = running();
     let address = |core: &Core| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
     feed(&mut core, 1, [attach(1, 1, 9, None), Event::Turn, Event::Applied(vec![])]);
-    // The former sandbox's endpoint, deleted and written anew before the watch told of it.
+    // The former sandbox's endpoint, deleted and written anew before the watch delivered it.
     feed(&mut core, 1, [put(1, 5), delete(1, 6), Event::Turn, Event::Applied(vec![])]);
     assert_eq!(address(&core).as_deref(), Some("10.0.1.9"));
     feed(&mut core, 1, [put(1, 9), put(1, 12), Event::Turn, Event::Applied(vec![])]);
@@ -259,7 +258,7 @@ fn a_dataplane_that_fails_is_started_again() {
     assert!(matches!(&feed(&mut core, 1, [Event::Turn])[..], [Action::Start { .. }]));
 }
 
-/// What the dataplane and BGP were told, and who was answered.
+/// What the dataplane and BGP were sent, and who was answered.
 #[derive(Default)]
 struct World {
     asked: BTreeSet<u64>,

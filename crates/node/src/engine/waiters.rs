@@ -75,7 +75,7 @@ impl Waiters {
 }
 
 /// A workload that goes takes its routes and rules with it, also those that the kernel does not give up at once; so only
-/// whoever attaches is told of failures.
+/// whoever attaches hears of failures.
 fn outcome(wanted: &Wanted, failures: &[Failure]) -> Result<(), Refusal> {
     let Wanted::Attached { workload, .. } = wanted else { return Ok(()) };
     let concerns = |failure: &&Failure| match &failure.concerns {

@@ -91,7 +91,7 @@ pub fn routes(
     let peers = bgp.map_or(&[][..], |(_, status)| &status.peers);
     let [routes_v4, routes_v6] = known.each_ref().map(|routes| {
         let mut routes: Vec<&RouteStatus> = routes.iter().collect();
-        // The same routes are always told in the same order: else each telling would look like news.
+        // The same routes are always listed in the same order: else each report would look like a change.
         routes.sort_by_key(|route| (route.prefix, !route.best, route.peer.clone()));
         routes.into_iter().map(|route| describe(route, peers, interfaces)).collect()
     });

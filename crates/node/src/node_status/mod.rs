@@ -132,7 +132,7 @@ impl NodeStatuses {
         self.resources.update(Resource::from(object)).await.map(drop)
     }
 
-    /// A part that cannot be had is told as empty and does not keep the others from being told.
+    /// A part that cannot be had is reported as empty, and the others are reported all the same.
     async fn collect(&self, classes: &[NodeStatusClass]) -> CalicoNodeStatusStatus {
         let running = self.state.running_bgp();
         let status = match &running {

@@ -123,7 +123,7 @@ impl<'p> Index<'p> {
     }
 }
 
-/// Told of each thing that is missing; breaks off if one is enough.
+/// Called for each thing that is missing; breaks off if one is enough.
 type Missed<'m, 'p> = dyn FnMut(Criterion<'p>) -> ControlFlow<()> + 'm;
 
 fn of_another_family(nets: &[IpNet], address: IpAddr) -> bool {

@@ -9,6 +9,9 @@
 //! {"at":1100,"event":"inSync"}
 //! ```
 //!
+//! A line whose event is `{"digest":"..."}` is no event: it sums up what the event before it led to, so that a replay can tell
+//! whether it does the same.
+//!
 //! [`json`] has the form of the feed's events and of entries; whoever records other events writes them in the same way.
 
 pub mod json;
@@ -41,7 +44,8 @@ pub struct Header {
     /// How the node speaks BGP, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpHeader>,
-    /// The endpoints of workloads that were attached before, as [`json::key_to_json`] writes keys.
+    /// Workloads that were attached before: entries as [`json::entry_to_json`] writes them, without a value where the
+    /// journal has none.
     #[serde(default)]
     pub held: Vec<Json>,
 }

@@ -82,14 +82,14 @@ fn every_transcript_is_run() {
 
 #[test]
 fn examples_in_the_docs_are_what_was_printed() {
-    let told = ["explain", "diff"]
+    let said = ["explain", "diff"]
         .map(|name| std::fs::read_to_string(folder().join(format!("{name}.txt"))).unwrap());
     let page = std::fs::read_to_string(repository().join("docs/policy.md")).unwrap();
     let examples: Vec<&str> =
         page.split("```console\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect();
     assert!(examples.len() > 3);
     for example in examples {
-        assert!(told.iter().any(|text| text.contains(example)), "no transcript has this:\n{example}");
+        assert!(said.iter().any(|text| text.contains(example)), "no transcript has this:\n{example}");
     }
 }
 

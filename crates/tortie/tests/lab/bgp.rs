@@ -117,8 +117,8 @@ fn a_reflector_passes_the_routes_on() {
     lab.pods_reach_each_other(&pods);
     assert_eq!(lab.peers("node2"), ["Node_10_10_1_1", "Node_fd00_10_10_1__1"], "with the reflector alone");
     assert_eq!(lab.peers("node1").len(), 4);
-    let told = lab.run(&["bgp"]);
-    assert_eq!(told.matches("Established").count(), 8, "{told}");
+    let said = lab.run(&["bgp"]);
+    assert_eq!(said.matches("Established").count(), 8, "{said}");
     // The picture of the lab has them too.
     let status = lab.status();
     let sessions = status["nodes"][1]["sessions"].as_array().unwrap();

@@ -20,6 +20,7 @@ fn every_conformance_case() {
     let mut cluster = Cluster::new(&cases);
     cases.iter().for_each(|case| run(&mut cluster, case));
     cluster.nothing_came_late();
+    cluster.replay(cases.len() as u64);
 }
 
 fn run(cluster: &mut Cluster, case: &Case) {

@@ -3,6 +3,7 @@
 
 mod bgp;
 mod conformance;
+mod encap;
 mod migration;
 mod podman;
 mod restart;
@@ -228,8 +229,8 @@ fn on_etcd_with_one_family_and_racks() {
 fn a_start_that_fails_leaves_nothing() {
     let lab = Lab::new();
     let output = lab.command(&["up", "--datastore", "etcd"]).env("PATH", "/nonexistent").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("etcd"), "{told}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("etcd"), "{said}");
     assert_eq!(lab.traces(), Vec::<String>::new());
 }
 

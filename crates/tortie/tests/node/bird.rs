@@ -80,15 +80,15 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     eventually("the configuration is written", || config.exists());
     assert_eq!(std::fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o640);
     eventually("the node is not ready", || host.readiness().ends_with("503"));
-    for told in [host.readiness(), host.run(&["ctl", "node", "status"]), host.run(&["bgp", "peers"])] {
-        assert!(told.contains("no BIRD answers at") && told.contains("unset the variable"), "{told}");
+    for said in [host.readiness(), host.run(&["ctl", "node", "status"]), host.run(&["bgp", "peers"])] {
+        assert!(said.contains("no BIRD answers at") && said.contains("unset the variable"), "{said}");
     }
 
     let bird = Bird::start(&world.host, &config, &socket);
     eventually("the node is ready", || host.readiness().ends_with("200"));
     assert!(host.run(&["ctl", "node", "status"]).contains("No IPv4 peers found."));
 
-    // One session that BIRD cannot be told of does not keep the other from it.
+    // One session that cannot be configured in BIRD does not stop the other.
     let both = [peer("one", "172.30.0.7", "good"), peer("two", "172.30.0.8", "bad")].join("\n---\n");
     world.calicoctl(&["apply", "-f", "-"], &both);
     eventually("the good session is there", || host.sessions() == ["Global_172_30_0_7"]);
@@ -114,7 +114,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     let other = world.dir.path().join("other.cfg");
     std::fs::write(&other, "router id 9.9.9.9;\nprotocol device {}\n").unwrap();
     let bird = Bird::start(&world.host, &other, &socket);
-    eventually("it is told what to do again", || bird.says("show protocols").contains("Global_172_30_0_8"));
+    eventually("BIRD is configured again", || bird.says("show protocols").contains("Global_172_30_0_8"));
     eventually("the node is content", || world.cni("STATUS", "", "", &world.config()).success);
 }
 

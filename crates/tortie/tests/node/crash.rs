@@ -54,12 +54,12 @@ fn a_kill_of_the_plugin_during_add_leaks_nothing() {
         plugin.kill().unwrap();
         plugin.wait().unwrap();
         hold.let_go();
-        // Nobody was told of the attachment, so nobody may ever ask for its removal.
-        eventually("what nobody was told of is undone", || world.traces().is_empty());
+        // Nobody got an answer about the attachment, so nobody may ever ask for its removal.
+        eventually("an unanswered ADD is rolled back", || world.traces().is_empty());
         assert!(!pod.ip(&["link"]).contains("eth0"), "{step}");
         world.must("DEL", "c1", &pod.path(), &config);
         let first = world.must("ADD", "c1", &pod.path(), &config);
-        // The same again, and nobody to hear it: what was told before stays.
+        // The same again, and nobody to hear it: what was answered before stays.
         world.connect().write_all(&world.request("ADD", "c1", &pod.path(), &config)).unwrap();
         assert_eq!(world.must("ADD", "c1", &pod.path(), &config).json, first.json, "{step}");
         world.must("DEL", "c1", &pod.path(), &config);

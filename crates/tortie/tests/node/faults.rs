@@ -64,7 +64,7 @@ fn a_full_pool_refuses_without_a_trace() {
 }
 
 #[test]
-fn without_a_daemon_the_runtime_is_told_to_try_again() {
+fn without_a_daemon_the_runtime_is_asked_to_try_again() {
     let mut world = World::without_node("10.77.0.0/24");
     let pod = world.container();
     let config = world.config();

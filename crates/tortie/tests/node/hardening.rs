@@ -162,7 +162,7 @@ fn health_needs_nothing_switched_on() {
     }
     assert_eq!(health(&world, &["--felix-live", "--felix-ready"]), (Some(0), String::new()));
     world.stop_store();
-    eventually("a lost datastore is told of and does not make the node unready", || {
+    eventually("a lost datastore is reported and does not make the node unready", || {
         let (code, text) = health(&world, &[]);
         code == Some(0) && text.contains("warning    datastore: ")
     });
@@ -302,14 +302,14 @@ fn what_is_no_namespace_is_none() {
 }
 
 #[test]
-fn an_outage_of_the_datastore_is_told_when_it_begins_and_when_it_ends() {
+fn an_outage_of_the_datastore_is_logged_when_it_begins_and_when_it_ends() {
     let mut world = World::new();
     let before = world.log().lines().count();
     world.stop_store();
-    eventually("the beginning is told", || world.log().contains("the datastore is out of reach"));
+    eventually("the beginning is logged", || world.log().contains("the datastore is out of reach"));
     std::thread::sleep(Duration::from_secs(5));
     world.start_store();
-    eventually("the end is told", || world.log().contains("the datastore is back"));
+    eventually("the end is logged", || world.log().contains("the datastore is back"));
     let log = world.log();
     let lines: Vec<&str> = log.lines().skip(before).filter(|line| !line.contains(" INFO ")).collect();
     assert!(lines.len() <= 4, "{lines:#?}");

@@ -17,6 +17,7 @@ mod policy_only;
 mod refusals;
 mod restored;
 mod settings;
+mod soak;
 mod textbook;
 mod up;
 mod world;

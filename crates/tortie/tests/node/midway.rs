@@ -52,7 +52,7 @@ fn a_store_that_goes_down_during_add_gets_everything_back() {
 }
 
 #[test]
-fn a_store_that_goes_down_during_del_is_told_later() {
+fn a_store_that_goes_down_during_del_is_written_later() {
     let mut world = World::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();

@@ -1,4 +1,4 @@
-//! Policies that cannot take effect: they close what they are about, are told of, and hurt nobody else.
+//! Policies that cannot take effect: they close what they are about, are reported, and hurt nobody else.
 
 use crate::world::{World, eventually};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn policy(rules: Value) -> String {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
+fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
     let mut world = World::new();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let page = |world: &World, url: &str| {
@@ -35,7 +35,7 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     let everything = json!({"action": "Deny", "protocol": "TCP", "source": none, "destination": none});
     let too_much = json!([everything, {"action": "Allow"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
-    eventually("it is told of", || health(&world).contains("in-gnp/big: closed, the kernel refuses it: "));
+    eventually("it is reported", || health(&world).contains("in-gnp/big: closed, the kernel refuses it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
     let unreachable =
         |address: &String| !one.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success();
@@ -45,7 +45,7 @@ fn what_the_kernel_refuses_is_closed_and_told_of_and_the_rest_goes_on() {
     assert!(one.pings(&third[0]), "others come and go");
 
     world.calicoctl(&["apply", "-f", "-"], &policy(json!([{"action": "Allow"}])));
-    eventually("mended, it is no longer told of", || !health(&world).contains("big"));
+    eventually("mended, it is no longer reported", || !health(&world).contains("big"));
     eventually("nor counted", || metrics(&world).contains("tortie_refused_objects 0"));
     assert!(second.iter().all(|address| one.pings(address)), "{}", world.log());
 }

@@ -1,4 +1,4 @@
-//! What a node's settings are, and where they come from, is told; what has no effect is not silent.
+//! What a node's settings are, and where they come from, is shown; what has no effect is not silent.
 
 use crate::world::{TORTIE, World, eventually};
 use serde_json::Value;

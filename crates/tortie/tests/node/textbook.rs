@@ -108,8 +108,8 @@ fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
             neighbour.ip(&[family, "route"]).contains(wanted)
         });
     }
-    let told = bird.says("show route 1.1.1.0/24 all");
-    assert!(told.contains("BGP.as_path: 50060"), "{told}");
+    let said = bird.says("show route 1.1.1.0/24 all");
+    assert!(said.contains("BGP.as_path: 50060"), "{said}");
     for address in ["1.1.2.2", "fd11:2::2"] {
         assert!(pod.pings(address), "{address}\n{}", world.host.ip(&["route"]));
     }

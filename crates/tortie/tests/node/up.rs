@@ -98,8 +98,8 @@ fn up_makes_a_node_and_down_leaves_nothing() {
 
     let said = host.run("down", &["--force"]);
     assert!(said.contains("no longer a node"), "{said}");
-    for told in ["removed: the network of container c1", "removed: the node", "kept: the datastore in"] {
-        assert!(said.contains(told), "{told}: {said}");
+    for line in ["removed: the network of container c1", "removed: the node", "kept: the datastore in"] {
+        assert!(said.contains(line), "{line}: {said}");
     }
     let counters = host.namespace.try_exec(&[TORTIE, "policy", "counters"]);
     let said = String::from_utf8_lossy(&counters.stderr);

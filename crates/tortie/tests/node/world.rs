@@ -53,7 +53,7 @@ impl Said {
 pub struct Hold(PathBuf);
 
 impl Hold {
-    /// What the node is told.
+    /// The node's settings.
     pub fn failpoint(&self, step: &str) -> String {
         format!("{step}:{}", self.0.display())
     }

@@ -223,7 +223,7 @@ fn scene() -> Scene {
 fn filters_decide_as_they_say() {
     let scene = scene();
     // Without a rule that matches: our blocks and borrowed addresses, nothing of a silent pool and nothing learnt
-    // that lies in no pool. The address of a workload inside a block of ours is not told beside it.
+    // that lies in no pool. The address of a workload inside a block of ours is not advertised beside it.
     scene.wait("by default", "outside", Way::Export, &["block", "host"]);
     scene.wait("by default", "outside", Way::Import, &["wide", "narrow", "fine", "other"]);
     scene.wait("by default", "inside", Way::Import, &["urgent", "calm"]);
@@ -380,7 +380,7 @@ fn operations(scene: &Scene) {
             && plain.lines().any(|line| line == "BGP.as_path: 64512")
             && !plain.contains("77")
     });
-    // Only within an AS is a preference told.
+    // A preference is advertised only within an AS.
     let preference = |name: &str, v6: bool, priority: u32| {
         let wanted = format!("BGP.local_pref: {}", BEST - priority);
         scene.heard("inside", name, v6).lines().any(|line| line == wanted)

@@ -90,7 +90,7 @@ impl Router {
         Some((((parts[0] * 60.0 + parts[1]) * 60.0 + parts[2]) * 1000.0) as u64)
     }
 
-    /// What the node has told: each prefix with its attributes as BIRD prints them.
+    /// What the node has advertised: each prefix with its attributes as BIRD prints them.
     pub fn heard(&self, v6: bool) -> Vec<(String, String)> {
         let text = self.birdc(&format!("show route protocol {} all", name(v6)));
         let mut routes: Vec<(String, String)> = Vec::new();

@@ -107,10 +107,10 @@ fn who_asks_how_a_node_is_gets_an_answer() {
     };
     eventually_showing("a status that stays the same stays as it was written", stays, || picture(&world));
 
-    // One family fails: the other is told as before.
+    // One family fails: the other is reported as before.
     router.birdc("disable node6");
     eventually_showing(
-        "the lost session is told",
+        "the lost session is reported",
         || world.node_status("all")["status"]["bgp"]["numberNotEstablishedV6"] == 1,
         || picture(&world),
     );
@@ -128,8 +128,8 @@ fn probes_and_scrapers_see_the_sessions() {
         ["--felix-live", "--felix-ready", "--bird-live", "--bird6-live", "--bird-ready", "--bird6-ready"];
     eventually_showing("a node without peers is ready", || ready(&world).0 == "200", || world.picture());
     assert_eq!(world.health(&flags), (true, String::new()));
-    let (healthy, told) = world.health(&[]);
-    assert!(healthy && told.contains("ok         dataplane: "), "{told}");
+    let (healthy, said) = world.health(&[]);
+    assert!(healthy && said.contains("ok         dataplane: "), "{said}");
 
     // Nobody is there yet.
     world.apply("BGPPeer", "away-v4", &json!({"node": "n1", "peerIP": "10.88.0.2", "asNumber": 65001}));

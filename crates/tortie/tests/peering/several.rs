@@ -1,4 +1,4 @@
-//! A router that takes several paths to a prefix is told all of them, one that does not the best.
+//! All paths to a prefix are advertised to a router that takes several, the best one to others.
 
 use crate::router::{Config, Router};
 use crate::world::World;
@@ -7,7 +7,7 @@ use tortie_testkit::eventually_showing;
 
 const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
-/// The AS paths of all that a router has been told, one family after the other.
+/// The AS paths of all that was advertised to a router, one family after the other.
 fn paths(router: &Router) -> [Vec<String>; 2] {
     [false, true].map(|v6| {
         let heard = router.heard(v6);
@@ -20,7 +20,7 @@ fn paths(router: &Router) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn all_paths_are_told_to_who_takes_them() {
+fn all_paths_are_advertised_to_peers_that_take_them() {
     let world = World::new();
     let everything = json!([{"action": "Accept"}]);
     world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));
@@ -41,8 +41,8 @@ fn all_paths_are_told_to_who_takes_them() {
     let (all, best) = (listen(4, 65003, true), listen(5, 65004, false));
     sources.iter().chain([&all, &best]).for_each(|router| world.wait_until_up(router));
 
-    let expect = |what: &str, told: &[&str], single: usize| {
-        let wanted: Vec<String> = told.iter().map(|path| (*path).to_owned()).collect();
+    let expect = |what: &str, advertised: &[&str], single: usize| {
+        let wanted: Vec<String> = advertised.iter().map(|path| (*path).to_owned()).collect();
         let so = || {
             paths(&all) == [wanted.clone(), wanted.clone()]
                 && paths(&best)
@@ -56,11 +56,11 @@ fn all_paths_are_told_to_who_takes_them() {
         };
         eventually_showing(what, so, picture);
     };
-    expect("both paths are told", &["64512 65001", "64512 65002"], 1);
+    expect("both paths are advertised", &["64512 65001", "64512 65002"], 1);
     sources[0].announce(false);
     expect("one is left", &["64512 65002"], 1);
     sources[0].announce(true);
-    expect("both are told again", &["64512 65001", "64512 65002"], 1);
+    expect("both are advertised again", &["64512 65001", "64512 65002"], 1);
     sources.iter().for_each(|router| router.announce(false));
     expect("none is left", &[], 0);
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod devices;
+mod ipip;
+mod lab;
 mod sctp;
 // Shared with the tests of a node, which use more of it.
 #[allow(dead_code)]

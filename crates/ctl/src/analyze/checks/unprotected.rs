@@ -1,4 +1,4 @@
-//! Pods that no policy selects: only their profiles judge what they send and get. Told once for a namespace.
+//! Pods that no policy selects: only their profiles judge what they send and get. Reported once for a namespace.
 
 use super::super::Subject;
 use super::super::finding::Finding;

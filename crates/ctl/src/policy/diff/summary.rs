@@ -206,22 +206,22 @@ fn traffic(all: &[TrafficClass], changed: &Lanes, (v4, v6): (bool, bool)) -> Str
     };
     let (four, six) = (of(true), of(false));
     match (v4, v6) {
-        (true, true) if four == six => lanes_text(all, &four),
+        (true, true) if four == six => traffic_text(all, &four),
         (true, true) => {
             let parts = [("IPv4", four), ("IPv6", six)];
             let texts = parts.iter().filter(|(_, classes)| !classes.is_empty());
             texts
-                .map(|(name, classes)| format!("{name}: {}", lanes_text(all, classes)))
+                .map(|(name, classes)| format!("{name}: {}", traffic_text(all, classes)))
                 .collect::<Vec<_>>()
                 .join("; ")
         }
-        (true, false) => lanes_text(all, &four),
-        _ => lanes_text(all, &six),
+        (true, false) => traffic_text(all, &four),
+        _ => traffic_text(all, &six),
     }
 }
 
 /// Whatever is shorter: what it is, or what it is not.
-fn lanes_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
+fn traffic_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
     let others: Vec<TrafficClass> = all.iter().copied().filter(|class| !classes.contains(class)).collect();
     let (these, those) = (spans(classes), spans(&others));
     match (these.len(), those.len()) {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_told_the_shorter_way() {
+    fn classes_are_listed_the_shorter_way() {
         let all = [
             ports(1, 79),
             ports(80, 80),
@@ -294,10 +294,10 @@ mod tests {
             ports(444, 65535),
             TrafficClass::Icmp(None),
         ];
-        assert_eq!(lanes_text(&all, &all), "everything");
-        assert_eq!(lanes_text(&all, &[all[1]]), "tcp/80");
-        assert_eq!(lanes_text(&all, &all[1..3]), "tcp/80-442");
-        assert_eq!(lanes_text(&all, &all[..5]), "tcp");
-        assert_eq!(lanes_text(&all, &[all[0], all[2], all[4], all[5]]), "everything but tcp/80, tcp/443");
+        assert_eq!(traffic_text(&all, &all), "everything");
+        assert_eq!(traffic_text(&all, &[all[1]]), "tcp/80");
+        assert_eq!(traffic_text(&all, &all[1..3]), "tcp/80-442");
+        assert_eq!(traffic_text(&all, &all[..5]), "tcp");
+        assert_eq!(traffic_text(&all, &[all[0], all[2], all[4], all[5]]), "everything but tcp/80, tcp/443");
     }
 }

@@ -64,7 +64,7 @@ fn packets(source: std::net::IpAddr, destination: std::net::IpAddr) -> Vec<Packe
 }
 
 /// Which way the comparison says it goes for a packet, if it changes.
-fn told(comparison: &Comparison, from: &Subject, to: &Subject, packet: &Packet) -> Option<bool> {
+fn said(comparison: &Comparison, from: &Subject, to: &Subject, packet: &Packet) -> Option<bool> {
     let group = |subject: &Subject| {
         let has = |group: &super::groups::Group| group.members.iter().any(|m| m.name == subject.name);
         comparison.groups.iter().position(has).unwrap()
@@ -118,7 +118,7 @@ fn groups_and_lanes_lose_nothing() {
                         let (was, is) = (allows(&old), allows(&new));
                         let expected = (was != is).then_some(is);
                         let at = || format!("case {}: {} to {}, {packet:?}", case.number, from.name, to.name);
-                        assert_eq!(told(&comparison, from, to, &packet), expected, "{}", at());
+                        assert_eq!(said(&comparison, from, to, &packet), expected, "{}", at());
                         if was == is { same += 1 } else { changed += 1 }
                     }
                 }

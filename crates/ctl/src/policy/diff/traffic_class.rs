@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
 use tortie_plan::{Member, Rule};
 
-/// Source ports are not told apart.
+/// Source ports are not distinguished.
 const EPHEMERAL: u16 = 49152;
 /// Protocols that have ports.
 const PORTED: [u8; 4] = [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE];

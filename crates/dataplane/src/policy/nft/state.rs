@@ -2,6 +2,7 @@
 
 use super::diff::TableDiff;
 use super::ranges;
+use super::render::tunnels::Tunnels;
 use super::render::{
     Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
 };
@@ -13,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
     Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
-    Settings, Side, Tier, Update, Workload, WorkloadId, WorkloadPolicy,
+    Settings, Side, Tier, TunnelKind, TunnelProtocol, Update, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -28,6 +29,7 @@ pub(crate) struct State {
     macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
+    tunnels: BTreeMap<TunnelKind, TunnelProtocol>,
     /// The workloads whose policy lists it.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
@@ -74,6 +76,7 @@ impl State {
             macs: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
+            tunnels: BTreeMap::new(),
             users: BTreeMap::new(),
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
@@ -113,6 +116,8 @@ impl State {
         gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
         let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
         gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
+        let tunnels = self.tunnels.keys().filter(|kind| !plan.tunnels.contains_key(kind));
+        gone(tunnels.map(|kind| Update::Tunnel(*kind, None)).collect(), self);
         // Sets are taken out and put in as a whole: the diff sees what is the same.
         gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
 
@@ -124,14 +129,17 @@ impl State {
             let added = set.members.iter().copied().collect();
             self.apply(&Update::Members { set: id.clone(), added, removed: Vec::new() });
         }
+        for (kind, device) in &plan.tunnels {
+            self.apply(&Update::Tunnel(*kind, Some(device.clone())));
+        }
         for (id, policy) in &plan.policies {
             self.apply(&Update::Policy(id.clone(), Some(policy.clone())));
         }
         for (name, profile) in &plan.profiles {
             self.apply(&Update::Profile(name.clone(), Some(profile.clone())));
         }
-        for (id, guard) in &plan.workload_policies {
-            self.apply(&Update::WorkloadPolicy(id.clone(), Some(guard.clone())));
+        for (id, policy) in &plan.workload_policies {
+            self.apply(&Update::WorkloadPolicy(id.clone(), Some(policy.clone())));
         }
         for (name, endpoint) in &plan.host_endpoints {
             self.apply(&Update::HostEndpoint(name.clone(), Some(endpoint.clone())));
@@ -144,10 +152,14 @@ impl State {
         match update {
             Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
             Update::Route(..)
+            | Update::Vtep(..)
             | Update::Learnt(..)
             | Update::LearntComplete
-            | Update::Encapsulations(_)
             | Update::Bgp(_) => return false,
+            Update::Tunnel(kind, device) => {
+                let protocol = device.as_ref().map(|device| device.protocol);
+                self.stale.fixed |= put(&mut self.tunnels, kind, protocol) != protocol;
+            }
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
@@ -160,13 +172,14 @@ impl State {
                     profile.map(|profile| DIRECTIONS.map(|direction| profile.rules(direction).is_empty()))
                 };
                 if shape(before.as_ref()) != shape(profile.as_ref()) {
-                    let users = self.workload_policies.values().filter(|guard| guard.profiles.contains(name));
-                    self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+                    let users =
+                        self.workload_policies.values().filter(|policy| policy.profiles.contains(name));
+                    self.stale.interfaces.extend(users.map(|policy| policy.interface.clone()));
                     self.stale.fixed |= self.hosts.values().any(|host| host.profiles.contains(name));
                 }
                 self.stale.profiles.insert(name.clone());
             }
-            Update::WorkloadPolicy(id, guard) => self.guard(id, guard.as_ref()),
+            Update::WorkloadPolicy(id, policy) => self.apply_workload_policy(id, policy.as_ref()),
             Update::HostEndpoint(name, endpoint) => {
                 let old = put(&mut self.hosts, name, endpoint.clone());
                 // Which chains a policy needs depends on the lists it is in.
@@ -186,9 +199,9 @@ impl State {
     fn mac(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
         let mac = workload.and_then(|workload| workload.mac);
         if put(&mut self.macs, id, mac) != mac
-            && let Some(guard) = self.workload_policies.get(id)
+            && let Some(policy) = self.workload_policies.get(id)
         {
-            self.stale.interfaces.insert(guard.interface.clone());
+            self.stale.interfaces.insert(policy.interface.clone());
         }
     }
 
@@ -206,22 +219,22 @@ impl State {
         if shape(before.as_ref()) != shape(policy) {
             let users =
                 self.users.get(id).into_iter().flatten().filter_map(|user| self.workload_policies.get(user));
-            self.stale.interfaces.extend(users.map(|guard| guard.interface.clone()));
+            self.stale.interfaces.extend(users.map(|policy| policy.interface.clone()));
             let mut of_hosts = self.hosts.values().flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
             self.stale.fixed |= of_hosts.any(|named| named == id);
         }
         self.stale.policies.insert(id.clone());
     }
 
-    fn guard(&mut self, id: &WorkloadId, guard: Option<&WorkloadPolicy>) {
-        if let Some(new) = guard {
+    fn apply_workload_policy(&mut self, id: &WorkloadId, policy: Option<&WorkloadPolicy>) {
+        if let Some(new) = policy {
             self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
             self.stale.interfaces.insert(new.interface.clone());
         }
-        let old = put(&mut self.workload_policies, id, guard.cloned());
-        self.list(id, old.as_ref(), guard);
+        let old = put(&mut self.workload_policies, id, policy.cloned());
+        self.list(id, old.as_ref(), policy);
         if let Some(old) = old {
-            if guard.is_none_or(|new| new.interface != old.interface)
+            if policy.is_none_or(|new| new.interface != old.interface)
                 && let Some(ids) = self.claims.get_mut(&old.interface)
             {
                 ids.remove(id);
@@ -233,10 +246,10 @@ impl State {
         }
     }
 
-    /// Keeps `users` true when a guard changes.
+    /// Keeps `users` true when a workload's policy changes.
     fn list(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
-        let named = |guard: Option<&'_ WorkloadPolicy>| -> BTreeSet<PolicyId> {
-            guard.into_iter().flat_map(|guard| policies(&guard.tiers)).cloned().collect()
+        let named = |policy: Option<&'_ WorkloadPolicy>| -> BTreeSet<PolicyId> {
+            policy.into_iter().flat_map(|policy| policies(&policy.tiers)).cloned().collect()
         };
         let (old, new) = (named(old), named(new));
         for policy in new.difference(&old) {
@@ -308,6 +321,7 @@ impl State {
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
         self.stale.fixed |= nat::looks_into(id);
+        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
     }
 
     /// The interfaces that workloads claim.
@@ -333,8 +347,10 @@ impl State {
     }
 
     pub fn with_profile(&self, name: &str) -> impl Iterator<Item = &WorkloadId> {
-        let listing =
-            self.workload_policies.iter().filter(move |(_, guard)| guard.profiles.iter().any(|p| p == name));
+        let listing = self
+            .workload_policies
+            .iter()
+            .filter(move |(_, policy)| policy.profiles.iter().any(|p| p == name));
         listing.map(|(id, _)| id)
     }
 
@@ -436,13 +452,13 @@ impl State {
     fn render_workload(&mut self, name: &str) {
         let active = self.claims.get(name).and_then(BTreeSet::first);
         let mac = active.and_then(|id| self.macs.get(id)).copied();
-        let guard = active.and_then(|id| self.workload_policies.get(id)).cloned();
+        let policy = active.and_then(|id| self.workload_policies.get(id)).cloned();
         for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
             let chain = names::workload(name, direction);
             let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
-            match &guard {
-                Some(guard) => {
-                    let rendered = workloads::chain(guard, direction, self.tiers());
+            match &policy {
+                Some(policy) => {
+                    let rendered = workloads::chain(policy, direction, self.tiers());
                     self.diff.put_chain(chain, rendered);
                     self.diff.insert(map, element);
                 }
@@ -454,15 +470,17 @@ impl State {
         }
         let covered = self.workloads(false).is_covered(name);
         for diff in [&mut self.diff, &mut self.arp] {
-            render_uncovered(diff, name, guard.is_some() && !covered);
+            render_uncovered(diff, name, policy.is_some() && !covered);
         }
         for family in Family::BOTH {
-            let own = guard.as_ref().map(|guard| workloads::sources(guard, mac, family)).unwrap_or_default();
+            let own =
+                policy.as_ref().map(|policy| workloads::sources(policy, mac, family)).unwrap_or_default();
             if family == Family::V4 {
                 render_sources(&mut self.arp, names::SENDERS, name, own.clone());
             }
             render_sources(&mut self.diff, &names::sources(family), name, own);
-            let nets = guard.as_ref().map(|guard| workloads::source_nets(guard, family)).unwrap_or_default();
+            let nets =
+                policy.as_ref().map(|policy| workloads::source_nets(policy, family)).unwrap_or_default();
             let set = names::source_nets(family);
             if !nets.is_empty() {
                 self.diff.put_set(set.clone(), SetType::SourceNets(family));
@@ -514,9 +532,12 @@ impl State {
         let others = self.diff.elements(names::WORKLOADS).next().is_some();
         let workloads = self.workloads(others);
         let of_arp = super::render::arp::chains(&workloads);
-        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.hooks);
+        let tunnels = Tunnels { tunnels: &self.tunnels, sets: &self.sets };
+        let hooks = &part.hooks;
+        let mut chains =
+            entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
         chains.extend(part.chains);
-        chains.extend(nat::chains(&self.settings.nat, &self.sets));
+        chains.extend(nat::chains(&self.settings.nat, &self.sets, &self.tunnels));
         let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);

@@ -50,7 +50,7 @@ impl Auth {
     pub fn is_stale(status: &Status) -> bool {
         (status.code() == Code::Unauthenticated && status.message().contains("invalid auth token"))
             || status.message().contains("revision of auth store is old")
-            // Authentication was switched on after we had been told it was off.
+            // Authentication was switched on after the server had said it was off.
             || status.message().contains("user name is empty")
     }
 }

@@ -6,6 +6,9 @@
 mod auth;
 mod channel;
 mod cluster;
+#[cfg(fuzzing)]
+pub mod discovery;
+#[cfg(not(fuzzing))]
 mod discovery;
 mod entries;
 mod failure;

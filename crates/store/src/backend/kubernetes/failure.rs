@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_are_distinguished() {
         let key = Key::Handle { id: "h".into() };
         let text = |code, reason: &str, message: &str| {
             Failure::of_status(&status(code, reason, message)).into_error(&key).to_string()

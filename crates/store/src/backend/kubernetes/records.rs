@@ -80,7 +80,7 @@ pub enum Record {
     Present(Key, Result<Value, String>),
     /// Marked as deleted: whoever sees it finishes the deletion.
     Deleted(Key),
-    /// Not even its key can be told.
+    /// Not even its key can be read.
     Nameless(String),
 }
 

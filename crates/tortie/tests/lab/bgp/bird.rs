@@ -21,10 +21,10 @@ impl Lab {
     }
 
     /// Waits until no route is kept for somebody who has not come back yet.
-    fn told_again(&self, nodes: &[&str]) {
+    fn advertised_again(&self, nodes: &[&str]) {
         for node in nodes {
             self.established(node, 4);
-            eventually(self, &format!("{node} has been told everything again"), || {
+            eventually(self, &format!("everything was advertised to {node} again"), || {
                 let text = self.run(&["exec", node, "--", "tortie", "bgp", "routes", "-o", "json"]);
                 let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
                 let routes = answer["routes"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn a_mesh_of_ours_and_of_bird() {
     let paths = lab.run(&["exec", "node3", "--", "tortie", "bgp", "routes"]);
     assert!(paths.contains("Mesh_10_10_1_1") && paths.contains("2147482623"), "{paths}");
 
-    // A new peer and a new filter: BIRD is told, and no other session notices.
+    // A new peer and a new filter: BIRD is reconfigured, and no other session notices.
     let (bird, other) = (lab.since("node3"), lab.since("node1"));
     lab.apply(
         "{kind: BGPFilter, apiVersion: projectcalico.org/v3, metadata: {name: quiet.one}, \
@@ -122,7 +122,7 @@ fn a_mesh_of_ours_and_of_bird() {
         lab.set_bird(if by_bird { &["node3"] } else { &[] });
         lab.run(&["node", "start", "node3"]);
         lab.established("node3", 4);
-        lab.told_again(&["node1", "node2"]);
+        lab.advertised_again(&["node1", "node2"]);
         lab.wait_for_routes(&nodes);
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     }

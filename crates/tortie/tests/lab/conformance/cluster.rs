@@ -45,12 +45,12 @@ pub struct Cluster {
 pub struct Denied {
     pub to: String,
     pub number: u16,
-    pub told: String,
+    pub packet: String,
 }
 
 impl Cluster {
     pub fn new(cases: &[Case]) -> Cluster {
-        let lab = Lab::up(&["--nodes", "2", "--pool", "10.65.0.0/24", "--pool", "fd00:65::/112"]);
+        let lab = Lab::up(&["--nodes", "2", "--pool", "10.65.0.0/24", "--pool", "fd00:65::/112", "--record"]);
         let nodes = NODES.map(|node| Kernel::of(&format!("tortie-{}-{node}", lab.name)));
         let mut cluster = Cluster {
             nodes,
@@ -180,6 +180,26 @@ impl Cluster {
             self.written.retain(|written| key(written) != key(resource));
         }
         self.settle();
+    }
+
+    /// What the nodes did, done again from their recordings by a process without a privilege and without a network.
+    pub fn replay(&self, least: u64) {
+        for node in NODES {
+            self.lab.run(&["node", "stop", node]);
+            let recording = self.lab.dir().join("nodes").join(node).join("recording");
+            let output = Command::new("unshare")
+                .args(["--user", "--net", env!("CARGO_BIN_EXE_tortie"), "replay"])
+                .arg(&recording)
+                .output()
+                .unwrap();
+            let (out, err) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{node}: {err}");
+            let same = out.lines().find_map(|line| line.strip_prefix("the same as recorded: "));
+            let same = same.and_then(|times| times.strip_suffix(" times")).and_then(|n| n.parse().ok());
+            assert!(same.is_some_and(|same: u64| same >= least), "{node}: the same {same:?} times");
+            assert!(out.contains("\nplan at the end: "), "{out}");
+        }
     }
 
     /// Takes away what the case has written, the last first.

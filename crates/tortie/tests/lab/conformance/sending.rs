@@ -43,8 +43,8 @@ impl Cluster {
                 std::thread::sleep(PAUSE);
             }
             assert!(!self.arrived(&sent.to, number), "{title}: {sent:?} arrived");
-            let told = format!("{title}: {sent:?}");
-            self.denied.push(Denied { to: sent.to.clone(), number, told });
+            let packet = format!("{title}: {sent:?}");
+            self.denied.push(Denied { to: sent.to.clone(), number, packet });
         }
         self.wait(&format!("what decides in {title}"), |cluster| {
             let after = cluster.counters();
@@ -71,8 +71,8 @@ impl Cluster {
     /// However long a packet that was denied took, it has not arrived.
     pub fn nothing_came_late(&mut self) {
         assert!(!self.denied.is_empty());
-        for Denied { to, number, told } in std::mem::take(&mut self.denied) {
-            assert!(!self.arrived(&to, number), "{told} arrived late");
+        for Denied { to, number, packet } in std::mem::take(&mut self.denied) {
+            assert!(!self.arrived(&to, number), "{packet} arrived late");
         }
     }
 

@@ -11,7 +11,7 @@ use super::table::{Chain, Element, Hook, Set, SetType, Table};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A chain as far as the kernel's copy can be told from another.
+/// A chain as far as the kernel's copy can be distinguished from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChainFingerprint {
     pub hook: Option<Hook>,

@@ -6,6 +6,7 @@ use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
 use super::super::table::{Chain, Hook, Point};
 use super::hosts::{HookRules, accepted_early};
+use super::tunnels::Tunnels;
 use super::{Workloads, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,9 @@ pub(crate) fn chains(
     service_ranges: &BTreeSet<IpNet>,
     source_nets: impl Fn(Family) -> bool,
     hooks: &HookRules,
+    tunnels: Tunnels<'_>,
 ) -> BTreeMap<String, Chain> {
-    let entry = Entry { settings, workloads, hooks };
+    let entry = Entry { settings, workloads, hooks, tunnels };
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
         if !rules.is_empty() {
@@ -67,6 +69,7 @@ struct Entry<'s> {
     settings: &'s Settings,
     workloads: Workloads<'s>,
     hooks: &'s HookRules,
+    tunnels: Tunnels<'s>,
 }
 
 impl Entry<'_> {
@@ -86,7 +89,8 @@ impl Entry<'_> {
 
     fn prerouting(&self) -> Vec<Rule> {
         let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
-        self.unmark().into_iter().chain(workloads).chain(self.hooks.untracked_in.clone()).collect()
+        let untracked = self.tunnels.untracked().into_iter().chain(self.hooks.untracked_in.clone());
+        self.unmark().into_iter().chain(workloads).chain(untracked).collect()
     }
 
     fn pre_dnat(&self) -> Vec<Rule> {
@@ -97,7 +101,8 @@ impl Entry<'_> {
     }
 
     fn input(&self) -> Vec<Rule> {
-        let mut rules = self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]);
+        let mut rules = self.tunnels.input();
+        rules.extend(self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]));
         if !self.hooks.input.is_empty() {
             rules.extend(self.accepted());
             rules.extend(self.hooks.input.clone());
@@ -163,8 +168,7 @@ impl Entry<'_> {
     }
 
     fn output_raw(&self) -> Vec<Rule> {
-        let Some(unmark) = self.unmark() else { return Vec::new() };
-        let mut rules = vec![unmark];
+        let mut rules: Vec<Rule> = self.unmark().into_iter().chain(self.tunnels.untracked()).collect();
         if !self.hooks.untracked_out.is_empty() {
             rules.extend(self.workloads(
                 Field::OutInterface,
@@ -185,6 +189,7 @@ impl Entry<'_> {
         rules.extend(self.accepted());
         let rewritten = Match::new(Field::ConnectionStatus, Test::Any(DNAT));
         rules.push(Rule::new(vec![rewritten], vec![Action::Accept]).says("asked when its way is known"));
+        rules.extend(self.tunnels.output());
         rules.extend(self.hooks.output.clone());
         rules
     }

@@ -8,6 +8,7 @@ pub(crate) mod names;
 pub(crate) mod nat;
 mod policy;
 mod tiers;
+pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
 pub(crate) use policy::{Holder, holder_chain, passes};
@@ -18,7 +19,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{SetId, SetKind};
 
-/// How interfaces that lead to workloads are told from others: by prefix, which also closes those that nobody told us
+/// How interfaces that lead to workloads are distinguished from others: by prefix, which also closes those we were not sent
 /// of yet, and by name where a workload has an interface that no prefix covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workloads<'s> {

@@ -36,9 +36,9 @@ fn begins() -> Rule {
 }
 
 /// The chain of one workload in one direction.
-pub(crate) fn chain(guard: &WorkloadPolicy, direction: Direction, tiers: Tiers<'_>) -> Chain {
+pub(crate) fn chain(policy: &WorkloadPolicy, direction: Direction, tiers: Tiers<'_>) -> Chain {
     let settings = tiers.settings;
-    if !guard.up {
+    if !policy.up {
         let down = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says("down");
         return Chain { hook: None, rules: vec![down] };
     }
@@ -59,19 +59,19 @@ pub(crate) fn chain(guard: &WorkloadPolicy, direction: Direction, tiers: Tiers<'
             rules.push(guarded(vec![Match::is(Field::Protocol, [IPIP])]));
         }
     }
-    rules.extend(tiers.with_profiles(&guard.tiers, &guard.profiles, direction));
+    rules.extend(tiers.with_profiles(&policy.tiers, &policy.profiles, direction));
     Chain { hook: None, rules }
 }
 
 /// The sources a workload may use, as elements: interface and address.
 /// Besides its addresses these are the one that its MAC makes of `fe80::/64`, and none at all, for asking whether an
 /// address is free. Any other link-local address would be one more neighbour of the host.
-pub(crate) fn sources(guard: &WorkloadPolicy, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
-    let name = interface(&guard.interface);
+pub(crate) fn sources(policy: &WorkloadPolicy, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
+    let name = interface(&policy.interface);
     let link_local = mac.map(tortie_plan::link_local).map(IpAddr::V6);
     let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    let all = guard.addresses.iter().copied().chain(link_local).chain([unspecified]);
-    let own = all.filter(|address| guard.up && Family::of(*address) == family);
+    let all = policy.addresses.iter().copied().chain(link_local).chain([unspecified]);
+    let own = all.filter(|address| policy.up && Family::of(*address) == family);
     own.map(|address| {
         let bytes = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -82,9 +82,9 @@ pub(crate) fn sources(guard: &WorkloadPolicy, mac: Option<[u8; 6]>, family: Fami
     .collect()
 }
 
-pub(crate) fn source_nets(guard: &WorkloadPolicy, family: Family) -> Vec<Element> {
-    let name = interface(&guard.interface);
-    let nets: &[IpNet] = if guard.up { &guard.allowed_sources } else { &[] };
+pub(crate) fn source_nets(policy: &WorkloadPolicy, family: Family) -> Vec<Element> {
+    let name = interface(&policy.interface);
+    let nets: &[IpNet] = if policy.up { &policy.allowed_sources } else { &[] };
     let ranges = ranges::of_nets(nets, family).into_iter();
     ranges.map(|(first, last)| Element::range(join(&[&name, &first]), join(&[&name, &last]))).collect()
 }

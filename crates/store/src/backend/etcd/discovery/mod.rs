@@ -2,6 +2,9 @@
 //!
 //! This is all the DNS we need, so it is asked directly: one question to each of the system's name servers.
 
+#[cfg(fuzzing)]
+pub mod message;
+#[cfg(not(fuzzing))]
 mod message;
 
 use crate::config::Endpoint;

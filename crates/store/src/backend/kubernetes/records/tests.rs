@@ -95,7 +95,7 @@ fn affinities_carry_the_labels_they_are_selected_by() {
 }
 
 #[test]
-fn what_is_marked_as_deleted_is_told_apart() {
+fn what_is_marked_as_deleted_is_recognised() {
     for group in GROUPS {
         for (key, value) in records() {
             let (kind, _) = place(&key).unwrap();

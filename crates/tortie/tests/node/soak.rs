@@ -1,0 +1,318 @@
+//! Faults in a random order, under traffic, and the promises of ARCHITECTURE.md after each. The seed is printed; TORTIE_SEED
+//! repeats a walk, TORTIE_SOAK_SECONDS says how long it goes on.
+
+mod traffic;
+
+use crate::world::{Namespace, World, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tortie_dataplane::Netns;
+use tortie_testkit::eventually_showing;
+use traffic::Stream;
+
+/// Long enough for some ten faults; a real soak has an hour.
+const SECONDS: u64 = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    DaemonKilled,
+    DaemonTerminated,
+    DaemonFrozen,
+    FewDescriptors,
+    StoreKilled,
+    StoreFrozen,
+    /// The store's files are those of an earlier time.
+    StoreRestored,
+    /// The addresses and endpoints of live containers are gone from the store.
+    EntriesLost,
+    Garbage,
+    KernelRefuses,
+    TableDeleted,
+    RouteDeleted,
+    UnfinishedRequests,
+    Churn,
+}
+
+const FAULTS: [Fault; 14] = [
+    Fault::DaemonKilled,
+    Fault::DaemonTerminated,
+    Fault::DaemonFrozen,
+    Fault::FewDescriptors,
+    Fault::StoreKilled,
+    Fault::StoreFrozen,
+    Fault::StoreRestored,
+    Fault::EntriesLost,
+    Fault::Garbage,
+    Fault::KernelRefuses,
+    Fault::TableDeleted,
+    Fault::RouteDeleted,
+    Fault::UnfinishedRequests,
+    Fault::Churn,
+];
+
+impl Fault {
+    /// Somebody with root took away what carries or judges packets: until it is back, nothing can be promised.
+    fn excuses_packets(self) -> bool {
+        matches!(self, Fault::TableDeleted | Fault::RouteDeleted)
+    }
+}
+
+/// Objects that an ADD programs and the kernel can be made to refuse.
+const REFUSED: [&str; 5] =
+    ["route 10.77.", "neighbour 10.77.", "interface eth0", "chain ", "sysctl net.ipv4.conf.cali"];
+
+struct Soak {
+    // Before the namespaces go.
+    allowed: Vec<Stream>,
+    denied: Vec<Stream>,
+    world: World,
+    pods: Vec<(String, Namespace)>,
+    config: Value,
+    random: StdRng,
+    /// How many containers there were so far.
+    containers: u64,
+}
+
+fn labelled(config: &Value, role: &str) -> Value {
+    let mut config = config.clone();
+    config["tortie_labels"] = json!({"role": role});
+    config
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let status = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(status.success(), "{} cannot be copied", from.display());
+}
+
+impl Soak {
+    fn new(seed: u64) -> Soak {
+        let mut world = World::without_node("10.77.0.0/24");
+        world.start(&[("FELIX_HEALTHENABLED", "true")]);
+        let config = world.config();
+        let closed = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "closed"},
+            "spec": {"selector": "role == 'closed'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]},
+        });
+        world.calicoctl(&["apply", "-f", "-"], &closed.to_string());
+        let pods: Vec<_> = ["from", "open", "closed"].map(|role| (role.to_owned(), world.container())).into();
+        let addresses: Vec<_> = pods
+            .iter()
+            .map(|(role, pod)| world.must("ADD", role, &pod.path(), &labelled(&config, role)).addresses())
+            .collect();
+        let from = &pods[0].1;
+        let streams = |to: usize| {
+            addresses[to].iter().map(|address| Stream::start(from, &pods[to].1, address)).collect()
+        };
+        let (allowed, denied) = (streams(1), streams(2));
+        Soak { allowed, denied, world, pods, config, random: StdRng::seed_from_u64(seed), containers: 0 }
+    }
+
+    fn start_node(&mut self) {
+        let faults = self.world.path("faults").display().to_string();
+        self.world.start(&[("FELIX_HEALTHENABLED", "true"), ("TORTIE_FAULTS", &faults)]);
+    }
+
+    fn signal(&self, process: u32, signal: Signal) {
+        kill(Pid::from_raw(process.try_into().unwrap()), signal).unwrap();
+    }
+
+    fn pause(&mut self) {
+        std::thread::sleep(Duration::from_millis(self.random.random_range(0..1500)));
+    }
+
+    /// A container comes, reaches another and goes.
+    fn probe(&mut self) {
+        self.containers += 1;
+        let (name, pod) = (format!("p{}", self.containers), self.world.container());
+        // What the last fault did may still be on its way out.
+        eventually_showing(
+            "a container gets its network",
+            || self.world.cni("ADD", &name, &pod.path(), &self.config).success,
+            || self.world.log(),
+        );
+        self.world.must("DEL", &name, &pod.path(), &self.config);
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        match fault {
+            Fault::DaemonKilled => {
+                self.world.stop();
+                self.pause();
+                self.start_node();
+            }
+            Fault::DaemonTerminated => {
+                self.signal(self.world.pid(), Signal::SIGTERM);
+                eventually("the daemon ends", || self.world.has_ended());
+                self.pause();
+                self.start_node();
+            }
+            Fault::DaemonFrozen => self.freeze(self.world.pid()),
+            Fault::FewDescriptors => {
+                self.world.stop();
+                self.world.start_with_descriptors(128, &[("FELIX_HEALTHENABLED", "true")]);
+            }
+            Fault::StoreKilled => {
+                self.world.stop_store();
+                self.pause();
+                self.world.start_store();
+            }
+            Fault::StoreFrozen => self.freeze(self.world.store_pid()),
+            Fault::StoreRestored => {
+                self.world.stop_store();
+                copy(&self.world.path("db"), &self.world.path("backup"));
+                self.world.start_store();
+                self.probe();
+                self.world.stop_store();
+                copy(&self.world.path("backup"), &self.world.path("db"));
+                self.world.start_store();
+            }
+            Fault::EntriesLost => {
+                for prefix in
+                    ["/calico/ipam/v2/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"]
+                {
+                    self.world.etcdctl(&["del", "--prefix", prefix]);
+                }
+            }
+            Fault::Garbage => {
+                let key = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/default.garbage";
+                self.world.etcdctl(&["put", key, "{\"kind\": \"GlobalNetworkPolicy\", \"spec\": 7"]);
+                self.pause();
+                self.world.etcdctl(&["del", key]);
+            }
+            Fault::KernelRefuses => self.refuse(),
+            Fault::TableDeleted => self.world.host.nft("delete table inet tortie"),
+            Fault::RouteDeleted => {
+                let route = self.world.host.ip("route");
+                let one = route.lines().find(|line| line.contains(" dev cali")).unwrap();
+                let destination = one.split_whitespace().next().unwrap();
+                self.world.host.ip(&["route", "del", destination]);
+            }
+            Fault::UnfinishedRequests => self.flood(),
+            Fault::Churn => (0..3).for_each(|_| self.probe()),
+        }
+    }
+
+    fn freeze(&mut self, process: u32) {
+        self.signal(process, Signal::SIGSTOP);
+        self.pause();
+        self.signal(process, Signal::SIGCONT);
+    }
+
+    /// The kernel refuses an object for a while: an ADD fails by its name, or has it.
+    fn refuse(&mut self) {
+        self.start_node();
+        let object = *REFUSED.choose(&mut self.random).unwrap();
+        let (faults, pod) = (self.world.path("faults"), self.world.container());
+        std::fs::write(&faults, object).unwrap();
+        let said = self.world.cni("ADD", "refused", &pod.path(), &self.config);
+        std::fs::remove_file(&faults).unwrap();
+        assert!(!said.success && said.json.to_string().contains(object), "{object}: {said:?}");
+        self.world.must("DEL", "refused", &pod.path(), &self.config);
+    }
+
+    fn flood(&mut self) {
+        let host = Netns::open(self.world.host.path()).unwrap();
+        let connect = || (0..300).filter_map(|_| TcpStream::connect(("127.0.0.1", 9099)).ok()).collect();
+        let mut streams: Vec<TcpStream> = host.run(connect).unwrap();
+        for stream in &mut streams {
+            let _ = stream.write_all(b"GET /readiness HTTP/1.1\r\n");
+        }
+        let mut requests: Vec<_> = (0..100).map(|_| self.world.connect()).collect();
+        for request in &mut requests {
+            let _ = request.write_all(b"{\"plugin\"");
+        }
+        self.probe();
+    }
+
+    fn is_well(&self) -> bool {
+        let run_dir = self.world.path("run");
+        let output = Command::new(crate::world::TORTIE).arg("health").arg("--run-dir").arg(run_dir).output();
+        output.unwrap().status.success()
+    }
+
+    fn positions(&self) -> Vec<u64> {
+        self.allowed.iter().chain(&self.denied).map(Stream::position).collect()
+    }
+
+    /// What must be so after a fault, whatever it was; `since`: where the streams were before it.
+    fn assert_promises(&mut self, fault: Fault, since: &[u64]) {
+        eventually_showing("the node is well again", || self.is_well(), || self.world.log());
+        self.probe();
+        let healed = self.positions();
+        let mut now = healed.clone();
+        eventually("time passes", || {
+            now = self.positions();
+            now.iter().zip(&healed).all(|(now, healed)| now > &(healed + 5))
+        });
+        let begin = if fault.excuses_packets() { &healed[..] } else { since };
+        let (open, closed) = begin.split_at(self.allowed.len());
+        let (open_now, closed_now) = now.split_at(self.allowed.len());
+        for ((stream, begin), end) in self.allowed.iter().zip(open).zip(open_now) {
+            let all = || stream.arrived(*begin..*end) == end - begin;
+            let picture = || {
+                format!(
+                    "{fault:?}: {} of {} packets\n{}",
+                    stream.arrived(*begin..*end),
+                    end - begin,
+                    self.world.log()
+                )
+            };
+            eventually_showing("every allowed packet arrives", all, picture);
+        }
+        for ((stream, begin), end) in self.denied.iter().zip(closed).zip(closed_now) {
+            assert_eq!(
+                stream.arrived(*begin..*end),
+                0,
+                "{fault:?}: denied packets arrived\n{}",
+                self.world.log()
+            );
+        }
+        eventually_showing(
+            "no address is leaked or lost",
+            || self.world.calicoctl(&["ipam", "check"], "").contains("found 0 problems"),
+            || self.world.calicoctl(&["ipam", "check", "--show-problem-ips"], ""),
+        );
+    }
+
+    fn end(mut self) {
+        self.allowed.clear();
+        self.denied.clear();
+        for (name, pod) in &self.pods {
+            self.world.must("DEL", name, &pod.path(), &self.config);
+        }
+        self.world.assert_clean("the soak");
+    }
+}
+
+#[test]
+fn promises_hold_under_random_faults() {
+    let asked = std::env::var("TORTIE_SEED").unwrap_or_default();
+    let seed = asked.parse().unwrap_or_else(|_| if asked == "random" { rand::rng().random() } else { 1 });
+    let seconds =
+        std::env::var("TORTIE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    println!("TORTIE_SEED={seed}");
+    let mut soak = Soak::new(seed);
+    let mut struck: BTreeMap<Fault, u64> = BTreeMap::new();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        let fault = *FAULTS.choose(&mut soak.random).unwrap();
+        println!("{:>6} s {fault:?}", begun.elapsed().as_secs());
+        let since = soak.positions();
+        soak.strike(fault);
+        soak.assert_promises(fault, &since);
+        *struck.entry(fault).or_default() += 1;
+    }
+    soak.end();
+    println!("faults struck: {struck:?}");
+}

@@ -1,0 +1,78 @@
+//! Packets from one container to others, numbered, all the time.
+
+use crate::world::Namespace;
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tortie_dataplane::Netns;
+
+const PORT: u16 = 4000;
+/// So far apart that a receiver's buffer outlasts the pauses of a busy machine.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// From one container to one address of another.
+#[derive(Debug)]
+pub struct Stream {
+    sent: Arc<AtomicU64>,
+    arrived: Arc<Mutex<BTreeSet<u64>>>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn socket_in(namespace: &Namespace, address: &str) -> UdpSocket {
+    let bind = || UdpSocket::bind(if address.contains(':') { ("::", PORT) } else { ("0.0.0.0", PORT) });
+    Netns::open(namespace.path()).unwrap().run(bind).unwrap().unwrap()
+}
+
+impl Stream {
+    pub fn start(from: &Namespace, to: &Namespace, address: &str) -> Stream {
+        let (sender, receiver) = (socket_in(from, address), socket_in(to, address));
+        receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let (sent, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let arrived = Arc::new(Mutex::new(BTreeSet::new()));
+        let target = (address.to_owned(), PORT);
+        let (counter, end) = (sent.clone(), ends.clone());
+        let send = std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                let number = counter.load(Ordering::Relaxed);
+                // A packet that cannot even leave is as lost as any other.
+                let _ = sender.send_to(&number.to_be_bytes(), &target);
+                counter.store(number + 1, Ordering::Relaxed);
+                std::thread::sleep(INTERVAL);
+            }
+        });
+        let (heard, end) = (arrived.clone(), ends.clone());
+        let receive = std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                let mut packet = [0; 8];
+                if receiver.recv(&mut packet).is_ok_and(|length| length == 8) {
+                    heard.lock().unwrap().insert(u64::from_be_bytes(packet));
+                }
+            }
+        });
+        Stream { sent, arrived, ends, threads: vec![send, receive] }
+    }
+
+    /// The number of the next packet.
+    pub fn position(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// How many packets of a range arrived.
+    pub fn arrived(&self, range: std::ops::Range<u64>) -> u64 {
+        self.arrived.lock().unwrap().range(range).count() as u64
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
