@@ -49,10 +49,10 @@ guest_test!(
 const CONFIGURATION: &str = "
     router id 172.30.0.2;
     protocol device { scan time 1; }
-    protocol static block { ipv4; route 1.1.2.0/24 blackhole; }
+    protocol static own { ipv4; route 1.1.2.0/24 blackhole; }
     protocol bgp host {
       local 172.30.0.2 as 50200; neighbor 172.30.0.1 as 50060; connect delay time 1; error wait time 1, 2;
-      ipv4 { import all; export where proto = \"block\"; };
+      ipv4 { import all; export where proto = \"own\"; };
     }
 ";
 
