@@ -160,6 +160,11 @@ impl Compute {
                 self.configure();
                 Ok(())
             }
+            // No packet is its own: it is not wired yet, or not any more.
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) if addresses(endpoint).next().is_none() => {
+                self.remove(key);
+                return;
+            }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
@@ -167,6 +172,12 @@ impl Compute {
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
+                Ok(())
+            }
+            Value::EndpointSlice(slice) => {
+                if let Key::EndpointSlice { namespace, name } = key {
+                    self.policies.put_slice(namespace, name, slice);
+                }
                 Ok(())
             }
             Value::Resource(resource) => {
@@ -247,6 +258,7 @@ impl Compute {
             Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
+            Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
             _ => {}
         }
     }

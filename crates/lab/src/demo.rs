@@ -27,6 +27,7 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
         record: false,
         pools: Vec::new(),
         keep: false,
+        kubernetes: None,
     };
     let cluster = up::up(place, &plan).await?;
     let shown = up::interruptible(show(place, &cluster, out)).await;

@@ -17,7 +17,9 @@ mod enter;
 mod error;
 mod fabric;
 mod files;
+mod kube;
 mod logs;
+mod names;
 mod netns;
 mod node;
 mod place;
@@ -27,6 +29,7 @@ mod routes;
 mod sessions;
 mod status;
 mod store;
+mod top;
 mod topology;
 mod up;
 

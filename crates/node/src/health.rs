@@ -134,12 +134,15 @@ impl Parts {
             }
             return;
         };
-        let ready = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
-            Ok(status) => status.and_then(|status| bgp::ready(&status, None, bgp::PATIENCE)),
+        let judged = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
+            Ok(status) => status.and_then(|status| {
+                bgp::ready(&status, None, bgp::PATIENCE).map(|()| bgp::near_limit(&status))
+            }),
             Err(_) => Err(format!("the BGP speaker has not answered for {} s", PATIENCE.as_secs())),
         };
-        match ready {
-            Ok(()) => self.add("bgp", Level::Ok, "ready"),
+        match judged {
+            Ok(None) => self.add("bgp", Level::Ok, "ready"),
+            Ok(Some(warning)) => self.add("bgp", Level::Warning, warning),
             Err(reason) => self.add("bgp", Level::NotReady, reason),
         }
     }

@@ -1,5 +1,6 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
+use crate::http::Denials;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::queries::RunningBgp;
@@ -16,6 +17,7 @@ use tortie_plan::{Update, Workload, WorkloadId};
 #[derive(Debug)]
 pub struct State {
     pub metrics: Metrics,
+    pub denials: Denials,
     pub liveness: Liveness,
     facts: Mutex<Facts>,
     parameters: watch::Sender<Parameters>,
@@ -49,6 +51,7 @@ impl State {
     pub fn new(host: &str) -> State {
         State {
             metrics: Metrics::new(host),
+            denials: Denials::default(),
             liveness: Liveness::default(),
             facts: Mutex::default(),
             parameters: watch::channel(Parameters::default()).0,

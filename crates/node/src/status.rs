@@ -25,6 +25,9 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Says from time to time that the node lives, if the settings want it.
 pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
+    if !client.keeps_statuses() {
+        return std::future::pending().await;
+    }
     let started = Instant::now();
     let parameters = state.parameters();
     let mut first = true;
@@ -83,7 +86,7 @@ pub async fn endpoints(
         if state.is_in_sync() {
             open(&mut files, prefix.as_deref(), &state, &writer);
         }
-        let pending = enabled && writer.next().is_some();
+        let pending = enabled && writer.client.keeps_statuses() && writer.next().is_some();
         tokio::select! {
             dataplane = dataplanes.recv() => match dataplane {
                 Some(dataplane) => reports = Some(dataplane),

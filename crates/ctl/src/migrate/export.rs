@@ -5,9 +5,11 @@ use super::lock::is_locked;
 use super::{EXPORTED, PART};
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::session::{cluster_information, connect};
 use serde_json::Value;
 use std::io::Write;
+use tortie_model::kubernetes::is_derived_policy;
 use tortie_model::{Kind, Resource, codec};
 
 pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
@@ -18,7 +20,9 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
         ));
     }
     let mut names = NodeNames::new();
+    let mut progress = Progress::of_parts("Exporting kinds", EXPORTED.len());
     for kind in EXPORTED.iter().copied() {
+        progress.step();
         let mut list = store.list(kind, None).await?;
         list.items.retain(|resource| !is_from_kubernetes(resource) && !is_synthetic(resource));
         for resource in &mut list.items {
@@ -37,7 +41,7 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
 
 /// Policies Kubernetes has anyway.
 pub fn is_from_kubernetes(resource: &Resource) -> bool {
-    resource.kind() == Kind::NetworkPolicy && resource.metadata().name.starts_with("knp.default.")
+    is_derived_policy(resource.kind(), &resource.metadata().name)
 }
 
 /// A profile that every store has without its being stored.

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use health::{PATIENCE, ready};
+pub use health::{PATIENCE, near_limit, ready};
 pub use metrics::metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, Shutdown};

@@ -5,6 +5,7 @@
 
 mod bird;
 mod churn;
+mod configurations;
 mod crash;
 mod faults;
 mod hardening;

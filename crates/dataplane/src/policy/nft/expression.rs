@@ -15,8 +15,6 @@ const FIRST_PORT: u32 = 12;
 const LAST_PORT: u32 = 13;
 const VERDICT: u32 = 0;
 const LOG_NOTICE: u32 = 5;
-/// Where copies of logged packets go.
-const LOG_GROUP: u16 = 3;
 
 /// Where the two ways of translating keep the ports.
 #[derive(Clone, Copy)]
@@ -247,7 +245,8 @@ impl<'n> Writer<'n> {
             Action::Log { prefix, rule } => {
                 let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
                 self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
-                let copy = Attributes::default().bytes(wire::NFTA_LOG_GROUP, &LOG_GROUP.to_be_bytes());
+                let copy = Attributes::default()
+                    .bytes(wire::NFTA_LOG_GROUP, &crate::policy::LOG_GROUP.to_be_bytes());
                 self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
             }
             Action::SetMark(bits) => self.mark(!bits, *bits),
