@@ -1,7 +1,6 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
-use crate::encapsulations::Encapsulations;
 use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, Parameters};
@@ -49,7 +48,6 @@ pub struct Compute {
     bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
     nat: Nat,
-    encapsulations: Encapsulations,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -93,7 +91,6 @@ impl Compute {
             bgp: None,
             service_ranges: ServiceRanges::default(),
             nat: Nat::default(),
-            encapsulations: Encapsulations::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -148,13 +145,10 @@ impl Compute {
                 }
                 Ok(())
             }
-            Value::Resource(Resource::IPPool(pool)) => {
+            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
                 self.tunnels.put_pool(pool);
-                self.routes.put_pool(pool).map(|()| {
-                    self.nat.put_pool(pool);
-                    self.encapsulations.put_pool(pool);
-                })
-            }
+                self.nat.put_pool(pool);
+            }),
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
                     self.note_problem(key, problem);
@@ -238,8 +232,8 @@ impl Compute {
         match key {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
-                self.tunnels.remove_node(name);
                 self.nat.remove_host(name);
+                self.tunnels.remove_node(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -247,9 +241,8 @@ impl Compute {
             }
             Key::Resource { kind: Kind::IPPool, name, .. } => {
                 self.routes.remove_pool(name);
-                self.tunnels.remove_pool(name);
                 self.nat.remove_pool(name);
-                self.encapsulations.remove_pool(name);
+                self.tunnels.remove_pool(name);
             }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
@@ -299,8 +292,8 @@ impl Compute {
             tunnels.plan.removed,
             policies.removed,
         ];
-        let last = self.service_ranges.flush().into_iter().chain(self.encapsulations.flush());
-        let last = last.chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
+        let last =
+            self.service_ranges.flush().into_iter().chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -378,9 +371,8 @@ impl Compute {
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
-        self.tunnels.configure(self.parameters.tunnel_settings());
         self.nat.set_policy(self.parameters.nat_policy());
-        self.encapsulations.set_policy(self.parameters.encapsulation_policy());
+        self.tunnels.configure(self.parameters.tunnel_settings());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

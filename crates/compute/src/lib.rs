@@ -5,7 +5,6 @@
 
 mod bgp;
 mod changes;
-mod encapsulations;
 mod engine;
 mod nat;
 mod nodes;

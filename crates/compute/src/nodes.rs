@@ -55,7 +55,7 @@ impl NodeFacts {
         if is_ipv4 { self.v4 } else { self.v6 }
     }
 
-    /// Its address of each family, as a net of its own.
+    /// The node's address in each family, as a net of its own.
     pub fn host_nets(&self) -> Vec<IpNet> {
         [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
     }

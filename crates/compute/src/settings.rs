@@ -1,12 +1,10 @@
 //! How kernel state is written, from the parameters.
 
-use crate::encapsulations::EncapsulationPolicy;
 use crate::nat::NatPolicy;
-use crate::parameters::{ClusterRoutes, IfSet, NatExclusions, Parameters, RouteSource, Spoofing};
+use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
 use crate::tunnels::TunnelSettings;
-use std::collections::BTreeMap;
-use tortie_plan::{Encapsulation, LogLimit, NatSettings, PolicySettings, Settings};
+use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
@@ -21,7 +19,6 @@ impl Parameters {
             program_routes: !self.route_sync_disabled,
             ip_forwarding: self.ip_forwarding,
             ipv6: self.ipv6_support,
-            encapsulation_mtus: self.encapsulation_mtus(),
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             clamp_mss: self.clamp_mss,
             nat: self.nat_settings(),
@@ -52,16 +49,6 @@ impl Parameters {
         }
     }
 
-    /// An MTU of 0 is found out.
-    fn encapsulation_mtus(&self) -> BTreeMap<Encapsulation, u32> {
-        let given = [
-            (Encapsulation::Ipip, self.ipip_mtu),
-            (Encapsulation::Vxlan, self.vxlan_mtu),
-            (Encapsulation::VxlanV6, self.vxlan_mtu_v6),
-        ];
-        given.into_iter().filter(|(_, mtu)| *mtu != 0).collect()
-    }
-
     fn nat_settings(&self) -> NatSettings {
         let filter = &self.iptables_nat_outgoing_interface_filter;
         NatSettings {
@@ -76,11 +63,6 @@ impl Parameters {
             exclude_hosts: self.nat_outgoing_exclusions == NatExclusions::PoolsAndHosts,
             external_nodes: self.external_nodes_list.clone(),
         }
-    }
-
-    pub(crate) fn encapsulation_policy(&self) -> EncapsulationPolicy {
-        let said = |parameter: &IfSet<bool>| parameter.get().copied();
-        EncapsulationPolicy { ipip: said(&self.ipip_enabled), vxlan: said(&self.vxlan_enabled) }
     }
 
     /// Who writes which routes. Unless set otherwise, unencapsulated ones are left to BGP where the node speaks it.
@@ -123,6 +105,7 @@ impl Parameters {
 mod tests {
     use super::*;
     use crate::Environment;
+    use std::collections::BTreeMap;
     use tortie_model::kinds::FelixConfiguration;
     use tortie_plan::{DenyAction, EndpointToHost, PortRange};
 

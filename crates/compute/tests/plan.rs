@@ -6,9 +6,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{
-    Encapsulation, Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update,
-};
+use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update};
 
 type Entry = (Key, Value);
 
@@ -293,29 +291,6 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     compute.delete(&Key::resource(Kind::IPPool, "", "six"));
     let (plan, _) = put(&mut compute, &[]);
     assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
-}
-
-#[test]
-fn what_pools_are_wrapped_in_is_known() {
-    let (plan, mut compute) = plan_of(&cluster(), false);
-    assert_eq!(plan.encapsulations, [Encapsulation::Ipip].into());
-    let mut news = |entry: Entry| {
-        compute.put(&entry.0, &entry.1);
-        compute.flush().into_iter().find_map(|update| match update {
-            Update::Encapsulations(now) => Some(now.into_iter().collect::<Vec<_>>()),
-            _ => None,
-        })
-    };
-    let vxlan = |name: &str, cidr: &str| {
-        resource(Kind::IPPool, "", name, json!({"cidr": cidr, "vxlanMode": "CrossSubnet"}))
-    };
-    use Encapsulation::{Ipip, Vxlan, VxlanV6};
-    assert_eq!(news(vxlan("six", "fd01::/48")), Some(vec![Ipip, VxlanV6]));
-    assert_eq!(news(vxlan("wrapped", "10.1.0.0/16")), Some(vec![Ipip, Vxlan, VxlanV6]));
-    assert_eq!(news(pool("across", "10.2.0.0/16", "Never")), Some(vec![Vxlan, VxlanV6]));
-    assert_eq!(news(pool("plain", "10.0.0.0/16", "Never")), None, "that is no news");
-    assert_eq!(news(felix(json!({"vxlanEnabled": false, "ipipEnabled": true}))), Some(vec![Ipip]));
-    assert_eq!(news(felix(json!({}))), Some(vec![Vxlan, VxlanV6]));
 }
 
 /// Entries of a small world in which keys meet often.

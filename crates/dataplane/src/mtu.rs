@@ -2,9 +2,9 @@
 
 use crate::kernel::Link;
 use regex::Regex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
-use tortie_plan::Encapsulation;
+use tortie_plan::TunnelKind;
 
 /// Where nothing tells: what a reasonable cloud network can carry.
 const UNKNOWN: u32 = 1460;
@@ -58,25 +58,19 @@ pub(crate) fn carrier<'a>(
     Carrier { mtu: UNKNOWN, interface: None, reason }
 }
 
-/// What fits into every way of wrapping that the cluster uses. `configured` are MTUs that somebody has set for one.
+/// What fits into every tunnel that the node has, each with the MTU that somebody has set for it.
 pub(crate) fn choose(
     carrier: Carrier,
-    encapsulations: &BTreeSet<Encapsulation>,
-    configured: &BTreeMap<Encapsulation, u32>,
+    tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>,
 ) -> MtuChoice {
     let Carrier { mtu: whole, interface, reason } = carrier;
-    let fits = |encapsulation: Encapsulation| match configured.get(&encapsulation) {
-        Some(mtu) => *mtu,
-        None => whole.saturating_sub(encapsulation.overhead()),
-    };
-    let Some(narrowest) = encapsulations.iter().copied().min_by_key(|encapsulation| fits(*encapsulation))
-    else {
+    let fits = |kind: TunnelKind, given: Option<u32>| given.unwrap_or(whole.saturating_sub(kind.overhead()));
+    let Some((narrowest, given)) = tunnels.min_by_key(|(kind, given)| fits(*kind, *given)) else {
         return MtuChoice { mtu: whole, interface, reason: reason.into() };
     };
-    let mtu = fits(narrowest);
-    if configured.contains_key(&narrowest) {
-        let reason = format!("{} is set", narrowest.mtu_setting());
-        return MtuChoice { mtu, interface: None, reason };
+    let mtu = fits(narrowest, given);
+    if given.is_some() {
+        return MtuChoice { mtu, interface: None, reason: format!("{} is set", narrowest.mtu_setting()) };
     }
     let (overhead, name) = (narrowest.overhead(), narrowest.name());
     MtuChoice { mtu, interface, reason: format!("{reason}; {overhead} of {whole} are for {name}") }
@@ -93,7 +87,7 @@ mod tests {
     fn chosen(links: &[Link], carriers: &[u32]) -> (u32, Option<String>) {
         let pattern = Regex::new(&tortie_plan::Settings::default().mtu_interface_pattern).unwrap();
         let carrier = carrier(&pattern, links.iter(), &carriers.iter().copied().collect());
-        let choice = choose(carrier, &BTreeSet::new(), &BTreeMap::new());
+        let choice = choose(carrier, std::iter::empty());
         (choice.mtu, choice.interface)
     }
 
@@ -123,20 +117,19 @@ mod tests {
 
     #[test]
     fn the_widest_wrapping_decides_and_a_configured_value_replaces_it() {
-        use Encapsulation::{Ipip, Vxlan, VxlanV6};
-        let text = |encapsulations: &[Encapsulation], configured: &[(Encapsulation, u32)]| {
+        use TunnelKind::{Ipip, VxlanV4, VxlanV6};
+        let text = |tunnels: &[(TunnelKind, u32)]| {
             let carrier = Carrier { mtu: 1500, interface: Some("eth0".into()), reason: "carries it" };
-            let encapsulations = encapsulations.iter().copied().collect();
-            choose(carrier, &encapsulations, &configured.iter().copied().collect()).to_string()
+            let tunnels = tunnels.iter().map(|(kind, mtu)| (*kind, Some(*mtu).filter(|mtu| *mtu != 0)));
+            choose(carrier, tunnels).to_string()
         };
-        assert_eq!(text(&[], &[]), "1500: eth0 carries it");
-        assert_eq!(text(&[Ipip], &[]), "1480: eth0 carries it; 20 of 1500 are for IPIP");
-        assert_eq!(text(&[Ipip, Vxlan], &[]), "1450: eth0 carries it; 50 of 1500 are for VXLAN");
+        assert_eq!(text(&[]), "1500: eth0 carries it");
+        assert_eq!(text(&[(Ipip, 0)]), "1480: eth0 carries it; 20 of 1500 are for IPIP");
+        assert_eq!(text(&[(Ipip, 0), (VxlanV4, 0)]), "1450: eth0 carries it; 50 of 1500 are for VXLAN");
         let both = "1430: eth0 carries it; 70 of 1500 are for VXLAN over IPv6";
-        assert_eq!(text(&[Vxlan, VxlanV6], &[]), both);
-        assert_eq!(text(&[Vxlan, VxlanV6], &[(Vxlan, 1440)]), both, "the other is smaller");
-        assert_eq!(text(&[Vxlan, VxlanV6], &[(Vxlan, 1400)]), "1400: vxlanMTU is set");
-        assert_eq!(text(&[Vxlan], &[(Vxlan, 8950)]), "8950: vxlanMTU is set");
-        assert_eq!(text(&[], &[(Vxlan, 1400)]), "1500: eth0 carries it", "nothing is wrapped in it");
+        assert_eq!(text(&[(VxlanV4, 0), (VxlanV6, 0)]), both);
+        assert_eq!(text(&[(VxlanV4, 1440), (VxlanV6, 0)]), both, "the other is smaller");
+        assert_eq!(text(&[(VxlanV4, 1400), (VxlanV6, 0)]), "1400: vxlanMTU is set");
+        assert_eq!(text(&[(VxlanV4, 8950)]), "8950: vxlanMTU is set");
     }
 }

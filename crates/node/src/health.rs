@@ -150,7 +150,7 @@ impl Parts {
 
 /// The part of the node that enforces policy.
 pub const POLICY: &str = "policy";
-/// The part of the node that makes tunnels to other nodes.
-pub const TUNNELS: &str = "tunnels";
 /// How large the packets of workloads may be.
 pub const MTU: &str = "mtu";
+/// The part of the node that makes tunnels to other nodes.
+pub const TUNNELS: &str = "tunnels";

@@ -1,7 +1,6 @@
 //! The plan as a whole, and the changes it is made of.
 
 use crate::bgp::Bgp;
-use crate::encapsulation::Encapsulation;
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Policy, PolicyId, Profile};
 use crate::route::{Learnt, Route, RouteKey};
@@ -32,8 +31,6 @@ pub struct Plan {
     /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
     /// would go round between the node and its router.
     pub service_ranges: BTreeSet<IpNet>,
-    /// How packets between nodes are wrapped, wherever in the cluster: workloads must leave room for it.
-    pub encapsulations: BTreeSet<Encapsulation>,
     /// None where the node does not speak it.
     pub bgp: Option<Arc<Bgp>>,
 }
@@ -67,7 +64,6 @@ pub enum Update {
     WorkloadPolicy(WorkloadId, Option<WorkloadPolicy>),
     HostEndpoint(String, Option<HostEndpoint>),
     ServiceRanges(BTreeSet<IpNet>),
-    Encapsulations(BTreeSet<Encapsulation>),
     Bgp(Arc<Bgp>),
 }
 
@@ -104,7 +100,6 @@ impl Plan {
             }
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
             Update::ServiceRanges(ranges) => self.service_ranges = ranges,
-            Update::Encapsulations(encapsulations) => self.encapsulations = encapsulations,
             Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
     }

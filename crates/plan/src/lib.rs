@@ -7,7 +7,6 @@
 mod assign;
 pub mod bgp;
 mod change;
-mod encapsulation;
 mod endpoint;
 pub mod evaluate;
 mod nat;
@@ -21,7 +20,6 @@ mod workload;
 
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
-pub use encapsulation::Encapsulation;
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
 pub use nat::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings};
 pub use policy::{

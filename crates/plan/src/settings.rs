@@ -1,9 +1,7 @@
 //! How a node writes what the plan says: from FelixConfiguration and the environment.
 
-use crate::encapsulation::Encapsulation;
 use crate::nat::NatSettings;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// How kernel state is written; from FelixConfiguration.
@@ -24,9 +22,7 @@ pub struct Settings {
     pub program_routes: bool,
     pub ip_forwarding: bool,
     pub ipv6: bool,
-    /// MTUs that somebody has set for a way of wrapping packets. Others follow the interface that carries them.
-    pub encapsulation_mtus: BTreeMap<Encapsulation, u32>,
-    /// Which interfaces count for that.
+    /// Which interfaces count for the MTU of workloads.
     pub mtu_interface_pattern: String,
     /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
     pub clamp_mss: bool,
@@ -47,7 +43,6 @@ impl Default for Settings {
             program_routes: true,
             ip_forwarding: true,
             ipv6: true,
-            encapsulation_mtus: BTreeMap::new(),
             mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
             clamp_mss: false,
             nat: NatSettings::default(),

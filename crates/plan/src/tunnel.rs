@@ -39,6 +39,24 @@ impl TunnelKind {
         }
     }
 
+    /// As people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TunnelKind::VxlanV4 => "VXLAN",
+            TunnelKind::VxlanV6 => "VXLAN over IPv6",
+            TunnelKind::Ipip => "IPIP",
+        }
+    }
+
+    /// The setting that gives its MTU.
+    pub const fn mtu_setting(self) -> &'static str {
+        match self {
+            TunnelKind::VxlanV4 => "vxlanMTU",
+            TunnelKind::VxlanV6 => "vxlanMTUV6",
+            TunnelKind::Ipip => "ipipMTU",
+        }
+    }
+
     /// The set of the plan with the nodes from which wrapped packets are taken.
     pub fn peers(self) -> SetId {
         SetId(

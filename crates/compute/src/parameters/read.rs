@@ -123,12 +123,12 @@ plain! {
     ]);
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
-    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
     NatExclusions, None, |text| word(text, &[
         ("IPPoolsOnly", NatExclusions::PoolsOnly), ("IPPoolsAndHostIPs", NatExclusions::PoolsAndHosts),
     ]);
     Option<PortRange>, Some(None), |text| ports(text).map(Some);
     Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
+    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
 }
 
 fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {

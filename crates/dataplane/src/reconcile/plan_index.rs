@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{
-    Encapsulation, Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep,
-    VtepId, Workload, WorkloadId,
+    Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep, VtepId,
+    Workload, WorkloadId,
 };
 
 #[derive(Debug, Default)]
@@ -36,7 +36,6 @@ impl PlanIndex {
             index.apply(Update::Learnt(net, Some(route)));
         }
         index.plan.learnt_complete = plan.learnt_complete;
-        index.plan.encapsulations = plan.encapsulations;
         index
     }
 
@@ -83,7 +82,6 @@ impl PlanIndex {
             Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
             Update::Vtep(..) => {}
             Update::LearntComplete => {}
-            Update::Encapsulations(_) => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
             | Update::Members { .. }
@@ -214,9 +212,8 @@ impl PlanIndex {
         self.plan.learnt_complete
     }
 
-    /// How packets between nodes are wrapped.
-    pub fn encapsulations(&self) -> &BTreeSet<Encapsulation> {
-        &self.plan.encapsulations
+    pub fn tunnels(&self) -> &BTreeMap<TunnelKind, TunnelDevice> {
+        &self.plan.tunnels
     }
 
     /// The nodes that routes lead to.

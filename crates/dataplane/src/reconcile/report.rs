@@ -94,7 +94,7 @@ impl Core {
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
         let links = self.links.iter().filter(|link| !self.is_workload(&link.name) && !link.is_tunnel());
         let carrier = mtu::carrier(&self.mtu_pattern, links, &carriers);
-        mtu::choose(carrier, self.plan.encapsulations(), &self.settings.encapsulation_mtus)
+        mtu::choose(carrier, self.plan.tunnels().iter().map(|(kind, device)| (*kind, device.mtu)))
     }
 
     /// Workloads whose interface is larger than what the way of their packets holds, and how large it is.

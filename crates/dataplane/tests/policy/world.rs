@@ -339,9 +339,6 @@ pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     if old.service_ranges != new.service_ranges {
         updates.push(Update::ServiceRanges(new.service_ranges.clone()));
     }
-    if old.encapsulations != new.encapsulations {
-        updates.push(Update::Encapsulations(new.encapsulations.clone()));
-    }
     updates
 }
 

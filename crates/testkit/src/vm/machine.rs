@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::modules::Modules;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -87,12 +87,17 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
         .stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{QEMU}: {error}; run make setup"));
     let mut running = Running(child);
-    let mut serial = running.0.stdout.take().expect("it is a pipe");
+    let serial = BufReader::new(running.0.stdout.take().expect("it is a pipe"));
     let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        // What came before an error is what there is.
-        let _ = serial.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).replace('\r', "")
+        let mut text = String::new();
+        // What came before an error is what there is. People who watch see it as it comes.
+        for line in serial.split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).replace('\r', "");
+            eprintln!("guest | {line}");
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
     });
     let deadline = Instant::now() + PATIENCE;
     while running.0.try_wait().expect("a child can be waited for").is_none() {

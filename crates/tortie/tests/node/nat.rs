@@ -36,7 +36,7 @@ fn seen(pod: &Namespace, beyond: &Namespace, to: &str) -> String {
     beyond.nft(&format!(
         "table inet seen; delete table inet seen; table inet seen {{
             set sources {{ typeof {family} saddr; flags dynamic; size 64; }}
-            chain in {{ type filter hook input priority 0; {protocol} {family} daddr {to} add @sources {{ {family} saddr }} }}
+            chain in {{ type filter hook input priority 0; {protocol} {family} daddr {to} add @sources {{ {family} saddr }}; }}
         }}"
     ));
     let ping = pod.command("ping").args(["-n", "-c", "1", "-W", "10", to]).stdout(Stdio::null()).status();

@@ -16,7 +16,7 @@ guest_test!(
         }
         assert!(host.has_link("tunl0"), "the device that every namespace has where there is IPIP");
         host.ip("link add eth0 type dummy");
-        host.nft("table inet t { flowtable f { hook ingress priority 0; devices = { eth0 }; } }");
+        host.nft("table inet t {\n flowtable f {\n hook ingress priority 0; devices = { eth0 };\n }\n }");
         assert!(host.exec("nft list flowtables").contains("flowtable f"));
     }
 );

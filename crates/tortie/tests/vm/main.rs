@@ -43,7 +43,7 @@ const MODULES: [&str; 27] = [
 ];
 
 fn machine() -> Machine {
-    let programs = [world::TORTIE, "ip", "bridge", "nft", "ping", "bird", "birdc"];
+    let programs = [world::TORTIE, "ip", "nft", "ping"];
     Machine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: programs.map(str::to_owned).to_vec(),

@@ -124,6 +124,10 @@ impl<'n> Writer<'n> {
     fn load(&mut self, field: Field, register: u32) {
         const NETWORK: u32 = 1;
         const TRANSPORT: u32 = 2;
+        const SOURCE: u32 = 1;
+        const DESTINATION: u32 = 2;
+        const IN_INTERFACE: u32 = 8;
+        const OUT_INTERFACE: u32 = 16;
         let length = u32::try_from(field.length()).unwrap_or_default();
         match field {
             Field::Source(Family::V4) => self.payload(NETWORK, 12, length, register),
@@ -135,7 +139,9 @@ impl<'n> Writer<'n> {
             Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
             Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
             Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
-            Field::DestinationType => self.destination_type(register),
+            Field::DestinationType => self.address_type(DESTINATION | IN_INTERFACE, register),
+            Field::SourceType => self.address_type(SOURCE, register),
+            Field::SourceTypeThere => self.address_type(SOURCE | OUT_INTERFACE, register),
             // Behind the kinds of both addresses, the operation and the hardware address.
             Field::ArpSender => self.payload(NETWORK, 14, length, register),
             Field::Mark => self.meta(3, register),
@@ -155,13 +161,13 @@ impl<'n> Writer<'n> {
         self.push("meta", data);
     }
 
-    fn destination_type(&mut self, register: u32) {
+    /// What an address is to this host.
+    fn address_type(&mut self, of: u32, register: u32) {
         const ADDRESS_TYPE: u32 = 3;
-        const DESTINATION_AND_INTERFACE: u32 = 2 | 8;
         let data = Attributes::default()
             .number(wire::NFTA_FIB_DREG, register)
             .number(wire::NFTA_FIB_RESULT, ADDRESS_TYPE)
-            .number(wire::NFTA_FIB_FLAGS, DESTINATION_AND_INTERFACE);
+            .number(wire::NFTA_FIB_FLAGS, of);
         self.push("fib", data);
     }
 

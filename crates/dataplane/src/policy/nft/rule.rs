@@ -24,6 +24,10 @@ pub(crate) enum Field {
     Mark,
     /// What the destination is to the host that the packet came to, seen from the link it came by.
     DestinationType,
+    /// What the source is to the host: one of its own addresses, for one.
+    SourceType,
+    /// The same, of the interface that the packet leaves by alone.
+    SourceTypeThere,
     /// The address that the sender of an ARP packet claims.
     ArpSender,
 }
@@ -64,7 +68,7 @@ impl Field {
             Field::Source(Family::V6) | Field::Destination(Family::V6) => 16,
             Field::Source(Family::V4) | Field::Destination(Family::V4) => 4,
             Field::InIndex | Field::Connection | Field::ConnectionStatus | Field::Mark => 4,
-            Field::DestinationType | Field::ArpSender => 4,
+            Field::DestinationType | Field::SourceType | Field::SourceTypeThere | Field::ArpSender => 4,
             Field::SourcePort | Field::DestinationPort => 2,
             Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode | Field::TcpFlags => 1,
         }

@@ -155,7 +155,6 @@ impl State {
             | Update::Vtep(..)
             | Update::Learnt(..)
             | Update::LearntComplete
-            | Update::Encapsulations(_)
             | Update::Bgp(_) => return false,
             Update::Tunnel(kind, device) => {
                 let protocol = device.as_ref().map(|device| device.protocol);
@@ -321,8 +320,8 @@ impl State {
             DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
-        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
         self.stale.fixed |= nat::looks_into(id);
+        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
     }
 
     /// The interfaces that workloads claim.
@@ -538,7 +537,7 @@ impl State {
         let mut chains =
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
         chains.extend(part.chains);
-        chains.extend(nat::chains(&self.settings.nat, &self.sets));
+        chains.extend(nat::chains(&self.settings.nat, &self.sets, &self.tunnels));
         let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);

@@ -6,34 +6,75 @@
 use super::super::rule::{Action, Family, Field, Match, Rule, interface};
 use super::super::table::{Chain, Hook, Point};
 use super::{Sets, names};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, SetId};
+use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, PortRange, SetId, TunnelKind, TunnelProtocol};
 
 /// Behind those who translate services, at the usual place for it: what they have given a source is not asked again.
 const PRIORITY: i32 = 110;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// An address of the host itself.
+const LOCAL: u32 = 2;
 
 /// Whether the chains look into a set.
 pub(crate) fn looks_into(id: &SetId) -> bool {
     [NAT_SOURCES, NAT_EXCLUSIONS].contains(&&*id.0)
 }
 
-/// The chains that translate, where there is anything to translate.
-pub(crate) fn chains(settings: &NatSettings, sets: &Sets) -> Vec<(String, Chain)> {
-    let sources = SetId::new(NAT_SOURCES);
-    if sets.kind(&sources).is_none() {
-        return Vec::new();
+/// The chains that translate. The kernel enters `nat-outgoing` whether or not it has rules: without any chain of the
+/// kind it would no longer translate the packets of connections that it has translated so far.
+pub(crate) fn chains(
+    settings: &NatSettings,
+    sets: &Sets,
+    tunnels: &BTreeMap<TunnelKind, TunnelProtocol>,
+) -> Vec<(String, Chain)> {
+    let (mut rules, mut chains) = (Vec::new(), Vec::new());
+    let mut share = |name: String, rules| chains.push((name, Chain { hook: None, rules }));
+    if !tunnels.is_empty() {
+        rules.extend(tunnels.keys().map(|kind| into_tunnel(*kind)));
+        share(TUNNEL_CHAIN.to_owned(), tunnel_translations(tunnels));
     }
-    let rules =
-        Family::BOTH.into_iter().flat_map(|family| outgoing(settings, sets, &sources, family)).collect();
-    let entered = Chain { hook: Some(Hook::nat(Point::Postrouting, PRIORITY)), rules };
-    let translating = Family::BOTH.map(|family| {
-        let rules = translations(settings, family);
-        (chain_name(family), Chain { hook: None, rules })
+    let sources = SetId::new(NAT_SOURCES);
+    if sets.kind(&sources).is_some() {
+        for family in Family::BOTH {
+            rules.extend(outgoing(settings, sets, &sources, family));
+            share(chain_name(family), translations(settings, family));
+        }
+    }
+    let hook = Some(Hook::nat(Point::Postrouting, PRIORITY));
+    chains.push(("nat-outgoing".to_owned(), Chain { hook, rules }));
+    chains
+}
+
+const TUNNEL_CHAIN: &str = "masquerade-tunnel";
+
+/// What the host sends through a tunnel by another address than the tunnel's: an answer to that would come back
+/// outside the tunnel, where nobody waits for it. It is so where the destination is rewritten after the source was chosen.
+fn into_tunnel(kind: TunnelKind) -> Rule {
+    let local = |field| Match::is(field, LOCAL.to_ne_bytes());
+    let matches = vec![
+        Match::is(Field::OutInterface, interface(kind.device())),
+        local(Field::SourceTypeThere).not(),
+        local(Field::SourceType),
+    ];
+    Rule::new(matches, vec![Action::Goto(TUNNEL_CHAIN.to_owned())])
+}
+
+/// By any port but that at which packets are taken for those of a tunnel: on its wider side there is room enough.
+fn tunnel_translations(tunnels: &BTreeMap<TunnelKind, TunnelProtocol>) -> Vec<Rule> {
+    let port = tunnels.values().find_map(|protocol| match protocol {
+        TunnelProtocol::Vxlan { port, .. } => Some(*port),
+        TunnelProtocol::Ipip => None,
     });
-    translating.into_iter().chain([("nat-outgoing".to_owned(), entered)]).collect()
+    let beside = port.map(|port| match port {
+        0..=0x7fff => PortRange { first: port + 1, last: u16::MAX },
+        _ => PortRange { first: 1, last: port - 1 },
+    });
+    let rule = |matches, ports| Rule::new(matches, vec![Action::Count, Action::Masquerade { ports }]);
+    let udp = beside.map(|ports| rule(vec![Match::is(Field::Protocol, [UDP])], Some(ports)));
+    udp.into_iter().chain([rule(Vec::new(), None)]).collect()
 }
 
 fn chain_name(family: Family) -> String {
