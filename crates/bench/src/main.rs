@@ -16,6 +16,7 @@ mod policy;
 mod process;
 mod routes;
 mod store;
+mod tunnels;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -32,11 +33,12 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 16] = [
+const SUITES: [Suite; 17] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
+    Suite { name: "tunnels", run: tunnels::run },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },

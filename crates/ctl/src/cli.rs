@@ -5,13 +5,27 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tortie_store::Config;
 
-/// Manage Calico resources in the store: policies, pools, peers, endpoints and the rest.
+/// The kinds that can be named, for help texts.
+macro_rules! kinds {
+    () => {
+        "\
+Kinds: bgpconfigurations, bgpfilters, bgppeers, caliconodestatuses,
+clusterinformations, felixconfigurations, globalnetworkpolicies (gnp),
+globalnetworksets, hostendpoints (hep), ipamconfigurations, ippools,
+ipreservations, kubecontrollersconfigurations, networkpolicies (np),
+networksets, nodes, profiles, stagedglobalnetworkpolicies,
+stagedkubernetesnetworkpolicies, stagednetworkpolicies, tiers,
+workloadendpoints (wep)"
+    };
+}
+
+/// Manage Calico resources in the datastore: policies, pools, peers, endpoints and the rest.
 ///
-/// The store is found in the file given by --config, else in the environment (ETCD_ENDPOINTS and its
-/// siblings, each also with the prefix CALICO_), else, when nothing is configured, on the embedded store's
-/// socket /run/tortie/datastore.sock if that exists.
+/// The datastore is configured by the file given with --config, else by the environment (ETCD_ENDPOINTS and so on, each
+/// also with the prefix CALICO_). Without configuration, the embedded datastore of this host is used
+/// (/run/tortie/datastore.sock).
 #[derive(Debug, Parser)]
-#[command(name = "calicoctl", disable_version_flag = true)]
+#[command(name = "calicoctl", disable_version_flag = true, after_help = KINDS_AND_EXAMPLES)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -21,24 +35,24 @@ pub struct Cli {
 
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// What to log on stderr: panic, fatal, error, warn, info or debug
+    /// Log level, on stderr: panic, fatal, error, warn, info or debug
     #[arg(short = 'l', long, global = true, value_name = "LEVEL", default_value = "panic")]
     pub log_level: String,
-    /// The kubeconfig context; read only where the store is Kubernetes
+    /// Context of the kubeconfig file, if the datastore is Kubernetes
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Say nothing when the cluster runs another version than this client
+    /// Do not warn if the cluster runs another version than this client
     #[arg(long, global = true)]
     pub allow_version_mismatch: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Create resources from a file; an existing one is an error
+    /// Create resources from a file; fails for those that exist
     Create(Create),
-    /// Create resources from a file, or update those that exist
+    /// Create resources from a file, and update those that exist
     Apply(FromFile),
-    /// Update resources from a file; a missing one is an error
+    /// Update resources from a file; fails for those that do not exist
     Replace(FromFile),
     /// Delete resources, named in a file or by kind and name
     Delete(Delete),
@@ -48,13 +62,13 @@ pub enum Command {
     Patch(Patch),
     /// Set, change or remove a label of a resource
     Label(Label),
-    /// Check resources in a file against the schema and the rules, without a store
+    /// Check resources in a file without a datastore
     Validate(FromFile),
-    /// Look after addresses: which are in use, and whether the records are right
+    /// Show, check and release addresses
     Ipam(crate::ipam::Ipam),
-    /// Look at this host's node
+    /// Show the state of this host's node
     Node(crate::node::Node),
-    /// Move a whole datastore
+    /// Move the datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster
     Version(Version),
@@ -64,7 +78,7 @@ pub enum Command {
 
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
-    /// Where the store is: a CalicoAPIConfig file, YAML or JSON; the variable CALICOCTL_CONFIG can name it too
+    /// File that says where the datastore is (CalicoAPIConfig, YAML or JSON); also CALICOCTL_CONFIG
     #[arg(
         short = 'c',
         long,
@@ -84,7 +98,7 @@ fn config_file(text: &str) -> Result<PathBuf, std::convert::Infallible> {
 
 #[derive(Clone, Debug, Args)]
 pub struct Namespace {
-    /// The namespace of namespaced resources; "default" when neither this nor the object names one
+    /// Namespace of namespaced resources; without it that of the object, else "default"
     #[arg(short = 'n', long, value_name = "NAME")]
     pub namespace: Option<String>,
 }
@@ -92,15 +106,20 @@ pub struct Namespace {
 /// How a file or directory is read.
 #[derive(Clone, Debug, Args)]
 pub struct Reading {
-    /// Go down into sub-directories too
+    /// Read sub-directories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// A file or directory that holds no resources is not an error
+    /// Do not fail if the file or directory has no resources
     #[arg(long)]
     pub skip_empty: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calicoctl apply -f policy.yaml
+  calicoctl apply -f manifests/ --recursive
+  kustomize build | calicoctl apply -f -
+  calicoctl validate -f policy.yaml")]
 pub struct FromFile {
     /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
     #[arg(short = 'f', long, value_name = "FILE")]
@@ -117,7 +136,7 @@ pub struct FromFile {
 pub struct Create {
     #[command(flatten)]
     pub input: FromFile,
-    /// Leave existing resources as they are and count them as done
+    /// Do not fail for resources that exist; they are left as they are
     #[arg(long)]
     pub skip_exists: bool,
 }
@@ -143,20 +162,24 @@ pub struct Selection {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calicoctl delete networkpolicy web -n shop
+  calicoctl delete -f policy.yaml
+  calicoctl delete bgppeer old --skip-not-exists")]
 pub struct Delete {
     #[command(flatten)]
     pub selection: Selection,
-    /// Count resources that do not exist as deleted
+    /// Do not fail for resources that do not exist
     #[arg(short = 's', long)]
     pub skip_not_exists: bool,
-    /// Also IP pools from which addresses are assigned; the traffic of their workloads is cut
+    /// Delete IP pools that are in use too; the traffic of their workloads is cut
     #[arg(long)]
     pub force: bool,
 }
 
 /// Show resources as a table, as YAML or as JSON.
 ///
-/// By kind alone every resource of that kind in the namespace is listed; by kind and names, or by file, just those.
+/// With a kind alone, all resources of that kind in the namespace are listed; with names or a file, only those.
 #[derive(Debug, Args)]
 #[command(after_help = GET_FORMATS)]
 pub struct Get {
@@ -168,15 +191,16 @@ pub struct Get {
     /// List namespaced resources of every namespace
     #[arg(short = 'A', long, short_alias = 'a')]
     pub all_namespaces: bool,
-    /// Leave out what belongs to this cluster: namespace, uid, resourceVersion and times (only with NAME)
+    /// Leave out the fields that belong to this cluster: namespace, uid, resourceVersion and times (only with NAME)
     #[arg(long)]
     pub export: bool,
-    /// Go on printing changes as they happen, until interrupted (an addition to calicoctl; by kind only)
+    /// Keep printing changes until interrupted (with a kind only; not in Calico's calicoctl)
     #[arg(short = 'w', long, conflicts_with_all = ["filename", "export"])]
     pub watch: bool,
 }
 
-const GET_FORMATS: &str = "\
+const GET_FORMATS: &str = concat!(
+    "\
 Output formats:
   ps                     a table (the default)
   wide                   the table with more columns
@@ -188,8 +212,30 @@ Output formats:
                          joinAndTruncate and config besides Go's functions
   go-template-file=FILE  the same, from a file
 
-With --watch, tables gain a first column EVENT (ADDED, MODIFIED or DELETED),
-and yaml and json print one {type, object} for each change.";
+With --watch, tables have a first column EVENT (ADDED, MODIFIED or DELETED),
+and yaml and json print one {type, object} for each change.
+
+Examples:
+  calicoctl get ippools -o wide
+  calicoctl get networkpolicies --all-namespaces
+  calicoctl get node node1 -o yaml
+  calicoctl get workloadendpoints -w
+
+",
+    kinds!()
+);
+
+const KINDS_AND_EXAMPLES: &str = concat!(
+    "\
+Examples:
+  calicoctl get nodes -o wide
+  calicoctl apply -f policy.yaml
+  calicoctl patch ippool pods -p '{\"spec\": {\"disabled\": true}}'
+  calicoctl ipam show --show-blocks
+
+",
+    kinds!()
+);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PatchType {
@@ -267,18 +313,23 @@ pub struct Migrate {
 
 #[derive(Debug, Subcommand)]
 pub enum MigrateCommand {
-    /// Print the contents of a locked etcd or embedded datastore for import elsewhere
+    /// Print the contents of a locked datastore, for `import` elsewhere
     ///
-    /// WorkloadEndpoints and Profiles are not exported; the orchestrator makes them anew. A node that has a
-    /// reference to a Kubernetes node takes that node's name, in its node.NAME configuration and in the
-    /// address records too; a node without one keeps its own name.
+    /// Everything that nodes need is exported, workload endpoints included, so that running containers keep their network.
+    /// A node with a reference to a Kubernetes node gets that node's name; other nodes keep theirs.
+    #[command(after_help = "Example:
+  calicoctl datastore migrate lock
+  calicoctl datastore migrate export > calico.yaml")]
     Export(Connection),
-    /// Load an exported file into an empty etcd or embedded datastore, and leave that locked
+    /// Load an exported file into an empty datastore, and leave that locked
     ///
-    /// Moves data from etcd to the embedded store and back; importing into Kubernetes is not possible with
-    /// this build. The target may hold nothing but ClusterInformation and the built-in tiers.
+    /// The target is etcd or the embedded datastore, and may contain nothing but ClusterInformation and the built-in
+    /// tiers. Importing into Kubernetes is not possible yet.
+    #[command(after_help = "Example:
+  calicoctl datastore migrate import -f calico.yaml
+  calicoctl datastore migrate unlock")]
     Import(Import),
-    /// Lock the datastore: nodes stop changing it
+    /// Lock the datastore: nodes do not change it until it is unlocked
     Lock(Connection),
     /// Unlock the datastore
     Unlock(Connection),
@@ -295,10 +346,10 @@ pub struct Import {
 
 #[derive(Debug, Args)]
 pub struct Version {
-    /// Only this client's version; no store is asked
+    /// Show only the version of this client
     #[arg(long)]
     pub client: bool,
-    /// Ask again at this interval (30s, 5m, ...) and print what changed
+    /// Ask again at this interval (30s, 5m, ...) and print changes
     #[arg(long, value_name = "DURATION")]
     pub poll: Option<String>,
     #[command(flatten)]
@@ -347,6 +398,16 @@ mod tests {
         for flag in ["-A", "-a", "--all-namespaces"] {
             let Command::Get(get) = parse(&format!("calicoctl get np {flag}")).command else { panic!() };
             assert!(get.all_namespaces);
+        }
+    }
+
+    #[test]
+    fn help_names_every_kind() {
+        for help in [KINDS_AND_EXAMPLES, GET_FORMATS] {
+            let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
+            for kind in crate::kind_word::KINDS {
+                assert!(words.contains(&kind.plural()), "{kind} is not in\n{help}");
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Resources from files, directories and standard input.
 
 use crate::kind_word::KINDS;
+use crate::suggestion;
 use serde_json::Value;
 use std::fs;
 use std::io::{self, Read};
@@ -69,7 +70,12 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
     documents
         .into_iter()
-        .map(|document| decode(document).map_err(|e| InputError::Document(e.to_string())))
+        .map(|document| {
+            decode(document.clone()).map_err(|error| {
+                let hint = suggestion::hint(&document, &error);
+                InputError::Document(format!("{error}{hint}"))
+            })
+        })
         .collect()
 }
 

@@ -18,8 +18,10 @@ mod outcome;
 mod output;
 mod patching;
 pub mod policy;
+mod progress;
 pub mod release;
 mod session;
+mod suggestion;
 mod verbs;
 
 pub use cli::Cli;

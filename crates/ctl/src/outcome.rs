@@ -9,14 +9,20 @@ use tortie_model::Kind;
 pub struct Wording {
     pub infinitive: &'static str,
     pub past: &'static str,
+    /// While it goes on.
+    pub present: &'static str,
     /// The verb goes on after an object fails, so that there can be several errors.
     pub carries_on: bool,
 }
 
-pub const CREATE: Wording = Wording { infinitive: "create", past: "created", carries_on: true };
-pub const APPLY: Wording = Wording { infinitive: "apply", past: "applied", carries_on: true };
-pub const VALIDATE: Wording = Wording { infinitive: "validate", past: "validated", carries_on: true };
-pub const REPLACE: Wording = Wording { infinitive: "replace", past: "replaced", carries_on: false };
+pub const CREATE: Wording =
+    Wording { infinitive: "create", past: "created", present: "Creating", carries_on: true };
+pub const APPLY: Wording =
+    Wording { infinitive: "apply", past: "applied", present: "Applying", carries_on: true };
+pub const VALIDATE: Wording =
+    Wording { infinitive: "validate", past: "validated", present: "Validating", carries_on: true };
+pub const REPLACE: Wording =
+    Wording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
 
 /// The objects of one command, counted.
 #[derive(Debug, Default)]
@@ -72,7 +78,7 @@ impl Outcome {
         }
         let errors = self.errors.iter().map(|(_, error)| error.clone());
         let errors = if wording.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
-        let Wording { infinitive, past, carries_on } = wording;
+        let Wording { infinitive, past, carries_on, .. } = wording;
         if self.handled == 0 {
             let what = match self.total {
                 1 => format!("{}resource", self.quoted()),

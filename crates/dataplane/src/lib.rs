@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod failure;
 mod faults;
+mod interfaces;
 mod kernel;
 mod mtu;
 mod netns;
@@ -25,8 +26,12 @@ pub use error::{Error, Result};
 pub use failure::{Concerns, Failure, KernelObject};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
+pub use interfaces::interface_mtus;
 pub use mtu::MtuChoice;
 pub use netns::Netns;
-pub use policy::{Counted, EngineStats, PolicyStats, RuleCounter, When, counters, remove_policy};
+pub use policy::{
+    Counted, EngineStats, LoggedPacket, PolicyStats, RuleCounter, Verdict, When, counters, follow_log_group,
+    remove_policy,
+};
 pub use reports::{Report, Reports};
 pub use route_lookup::{NextHop, RouteLookup};

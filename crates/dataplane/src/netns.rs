@@ -5,7 +5,7 @@ use crate::failure::KernelObject;
 use crate::faults::Faults;
 use nix::errno::Errno;
 use nix::sys::statfs::{FsType, statfs};
-use nlink::netlink::{Netfilter, NetlinkSocket, Nftables, Protocol, namespace};
+use nlink::netlink::{Netfilter, NetlinkSocket, Nflog, Nftables, Protocol, namespace};
 use nlink::{Connection, Route};
 use std::path::Path;
 use std::sync::Arc;
@@ -109,6 +109,10 @@ impl Netns {
     }
 
     pub(crate) fn nftables(&self) -> Result<Connection<Nftables>> {
+        Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn nflog(&self) -> Result<Connection<Nflog>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 

@@ -2,11 +2,15 @@
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
+use crate::encap::Encap;
 use crate::error::{Error, Result};
+use crate::kube::image::{self, Image};
+use crate::kube::{self, Kubernetes, Proxy};
 use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
 use crate::sessions::{self, Session};
 use crate::status;
+use crate::top;
 use crate::topology::{MOST_NODES, Topology};
 use crate::up::{self, Plan, say};
 use crate::{demo, down, enter, logs, node};
@@ -18,13 +22,22 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A whole cluster on this machine: every node and every pod is a network namespace
+/// Run a whole cluster on this machine: every node and every pod is a network namespace
+///
+/// For trying things, looking for faults and testing. Needs root; the host's own network is not touched.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  tortie lab up --nodes 3
+  tortie lab pod add web --node node1 --label app=web
+  tortie lab pod add client --node node2
+  tortie lab explain --from client --to web --port 80
+  tortie lab status
+  tortie lab down")]
 pub struct LabArgs {
-    /// Which lab; several can be up at a time
+    /// Name of the lab; several can be up at a time
     #[arg(long = "name", value_name = "NAME", env = "TORTIE_LAB", global = true, default_value = DEFAULT_NAME)]
     lab: String,
-    /// Its directory, instead of /run/tortie-lab/NAME
+    /// Directory of the lab, instead of /run/tortie-lab/NAME
     #[arg(long, value_name = "DIR", env = "TORTIE_LAB_DIR", global = true)]
     dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -33,15 +46,24 @@ pub struct LabArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum LabCommand {
-    /// Bring a cluster up; returns when it is ready
+    /// Start a cluster; returns when it is ready
+    #[command(after_help = "Examples:
+  tortie lab up                                      three nodes on one link, routes without BGP
+  tortie lab up --nodes 5 --bgp mesh                 BGP between all nodes
+  tortie lab up --topology l3 --bgp tor              racks behind a router that runs BIRD
+  tortie lab up --datastore etcd --pool 10.99.0.0/16 a real etcd and a pool of your choice")]
     Up(UpArgs),
     /// Add and remove pods
     #[command(subcommand)]
     Pod(PodCommand),
-    /// Add nodes, stop and start their daemons
+    /// Add a node, stop or start its daemon
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Run a command on a node, as on that host, or in a pod; a shell when none is given
+    /// Run a command on a node or in a pod; without a command, a shell
+    #[command(after_help = "Examples:
+  tortie lab exec web -- ping -c 1 10.244.0.2
+  tortie lab exec node1 -- ip route
+  tortie lab exec node1 -- tortie policy watch")]
     Exec {
         #[arg(value_name = "NODE_OR_POD")]
         target: String,
@@ -49,13 +71,39 @@ enum LabCommand {
         command: Vec<OsString>,
     },
     /// Run calicoctl on the lab's store
+    #[command(after_help = "Examples:
+  tortie lab ctl get workloadendpoints -o wide
+  tortie lab ctl apply -f policy.yaml")]
     Ctl {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Say whether a packet may pass, and which rule says so
+    /// Run kubectl on the lab's Kubernetes
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
+    /// Write an image of this program for container runtimes (OCI archive)
+    Image {
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// What the image is called
+        #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE)]
+        tag: String,
+    },
+    /// The first process of a node of Kubernetes, and the one that starts it
+    #[command(hide = true)]
+    Machine {
+        node: String,
+        #[arg(long)]
+        first: bool,
+    },
+    /// Say whether a packet may pass, and which rule decides
     ///
-    /// As `tortie explain` on the lab's store: lab explain --from web --to db --port 5432
+    /// The same as `tortie explain`, on the lab's store.
+    #[command(after_help = "Examples:
+  tortie lab explain --from client --to web --port 80
+  tortie lab explain --from client --to web --port udp/53 --all")]
     Explain {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
@@ -69,20 +117,34 @@ enum LabCommand {
     Logs {
         #[arg(value_name = "NODE")]
         node: Option<String>,
-        /// Go on printing as lines come, until interrupted
+        /// Keep printing new lines until interrupted
         #[arg(short, long)]
         follow: bool,
     },
-    /// Print the variables with which calicoctl and etcdctl reach the lab's store, for a shell to evaluate
+    /// Show what each daemon uses: processor time, memory, pods, routes, BGP sessions
+    #[command(after_help = "Examples:
+  tortie lab top                 a new table every two seconds, until interrupted
+  tortie lab top --count 1       one table")]
+    Top {
+        /// End after this many tables
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        count: Option<u32>,
+        /// Seconds between two tables
+        #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+    },
+    /// Print shell variables that point calicoctl and etcdctl to the lab's store
+    #[command(after_help = "Example:
+  eval \"$(tortie lab env)\"")]
     Env,
     /// Show nodes, addresses, blocks, pods and routes
     Status {
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
         output: Format,
     },
-    /// Remove the cluster, or what is left of it
+    /// Remove the cluster, also after a crash
     Down,
-    /// Show all of it: up, pods, pings across nodes, routes, down
+    /// Start a cluster, ping between pods on different nodes, show the routes, remove the cluster
     Demo {
         #[arg(long, value_enum, default_value = "embedded")]
         datastore: Datastore,
@@ -91,7 +153,7 @@ enum LabCommand {
 
 #[derive(Clone, Debug, Args)]
 struct UpArgs {
-    /// How many nodes; they are called node1, node2 and so on
+    /// Number of nodes; they are called node1, node2 and so on
     #[arg(long, value_name = "COUNT", default_value_t = 3,
           value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
     nodes: u8,
@@ -100,20 +162,32 @@ struct UpArgs {
     /// All nodes on one link, or racks behind a router
     #[arg(long, value_enum, default_value = "l2")]
     topology: Topology,
-    /// How nodes tell each other their routes
+    /// How nodes exchange routes by BGP
     #[arg(long, value_enum, default_value = "none")]
     bgp: Bgp,
-    /// A node for which BIRD speaks BGP instead of its own daemon; may be given several times
+    /// How packets of pods travel between nodes
+    #[arg(long, value_enum, default_value = "none")]
+    encap: Encap,
+    /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
-    /// A pool for the pods' addresses, instead of one of each family; may be given several times
+    /// IP pool for pods, instead of one pool of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
+    /// Run Kubernetes: a control plane, and a kubelet and containerd on every node
+    #[arg(long)]
+    kubernetes: bool,
+    /// How services are made on the nodes of Kubernetes
+    #[arg(long, value_enum, default_value = "iptables", requires = "kubernetes")]
+    proxy: Proxy,
+    /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
+    #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
+    kube: Option<PathBuf>,
     /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
     /// directory
     #[arg(long)]
     record: bool,
-    /// Leave everything as it is if something fails
+    /// If something fails, leave everything as it is instead of removing it
     #[arg(long)]
     keep: bool,
 }
@@ -121,6 +195,9 @@ struct UpArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum PodCommand {
     /// Start a pod and print its addresses
+    #[command(after_help = "Examples:
+  tortie lab pod add web --node node1
+  tortie lab pod add db --node node2 --namespace shop --label app=db --label tier=back")]
     Add {
         name: String,
         #[arg(long)]
@@ -137,16 +214,16 @@ enum PodCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 enum NodeCommand {
-    /// Add one more node and print its name; returns when it is ready
+    /// Add a node and print its name; returns when it is ready
     Add,
-    /// End a node's daemon; its pods keep their network
+    /// Stop a node's daemon; its pods keep their network
     Stop {
         node: String,
-        /// Give it no chance to end by itself
+        /// Use SIGKILL instead of SIGTERM
         #[arg(long)]
         kill: bool,
     },
-    /// Start it again; returns when it is ready
+    /// Start a node's daemon again; returns when it is ready
     Start { node: String },
 }
 
@@ -168,6 +245,16 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
         LabCommand::Explain { arguments } => enter::explain(&place, &arguments),
+        LabCommand::Kubectl { arguments } => kube::enter::kubectl(&place, &arguments),
+        LabCommand::Machine { node, first: false } => kube::machine::boot(&place, &node),
+        LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
+        LabCommand::Image { output, tag } => {
+            let own = std::path::Path::new("/proc/self/exe");
+            let program = std::fs::read_link(own).map_err(Error::file(own))?;
+            Image::tortie(&program, &tag)?.write(&output)?;
+            say(&format!("{tag} is in {}", output.display()));
+            Ok(())
+        }
         LabCommand::Logs { node, follow } => logs::print(&place, node.as_deref(), follow, out),
         LabCommand::Env => print(out, &enter::exports(&place)?),
         LabCommand::Down => {
@@ -190,15 +277,23 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, bird, pools, record, keep } = args;
-            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, record, keep };
+            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, .. } = args;
+            let kubernetes = match args.kubernetes {
+                true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy)?),
+                false => None,
+            };
+            let hints = match kubernetes.is_some() {
+                true => ["kubectl get pods -A -o wide", "status", "exec node1 -- ip route"],
+                false => ["pod add web --node node1", "status", "exec node1 -- ip route"],
+            };
+            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, kubernetes };
             up::up(place, &plan).await?;
-            let hints = ["pod add web --node node1", "status", "exec node1 -- ip route"];
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
             let cluster = Cluster::load(place)?;
+            cluster.check_plain("kubectl makes its pods")?;
             let labels: BTreeMap<String, String> = labels.into_iter().collect();
             let pod = pod::add(place, &cluster, Pod::new(&name, &node, &namespace, labels)?).await?;
             let lines: Vec<String> = pod.addresses.iter().map(|address| format!("{address}\n")).collect();
@@ -209,7 +304,9 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             pod::delete(place, &cluster, &name).await
         }
         LabCommand::Node(NodeCommand::Stop { node, kill }) => {
-            Cluster::load(place)?.node(&node)?;
+            let cluster = Cluster::load(place)?;
+            cluster.check_plain("what runs on a node is ended on the node")?;
+            cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !node::daemon(place, &node).stop(signal)? {
                 say(&format!("the daemon of {node} is not running"));
@@ -248,11 +345,17 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             }
             Ok(())
         }
+        LabCommand::Top { count, interval } => {
+            top::top(place, count, std::time::Duration::from_secs(interval), out).await
+        }
         LabCommand::Demo { datastore } => demo::run(place, datastore, out).await,
         // Handled before there was a runtime.
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
         | LabCommand::Explain { .. }
+        | LabCommand::Kubectl { .. }
+        | LabCommand::Image { .. }
+        | LabCommand::Machine { .. }
         | LabCommand::Logs { .. }
         | LabCommand::Env
         | LabCommand::Down => Ok(()),
@@ -293,6 +396,9 @@ mod tests {
             panic!("not ctl")
         };
         assert_eq!(arguments, ["get", "ippools", "-o", "json"]);
+        let words = ["kubectl", "exec", "web", "--", "ls", "-l"];
+        let LabCommand::Kubectl { arguments } = parse(&words).unwrap() else { panic!("not kubectl") };
+        assert_eq!(arguments, ["exec", "web", "--", "ls", "-l"]);
     }
 
     #[test]
@@ -310,5 +416,7 @@ mod tests {
         assert!(parse(&["up", "--pool", "10.0.0.0/33"]).is_err());
         assert!(parse(&["pod", "add", "a", "--node", "node1", "--label", "x"]).is_err());
         assert!(parse(&["up", "--topology", "ring"]).is_err());
+        assert!(parse(&["up", "--proxy", "nftables"]).is_err(), "there is nothing to proxy");
+        assert!(parse(&["up", "--kubernetes", "--proxy", "nftables"]).is_ok());
     }
 }

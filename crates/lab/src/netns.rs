@@ -7,11 +7,32 @@ use nlink::{Connection, Route};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long killed processes may take to be gone.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Makes the directory of namespaces a mount of its own, as `ip netns add` does when it is used for the first time. If that
+/// came later, it would hide what is mounted there already, and nobody could remove those namespaces any more.
+pub fn prepare() -> Result<()> {
+    let dir = netns_path("");
+    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let path = dir.display().to_string();
+    let path = path.trim_end_matches('/');
+    if mounts.lines().any(|line| line.split(' ').nth(4) == Some(path)) {
+        return Ok(());
+    }
+    for words in [&["--bind", path, path][..], &["--make-shared", path]] {
+        let status = Command::new("mount").args(words).status().map_err(Error::file(Path::new("mount")))?;
+        if !status.success() {
+            return Err(Error::refused(format!("mount {} failed ({status})", words.join(" "))));
+        }
+    }
+    Ok(())
+}
 
 /// Makes a namespace with its loopback up.
 pub async fn create(name: &str) -> Result<Netns> {

@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::cni;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::names::alike;
 use crate::netns;
 use crate::place::Place;
 use crate::routes;
@@ -52,7 +53,10 @@ impl Pod {
 
     pub fn load(place: &Place, name: &str) -> Result<Pod> {
         let found = if is_label(name) { files::read(&place.pod_file(name))? } else { None };
-        found.ok_or_else(|| Error::refused(format!("there is no pod {name}")))
+        found.ok_or_else(|| {
+            let hint = alike(name, all(place).unwrap_or_default().into_iter().map(|pod| pod.name));
+            Error::refused(format!("there is no pod {name}{hint}"))
+        })
     }
 }
 

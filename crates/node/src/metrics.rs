@@ -1,5 +1,7 @@
 //! Numbers about the daemon, under the names that dashboards know.
 
+mod page;
+
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -13,20 +13,20 @@ const CALICO_DIR: &str = "/var/lib/calico";
 // No doc comment here: it would become the help of every command that takes these.
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
-    /// Records of what is attached here
+    /// Directory of the journal of attached containers
     #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Sockets; also the files of endpoints that are up, which otherwise are in /var/run/calico
+    /// Directory of sockets; if given, also of the status files of endpoints, which else are in /var/run/calico
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = RUN_DIR)]
     pub run_dir: PathBuf,
-    /// The files nodename and mtu, which other software reads; /var/lib/calico, or the state directory if that is
-    /// given
+    /// Directory of the files nodename and mtu, which other software reads [default: /var/lib/calico, or the state
+    /// directory if that is given]
     #[arg(long, value_name = "DIR", env = "TORTIE_CALICO_DIR")]
     pub calico_dir: Option<PathBuf>,
-    /// Passwords of BGP sessions: a directory per secret, a file per key
+    /// Directory of the passwords of BGP sessions: a directory for each secret, a file for each key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
-    /// Routes of one family that a BGP peer may announce; with more its session is ended and rests for five minutes
+    /// Maximum number of routes of one family from a BGP peer; if it is exceeded, the session is closed for five minutes
     #[arg(
         long,
         value_name = "ROUTES",
@@ -35,7 +35,7 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     pub bgp_max_prefixes: u32,
-    /// Paths to one prefix (add-path) that a BGP peer may announce; with more its session is ended in the same way
+    /// Maximum number of paths to one prefix (add-path) from a BGP peer; if it is exceeded, the session is closed as well
     #[arg(
         long,
         value_name = "PATHS",
@@ -44,7 +44,7 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u16).range(1..),
     )]
     pub bgp_max_paths: u16,
-    /// The configuration of BIRD, written where CALICO_NETWORKING_BACKEND is bird
+    /// Configuration file of BIRD, written if CALICO_NETWORKING_BACKEND is bird
     #[arg(
         long,
         value_name = "FILE",
@@ -52,7 +52,7 @@ pub struct NodeArgs {
         default_value = "/etc/calico/confd/config/bird.cfg"
     )]
     pub bird_config: PathBuf,
-    /// The control socket of BIRD, asked there
+    /// Control socket of BIRD, used if CALICO_NETWORKING_BACKEND is bird
     #[arg(
         long,
         value_name = "SOCKET",
@@ -60,16 +60,19 @@ pub struct NodeArgs {
         default_value = "/var/run/calico/bird.ctl"
     )]
     pub bird_socket: PathBuf,
-    /// Settings of this host, like variables FELIX_*, which are stronger; /etc/calico/felix.cfg, or felix.cfg in the
-    /// state directory if that is given
+    /// File with settings of this host; variables FELIX_* override it [default: /etc/calico/felix.cfg, or felix.cfg in
+    /// the state directory if that is given]
     #[arg(long, value_name = "FILE", env = "TORTIE_FELIX_CONFIG")]
     pub felix_config: Option<PathBuf>,
-    /// Where the datastore is, like calicoctl's --config
+    /// File that says where the datastore is, as for calicoctl
     #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
     pub config: PathBuf,
     /// Record what happens to this node, for `tortie replay`; only its owner can read the file
     #[arg(long, value_name = "FILE", env = "TORTIE_RECORD")]
     pub record: Option<PathBuf>,
+    /// Install the CNI plugins and keep them installed; a flag of `tortie node` alone.
+    #[arg(skip)]
+    pub install_cni: bool,
     /// The recording ends at this size
     #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = RECORD_LIMIT)]
     pub record_limit: u64,
@@ -90,6 +93,11 @@ impl NodeArgs {
             None if self.state_dir == Path::new(STATE_DIR) => PathBuf::from(SETTINGS_FILE),
             None => self.state_dir.join("felix.cfg"),
         }
+    }
+
+    /// Whether its directories are those of the one node of a host.
+    pub fn is_the_hosts(&self) -> bool {
+        self.state_dir == Path::new(STATE_DIR) && self.own_run_dir().is_none()
     }
 
     /// The directory for what runs, if it is not the usual one.

@@ -2,6 +2,7 @@
 
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
+use crate::install::Installer;
 use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
@@ -12,7 +13,9 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, queries, settings_file, status, wired};
+use crate::{
+    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +25,7 @@ use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
+use tortie_store::config::KubernetesTarget;
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -47,6 +51,8 @@ pub enum RunError {
     Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
+    #[error("--install-cni: {0}")]
+    Install(String),
 }
 
 /// Where the datastore is. Beside calicoctl's settings, Felix's own may say that it is the Kubernetes API.
@@ -79,7 +85,10 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let client = Client::connect(&datastore(&args, &variables)?).await?;
+    let config = datastore(&args, &variables)?;
+    let client = Client::connect(&config).await?;
+    let orchestrator = config.orchestrator();
+    let on_kubernetes = config.is_kubernetes()?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
@@ -91,7 +100,18 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let (service, served) = watch::channel(None);
     let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
-    let start = Start { args: &args, variables: &variables, name: &name, version, client };
+    let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
+    let described = known.as_ref().map(|(node, _)| node.clone());
+    let start = Start {
+        args: &args,
+        variables: &variables,
+        name: &name,
+        version,
+        client,
+        orchestrator,
+        on_kubernetes,
+        described,
+    };
     let node = async {
         let _observers = start.run(service, &mut tasks).await?;
         Err(RunError::from(tasks.ended().await))
@@ -101,8 +121,24 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
+    if let Some((node, target)) = &known
+        && outcome.is_ok()
+    {
+        kube_condition::say_down(target, node).await;
+    }
     tracing::info!("stopping; workloads keep their network");
     outcome
+}
+
+/// The node of Kubernetes that this is, if it is one: what Kubernetes knows of it is written there.
+fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Option<String> {
+    if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
+        return None;
+    }
+    match variables.get("CALICO_K8S_NODE_REF") {
+        "" => on_kubernetes.then(|| name.to_owned()),
+        reference => Some(reference.to_owned()),
+    }
 }
 
 /// The directories are this daemon's alone.
@@ -129,6 +165,12 @@ struct Start<'a> {
     name: &'a str,
     version: &'a str,
     client: Client,
+    /// How Kubernetes is reached, if there is one.
+    orchestrator: Option<KubernetesTarget>,
+    /// Whether it is the datastore too.
+    on_kubernetes: bool,
+    /// The node of Kubernetes that this is.
+    described: Option<String>,
 }
 
 impl Start<'_> {
@@ -138,7 +180,14 @@ impl Start<'_> {
         service: watch::Sender<Option<Arc<Service>>>,
         tasks: &mut Tasks,
     ) -> Result<Aside, RunError> {
-        let Start { args, variables, name, version, client } = self;
+        let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
+        let installer = match args.install_cni {
+            true => Some(
+                Installer::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
+                    .map_err(RunError::Install)?,
+            ),
+            false => None,
+        };
         let io = |what: &Path| {
             let what = what.display().to_string();
             move |error| RunError::Io { what, error }
@@ -201,9 +250,18 @@ impl Start<'_> {
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
+        let pools_changed = tunnel_addresses::follow(&client, name);
         let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
-        let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
+        let made = Arc::new(made.asking(orchestrator.clone()));
+        // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
+        if variables.get("USE_POD_CIDR") != "true" {
+            let node = made.clone();
+            tasks.spawn("the addresses of tunnels", async move {
+                tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
+            });
+        }
         let mut in_sync = state.in_sync();
         tokio::select! {
             // Fails only if the state is gone, and with it everything else.
@@ -224,8 +282,17 @@ impl Start<'_> {
                 }
             }
         });
+        if let Some(installer) = installer {
+            tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
+        }
+        if let (Some(target), Some(node)) = (orchestrator, described) {
+            tasks.spawn("the node's condition in Kubernetes", async move {
+                kube_condition::say_up(target, node).await;
+                std::future::pending().await
+            });
+        }
         println!("ready: node {name} on {}", args.socket().display());
-        tracing::info!(node = name, mtu = state.mtu(), "ready");
+        tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
         Ok(observers)
     }
 }
@@ -288,8 +355,8 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
 async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
     let mut changes = state.mtu_changes();
     loop {
-        let mtu = *changes.borrow_and_update();
-        if mtu != 0
+        let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);
+        if let Some(mtu) = mtu
             && let Err(error) = files::write(&path, &mtu.to_string())
         {
             tracing::warn!(%error, path = %path.display(), "cannot write the MTU file");

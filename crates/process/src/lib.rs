@@ -62,6 +62,25 @@ impl PidFile {
     }
 }
 
+/// Set in the environment of daemons that a supervisor starts.
+pub const SUPERVISED: &str = "TORTIE_SUPERVISED";
+
+/// Has this process ended when its supervisor is killed; without a supervisor, does nothing.
+pub fn end_with_supervisor() -> io::Result<()> {
+    if std::env::var_os(SUPERVISED).is_none() {
+        return Ok(());
+    }
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+}
+
+/// Sends a signal to a child of this process that has not been waited for.
+pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
+    match i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        Some(pid) => Ok(rustix::process::kill_process(pid, signal)?),
+        None => Err(io::Error::other(format!("{pid} is not the number of a process"))),
+    }
+}
+
 /// When a process started, in ticks since boot; None if it does not run any more.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -10,6 +10,7 @@ mod kubernetes;
 mod netns;
 mod port;
 mod process;
+pub mod vm;
 mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};

@@ -12,8 +12,13 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Show the BGP sessions and routes of this host's node
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie bgp peers
+  tortie bgp routes
+  tortie bgp watch
+  tortie lab exec node1 -- tortie bgp peers")]
 pub struct BgpArgs {
-    /// Where the node's sockets are
+    /// Directory of the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie", global = true)]
     run_dir: PathBuf,
     #[command(subcommand)]
@@ -22,18 +27,21 @@ pub struct BgpArgs {
 
 #[derive(Debug, Subcommand)]
 enum BgpCommand {
-    /// The sessions, their state and how many routes they carry
+    /// Show the sessions: state, number of routes, last error
     Peers {
+        /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
         output: Format,
     },
-    /// Every path to every prefix; * marks the best, = those that share its traffic, ! those whose next hop cannot be
-    /// reached
+    /// Show every path to every prefix
+    ///
+    /// * is the best path, = shares its traffic (multipath), ! has a next hop that cannot be reached.
     Routes {
+        /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "text")]
         output: Format,
     },
-    /// Print each session whenever its state changes, until interrupted
+    /// Print a line whenever a session changes its state, until interrupted
     Watch,
 }
 

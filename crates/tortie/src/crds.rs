@@ -8,19 +8,22 @@ use std::path::PathBuf;
 use tortie_ctl::Failure;
 use tortie_model::{Kind, codec, schema};
 
-/// Print the definitions of the kinds for Kubernetes (CRDs) as YAML, or the kinds' JSON schemas.
+/// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
 ///
-/// Without KIND all kinds are printed. Kinds that Kubernetes does not keep as custom resources (Node, Profile,
-/// WorkloadEndpoint, LiveMigration) have a schema but no CRD.
+/// Kinds that are no custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema but no
+/// CRD.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie crds | kubectl apply --server-side -f -
+  tortie crds --json-schema ippool")]
 pub struct Crds {
-    /// A kind, its plural or an alias, in any case
+    /// Print only this kind: its name, its plural or an alias, in any case
     #[arg(value_name = "KIND")]
     kinds: Vec<String>,
-    /// Write a file for each kind into this directory instead
+    /// Write a file for each kind into this directory
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// JSON schemas of the objects instead of CRDs
+    /// Print JSON schemas instead of CRDs
     #[arg(long)]
     json_schema: bool,
 }
@@ -106,6 +109,38 @@ mod tests {
         );
         assert_eq!(error(crds(&["pod"], false)), "resource type 'pod' is not supported");
         assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
+    }
+
+    /// `TORTIE_REFRESH=1` writes them instead.
+    #[test]
+    fn the_manifests_have_the_definitions_of_the_types() {
+        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let file = deploy.join("00-crds.yaml");
+        let head = "# Calico's kinds (projectcalico.org/v3), made from the types by `tortie crds`.\n";
+        let made: String =
+            documents(&crds(&[], false)).unwrap().into_iter().map(|document| document.text).collect();
+        let made = format!("{head}{made}");
+        if std::env::var_os("TORTIE_REFRESH").is_some() {
+            fs::write(&file, &made).unwrap();
+        }
+        assert!(
+            fs::read_to_string(&file).unwrap() == made,
+            "{} is not what the types say: `make deploy-crds` writes it anew",
+            file.display()
+        );
+    }
+
+    #[test]
+    fn the_chart_with_its_own_values_is_the_manifest() {
+        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
+        let mut text = read("chart/templates/node.yaml");
+        for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.split_once(": ").unwrap();
+            text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+        }
+        assert_eq!(text, read("20-node.yaml"));
+        assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
     }
 
     #[test]

@@ -8,35 +8,39 @@ use tokio::signal::unix::{SignalKind, signal};
 use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server, TlsFiles};
 use tortie_store::Config;
 
-/// Run the embedded store, which speaks the etcd v3 protocol, for this machine.
+/// Run the embedded datastore: a server of the etcd v3 protocol for clusters on one machine
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie datastore
+  tortie datastore --data-dir DIR --listen http://127.0.0.1:2379
+  tortie datastore --data-dir NEW_DIR --restore backup.db")]
 pub struct DatastoreArgs {
-    /// Directory of the database; made when missing.
+    /// Directory of the data; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "/var/lib/tortie/datastore")]
     data_dir: PathBuf,
-    /// Where clients connect: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379. May be given several
-    /// times.
+    /// Address to listen on: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379; may be given several
+    /// times
     #[arg(long, value_name = "URL", default_value = "unix:///run/tortie/datastore.sock")]
     listen: Vec<Listen>,
-    /// Certificate of the server for https:// addresses, in PEM; read again when it changes.
+    /// Server certificate for https:// addresses, in PEM; read again when it changes
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert_file: Option<PathBuf>,
-    /// Key of the certificate, in PEM.
+    /// Key of the server certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     key_file: Option<PathBuf>,
-    /// Clients must show a certificate signed by this authority, in PEM.
+    /// Require client certificates that this authority signed, in PEM
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     trusted_ca_file: Option<PathBuf>,
-    /// Let other machines connect over http://, unencrypted.
+    /// Allow http:// on addresses other than loopback; connections are not encrypted
     #[arg(long)]
     allow_plaintext: bool,
-    /// Size on disk above which only reads, deletes and compaction are served.
+    /// Size on disk above which writes are refused; reads, deletes and compaction go on
     #[arg(long, value_name = "BYTES", default_value_t = Options::DEFAULT_QUOTA_BYTES)]
     quota_bytes: u64,
-    /// Keep old revisions for this many seconds; 0 keeps them until a client compacts.
+    /// Keep old revisions for this many seconds; 0 keeps them until a client compacts
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     keep_history: u64,
-    /// Start from this snapshot, made with `etcdctl snapshot save`; the data directory must be empty or missing.
+    /// Restore this snapshot of `etcdctl snapshot save` first; the data directory must be empty or missing
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
 }

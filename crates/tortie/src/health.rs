@@ -12,34 +12,38 @@ use tortie_ctl::Failure;
 use tortie_ctl::node::{ask, put};
 use tortie_node::{Health, Level, Part};
 
-/// Check this host's node: every part of it, or what the flags name
+/// Check the health of this host's node
 ///
-/// Without flags there is a line for each part, and the exit code is 0 if the node does its work, 1 if a part is not ready,
-/// 2 if the node has to be restarted or does not run. With flags it is 1 if one of the checks fails, and the reason is said.
+/// Without flags every part is checked and has a line. Exit status: 0 if the node does its work, 1 if a part is not ready,
+/// 2 if the node has to be restarted or does not run. With flags only these checks are made, and the exit status is 1 if one
+/// fails.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie health
+  tortie health --felix-live --felix-ready --bird-ready      as a probe of Kubernetes")]
 pub struct HealthArgs {
-    /// The node's daemon lives
+    /// Check that the node's daemon is alive
     #[arg(long)]
     felix_live: bool,
-    /// The node does what the datastore says, and BGP is up
+    /// Check that the node is in sync with the datastore, and BGP is ready
     #[arg(long)]
     felix_ready: bool,
-    /// The node speaks BGP
+    /// Check that the BGP speaker is alive
     #[arg(long)]
     bird_live: bool,
-    /// The node speaks BGP; one speaker does for both families
+    /// The same as --bird-live: one speaker serves both families
     #[arg(long)]
     bird6_live: bool,
-    /// The sessions over IPv4 are up
+    /// Check the sessions over IPv4
     #[arg(long)]
     bird_ready: bool,
-    /// The sessions over IPv6 are up
+    /// Check the sessions over IPv6
     #[arg(long)]
     bird6_ready: bool,
-    /// How long after its start BGP waits for all peers; afterwards one session is enough
+    /// For this long after the start all sessions must be up, later one
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     threshold_time: Duration,
-    /// Where the node's sockets are
+    /// Directory of the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
     run_dir: PathBuf,
 }

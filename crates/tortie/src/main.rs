@@ -5,8 +5,10 @@ mod bgp;
 mod crds;
 mod datastore;
 mod health;
+mod man;
 mod node;
 mod policy;
+mod reference;
 mod settings;
 mod up;
 
@@ -22,9 +24,20 @@ use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
 use tracing_subscriber::EnvFilter;
 
-/// Calico networking, rebuilt: the same API, datastore and command line in one binary.
+/// Calico networking in one binary: the same API, datastore and command line as Calico
 #[derive(Debug, Parser)]
-#[command(name = "tortie", version, disable_version_flag = true)]
+#[command(
+    name = "tortie",
+    version,
+    disable_version_flag = true,
+    after_help = "Examples:
+  tortie lab up                                           a cluster on this machine, to try things
+  tortie up                                               make this host a node
+  tortie explain --from shop/web --to shop/db --port 5432 why does this traffic pass, or not?
+  tortie diff -f policy.yaml                              what would this change?
+  tortie analyze                                          what is likely a mistake?
+  calicoctl get nodes -o wide                             the same as: tortie ctl get nodes -o wide"
+)]
 struct Tortie {
     /// Print the version
     #[arg(short = 'V', long, action = clap::ArgAction::Version)]
@@ -35,14 +48,34 @@ struct Tortie {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// calicoctl: manage resources in the store
+    /// calicoctl: manage resources in the datastore
     Ctl(Box<Cli>),
     Datastore(datastore::DatastoreArgs),
-    /// Run this host's node: routes for its workloads, and the daemon of the CNI plugins
-    Node(tortie_node::NodeArgs),
-    /// Make this host a node: start what is needed and install the CNI plugins
+    /// Run the daemon of this host's node: routes, policy, BGP, and the work of the CNI plugins
+    ///
+    /// `tortie up` starts it with everything else that a node needs. Settings are in FelixConfiguration, in the variables
+    /// FELIX_* and in felix.cfg; `tortie settings` shows the values in force.
+    #[command(after_help = "Examples:
+  tortie node                                                   with the embedded datastore of this host
+  ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
+  tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
+    Node(node::NodeCommand),
+    /// Make this host a node: start the datastore and the daemon, install the CNI plugins
+    ///
+    /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
+    /// be repeated. `tortie down` undoes it.
+    #[command(after_help = "Examples:
+  tortie up                                            a node with the embedded datastore
+  ETCD_ENDPOINTS=https://10.0.0.5:2379 tortie up       a node of a cluster with etcd
+  tortie up --ipv6 --network prod                      containers get addresses of both families")]
     Up(up::UpArgs),
-    /// Undo `tortie up`; the data of the embedded datastore stays unless --purge is given
+    #[command(hide = true)]
+    Supervise(up::SuperviseArgs),
+    /// Undo `tortie up`; the data of the embedded datastore is kept unless --purge is given
+    #[command(after_help = "Examples:
+  tortie down              refused while containers use the network
+  tortie down --force      removes the network of running containers too
+  tortie down --purge      removes the datastore with everything in it")]
     Down(up::DownArgs),
     Lab(tortie_lab::LabArgs),
     Explain(Box<Explain>),
@@ -51,18 +84,30 @@ enum Part {
     Policy(policy::PolicyArgs),
     Bgp(bgp::BgpArgs),
     Settings(settings::SettingsArgs),
-    /// Replay what `tortie node --record` recorded: the plan of that node and its changes over time
+    /// Replay a recording of `tortie node --record`: the node's plan and how it changed
+    ///
+    /// Needs neither root nor a kernel with the node's interfaces.
     Replay {
+        /// The recording
         #[arg(value_name = "FILE")]
         file: std::path::PathBuf,
     },
     Health(health::HealthArgs),
-    /// Print the definitions of the kinds for Kubernetes, or their JSON schemas
+    /// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
     Crds(crds::Crds),
     /// Print a completion script for a shell
+    #[command(after_help = "Example:
+  tortie completion bash > /etc/bash_completion.d/tortie")]
     Completion {
-        #[arg(value_name = "SHELL")]
+        /// bash, zsh, fish, elvish or powershell
+        #[arg(value_name = "SHELL", hide_possible_values = true)]
         shell: clap_complete::Shell,
+    },
+    /// Write the man pages of all commands into a directory
+    #[command(hide = true)]
+    Man {
+        #[arg(value_name = "DIR")]
+        directory: std::path::PathBuf,
     },
     /// Show the version
     Version,
@@ -147,20 +192,28 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(u8::from(changes)));
         }
         Part::Analyze(args) => {
-            let found = block_on(&args.global.log_level, analyze(&args, &mut out))?;
+            let found = block_on(&args.global.log_level, async {
+                // Where they cannot be read, what is in the datastore can still be analysed.
+                let interfaces =
+                    async { tortie_dataplane::interface_mtus(&tortie_dataplane::Netns::current()?).await };
+                analyze(&args, interfaces.await.unwrap_or_default(), &mut out).await
+            })?;
             return Ok(ExitCode::from(u8::from(found)));
         }
         Part::Health(args) => return health::run(&args, &mut out),
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
+            tortie_process::end_with_supervisor()?;
             log_to_stderr();
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Node(args) => {
+            tortie_process::end_with_supervisor()?;
             log_to_stderr();
-            node::run(args).map_err(|error| Failure::Message(error.to_string()))
+            node::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
+        Part::Supervise(args) => up::supervise(&args),
         Part::Down(args) => up::down(&args, &mut out),
         Part::Lab(args) => {
             tortie_lab::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
@@ -175,6 +228,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         }
         Part::Crds(args) => crds::print(&args, &mut out),
         Part::Completion { shell } => tortie_ctl::completion(shell, Tortie::command(), "tortie", &mut out),
+        Part::Man { directory } => man::write(&directory, &mut out),
         Part::Version => {
             writeln!(out, "tortie {}", env!("CARGO_PKG_VERSION"))?;
             writeln!(out, "Calico API:        {}", release::API_LEVEL)?;

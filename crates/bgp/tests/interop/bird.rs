@@ -66,9 +66,8 @@ impl Router for Bird<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bird() {
-    let (ours, theirs) = pair();
+/// With both sessions configured.
+pub fn running(namespace: &Namespace) -> Bird<'_> {
     let [v4, v6] = THEIRS;
     let config = format!(
         "router id 10.77.0.2;
@@ -89,5 +88,11 @@ async fn bird() {
           ipv6 {{ import all; export where source = RTS_STATIC; }};
         }}"
     );
-    tell(&ours, Bird::start_with(&theirs, &config)).await;
+    Bird::start_with(namespace, &config)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bird() {
+    let (ours, theirs) = pair();
+    tell(&ours, running(&theirs)).await;
 }

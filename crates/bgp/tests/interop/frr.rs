@@ -4,7 +4,7 @@ use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
-struct Frr<'a> {
+pub struct Frr<'a> {
     namespace: &'a Namespace,
     dir: TempDir,
     daemon: Option<Daemon>,
@@ -70,9 +70,8 @@ impl Router for Frr<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn frr() {
-    let (ours, theirs) = pair();
+/// With both sessions configured.
+pub fn running(namespace: &Namespace) -> Frr<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str| {
         format!(
@@ -96,7 +95,13 @@ async fn frr() {
         family("ipv6", "fd77::1", THEIRS[1]),
     ];
     std::fs::write(dir.path().join("bgpd.conf"), config.concat()).unwrap();
-    let mut frr = Frr { namespace: &theirs, dir, daemon: None };
+    let mut frr = Frr { namespace, dir, daemon: None };
     frr.start();
-    tell(&ours, frr).await;
+    frr
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frr() {
+    let (ours, theirs) = pair();
+    tell(&ours, running(&theirs)).await;
 }

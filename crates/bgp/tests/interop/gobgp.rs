@@ -4,7 +4,7 @@ use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
 use tempfile::TempDir;
 
-struct Gobgp<'a> {
+pub struct Gobgp<'a> {
     namespace: &'a Namespace,
     dir: TempDir,
     daemon: Option<Daemon>,
@@ -62,9 +62,8 @@ impl Router for Gobgp<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn gobgp() {
-    let (ours, theirs) = pair();
+/// With both sessions configured.
+pub fn running(namespace: &Namespace) -> Gobgp<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str, family: &str| {
         format!(
@@ -93,7 +92,13 @@ async fn gobgp() {
         neighbour("fd77::1", "ipv6"),
     ];
     std::fs::write(dir.path().join("gobgpd.toml"), config.concat()).unwrap();
-    let mut gobgp = Gobgp { namespace: &theirs, dir, daemon: None };
+    let mut gobgp = Gobgp { namespace, dir, daemon: None };
     gobgp.start(&[]);
-    tell(&ours, gobgp).await;
+    gobgp
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gobgp() {
+    let (ours, theirs) = pair();
+    tell(&ours, running(&theirs)).await;
 }

@@ -20,7 +20,7 @@ pub fn text(findings: &[Finding]) -> String {
         let _ = writeln!(text, "{object}: {reason}\n  {advice}");
     }
     let _ = match findings.len() {
-        0 => writeln!(text, "Nothing to mend was found."),
+        0 => writeln!(text, "No mistakes found."),
         1 => writeln!(text, "1 finding."),
         count => writeln!(text, "{count} findings."),
     };

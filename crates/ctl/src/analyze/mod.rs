@@ -7,6 +7,9 @@ mod checks;
 mod finding;
 #[cfg(test)]
 mod tests;
+mod warnings;
+
+pub(crate) use warnings::warn;
 
 use crate::cli::{Connection, Global, Namespace, Reading};
 use crate::failure::{Failure, Result};
@@ -17,28 +20,32 @@ use finding::Finding;
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_model::Kind;
+use tortie_store::Resources;
 
 /// Look for likely mistakes in the cluster's configuration
 ///
-/// Finds policies and rules that match nothing or are never reached, tiers that hide later ones, profiles, filters and
-/// secrets that are missing, pools and BGP peers that no node uses, settings without effect, and pods without policy.
-/// Nothing is written and no node is asked.
+/// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles, BGP
+/// filters and passwords, pools and BGP peers that no node uses, settings without effect, MTUs that do not fit together,
+/// entries that cannot be read, and pods without policy. Only the datastore and the interfaces of this host are read;
+/// nothing is changed.
 ///
-/// Exit status: 0 if there is nothing to mend, 1 if there is, 2 if there is trouble.
+/// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tortie analyze                 the cluster as it is
-  tortie analyze -f new.yaml     as it would be with these resources applied
-  tortie analyze -o json         for programs")]
+  tortie analyze -f new.yaml     the cluster with these resources applied
+  tortie analyze -o json         for programs
+  tortie analyze || exit 1       in a CI job")]
 pub struct Analyze {
-    /// Look at the cluster as it would be with these resources: a file, \"-\" or a directory
+    /// Analyse the cluster as if these resources were applied: a file, "-" for standard input, or a directory
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
     #[command(flatten)]
     pub reading: Reading,
-    /// Where this machine has the passwords of BGP peers, if it is a node; they are looked for if it exists
+    /// Directory of the passwords of BGP peers; if it exists, missing passwords are reported
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
+    /// Output format
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
     pub output: Format,
     #[command(flatten)]
@@ -55,22 +62,21 @@ struct Subject {
     /// What a node would enforce that has every endpoint.
     enforced: Enforced,
     secrets: Option<PathBuf>,
+    /// Names and MTUs of this host's interfaces that are up.
+    interfaces: Vec<(String, u32)>,
 }
 
-/// Prints what was found and says whether anything is to be mended.
-pub async fn analyze(args: &Analyze, out: &mut dyn Write) -> Result<bool> {
+/// Prints what was found and says whether anything was. `interfaces` are those of this host, with their MTUs.
+pub async fn analyze(args: &Analyze, interfaces: Vec<(String, u32)>, out: &mut dyn Write) -> Result<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
-    let mut cluster = Cluster::load(&store).await?;
-    for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
-        cluster.load_kind(&store, kind).await?;
-    }
+    let mut cluster = load(&store).await?;
     if let Some(file) = &args.filename {
         let resources = input::resources(file, args.reading.recursive, args.reading.skip_empty)?;
         let resources = placed(resources, args.namespace.namespace.as_deref()).map_err(Failure::Message)?;
         cluster = changed(&cluster, resources, false).map_err(Failure::Message)?.0;
     }
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
-    let findings = findings(cluster, secrets);
+    let findings = findings(cluster, secrets, interfaces);
     match args.output {
         Format::Text => out.write_all(finding::text(&findings).as_bytes())?,
         Format::Json => {
@@ -83,10 +89,19 @@ pub async fn analyze(args: &Analyze, out: &mut dyn Write) -> Result<bool> {
     Ok(!findings.is_empty())
 }
 
+/// Everything that checks look at.
+async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
+    let mut cluster = Cluster::load(store).await?;
+    for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
+        cluster.load_kind(store, kind).await?;
+    }
+    Ok(cluster)
+}
+
 /// All checks, the findings in the order of their objects.
-fn findings(cluster: Cluster, secrets: Option<PathBuf>) -> Vec<Finding> {
+fn findings(cluster: Cluster, secrets: Option<PathBuf>, interfaces: Vec<(String, u32)>) -> Vec<Finding> {
     let enforced = cluster.enforced_everywhere();
-    let subject = Subject { cluster, enforced, secrets };
+    let subject = Subject { cluster, enforced, secrets, interfaces };
     let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&subject)).collect();
     findings.sort();
     findings.dedup();

@@ -59,7 +59,8 @@ fn clean() -> Vec<Value> {
 fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
     let mut objects = clean();
     objects.extend(more);
-    let findings = findings(cluster(objects), Some("/nonexistent".into()));
+    let interfaces = [("eth0", 1500), ("cali1", 1500)].map(|(name, mtu)| (name.to_owned(), mtu)).to_vec();
+    let findings = findings(cluster(objects), Some("/nonexistent".into()), interfaces);
     for finding in &findings {
         assert!(!finding.reason.is_empty() && !finding.advice.is_empty(), "{finding:?}");
     }
@@ -69,7 +70,7 @@ fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
 #[test]
 fn a_clean_cluster_has_no_findings() {
     assert_eq!(found(vec![]), []);
-    assert_eq!(finding::text(&[]), "Nothing to mend was found.\n");
+    assert_eq!(finding::text(&[]), "No mistakes found.\n");
 }
 
 #[test]
@@ -175,4 +176,52 @@ fn a_policy_behind_one_that_decides_everything_is_found() {
     let found = found(vec![policy("last", last), policy("first", first)]);
     let hidden = |name: &str| (format!("NetworkPolicy(shop/{name})"), "policy-never-reached");
     assert_eq!(found, [hidden("last"), hidden("web")]);
+}
+
+#[test]
+fn an_mtu_that_does_not_fit_is_found() {
+    let interfaces = [("eth0", 1500), ("eth1", 9000), ("cali1", 1500), ("cali2", 9000)];
+    let interfaces = interfaces.map(|(name, mtu)| (name.to_owned(), mtu)).to_vec();
+    let found = findings(cluster(clean()), None, interfaces);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].check, "mtu-too-large");
+    assert_eq!(found[0].reason, "workload interfaces have a larger MTU than eth0 (1500): cali2 (9000)");
+
+    let mut objects = clean();
+    objects.extend([
+        json!({"kind": "Node", "metadata": {"name": "n2"}, "spec": {}}),
+        json!({"kind": "FelixConfiguration", "metadata": {"name": "node.n2"}, "spec": {"vxlanMTU": 1400}}),
+    ]);
+    let found = findings(cluster(objects), None, Vec::new());
+    let reasons: Vec<&str> = found
+        .iter()
+        .filter(|finding| finding.check == "mtu-differs")
+        .map(|found| found.reason.as_str())
+        .collect();
+    assert_eq!(reasons, ["vxlanMTU is 0 on n1, 1400 on n2"]);
+}
+
+#[test]
+fn warnings_are_about_what_was_written_and_need_somebody_to_match() {
+    let typo = policy("typo", json!({"selector": "app == 'wbe'", "ingress": [{"action": "Allow"}]}));
+    let mut objects = clean();
+    objects.push(typo.clone());
+    let all = cluster(objects);
+    let written = |object: &Value| -> Resource {
+        let mut object = object.clone();
+        object["apiVersion"] = API_VERSION.into();
+        Resource::from_user(object).unwrap()
+    };
+    let text = warnings::text(all.clone(), &[written(&typo)], None);
+    assert_eq!(
+        text,
+        "Warning: NetworkPolicy(shop/typo): its selector matches no endpoint\n\
+         Compare the selector with the labels that `calicoctl get workloadendpoints -A -o yaml` shows; \
+         the policy is not enforced anywhere.\n"
+            .replace("Compare", "  Compare")
+    );
+    // Others are not spoken of.
+    assert_eq!(warnings::text(all, &[written(&clean()[9])], None), "");
+    // Where there is nobody yet, nobody can match.
+    assert_eq!(warnings::text(cluster(vec![typo.clone()]), &[written(&typo)], None), "");
 }

@@ -58,7 +58,11 @@ async fn find(store: &Resources, wanted: &Resource, asked: Asked<'_>) -> std::re
         return Ok(Found::One(Box::new(one)));
     }
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
-    let mut list = store.list(kind, within).await.map_err(|error| error.to_string())?;
+    let (mut list, unreadable) = store.list_all(kind, within).await.map_err(|error| error.to_string())?;
+    for error in unreadable {
+        // Nobody to tell is no reason to stop.
+        let _ = writeln!(std::io::stderr(), "Warning: an entry cannot be read and is left out: {error}");
+    }
     sort(&mut list);
     Ok(Found::Listed(list))
 }

@@ -1,10 +1,12 @@
 //! create, apply, replace, validate: files in, a tally out.
 
+use crate::analyze;
 use crate::cli::{Create, FromFile, Global};
 use crate::failure::{Result, tell};
 use crate::input;
 use crate::namespace::Asked;
 use crate::outcome::{self, Outcome, Wording};
+use crate::progress::Progress;
 use crate::session;
 use crate::verbs::{self, VerbError};
 use std::io::Write;
@@ -59,8 +61,14 @@ async fn run(
     }
     let store = session::connect(&args.connection, global).await?;
     initialize(&store).await;
+    let written = resources.clone();
     let outcome = write_all(&store, resources, asked(args), &verb, wording).await;
-    tell(outcome.report(wording), out)
+    let done = outcome.handled > 0;
+    tell(outcome.report(wording), out)?;
+    if done {
+        analyze::warn(&store, written, asked(args)).await;
+    }
+    Ok(())
 }
 
 async fn write_all(
@@ -71,6 +79,7 @@ async fn write_all(
     wording: Wording,
 ) -> Outcome {
     let mut outcome = Outcome::of(resources.iter().map(Resource::kind));
+    let mut progress = Progress::new(wording.present, resources.len());
     for mut resource in resources {
         let kind = resource.kind();
         let result = match verbs::place(&mut resource, asked) {
@@ -86,6 +95,7 @@ async fn write_all(
         };
         let failed = result.is_err();
         outcome.note(kind, result);
+        progress.step();
         if failed && !wording.carries_on {
             break;
         }

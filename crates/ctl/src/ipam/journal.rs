@@ -13,7 +13,7 @@ const LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub struct JournalArgs {
-    /// The state directory of a node, whose attachments are live whatever the datastore says; may be repeated
+    /// State directory of a node of this host: its running containers are taken into account; may be given several times
     #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: Vec<PathBuf>,
 }

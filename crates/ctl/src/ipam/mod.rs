@@ -29,11 +29,20 @@ pub struct Ipam {
 
 #[derive(Debug, Subcommand)]
 pub enum IpamCommand {
-    /// Compare what is recorded as assigned with what nodes and workloads use
+    /// Compare assigned addresses with those that nodes and workloads use
+    #[command(after_help = "Examples:
+  calicoctl ipam check
+  calicoctl ipam check --show-problem-ips -o report.json")]
     Check(Check),
-    /// Give back an address, or the leaked ones that "ipam check" reported
+    /// Release an address, or the leaked addresses that "ipam check" reported
+    #[command(after_help = "Examples:
+  calicoctl ipam release --ip=10.65.3.7
+  calicoctl ipam release --from-report=report.json")]
     Release(Release),
     /// Show how many addresses are in use, or who uses one
+    #[command(after_help = "Examples:
+  calicoctl ipam show --show-blocks
+  calicoctl ipam show --ip=10.65.3.7")]
     Show(Show),
     /// Split a pool into smaller ones; the datastore must be locked
     Split(Split),
@@ -43,16 +52,16 @@ pub enum IpamCommand {
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Print every address that is looked at
+    /// Print every address
     #[arg(long)]
     pub show_all_ips: bool,
-    /// Print the addresses that are wrong
+    /// Print addresses with problems
     #[arg(long)]
     pub show_problem_ips: bool,
-    /// Write what was found to a file, for "ipam release --from-report"
+    /// Write a report to this file, for "ipam release --from-report"
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Where Kubernetes is; services are not looked at by this build
+    /// Accepted for compatibility; services are not checked
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     #[command(flatten)]
@@ -63,14 +72,14 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Release {
-    /// The address to give back, whoever has it
+    /// The address to release, whoever has it
     #[arg(long, value_name = "IP", conflicts_with = "from_report", required_unless_present = "from_report")]
     pub ip: Option<String>,
-    /// Give back what this report calls leaked; with several, what all of them do
+    /// Release the addresses that this report calls leaked; with several reports, those in all of them
     #[arg(long, value_name = "FILE")]
     pub from_report: Vec<PathBuf>,
-    /// Also with a report of another version, and while the datastore is not locked; with --ip, also the address of a live
-    /// attachment
+    /// Accept a report of another version and a datastore that is not locked; with --ip, release the address of a running
+    /// container too
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -84,13 +93,13 @@ pub struct Show {
     /// Who uses this address
     #[arg(long, value_name = "IP")]
     pub ip: Option<String>,
-    /// Blocks too, not only pools
+    /// Show blocks too
     #[arg(long)]
     pub show_blocks: bool,
-    /// Addresses used by another node than the one whose block they are from
+    /// Show addresses that are used by another node than the owner of their block
     #[arg(long)]
     pub show_borrowed: bool,
-    /// How addresses are assigned
+    /// Show the settings of address assignment
     #[arg(long)]
     pub show_configuration: bool,
     #[command(flatten)]
@@ -99,7 +108,7 @@ pub struct Show {
 
 #[derive(Debug, Args)]
 pub struct Split {
-    /// Into how many pools; a power of two
+    /// Number of new pools; a power of two
     #[arg(value_name = "NUMBER")]
     pub number: String,
     /// The pool with this CIDR
@@ -114,16 +123,16 @@ pub struct Split {
 
 #[derive(Debug, Args)]
 pub struct Configure {
-    /// true: a node only uses addresses of its own blocks
+    /// true: a node uses only addresses of its own blocks
     #[arg(long, value_name = "BOOL")]
     pub strictaffinity: Option<String>,
-    /// The most blocks a node may have; 0 is 20 or what the request says
+    /// Maximum number of blocks of a node; 0 means the default (20)
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub max_blocks_per_host: Option<String>,
     /// Enabled or Disabled: whether a virtual machine keeps its address when it moves
     #[arg(long, value_name = "MODE")]
     pub kubevirt_ip_persistence: Option<String>,
-    /// For how long an address is not used again after it was given back; -1 leaves it as it is
+    /// How long a released address is not assigned again; -1 leaves the setting as it is
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub ip_cooldown_seconds: Option<String>,
     #[command(flatten)]

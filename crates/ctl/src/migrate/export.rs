@@ -5,6 +5,7 @@ use super::lock::is_locked;
 use super::{EXPORTED, PART};
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::session::{cluster_information, connect};
 use serde_json::Value;
 use std::io::Write;
@@ -19,7 +20,9 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
         ));
     }
     let mut names = NodeNames::new();
+    let mut progress = Progress::of_parts("Exporting kinds", EXPORTED.len());
     for kind in EXPORTED.iter().copied() {
+        progress.step();
         let mut list = store.list(kind, None).await?;
         list.items.retain(|resource| !is_from_kubernetes(resource) && !is_synthetic(resource));
         for resource in &mut list.items {

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::input;
 use crate::outcome::APPLY;
 use crate::output::go;
+use crate::progress::Progress;
 use crate::session::{connect_quietly, text};
 use serde_json::{Value as Json, json};
 use std::io::Write;
@@ -39,11 +40,14 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "Importing IPAM resources")?;
     let total = contents.addresses.len();
     let mut errors = Vec::new();
+    let mut progress = Progress::new("Importing addresses", total);
     for (key, value) in &contents.addresses {
+        progress.step();
         if let Err(error) = store.client().create(key, value).await {
             errors.push(format!("error trying to create {key}: {error}"));
         }
     }
+    drop(progress);
     if !errors.is_empty() {
         let done = total - errors.len();
         writeln!(out, "Partial success: applied {done} out of {total} IPAM resources:")?;

@@ -18,6 +18,8 @@ pub struct Cluster {
     resources: BTreeMap<Key, Resource>,
     /// Where the endpoints of services are, if the datastore knows.
     slices: BTreeMap<Key, Value>,
+    /// Entries of the store that could not be read, and why.
+    unreadable: Vec<String>,
 }
 
 /// What one node enforces, as far as the store says; its own environment may say otherwise.
@@ -41,9 +43,9 @@ impl Cluster {
     }
 
     pub async fn load_kind(&mut self, store: &Resources, kind: Kind) -> tortie_store::Result<()> {
-        for resource in store.list(kind, None).await?.items {
-            self.put(resource);
-        }
+        let (list, unreadable) = store.list_all(kind, None).await?;
+        list.items.into_iter().for_each(|resource| self.put(resource));
+        self.unreadable.extend(unreadable.iter().map(ToString::to_string));
         Ok(())
     }
 
@@ -76,6 +78,10 @@ impl Cluster {
 
     pub fn has(&self, kind: Kind, name: &str) -> bool {
         self.resources.contains_key(&Key::resource(kind, "", name))
+    }
+
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {

@@ -20,28 +20,28 @@ use tortie_plan::{Direction, assign};
 /// Where packets come from that do not say.
 const EPHEMERAL: u16 = 49152;
 
-/// Say whether traffic from one place to another passes, which rule decides, and what would have to change
+/// Say whether traffic from one place to another is allowed, which rule decides, and what would have to change
 ///
-/// Answers from the store alone: no node is asked and nothing is sent. What is explained is the first packet of a
-/// new flow, with the addresses it has after services are resolved.
+/// Only the datastore is read: no node is asked and no packet is sent. The answer is about the first packet of a new
+/// flow, with its addresses after services are resolved.
 ///
-/// Exit status: 0 if it is allowed, 1 if it is denied, 2 if the question could not be answered.
+/// Exit status: 0 if the traffic is allowed, 1 if it is denied, 2 if the question cannot be answered.
 #[derive(Debug, Args)]
 #[command(after_help = PLACES)]
 pub struct Explain {
-    /// Who sends: namespace/pod, pod, host endpoint, node or address
+    /// Source: namespace/pod, pod, host endpoint, node or address
     #[arg(long, value_name = "PLACE")]
     pub from: String,
-    /// Who receives
+    /// Destination, in the same forms
     #[arg(long, value_name = "PLACE")]
     pub to: String,
-    /// What is sent: tcp/80, udp/53, sctp/5000, icmp/8, icmpv6/128, or a protocol number
+    /// What is sent: 80 (the same as tcp/80), udp/53, sctp/5000, icmp/8, icmpv6/128 or protocol/47
     #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<Traffic>())]
     pub port: Traffic,
-    /// The port it is sent from
+    /// Source port
     #[arg(long, value_name = "PORT", default_value_t = EPHEMERAL, value_parser = clap::value_parser!(u16).range(1..))]
     pub from_port: u16,
-    /// Show every rule that was asked, not only those that decided or nearly did
+    /// Show every rule that was evaluated, not only those that decide or nearly match
     #[arg(long)]
     pub all: bool,
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "text")]
@@ -53,11 +53,15 @@ pub struct Explain {
 }
 
 const PLACES: &str = "\
+Examples:
+  tortie explain --from shop/web-0 --to shop/db-0 --port 5432
+  tortie explain --from 198.51.100.7 --to hep:gateway --port tcp/443 --all
+
 Places:
   shop/web-0             a pod, by namespace and name
   web-0                  a pod, a host endpoint or a node, if only one is called so
   hep:gateway, node:n1   a host endpoint, a node
-  10.65.0.7, fd00:65::7  whoever has this address, in the cluster or outside";
+  10.65.0.7, fd00:65::7  the owner of this address, in the cluster or outside";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {

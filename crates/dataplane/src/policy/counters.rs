@@ -45,11 +45,37 @@ impl fmt::Display for Counted {
     }
 }
 
+/// What becomes of the packets that a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    Allow,
+    Deny,
+    /// The next tier decides, or the profiles.
+    Pass,
+    /// It is logged, and the next rule is asked.
+    Log,
+    /// Nothing: the policy is staged.
+    Staged,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+            Verdict::Pass => "pass",
+            Verdict::Log => "log",
+            Verdict::Staged => "staged",
+        })
+    }
+}
+
 /// What one rule has matched since it was last written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleCounter {
     pub of: Counted,
     pub when: When,
+    pub verdict: Verdict,
     pub packets: u64,
     pub bytes: u64,
 }

@@ -3,10 +3,12 @@
 
 mod counters;
 mod denied_flows;
+mod log_group;
 mod nft;
 
-pub use counters::{Counted, RuleCounter, When};
+pub use counters::{Counted, RuleCounter, Verdict, When};
 pub(crate) use denied_flows::DeniedFlows;
+pub use log_group::{LoggedPacket, follow_log_group};
 pub(crate) use nft::Events;
 
 use crate::error::Result;
@@ -17,6 +19,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::{Plan, Settings, Update};
+
+/// Where copies of packets go that a rule logs, with the identity of the rule.
+pub(crate) const LOG_GROUP: u16 = 3;
 
 /// Numbers about what is enforced, for whoever watches over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::namespace::{Namespace, Open, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
 use std::sync::Arc;
-use tortie_dataplane::{RuleCounter, When, counters};
+use tortie_dataplane::{RuleCounter, Verdict, When, counters};
 use tortie_plan::{Action, PolicyId, PolicyKind, Rule};
 
 /// By what it is of, as people read it: `gnp/web ingress rule 1`.
@@ -32,6 +32,11 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     assert_eq!((counts("gnp/web ingress rule 1"), counts("gnp/web ingress rule 2")), (0, 2));
     assert!(counter(&counters, "gnp/web ingress rule 2").bytes >= 2 * 84);
     assert_eq!(counts("profiles ingress end"), 0);
+    let verdict = |of| counter(&counters, of).verdict;
+    assert_eq!(verdict("sgnp/soon ingress rule 1"), Verdict::Staged);
+    assert_eq!(verdict("gnp/web ingress rule 1"), Verdict::Deny);
+    assert_eq!(verdict("gnp/web ingress rule 2"), Verdict::Allow);
+    assert_eq!(verdict("profiles ingress end"), Verdict::Deny);
     assert!(counters.iter().all(|counter| counter.when == When::Normal));
     assert_eq!(policy_id("web").to_string(), "gnp/web");
 }

@@ -8,7 +8,7 @@ use nlink::netlink::Nflog;
 use nlink::netlink::namespace::Netns;
 use nlink::netlink::nflog::NflogPacket;
 use std::time::Duration;
-use tortie_dataplane::{Dataplane, counters};
+use tortie_dataplane::{Dataplane, Verdict, counters, follow_log_group};
 use tortie_plan::{Action, LogLimit, Rule, Settings};
 
 const GROUP: u16 = 3;
@@ -73,4 +73,27 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     let counters = counters(&node.open()).await.unwrap();
     let first = counters.iter().find(|counter| counter.of.to_string() == "gnp/watch ingress rule 1");
     assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");
+    assert_eq!(first.map(|counter| counter.verdict), Some(Verdict::Log));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_the_group_learns_the_rule_and_the_flow() {
+    let (node, one, _two) = two_pods().await;
+    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let policy = ingress(vec![Rule::new(Action::Log), Rule::new(Action::Allow)]);
+    dataplane.replace(guarded(open_plan(), &[("watch", policy)])).await.unwrap();
+    let (sender, mut packets) = tokio::sync::mpsc::channel(16);
+    let netns = node.open();
+    let follower = tokio::spawn(async move { follow_log_group(&netns, sender).await });
+    // The listener may be there a moment later than this test.
+    let packet = loop {
+        assert!(reaches(&one, "10.65.0.3"));
+        if let Ok(packet) = packets.try_recv() {
+            break packet;
+        }
+        assert!(!follower.is_finished(), "{:?}", follower.await);
+    };
+    assert_eq!(packet.rule, "gnp/watch ingress rule 1");
+    assert_eq!(packet.flow.unwrap().to_string(), "icmp 10.65.0.2 -> 10.65.0.3");
+    follower.abort();
 }

@@ -1,6 +1,11 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
 mod connections;
+mod denials;
+
+pub use denials::Denials;
+#[cfg(test)]
+pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
@@ -117,6 +122,8 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
         }
         None => None,
     };
-    let text = state.metrics.text() + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default();
+    let text = state.metrics.text()
+        + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
+        + &state.denials.text(PATIENCE).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -54,15 +54,22 @@ impl Resources {
 
     /// All namespaces when `namespace` is `None`.
     pub async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<ResourceList> {
-        let listing = self.client.list(&range(kind, namespace)).await?;
-        for error in &listing.unreadable {
+        let (list, unreadable) = self.list_all(kind, namespace).await?;
+        for error in &unreadable {
             tracing::warn!(%error, "skipped an entry that cannot be read");
         }
+        Ok(list)
+    }
+
+    /// The same, and beside the list what could not be read.
+    pub async fn list_all(&self, kind: Kind, namespace: Option<&str>) -> Result<(ResourceList, Vec<Error>)> {
+        let listing = self.client.list(&range(kind, namespace)).await?;
         let mut items: Vec<Resource> = listing.entries.into_iter().map(read).collect::<Result<_>>()?;
         if kind == Kind::Profile {
             items.push(profile::synthetic());
         }
-        Ok(ResourceList { kind, resource_version: listing.revision.to_string(), items })
+        let list = ResourceList { kind, resource_version: listing.revision.to_string(), items };
+        Ok((list, listing.unreadable))
     }
 
     /// Only if `resource_version` still stands, when given. Deletes what belongs to the object, too.

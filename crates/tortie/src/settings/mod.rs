@@ -10,25 +10,23 @@ use tortie_compute::{Effect, InForce, Parameters};
 use tortie_ctl::node::ask;
 use tortie_ctl::{Failure, layout};
 
-/// Show the settings of this host's node: every FelixConfiguration parameter, its value in force and its source
-///
-/// Examples:
-///   tortie settings                    what differs from the built-in defaults
-///   tortie settings --all              every parameter
-///   tortie settings healthPort bpf     parameters whose names contain one of these words
-///   tortie settings --all -o json      for programs
+/// Show the settings of this host's node: parameters of FelixConfiguration, their values in force and where they come from
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = "Examples:
+  tortie settings                    parameters that differ from the built-in defaults
+  tortie settings --all              every parameter
+  tortie settings healthPort bpf     parameters whose names contain one of these words
+  tortie settings --all -o json      for programs")]
 pub struct SettingsArgs {
-    /// Only parameters whose names contain one of these words, in any case
+    /// Show only parameters whose names contain one of these words, in any case
     #[arg(value_name = "WORD")]
     words: Vec<String>,
-    /// Also what nobody set
+    /// Show parameters with their default too
     #[arg(short, long)]
     all: bool,
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
     output: Format,
-    /// Where the node's sockets are
+    /// Directory of the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
     run_dir: PathBuf,
 }

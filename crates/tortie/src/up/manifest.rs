@@ -10,6 +10,9 @@ pub struct Manifest {
     /// The datastore is ours.
     pub embedded: bool,
     pub network: String,
+    /// The daemons are services of systemd.
+    #[serde(default)]
+    pub systemd: bool,
     pub files: BTreeSet<PathBuf>,
 }
 

@@ -1,12 +1,17 @@
-//! `tortie up` makes this host a node in one command, `tortie down` takes away what it made.
+//! `tortie up` makes this host a node in one command, `tortie down` undoes it.
 //!
 //! What is made is written down first, in `up.json` of the state directory, so that `down` finds it after a crash too.
 
 mod attachments;
 mod manifest;
 mod process;
+mod rotating_log;
+mod supervise;
+mod systemd;
 
-use clap::Args;
+pub use supervise::{SuperviseArgs, supervise};
+
+use clap::{Args, ValueEnum};
 use manifest::Manifest;
 use process::Daemon;
 use serde_json::json;
@@ -45,6 +50,22 @@ pub struct UpArgs {
     /// Give containers IPv6 addresses too
     #[arg(long)]
     ipv6: bool,
+    /// Restart the daemons, for example with a new binary; containers keep their network
+    #[arg(long)]
+    restart: bool,
+    /// What keeps the daemons running: systemd, or a small supervisor of our own
+    #[arg(long, value_name = "MANAGER", value_enum, default_value = "auto")]
+    service_manager: ServiceManager,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ServiceManager {
+    /// systemd, if it runs this machine and the directories are the usual ones
+    Auto,
+    /// Services of systemd, which also start after a reboot
+    Systemd,
+    /// A supervisor of our own; after a reboot run `tortie up` again
+    Own,
 }
 
 #[derive(Args, Debug)]
@@ -68,27 +89,39 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     manifest.network = args.network.clone();
+    // What was begun by one is not gone on with by the other.
+    if !Manifest::exists(&node.state_dir) {
+        manifest.systemd = by_systemd(&args);
+    }
 
-    let store = datastore(node, &exe);
+    let mut store = datastore(node, &exe);
+    store.by_systemd = manifest.systemd;
     let config = Config::load(&node.config)?;
     let own = format!("unix://{}", datastore_socket(node).display());
     let configured = config != Config::default() && config.etcd_endpoints != own;
     if manifest.embedded || !configured {
         manifest.embedded = true;
         manifest.save(&node.state_dir)?;
-        if store.start(&[])? {
-            writeln!(out, "started the embedded datastore at {own}")?;
+        if let Some(word) = start(&store, args.restart)? {
+            writeln!(out, "{word} the embedded datastore at {own}")?;
         }
         let socket = datastore_socket(node);
         wait(&store, || UnixStream::connect(&socket).is_ok())?;
     }
-    let daemon = node_daemon(node, &exe);
+    let mut daemon = node_daemon(node, &exe);
+    daemon.by_systemd = manifest.systemd;
+    if manifest.systemd {
+        let file = node.state_dir.join("environment");
+        systemd::keep_environment(&file).map_err(|error| at(&file, &error))?;
+        manifest.files.insert(file.clone());
+        daemon.environment_file = Some(file);
+    }
     manifest.save(&node.state_dir)?;
-    let socket = datastore_socket(node).into_os_string();
-    let environment: &[(&str, std::ffi::OsString)] =
-        if manifest.embedded { &[("TORTIE_DATASTORE_SOCKET", socket)] } else { &[] };
-    if daemon.start(environment)? {
-        writeln!(out, "started the node")?;
+    if manifest.embedded {
+        daemon.environment.push(("TORTIE_DATASTORE_SOCKET", datastore_socket(node).into_os_string()));
+    }
+    if let Some(word) = start(&daemon, args.restart)? {
+        writeln!(out, "{word} the node")?;
     }
     wait(&daemon, || ask(node, "STATUS", &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
 
@@ -111,6 +144,24 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Starts a daemon unless it runs, or again if it does; says what was done, if anything.
+fn start(daemon: &Daemon, restart: bool) -> Result<Option<&'static str>, Failure> {
+    let word = if restart && daemon.is_running() { "restarted" } else { "started" };
+    if word == "restarted" {
+        daemon.stop()?;
+    }
+    Ok(daemon.start()?.then_some(word))
+}
+
+fn by_systemd(args: &UpArgs) -> bool {
+    match args.service_manager {
+        ServiceManager::Systemd => true,
+        ServiceManager::Own => false,
+        // A node with directories of its own may be one of several on this machine.
+        ServiceManager::Auto => args.node.is_the_hosts() && systemd::is_here(),
+    }
+}
+
 /// Goes on past failures and names all of them.
 pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let node = &args.node;
@@ -119,7 +170,11 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         if args.purge && data.exists() {
             return purge(&data, &node.state_dir, out);
         }
-        writeln!(out, "nothing to take down: {} has no record of an up", node.state_dir.display())?;
+        writeln!(
+            out,
+            "nothing to take down: `tortie up` has left no record in {}",
+            node.state_dir.display()
+        )?;
         if data.exists() {
             writeln!(out, "kept: the datastore in {}; `tortie down --purge` removes it", data.display())?;
         }
@@ -143,7 +198,8 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     if let Err(error) = leave(node, &manifest) {
         failures.push(format!("leaving the cluster: {error}"));
     }
-    for daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+    for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+        daemon.by_systemd = manifest.systemd;
         if let Err(error) = daemon.stop() {
             failures.push(format!("{}: {error}", daemon.name));
         }
@@ -313,15 +369,8 @@ fn wait(daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), Failure> {
                 continue;
             }
         };
-        let log = daemon.log();
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-        return Err(Failure::Message(format!(
-            "{} {what}; the end of its log {}:\n{last}",
-            daemon.name,
-            log.display()
-        )));
+        let (log, last) = daemon.end_of_log(LOG_LINES);
+        return Err(Failure::Message(format!("{} {what}; the end of its log ({log}):\n{last}", daemon.name)));
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
-//! A process of ours that outlives the command that starts it, found again by its pid file.
+//! A daemon of ours that outlives the command that starts it: a service of systemd, or a process of its own with a
+//! supervisor, found again by its pid file.
 
+use super::rotating_log::RotatingLog;
+use super::systemd;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -16,18 +19,42 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Daemon {
     pub name: &'static str,
-    exe: PathBuf,
+    pub exe: PathBuf,
+    pub words: Vec<OsString>,
+    pub environment: Vec<(&'static str, OsString)>,
+    /// More of the environment, for systemd.
+    pub environment_file: Option<PathBuf>,
+    pub by_systemd: bool,
     run_dir: PathBuf,
-    words: Vec<OsString>,
 }
 
 impl Daemon {
     pub fn new(name: &'static str, exe: &Path, run_dir: &Path, words: Vec<OsString>) -> Daemon {
-        Daemon { name, exe: exe.to_owned(), run_dir: run_dir.to_owned(), words }
+        Daemon {
+            name,
+            exe: exe.to_owned(),
+            words,
+            environment: Vec::new(),
+            environment_file: None,
+            by_systemd: false,
+            run_dir: run_dir.to_owned(),
+        }
     }
 
-    pub fn log(&self) -> PathBuf {
+    fn log(&self) -> PathBuf {
         self.run_dir.join(format!("{}.log", self.name))
+    }
+
+    /// Where people find its log, and the last lines of it.
+    pub fn end_of_log(&self, lines: usize) -> (String, String) {
+        if self.by_systemd {
+            let place = format!("journalctl -u {}", systemd::name(self.name));
+            return (place, systemd::log(self.name, lines));
+        }
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        let last = all[all.len().saturating_sub(lines)..].join("\n");
+        (self.log().display().to_string(), last)
     }
 
     fn pid_file(&self) -> PidFile {
@@ -35,14 +62,23 @@ impl Daemon {
     }
 
     /// Starts it unless it runs; whether it had to.
-    pub fn start(&self, environment: &[(&str, OsString)]) -> io::Result<bool> {
+    pub fn start(&self) -> io::Result<bool> {
         if self.is_running() {
             return Ok(false);
         }
-        let log = File::create(self.log())?;
+        if self.by_systemd {
+            systemd::start(self)?;
+            return Ok(true);
+        }
+        // What the supervisor itself has to say is in the same file.
+        let log = File::options().create(true).append(true).open(self.log())?;
         let child = Command::new(&self.exe)
+            .args(["supervise", "--name", self.name, "--log"])
+            .arg(self.log())
+            .arg("--")
+            .arg(&self.exe)
             .args(&self.words)
-            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -53,10 +89,16 @@ impl Daemon {
     }
 
     pub fn is_running(&self) -> bool {
-        self.pid_file().running().is_some()
+        match self.by_systemd {
+            true => systemd::is_running(self.name),
+            false => self.pid_file().running().is_some(),
+        }
     }
 
     pub fn stop(&self) -> io::Result<()> {
+        if self.by_systemd {
+            return systemd::stop(self.name);
+        }
         let deadline = Instant::now() + PATIENCE;
         let mut signal = Signal::TERM;
         while self.pid_file().signal(signal)? {
@@ -66,9 +108,6 @@ impl Daemon {
             }
         }
         self.pid_file().remove()?;
-        match std::fs::remove_file(self.log()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        RotatingLog::remove(&self.log())
     }
 }

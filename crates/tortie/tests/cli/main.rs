@@ -7,5 +7,6 @@ mod explaining;
 mod lab;
 mod moving;
 mod round_trip;
+mod terminal;
 mod transcripts;
 mod watching;

@@ -41,6 +41,7 @@ transcripts! {
         label
         validate
         connection
+        permissions
         versions
         migration
         policy_names

@@ -3,6 +3,7 @@
 
 mod bgp;
 mod conformance;
+mod encap;
 mod migration;
 mod podman;
 mod restart;
@@ -248,4 +249,28 @@ fn what_a_killed_start_left_is_removed() {
         lab.run(&["down"]);
         assert_eq!(lab.traces(), Vec::<String>::new());
     }
+}
+
+#[test]
+fn logs_are_followed_and_top_shows_what_daemons_use() {
+    let lab = Lab::up(&["--nodes", "1"]);
+    let file = lab.dir().join("followed");
+    let mut command = lab.command(&["logs", "-f", "node1"]);
+    let _follower = tortie_testkit::Process::start(command.stdout(std::fs::File::create(&file).unwrap()));
+    let followed = || std::fs::read_to_string(&file).unwrap();
+    tortie_testkit::eventually("what is there is printed", || !followed().is_empty());
+    let before = followed().lines().count();
+    // A new pod is a line of the node's log.
+    lab.add("web", "node1", &[]);
+    tortie_testkit::eventually("what comes is printed", || followed().lines().count() > before);
+    assert!(followed().lines().all(|line| line.starts_with("node1 | ")), "{}", followed());
+
+    let table = lab.run(&["top", "--count", "2", "--interval", "1"]);
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("node1")).collect();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert!(rows.iter().all(|row| row.contains("running") && row.contains(" MiB")), "{table}");
+    lab.run(&["node", "stop", "node1"]);
+    assert!(lab.run(&["top", "--count", "1", "--interval", "1"]).contains("node1  stopped"));
+    let hint = lab.refused(&["exec", "wbe", "--", "true"]);
+    assert!(hint.contains("did you mean web?"), "{hint}");
 }

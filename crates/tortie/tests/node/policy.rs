@@ -49,3 +49,56 @@ fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
     eventually("nor counted", || metrics(&world).contains("tortie_refused_objects 0"));
     assert!(second.iter().all(|address| one.pings(address)), "{}", world.log());
 }
+
+#[test]
+fn denials_are_watched_and_counted_by_rule() {
+    let mut world = World::new();
+    world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    let mut guarded = config.clone();
+    guarded["tortie_labels"] = json!({"guarded": "yes"});
+    world.must("ADD", "c1", &one.path(), &config);
+    let addresses = world.must("ADD", "c2", &two.path(), &guarded).addresses();
+    let rules = json!([
+        {"action": "Log", "protocol": "ICMP"}, {"action": "Log", "protocol": "ICMPv6"},
+        {"action": "Deny", "protocol": "ICMP"}, {"action": "Deny", "protocol": "ICMPv6"}, {"action": "Allow"},
+    ]);
+    world.calicoctl(&["apply", "-f", "-"], &policy(rules));
+    let denied = |address: &str| !one.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success();
+    eventually("the policy is in force", || addresses.iter().all(|address| denied(address)));
+
+    // Verdicts as they happen, with the rule; packets that a rule logs with their addresses.
+    let file = world.path("watched");
+    let mut watch = world.host.command(crate::world::TORTIE);
+    watch.args(["policy", "watch", "--interval", "100", "--policy", "gnp/big"]);
+    let _watch = tortie_testkit::Process::start(watch.stdout(std::fs::File::create(&file).unwrap()));
+    let watched = || std::fs::read_to_string(&file).unwrap();
+    for (address, log, rule) in [(&addresses[0], "1", "3"), (&addresses[1], "2", "4")] {
+        eventually("it is seen", || {
+            assert!(denied(address));
+            let lines = watched();
+            let line = |verdict: &str, rule: &str, more: &str| {
+                let rule = format!("gnp/big ingress rule {rule}  ");
+                lines
+                    .lines()
+                    .any(|line| line.contains(verdict) && line.contains(&rule) && line.contains(more))
+            };
+            line("  deny    ", rule, " packet") && line("  log     ", log, &format!("-> {address}"))
+        });
+    }
+    let only = world.host.try_exec(&[crate::world::TORTIE, "policy", "watch", "--interval", "1"]);
+    assert!(!only.status.success(), "an interval that is too short is refused");
+
+    let metric = |rule: &str| {
+        let line = format!(
+            "tortie_denied_packets_total{{policy=\"gnp/big\",direction=\"ingress\",rule=\"{rule}\"}} "
+        );
+        let output = world.host.try_exec(&["curl", "-s", "http://localhost:9091/metrics"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = text.lines().find_map(|found| found.strip_prefix(&line)?.parse::<u64>().ok());
+        number.unwrap_or_default()
+    };
+    eventually("denials are in the metrics", || metric("3") > 0 && metric("4") > 0);
+    assert_eq!(metric("5"), 0, "what is allowed is no denial");
+}

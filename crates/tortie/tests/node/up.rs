@@ -1,6 +1,6 @@
 //! A host becomes a node in one command, and is none again after another.
 
-use crate::world::{Namespace, TORTIE, host};
+use crate::world::{Namespace, TORTIE, eventually, host};
 use std::path::Path;
 use std::process::Output;
 use tempfile::TempDir;
@@ -115,5 +115,45 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     assert!(said.contains("removed: the datastore in"), "{said}");
     for dir in ["bin", "conf", "state", "run"] {
         assert_eq!(files(&place(dir)), Vec::<String>::new(), "{dir}");
+    }
+}
+
+#[test]
+fn what_ends_is_started_again_and_down_ends_it() {
+    let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
+    let host = Host { dir, namespace: host() };
+    let place = |name: &str| host.dir.path().join(name);
+    let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
+    host.run("up", &["--cni-bin-dir", &bin, "--cni-conf-dir", &conf]);
+    // The process of the daemon, not of what watches over it.
+    let daemon = |name: &str| -> Option<String> {
+        let supervisor = std::fs::read_to_string(place(&format!("run/{name}.pid"))).ok()?;
+        let supervisor = supervisor.split_whitespace().next()?.to_owned();
+        let children =
+            std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
+        children.split_whitespace().next().map(str::to_owned)
+    };
+    let healthy =
+        || host.namespace.try_exec(&[TORTIE, "health", "--run-dir", &place("run").display().to_string()]);
+    for name in ["node", "datastore"] {
+        let first = daemon(name).unwrap();
+        // A daemon that has just begun is not started again; this one has.
+        eventually("it has run for a while", || {
+            let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap_or_default();
+            let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+            let started: f64 = stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap();
+            let now: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+            now - started / 100.0 > 7.0
+        });
+        assert!(std::process::Command::new("kill").args(["-9", &first]).status().unwrap().success());
+        eventually("another one runs", || daemon(name).is_some_and(|second| second != first));
+        let log = std::fs::read_to_string(place(&format!("run/{name}.log"))).unwrap();
+        assert!(log.contains(&format!("supervisor: {name} ended (signal: 9 (SIGKILL))")), "{log}");
+    }
+    eventually("the node is healthy again", || healthy().status.success());
+    let (node, store) = (daemon("node").unwrap(), daemon("datastore").unwrap());
+    host.run("down", &["--purge"]);
+    for pid in [node, store] {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is still there");
     }
 }

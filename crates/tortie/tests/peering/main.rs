@@ -5,6 +5,7 @@
 
 mod filters;
 mod next_hops;
+mod passwords;
 mod router;
 mod seeing;
 mod several;

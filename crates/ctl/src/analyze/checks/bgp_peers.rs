@@ -18,7 +18,7 @@ pub fn mistakes(subject: &Subject) -> Vec<Finding> {
             add(
                 "peer-without-node",
                 reason,
-                "Name a node that exists, or mend the selector; no session is made until then.",
+                "Name a node that exists, or correct the selector; no session is made until then.",
             );
         }
         if !spec.peer_selector.is_empty() && !matches_a_node(subject, &spec.peer_selector) {
@@ -31,10 +31,10 @@ pub fn mistakes(subject: &Subject) -> Vec<Finding> {
         }
         for filter in spec.filters.iter().filter(|name| !subject.cluster.has(Kind::BGPFilter, name)) {
             let reason = format!("it names BGPFilter {filter}, which does not exist");
-            add("filter-missing", reason, "Create the filter or take its name out of the peer.");
+            add("filter-missing", reason, "Create the filter, or remove its name from the peer.");
         }
         if let Some(path) = missing_secret(subject, spec) {
-            let reason = format!("its password is not there: {path} does not exist");
+            let reason = format!("its password is missing: {path} does not exist");
             add(
                 "secret-missing",
                 reason,

@@ -1,6 +1,7 @@
 //! The checks, one file each.
 
 mod bgp_peers;
+mod mtu;
 mod pools;
 mod profiles;
 mod reach;
@@ -8,6 +9,7 @@ mod selectors;
 mod settings;
 mod tiers;
 mod unprotected;
+mod unreadable;
 
 use super::Subject;
 use super::finding::Finding;
@@ -25,6 +27,9 @@ pub(super) const ALL: &[fn(&Subject) -> Vec<Finding>] = &[
     pools::unusable,
     bgp_peers::mistakes,
     settings::without_effect,
+    mtu::of_tunnels,
+    mtu::of_this_host,
+    unreadable::entries,
 ];
 
 /// A policy as people name it.

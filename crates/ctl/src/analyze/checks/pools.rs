@@ -18,7 +18,7 @@ pub fn unusable(subject: &Subject) -> Vec<Finding> {
             findings.push(Finding {
                 object: resource.identify(),
                 check: "pool-without-nodes",
-                reason: format!("its nodeSelector ({}) matches no node: nobody takes addresses from it", spec.node_selector),
+                reason: format!("its nodeSelector ({}) matches no node, so no addresses are assigned from it", spec.node_selector),
                 advice: "Compare it with the labels that `calicoctl get nodes -o yaml` shows, or disable the pool."
                     .to_owned(),
             });

@@ -21,7 +21,7 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
                     object: name(id),
                     check: "rule-never-reached",
                     reason: format!(
-                        "{word} rule {decides} matches everything; {hidden} after it are never asked"
+                        "{word} rule {decides} matches everything; rules after it are never evaluated: {hidden}"
                     ),
                     advice: format!("Move rule {decides} to the end, or remove what follows it."),
                 });
@@ -63,7 +63,7 @@ pub fn policies(subject: &Subject) -> Vec<Finding> {
             object: name(id),
             check: "policy-never-reached",
             reason: format!(
-                "its {word} rules are never asked: {by} comes before it and decides about every packet"
+                "its {word} rules are never evaluated: {by} comes before it and decides about every packet"
             ),
             advice: format!("Give it a lower order than {by}, or remove it."),
         })

@@ -42,7 +42,7 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
                             id,
                             word,
                             number,
-                            format!("the selector of its {end} matches nobody"),
+                            format!("the selector of its {end} matches nothing"),
                         ));
                     }
                     if only_named_ports(side) && side.named_ports.iter().all(empty) {

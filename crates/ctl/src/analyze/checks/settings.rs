@@ -30,7 +30,7 @@ pub fn without_effect(subject: &Subject) -> Vec<Finding> {
         object: "FelixConfiguration".to_owned(),
         check: "setting-without-effect",
         reason: format!("{warning} (on {})", some(&nodes)),
-        advice: "docs/settings.md says what each parameter does here; `tortie settings` shows what holds on a node."
+        advice: "See docs/settings.md for what each parameter does; `tortie settings` shows the values in force on a node."
             .to_owned(),
     }
     };

@@ -34,7 +34,7 @@ pub fn hidden(subject: &Subject) -> Vec<Finding> {
         object: format!("Tier({tier})"),
         check: "tier-hides-later",
         reason: format!(
-            "it denies at its end what none of its rules matches, so policies of tier {later} are never asked for {}",
+            "it ends with a deny, so policies of tier {later} are never evaluated for {}",
             some(&endpoints)
         ),
         advice: "Give the tier defaultAction: Pass, or end its policies with a rule of action Pass."

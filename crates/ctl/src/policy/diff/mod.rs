@@ -25,19 +25,23 @@ use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Say which pairs of endpoints would change verdict if resources were applied, or deleted
+/// Show which traffic would be newly allowed or denied if resources were applied, or deleted
 ///
-/// Nothing is written. Endpoints are compared by what policies and profiles say at both ends about the first packet of
-/// a new flow, over every port that a rule tells apart from others; source ports are taken to be ephemeral. Hosts are
-/// compared by what they let in and out themselves; a change to what they forward is only said to be one.
+/// Nothing is written. For every pair of endpoints the verdicts of policies and profiles at both ends are compared, for
+/// the first packet of a new flow, over all ports that any rule distinguishes; source ports are assumed to be ephemeral. For
+/// hosts, traffic from and to the host itself is compared; a change of forwarded traffic is mentioned only.
 ///
 /// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  tortie diff -f policy.yaml             what if this were applied?
+  tortie diff -f policy.yaml --delete    what if it were deleted?
+  tortie diff -f manifests/ -o json      for programs")]
 pub struct Diff {
     /// A file, "-" for standard input, or a directory of .yaml, .yml and .json files
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: PathBuf,
-    /// What if the resources were deleted, not applied
+    /// Compare with the resources deleted instead of applied
     #[arg(long)]
     pub delete: bool,
     #[command(flatten)]

@@ -1,14 +1,19 @@
 //! What the kernel has counted, by the rules that people wrote.
 
-use super::super::counters::{Counted, RuleCounter, When};
+use super::super::counters::{Counted, RuleCounter, Verdict, When};
+use super::attributes;
 use super::message::TABLE;
 use super::render::{END_OF_TIER, NO_PROFILE};
 use super::table::TableFamily;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
-use nlink::netlink::nftables::Family;
+use nlink::netlink::nftables::{self as wire, Family};
 use std::collections::BTreeMap;
-use tortie_plan::{Direction, RuleId, RuleIndex};
+use tortie_plan::{Direction, RuleId, RuleIndex, RuleOwner};
+
+/// The kernel's verdicts that end a packet's way through the table.
+const NF_DROP: i32 = 0;
+const NF_ACCEPT: i32 = 1;
 
 /// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
 pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
@@ -19,18 +24,55 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
         let reason = "there is none in this network namespace: no policy is enforced here".into();
         return Err(Error::Kernel { object: TableFamily::Inet.object(), reason });
     }
-    let mut sums: BTreeMap<(Counted, When), (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<(Counted, When), RuleCounter> = BTreeMap::new();
     for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
-        let Some(counted) = meaning(&rule.chain, comment) else { continue };
+        let Some((of, when)) = meaning(&rule.chain, comment) else { continue };
         // A rule of ours is several of the kernel's when it can match in several ways, and every endpoint has ends of
         // tiers of its own.
-        let (packets, bytes) = sums.entry(counted).or_default();
-        let (more_packets, more_bytes) = rule.counter().unwrap_or_default();
-        (*packets, *bytes) = (*packets + more_packets, *bytes + more_bytes);
+        let sum = sums.entry((of.clone(), when)).or_insert_with(|| {
+            let verdict = verdict(&of, &rule.expression_bytes);
+            RuleCounter { of, when, verdict, packets: 0, bytes: 0 }
+        });
+        let (packets, bytes) = rule.counter().unwrap_or_default();
+        sum.packets = sum.packets.saturating_add(packets);
+        sum.bytes = sum.bytes.saturating_add(bytes);
     }
-    let counter = |((of, when), (packets, bytes))| RuleCounter { of, when, packets, bytes };
-    Ok(sums.into_iter().map(counter).collect())
+    Ok(sums.into_values().collect())
+}
+
+/// What a rule does with a packet, as the kernel has it.
+fn verdict(of: &Counted, expressions: &[u8]) -> Verdict {
+    let id = match of {
+        Counted::Rule(id) => id,
+        Counted::TierEnd { .. } | Counted::NoProfile { .. } => return Verdict::Deny,
+    };
+    if matches!(&id.owner, RuleOwner::Policy(policy) if policy.kind.is_staged()) {
+        return Verdict::Staged;
+    }
+    let mut verdict = Verdict::Pass;
+    for (_, expression) in attributes::read(expressions) {
+        let name = attributes::find(expression, wire::NFTA_EXPR_NAME).unwrap_or_default();
+        match name.split(|byte| *byte == 0).next().unwrap_or_default() {
+            b"reject" => verdict = Verdict::Deny,
+            b"log" => verdict = Verdict::Log,
+            b"immediate" => match verdict_code(expression) {
+                Some(NF_DROP) => verdict = Verdict::Deny,
+                Some(NF_ACCEPT) => verdict = Verdict::Allow,
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    verdict
+}
+
+fn verdict_code(expression: &[u8]) -> Option<i32> {
+    let data = attributes::find(expression, wire::NFTA_EXPR_DATA)?;
+    let data = attributes::find(data, wire::NFTA_IMMEDIATE_DATA)?;
+    let verdict = attributes::find(data, wire::NFTA_DATA_VERDICT)?;
+    let code = attributes::find(verdict, wire::NFTA_VERDICT_CODE)?;
+    code.try_into().ok().map(i32::from_be_bytes)
 }
 
 /// What the counter of a rule is of; nothing for rules that are no policy's.

@@ -30,7 +30,7 @@ fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
         .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
 }
 
-async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
+pub async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
     let mut config = match kubeconfig(target)? {
         Some(kubeconfig) => {
             let context = Some(target.context.clone()).filter(|context| !context.is_empty());

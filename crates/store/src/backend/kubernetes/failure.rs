@@ -62,7 +62,11 @@ impl Failure {
 
     /// The error about an object of which nothing more is known.
     pub fn into_error(self, key: &Key) -> Error {
-        let id = key.to_string();
+        self.about(key.to_string())
+    }
+
+    /// The same by any name.
+    pub fn about(self, id: String) -> Error {
         match self {
             Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
             Failure::Missing(reason) | Failure::NotServed(reason) => Error::DoesNotExist { id, reason },

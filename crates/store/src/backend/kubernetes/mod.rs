@@ -3,7 +3,7 @@
 //! `group` is the API group in use; `object` and `records` turn resources and IPAM's records into custom resources and
 //! back; `pod`, `profile`, `node` and `policy` derive what is not stored; `collection` says where keys and ranges are. All of these
 //! are functions without I/O. `connection`, `servers` and `api` speak to the server, `entries` are the client's verbs,
-//! `source` its watches. Nothing outside knows the crate kube.
+//! `source` its watches. `orchestrator` is what the node's daemon asks of Kubernetes itself. Nothing outside knows the crate kube.
 
 mod api;
 mod collection;
@@ -15,6 +15,7 @@ mod group;
 mod names;
 mod node;
 mod object;
+pub mod orchestrator;
 mod pod;
 mod policy;
 mod profile;

@@ -1,12 +1,14 @@
 //! `tortie policy`: what the kernel of this host says about policy.
 
+mod watch;
+
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::io::Write;
 use tortie_ctl::{Failure, layout};
 use tortie_dataplane::{Counted, Netns, RuleCounter, When, counters};
 
-/// Look at the policy that this host's kernel enforces
+/// Show what this host's kernel does with packets: counters, and verdicts as they happen
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
     #[command(subcommand)]
@@ -17,14 +19,19 @@ pub struct PolicyArgs {
 enum Command {
     /// Show how many packets each rule has matched
     ///
-    /// Reads the kernel of the network namespace it is run in; no daemon is asked. Rules are numbered from 1, as in
-    /// `explain`; "end" is what no rule of a tier or no profile allowed. Staged policies are counted and enforce nothing.
-    /// A rule counts from when it was last written.
+    /// The counters are read from the kernel of the current network namespace; the node's daemon need not run. Rules are
+    /// numbered from 1, as in `explain`. "end" counts packets that were denied at the end of a tier, or because no profile
+    /// allows them. Staged policies are counted but enforce nothing. A counter starts at zero whenever its rule is rewritten.
+    #[command(after_help = "Examples:
+  tortie policy counters
+  tortie policy counters -o json
+  tortie lab exec node1 -- tortie policy counters")]
     Counters {
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Format,
     },
+    Watch(watch::Watch),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -34,8 +41,11 @@ enum Format {
 }
 
 pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let Command::Counters { output } = &args.command;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let output = match &args.command {
+        Command::Watch(args) => return runtime.block_on(watch::watch(args, out)),
+        Command::Counters { output } => output,
+    };
     let read = async { counters(&Netns::current()?).await };
     let counters = runtime.block_on(read).map_err(|error| Failure::Message(error.to_string()))?;
     let text = match output {
@@ -70,7 +80,8 @@ fn when(when: When) -> &'static str {
 }
 
 fn table(counters: &[RuleCounter]) -> String {
-    let headings = ["POLICY", "DIRECTION", "STAGE", "RULE", "PACKETS", "BYTES"].map(str::to_owned).to_vec();
+    let headings =
+        ["POLICY", "DIRECTION", "STAGE", "RULE", "ACTION", "PACKETS", "BYTES"].map(str::to_owned).to_vec();
     let row = |counter: &RuleCounter| {
         let (owner, number) = rule(&counter.of);
         vec![
@@ -78,6 +89,7 @@ fn table(counters: &[RuleCounter]) -> String {
             counter.of.direction().to_string(),
             when(counter.when).to_owned(),
             number,
+            counter.verdict.to_string(),
             counter.packets.to_string(),
             counter.bytes.to_string(),
         ]
@@ -96,6 +108,7 @@ fn object(counter: &RuleCounter) -> serde_json::Value {
         "direction": counter.of.direction().to_string(),
         "stage": when(counter.when),
         "rule": number,
+        "action": counter.verdict.to_string(),
         "packets": counter.packets,
         "bytes": counter.bytes,
     })

@@ -1,0 +1,81 @@
+//! MTUs that do not fit together: packets of full size are lost, and only those.
+
+use super::super::Subject;
+use super::super::finding::Finding;
+use super::tiers::some;
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_compute::{Environment, Parameters};
+use tortie_model::Resource;
+
+const TUNNELS: [&str; 5] = ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
+
+/// Nodes whose tunnels are set to different MTUs.
+pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
+    let all: Vec<_> = configurations(subject).collect();
+    let mut nodes: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
+    for node in subject.cluster.nodes() {
+        let meta = &node.metadata;
+        let resolved =
+            Parameters::resolve(&meta.name, &meta.labels, all.iter().copied(), &Environment::default());
+        for in_force in resolved.all() {
+            if let Some(name) = TUNNELS.iter().find(|name| **name == in_force.parameter.key) {
+                nodes.entry((name, in_force.value.clone())).or_default().insert(meta.name.clone());
+            }
+        }
+    }
+    let mut findings = Vec::new();
+    for name in TUNNELS {
+        let values: Vec<(&String, &BTreeSet<String>)> = nodes
+            .iter()
+            .filter(|((parameter, _), _)| *parameter == name)
+            .map(|((_, value), nodes)| (value, nodes))
+            .collect();
+        if values.len() > 1 {
+            let reported: Vec<String> =
+                values.iter().map(|(value, nodes)| format!("{value} on {}", some(nodes))).collect();
+            findings.push(Finding {
+                object: "FelixConfiguration".to_owned(),
+                check: "mtu-differs",
+                reason: format!("{name} is {}", reported.join(", ")),
+                advice: "Set the same MTU on all nodes, or leave it out: 0 means that it is found by itself."
+                    .to_owned(),
+            });
+        }
+    }
+    findings
+}
+
+/// Interfaces of this host's workloads that send larger packets than the host's own interfaces carry.
+pub fn of_this_host(subject: &Subject) -> Vec<Finding> {
+    let parameters =
+        Parameters::resolve("", &BTreeMap::new(), configurations(subject), &Environment::default());
+    let Ok(pattern) = Regex::new(&parameters.mtu_iface_pattern) else { return Vec::new() };
+    let is_workload = |name: &str| name.starts_with("cali");
+    let uplinks = subject.interfaces.iter().filter(|(name, _)| pattern.is_match(name) && !is_workload(name));
+    let Some((uplink, most)) = uplinks.min_by_key(|(_, mtu)| *mtu) else { return Vec::new() };
+    let larger: BTreeSet<String> = subject
+        .interfaces
+        .iter()
+        .filter(|(name, mtu)| is_workload(name) && mtu > most)
+        .map(|(name, mtu)| format!("{name} ({mtu})"))
+        .collect();
+    if larger.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding {
+        object: "this host".to_owned(),
+        check: "mtu-too-large",
+        reason: format!("workload interfaces have a larger MTU than {uplink} ({most}): {}", some(&larger)),
+        advice: "Workloads get the MTU of the host's interface when they start: restart them, or set \"mtu\" in the \
+                 CNI configuration."
+            .to_owned(),
+    }]
+}
+
+fn configurations(subject: &Subject) -> impl Iterator<Item = &tortie_model::kinds::FelixConfiguration> {
+    subject.cluster.resources().filter_map(|resource| match resource {
+        Resource::FelixConfiguration(configuration) => Some(&**configuration),
+        _ => None,
+    })
+}

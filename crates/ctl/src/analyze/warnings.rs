@@ -1,0 +1,79 @@
+//! Warnings when an object is written that is likely a mistake. They are the findings of `tortie analyze` about that object;
+//! the object is stored all the same.
+
+use super::finding::Finding;
+use super::{findings, load};
+use crate::namespace::Asked;
+use crate::policy::Cluster;
+use crate::verbs;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tortie_model::{KeyRange, Kind, Resource};
+use tortie_store::{Page, Resources};
+
+/// In larger clusters a command would take noticeably longer; `tortie analyze` is for them.
+const MOST_ENDPOINTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1999);
+const PATIENCE: Duration = Duration::from_secs(5);
+const SECRETS: &str = "/etc/calico/secrets";
+
+/// The kinds that people write.
+const KINDS: [Kind; 9] = [
+    Kind::NetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::Tier,
+    Kind::IPPool,
+    Kind::BGPPeer,
+    Kind::BGPFilter,
+    Kind::FelixConfiguration,
+    Kind::HostEndpoint,
+    Kind::Profile,
+];
+
+/// Findings that say that nobody is selected: of use only where there is somebody.
+const NEED_ENDPOINTS: [&str; 2] = ["policy-selects-nothing", "rule-matches-nothing"];
+const NEED_NODES: [&str; 2] = ["pool-without-nodes", "peer-without-node"];
+
+/// Prints warnings on standard error. What cannot be found out in time is not warned of.
+pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: Asked<'_>) {
+    written.retain(|resource| KINDS.contains(&resource.kind()));
+    written.retain_mut(|resource| verbs::place(resource, asked).is_ok());
+    if written.is_empty() {
+        return;
+    }
+    let looking = async {
+        let (kind, name_prefix) = (Kind::WorkloadEndpoint, String::new());
+        let endpoints = KeyRange::Resources { kind, namespace: None, name_prefix };
+        let first = store.client().list_page(&endpoints, &Page::first(MOST_ENDPOINTS)).await.ok()?;
+        if first.next.is_some() {
+            return None;
+        }
+        let secrets = Some(PathBuf::from(SECRETS)).filter(|dir| Path::new(dir).is_dir());
+        Some(text(load(store).await.ok()?, &written, secrets))
+    };
+    if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, looking).await {
+        // Without a reader nothing is lost.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+pub(super) fn text(cluster: Cluster, written: &[Resource], secrets: Option<PathBuf>) -> String {
+    let objects: BTreeSet<String> = written.iter().map(Resource::identify).collect();
+    let settings = written.iter().any(|resource| resource.kind() == Kind::FelixConfiguration);
+    let has_endpoints = cluster.workloads().next().is_some() || cluster.host_endpoints().next().is_some();
+    let has_nodes = cluster.nodes().next().is_some();
+    let concerns = |finding: &Finding| {
+        let is_about =
+            objects.contains(&finding.object) || (settings && finding.object == "FelixConfiguration");
+        is_about
+            && (has_endpoints || !NEED_ENDPOINTS.contains(&finding.check))
+            && (has_nodes || !NEED_NODES.contains(&finding.check))
+    };
+    let mut text = String::new();
+    for finding in findings(cluster, secrets, Vec::new()).iter().filter(|finding| concerns(finding)) {
+        text += &format!("Warning: {}: {}\n  {}\n", finding.object, finding.reason, finding.advice);
+    }
+    text
+}

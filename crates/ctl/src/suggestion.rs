@@ -1,0 +1,105 @@
+//! What somebody may have meant by a kind or a field that there is none of.
+
+use crate::kind_word;
+use serde_json::Value;
+use tortie_model::object::DecodeError;
+use tortie_model::{API_VERSION, Kind, schema};
+
+const ALIKE: f64 = 0.85;
+
+/// What to add to an error: `; did you mean spec.cidr?`, or nothing. `document` is what was to be read.
+pub fn hint(document: &Value, error: &DecodeError) -> String {
+    let kind = document["kind"].as_str().unwrap_or_default();
+    let meant = match error {
+        DecodeError::UnknownKind { version, .. } if version == API_VERSION => {
+            known_kind(kind).map(str::to_owned)
+        }
+        DecodeError::UnknownKind { .. } if Kind::from_name(kind).is_some() => {
+            Some(format!("apiVersion {API_VERSION}"))
+        }
+        DecodeError::UnknownField(fields) => {
+            let first = fields.split(", ").next().unwrap_or_default();
+            Kind::from_name(kind).and_then(|kind| field(kind, first))
+        }
+        _ => None,
+    };
+    meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
+}
+
+/// The kind that somebody may have meant, as it is written in an object.
+fn known_kind(word: &str) -> Option<&'static str> {
+    // Internal kinds are meant by nobody.
+    if Kind::from_name(word).is_some() {
+        return None;
+    }
+    let known = kind_word::kind_of(word).or_else(|| kind_word::kind_of(kind_word::alike(word)?));
+    known.map(Kind::name)
+}
+
+/// A field beside it with a name like it, or one of the same name elsewhere.
+fn field(kind: Kind, path: &str) -> Option<String> {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let plain = without_indexes(parent);
+    let mut paths = Vec::new();
+    collect(&schema::json_schema(kind), "", &mut paths);
+    let beside = paths.iter().filter_map(|path| {
+        let (above, known) = path.rsplit_once('.').unwrap_or(("", path));
+        (above == plain).then_some(known)
+    });
+    let rated =
+        beside.map(|known| (strsim::jaro_winkler(&known.to_lowercase(), &name.to_lowercase()), known));
+    let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    if let Some((_, known)) = best.filter(|(likeness, _)| *likeness > ALIKE) {
+        return Some(if parent.is_empty() { known.to_owned() } else { format!("{parent}.{known}") });
+    }
+    let elsewhere = paths.iter().filter(|path| path.rsplit('.').next() == Some(name));
+    elsewhere.min_by_key(|path| path.len()).cloned()
+}
+
+/// `spec.ingress[0]` is `spec.ingress`.
+fn without_indexes(path: &str) -> String {
+    let parts = path.split('.').map(|part| part.split('[').next().unwrap_or_default());
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// The paths of all fields below a schema, without the marks of lists.
+fn collect(schema: &Value, above: &str, paths: &mut Vec<String>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
+        collect(field, &path, paths);
+        collect(&field["items"], &path, paths);
+        paths.push(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tortie_model::Resource;
+
+    fn said(document: Value) -> String {
+        let error = Resource::from_user(document.clone()).unwrap_err();
+        hint(&document, &error)
+    }
+
+    fn policy(spec: Value) -> Value {
+        json!({"apiVersion": API_VERSION, "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec})
+    }
+
+    #[test]
+    fn slips_in_kinds_and_fields_are_recognised() {
+        let kind = |kind: &str| said(json!({"apiVersion": API_VERSION, "kind": kind}));
+        assert_eq!(kind("IPPol"), "; did you mean IPPool?");
+        assert_eq!(kind("GlobalNetworkpolicy"), "; did you mean GlobalNetworkPolicy?");
+        assert_eq!(kind("Deployment"), "");
+        let version = json!({"apiVersion": "projectcalico.org/v1", "kind": "IPPool"});
+        assert_eq!(said(version), "; did you mean apiVersion projectcalico.org/v3?");
+        assert_eq!(said(policy(json!({"selectr": "all()"}))), "; did you mean spec.selector?");
+        let rule = json!({"ingress": [{"action": "Allow", "destination": {"port": [80]}}]});
+        assert_eq!(said(policy(rule)), "; did you mean spec.ingress[0].destination.ports?");
+        let misplaced = json!({"apiVersion": API_VERSION, "kind": "IPPool", "metadata": {"name": "a", "cidr": "10.0.0.0/8"}});
+        assert_eq!(said(misplaced), "; did you mean spec.cidr?");
+        assert_eq!(said(policy(json!({"colour": "red"}))), "");
+    }
+}

@@ -1,0 +1,168 @@
+//! `lab top`: what each daemon of the lab uses, and what its node has, again and again.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::sessions;
+use crate::{netns, node, pod, routes, store};
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// The unit of processor time in /proc, for every program on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// One daemon at one moment.
+#[derive(Debug)]
+struct Row {
+    name: String,
+    usage: Option<Usage>,
+    /// Pods, routes and BGP sessions of a node; the store has none.
+    node: Option<[String; 3]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    pid: u32,
+    /// Processor time since its start, in ticks.
+    ticks: u64,
+    /// Resident memory in KiB.
+    memory: u64,
+}
+
+/// Prints a table, and another after each pause, as often as is asked for or until interrupted.
+pub async fn top(place: &Place, count: Option<u32>, pause: Duration, out: &mut dyn Write) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let clear = std::io::stdout().is_terminal();
+    let mut before: BTreeMap<String, Usage> = BTreeMap::new();
+    let mut taken = Instant::now();
+    let mut left = count;
+    // The first table needs something to compare with.
+    remember(&mut before, &gather(place, &cluster).await?);
+    while left != Some(0) {
+        tokio::time::sleep(pause).await;
+        let rows = gather(place, &cluster).await?;
+        let table = table(&rows, &before, taken.elapsed());
+        taken = Instant::now();
+        remember(&mut before, &rows);
+        let screen = if clear { format!("{CLEAR}{table}") } else { table };
+        out.write_all(screen.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|source| Error::Io { what: "output".to_owned(), source })?;
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+fn remember(before: &mut BTreeMap<String, Usage>, rows: &[Row]) {
+    *before = rows.iter().filter_map(|row| Some((row.name.clone(), row.usage?))).collect();
+}
+
+async fn gather(place: &Place, cluster: &Cluster) -> Result<Vec<Row>> {
+    let pods = pod::all(place)?;
+    let usage = store::daemon(place).running().and_then(Usage::of);
+    let mut rows = vec![Row { name: "store".to_owned(), usage, node: None }];
+    for node in &cluster.nodes {
+        let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
+        let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
+        let up = sessions.iter().filter(|session| session.state == "Established").count();
+        let own = pods.iter().filter(|pod| pod.node == node.name).count();
+        rows.push(Row {
+            name: node.name.clone(),
+            usage: node::daemon(place, &node.name).running().and_then(Usage::of),
+            node: Some([
+                own.to_string(),
+                routes::list(&connection).await?.len().to_string(),
+                format!("{up}/{}", sessions.len()),
+            ]),
+        });
+    }
+    Ok(rows)
+}
+
+impl Usage {
+    fn of(pid: u32) -> Option<Usage> {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        Some(Usage { pid, ticks: ticks(&read("stat")?)?, memory: resident(&read("status")?)? })
+    }
+}
+
+/// User and system time; the name in parentheses may contain anything, so what follows is counted from its end.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut times = rest.split_whitespace().skip(11);
+    Some(times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn table(rows: &[Row], before: &BTreeMap<String, Usage>, passed: Duration) -> String {
+    let headings = ["NAME", "STATE", "CPU %", "MEMORY", "PODS", "ROUTES", "BGP"].map(str::to_owned);
+    let mut lines = vec![headings];
+    for row in rows {
+        let [pods, routes, sessions] = row.node.clone().unwrap_or_default();
+        let (state, cpu, memory) = match row.usage {
+            None => ("stopped", String::new(), String::new()),
+            Some(usage) => {
+                // A daemon that was started again has no time before.
+                let earlier = before.get(&row.name).filter(|earlier| earlier.pid == usage.pid);
+                let spent = usage.ticks.saturating_sub(earlier.map_or(usage.ticks, |earlier| earlier.ticks));
+                let percent = spent as f64 / TICKS_PER_SECOND / passed.as_secs_f64().max(0.001) * 100.0;
+                ("running", format!("{percent:.1}"), format!("{} MiB", usage.memory / 1024))
+            }
+        };
+        lines.push([row.name.clone(), state.to_owned(), cpu, memory, pods, routes, sessions]);
+    }
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = String::new();
+    for line in &lines {
+        let cells: Vec<String> =
+            (0..7).map(|column| format!("{:<1$}", line[column], widths[column])).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_process_is_found_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 30 12 0 0 20 0 1 0 99 0 0";
+        assert_eq!(ticks(stat), Some(42));
+        assert_eq!(ticks("nonsense"), None);
+        assert_eq!(resident("Name:\tx\nVmRSS:\t   2048 kB\n"), Some(2048));
+        assert!(Usage::of(std::process::id()).is_some_and(|usage| usage.memory > 0));
+    }
+
+    #[test]
+    fn a_table_shows_the_share_of_a_processor() {
+        let usage = |pid, ticks| Some(Usage { pid, ticks, memory: 20_480 });
+        let nodes = [("node1", usage(7, 150)), ("node2", usage(9, 900)), ("node3", None)];
+        let rows: Vec<Row> = nodes
+            .into_iter()
+            .map(|(name, usage)| Row {
+                name: name.to_owned(),
+                usage,
+                node: Some(["2", "8", "1/2"].map(str::to_owned)),
+            })
+            .collect();
+        let earlier = |pid| Usage { pid, ticks: 100, memory: 0 };
+        // node2 was started again.
+        let before = BTreeMap::from([("node1".to_owned(), earlier(7)), ("node2".to_owned(), earlier(8))]);
+        assert_eq!(
+            table(&rows, &before, Duration::from_secs(2)),
+            "NAME   STATE    CPU %  MEMORY  PODS  ROUTES  BGP\n\
+             node1  running  25.0   20 MiB  2     8       1/2\n\
+             node2  running  0.0    20 MiB  2     8       1/2\n\
+             node3  stopped                 2     8       1/2\n"
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! How many packets each rule has denied. The kernel counts; it is read when somebody asks, and not more often than every
+//! few seconds, since reading the counters of a large table takes a while.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+use tortie_dataplane::{Counted, Netns, RuleCounter, Verdict, counters};
+
+/// Rules with a line of their own; the others are added up in one.
+const MOST: usize = 200;
+const KEEP: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub struct Denials(Mutex<Option<(Instant, String)>>);
+
+impl Denials {
+    /// The text a scraper gets. Nothing while no policy is enforced or the kernel takes longer than `patience`.
+    pub async fn text(&self, patience: Duration) -> String {
+        let mut kept = self.0.lock().await;
+        if let Some((read, text)) = &*kept
+            && read.elapsed() < KEEP
+        {
+            return text.clone();
+        }
+        let read = async { counters(&Netns::current()?).await };
+        let text = match tokio::time::timeout(patience, read).await {
+            Ok(Ok(counters)) => page(&counters),
+            _ => String::new(),
+        };
+        *kept = Some((Instant::now(), text.clone()));
+        text
+    }
+}
+
+pub fn page(counters: &[RuleCounter]) -> String {
+    let mut denials: Vec<&RuleCounter> =
+        counters.iter().filter(|counter| counter.verdict == Verdict::Deny).collect();
+    denials.sort_by_key(|counter| Reverse(counter.packets));
+    let packets: Family<[(&'static str, String); 3], Counter> = Family::default();
+    for (index, counter) in denials.into_iter().enumerate() {
+        let direction = counter.of.direction().to_string();
+        let labels = match index < MOST {
+            true => {
+                let (owner, rule) = match &counter.of {
+                    Counted::Rule(id) => (id.owner.to_string(), id.index.to_string()),
+                    Counted::TierEnd { tier, .. } => (format!("tier/{tier}"), "end".to_owned()),
+                    Counted::NoProfile { .. } => ("profiles".to_owned(), "end".to_owned()),
+                };
+                [("policy", owner), ("direction", direction), ("rule", rule)]
+            }
+            false => {
+                [("policy", "others".to_owned()), ("direction", direction), ("rule", "others".to_owned())]
+            }
+        };
+        packets.get_or_create(&labels).inc_by(counter.packets);
+    }
+    let mut registry = Registry::default();
+    registry.register(
+        "tortie_denied_packets",
+        "Packets that a rule, the end of a tier or the lack of a profile has denied since it was last written",
+        packets,
+    );
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, &registry);
+    text.lines().filter(|line| *line != "# EOF").map(|line| line.to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_dataplane::When;
+    use tortie_plan::{Direction, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
+
+    fn counter(number: usize, verdict: Verdict, packets: u64) -> RuleCounter {
+        let kind = PolicyKind::GlobalNetworkPolicy;
+        let owner =
+            RuleOwner::Policy(PolicyId { kind, namespace: String::new(), name: format!("p{number}") });
+        let of = Counted::Rule(RuleId { owner, direction: Direction::Ingress, index: RuleIndex::at(0) });
+        RuleCounter { of, when: When::Normal, verdict, packets, bytes: 0 }
+    }
+
+    #[test]
+    fn only_denials_are_told_and_not_more_than_fit() {
+        let mut all: Vec<RuleCounter> =
+            (0..MOST + 50).map(|number| counter(number, Verdict::Deny, 1)).collect();
+        all.push(counter(9999, Verdict::Allow, 1_000_000));
+        let end = Counted::TierEnd { tier: "default".into(), direction: Direction::Egress };
+        all.push(RuleCounter { of: end, ..counter(0, Verdict::Deny, 7) });
+        let text = page(&all);
+        let line = "tortie_denied_packets_total{policy=\"tier/default\",direction=\"egress\",rule=\"end\"} 7";
+        assert!(text.lines().any(|found| found == line), "{text}");
+        let others =
+            "tortie_denied_packets_total{policy=\"others\",direction=\"ingress\",rule=\"others\"} 51";
+        assert!(text.lines().any(|found| found == others), "{text}");
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), MOST + 1);
+        assert!(!text.contains("p9999"));
+    }
+}

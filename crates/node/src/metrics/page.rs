@@ -1,0 +1,132 @@
+//! docs/reference/metrics.md, made from what a scraper gets; a test says when it is stale.
+#![cfg(test)]
+
+use super::Metrics;
+use crate::{bgp, http};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+use tortie_bgp::PerFamily;
+use tortie_bgp::core::{PeerState, PeerStatus, Status};
+use tortie_compute::Totals;
+use tortie_dataplane::{Counted, RuleCounter, Verdict, When};
+use tortie_plan::Direction;
+
+const HEAD: &str = "# Metrics
+
+<!-- Made from the code by `make docs-reference`. Do not edit. -->
+
+`tortie node` serves these on `/metrics` in Prometheus' text format, once FelixConfiguration has `prometheusMetricsEnabled: true`;
+`prometheusMetricsHost` and `prometheusMetricsPort` (9091) say where. Names that begin with `felix_` are Calico's, so that existing
+dashboards work.
+
+A peer's series begin again when its session is configured again, and disappear with the peer. Of `tortie_denied_packets_total` the 200
+rules that denied most have series of their own; the others are added up under `policy=\"others\"`. A rule counts from zero again
+when it is rewritten.
+
+| metric | type | labels | meaning |
+| --- | --- | --- | --- |
+";
+
+/// Everything that can have labels has some.
+fn sample() -> String {
+    let metrics = Metrics::new("node1");
+    metrics.count(&Totals::default());
+    metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
+    metrics.closed_connections.get_or_create(&[("listener", "health".into())]).inc();
+    let peer = PeerStatus {
+        name: "peer".into(),
+        address: Ipv4Addr::LOCALHOST.into(),
+        remote_as: 1,
+        external: true,
+        state: PeerState::Established,
+        since: Duration::ZERO,
+        router_id: None,
+        hold_time: None,
+        families: Vec::new(),
+        prefixes_in: PerFamily::default(),
+        prefixes_out: PerFamily::default(),
+        waiting: false,
+        last_error: None,
+        near_limit: false,
+        messages_in: 0,
+        messages_out: 0,
+        updates_in: 0,
+        updates_out: 0,
+        established: 0,
+        malformed: 0,
+        refused: 0,
+    };
+    let status = Status {
+        now: Duration::ZERO,
+        asn: 1,
+        router_id: Ipv4Addr::LOCALHOST,
+        restarting: false,
+        routes: PerFamily::default(),
+        attributes: 0,
+        peers: vec![peer],
+    };
+    let denial = RuleCounter {
+        of: Counted::NoProfile { direction: Direction::Ingress },
+        when: When::Normal,
+        verdict: Verdict::Deny,
+        packets: 1,
+        bytes: 60,
+    };
+    metrics.text() + &bgp::metrics(&status) + &http::denials_page(&[denial])
+}
+
+fn page() -> String {
+    let text = sample();
+    let mut help: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut rows: BTreeMap<String, String> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, meaning)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            help.insert(name, meaning.trim_end_matches('.'));
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            // What a query names: a counter's samples have an ending, unless Calico's do not.
+            let begins = |with: &str| text.lines().any(|line| line.starts_with(&format!("{name}{with}")));
+            let full = match kind == "counter" && (begins("_total ") || begins("_total{")) {
+                true => format!("{name}_total"),
+                false => name.to_owned(),
+            };
+            let labels = labels(&text, &full);
+            let meaning = help.get(name).copied().unwrap_or_default();
+            rows.insert(full.clone(), format!("| `{full}` | {kind} | {labels} | {meaning} |"));
+        }
+    }
+    let mut page = HEAD.to_owned();
+    rows.values().for_each(|row| {
+        let _ = writeln!(page, "{row}");
+    });
+    page
+}
+
+/// The names of the labels that a metric's samples have.
+fn labels(text: &str, metric: &str) -> String {
+    let sample = text.lines().find_map(|line| line.strip_prefix(&format!("{metric}{{")));
+    let Some((inside, _)) = sample.and_then(|rest| rest.split_once('}')) else { return String::new() };
+    let names: Vec<String> =
+        inside.split(',').filter_map(|pair| Some(format!("`{}`", pair.split_once('=')?.0))).collect();
+    names.join(", ")
+}
+
+/// `TORTIE_REFRESH=1` writes the page instead.
+#[test]
+fn the_page_of_metrics_is_what_a_scraper_gets() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+    if std::env::var_os("TORTIE_REFRESH").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page(), "docs/reference/metrics.md is stale: run `make docs-reference`");
+    for row in [
+        "| `tortie_denied_packets_total` | counter | `policy`, `direction`, `rule` |",
+        "| `felix_nft_rules` | gauge |",
+    ] {
+        assert!(written.contains(row), "{row}\n{written}");
+    }
+}

@@ -1,0 +1,252 @@
+//! `tortie policy watch`: verdicts as they happen, with the rule that decided.
+//!
+//! The kernel counts for every rule, so a change of a counter is a verdict; packets of rules with Log come one by one, with
+//! their addresses.
+
+use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tortie_ctl::Failure;
+use tortie_dataplane::{
+    Counted, LoggedPacket, Netns, RuleCounter, Verdict, When, counters, follow_log_group,
+};
+
+/// Logged packets that wait to be printed; the kernel drops what comes when there is no room.
+const WAITING: usize = 1024;
+
+/// Show packets that are denied or allowed as it happens, with the rule that decides
+///
+/// A line for each rule whose counter has changed since the last look, and a line with addresses for each packet that a
+/// rule with action Log matches. Packets of established flows are not judged again and not shown. The kernel of the current
+/// network namespace is watched; the node's daemon need not run.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie policy watch                              everything, until interrupted
+  tortie policy watch --only deny                  denied packets
+  tortie policy watch --policy np/shop/            policies of namespace shop
+  tortie lab exec node1 -- tortie policy watch     a node of the lab")]
+pub struct Watch {
+    /// Show only these verdicts; may be given several times
+    #[arg(long, value_name = "VERDICT", value_enum)]
+    only: Vec<Shown>,
+    /// Show only rules whose name contains this: np/shop/web, gnp/, tier/default, profile/
+    #[arg(long, value_name = "TEXT")]
+    policy: Option<String>,
+    /// Look at the counters this often, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..))]
+    interval: u64,
+    /// Print at most this many lines a second; the rest is counted
+    #[arg(long, value_name = "LINES", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// End after this many lines
+    #[arg(long, value_name = "LINES")]
+    count: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    Allow,
+    Deny,
+    Pass,
+    Log,
+    Staged,
+}
+
+impl Shown {
+    fn verdict(self) -> Verdict {
+        match self {
+            Shown::Allow => Verdict::Allow,
+            Shown::Deny => Verdict::Deny,
+            Shown::Pass => Verdict::Pass,
+            Shown::Log => Verdict::Log,
+            Shown::Staged => Verdict::Staged,
+        }
+    }
+}
+
+/// Something to print.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Event {
+    verdict: Verdict,
+    rule: String,
+    what: String,
+}
+
+impl Watch {
+    fn wants(&self, event: &Event) -> bool {
+        let by_verdict = self.only.is_empty() || self.only.iter().any(|only| only.verdict() == event.verdict);
+        by_verdict && self.policy.as_ref().is_none_or(|text| event.rule.contains(text))
+    }
+}
+
+pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
+    let failed = |error: tortie_dataplane::Error| Failure::Message(error.to_string());
+    let netns = Netns::current().map_err(failed)?;
+    let mut seen = Seen::default();
+    seen.changes(&counters(&netns).await.map_err(failed)?);
+    let (sender, mut logged) = mpsc::channel(WAITING);
+    let follower = follow_log_group(&netns, sender);
+    tokio::pin!(follower);
+    let mut following = true;
+    let mut look = tokio::time::interval(Duration::from_millis(args.interval));
+    look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut pace = Pace::new(args.rate);
+    let mut left = args.count;
+    loop {
+        let events: Vec<Event> = tokio::select! {
+            ended = &mut follower, if following => {
+                following = false;
+                if let Err(error) = ended {
+                    writeln!(std::io::stderr(), "logged packets are not shown one by one: {error}")?;
+                }
+                continue;
+            }
+            Some(packet) = logged.recv() => vec![of_packet(packet)],
+            _ = look.tick() => seen.changes(&counters(&netns).await.map_err(failed)?),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for event in events.into_iter().filter(|event| args.wants(event)) {
+            let Some(missed) = pace.admits(now) else { continue };
+            if missed > 0 {
+                writeln!(out, "{}  {missed} lines left out (--rate {})", clock(now), args.rate)?;
+            }
+            writeln!(out, "{}  {:<6}  {}  {}", clock(now), event.verdict, event.rule, event.what)?;
+            left = left.map(|left| left.saturating_sub(1));
+            if left == Some(0) {
+                return Ok(out.flush()?);
+            }
+        }
+        out.flush()?;
+    }
+}
+
+/// The time of the day, in UTC.
+fn clock(now: Duration) -> String {
+    let seconds = now.as_secs() % (24 * 60 * 60);
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+fn of_packet(packet: LoggedPacket) -> Event {
+    let what = packet.flow.map_or("a packet that cannot be read".to_owned(), |flow| flow.to_string());
+    Event { verdict: Verdict::Log, rule: packet.rule, what }
+}
+
+/// The counters at the last look.
+#[derive(Debug, Default)]
+struct Seen(BTreeMap<(Counted, When), (u64, u64)>);
+
+impl Seen {
+    /// What has been counted since. A rule that was rewritten counts from zero again.
+    fn changes(&mut self, counters: &[RuleCounter]) -> Vec<Event> {
+        let mut current = BTreeMap::new();
+        let mut events = Vec::new();
+        for counter in counters {
+            let key = (counter.of.clone(), counter.when);
+            let (packets, bytes) = self.0.get(&key).copied().unwrap_or_default();
+            let (packets, bytes) = match counter.packets >= packets && counter.bytes >= bytes {
+                true => (counter.packets - packets, counter.bytes - bytes),
+                false => (counter.packets, counter.bytes),
+            };
+            if packets > 0 {
+                let unit = if packets == 1 { "packet" } else { "packets" };
+                let what = format!("{packets} {unit}, {bytes} bytes");
+                events.push(Event { verdict: counter.verdict, rule: counter.of.to_string(), what });
+            }
+            current.insert(key, (counter.packets, counter.bytes));
+        }
+        self.0 = current;
+        events
+    }
+}
+
+/// How many lines may be printed in a second.
+#[derive(Debug)]
+struct Pace {
+    rate: u32,
+    second: u64,
+    printed: u32,
+    missed: u64,
+}
+
+impl Pace {
+    fn new(rate: u32) -> Pace {
+        Pace { rate, second: 0, printed: 0, missed: 0 }
+    }
+
+    /// Whether a line may be printed, and how many were left out since the last one.
+    fn admits(&mut self, now: Duration) -> Option<u64> {
+        if now.as_secs() != self.second {
+            self.second = now.as_secs();
+            self.printed = 0;
+        }
+        if self.printed >= self.rate {
+            self.missed = self.missed.saturating_add(1);
+            return None;
+        }
+        self.printed += 1;
+        Some(std::mem::take(&mut self.missed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_plan::{Direction, PolicyId, PolicyKind, RuleId, RuleIndex, RuleOwner};
+
+    fn counter(name: &str, verdict: Verdict, packets: u64) -> RuleCounter {
+        let id =
+            PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: name.into() };
+        let owner = RuleOwner::Policy(id);
+        let of = Counted::Rule(RuleId { owner, direction: Direction::Ingress, index: RuleIndex::at(0) });
+        RuleCounter { of, when: When::Normal, verdict, packets, bytes: packets * 60 }
+    }
+
+    #[test]
+    fn only_what_changed_is_told() {
+        let mut seen = Seen::default();
+        seen.changes(&[counter("web", Verdict::Deny, 5)]);
+        assert_eq!(seen.changes(&[counter("web", Verdict::Deny, 5)]), []);
+        let events = seen.changes(&[counter("web", Verdict::Deny, 7), counter("db", Verdict::Allow, 1)]);
+        let reported: Vec<String> =
+            events.iter().map(|event| format!("{} {} {}", event.verdict, event.rule, event.what)).collect();
+        assert_eq!(
+            reported,
+            [
+                "deny gnp/web ingress rule 1 2 packets, 120 bytes",
+                "allow gnp/db ingress rule 1 1 packet, 60 bytes"
+            ]
+        );
+        // Rewritten: it counts from zero.
+        let events = seen.changes(&[counter("web", Verdict::Deny, 3)]);
+        assert_eq!(events[0].what, "3 packets, 180 bytes");
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_not_printed() {
+        let mut pace = Pace::new(2);
+        let second = Duration::from_secs;
+        assert_eq!([0, 0, 0, 0].map(|_| pace.admits(second(7))), [Some(0), Some(0), None, None]);
+        assert_eq!(pace.admits(second(8)), Some(2));
+        assert_eq!(pace.admits(second(8)), Some(0));
+    }
+
+    #[test]
+    fn filters_are_by_verdict_and_name() {
+        let event =
+            |verdict| Event { verdict, rule: "np/shop/web ingress rule 1".into(), what: String::new() };
+        let mut watch = Watch { only: vec![Shown::Deny], policy: None, interval: 1000, rate: 1, count: None };
+        assert!(watch.wants(&event(Verdict::Deny)) && !watch.wants(&event(Verdict::Allow)));
+        watch.policy = Some("np/shop/".into());
+        assert!(watch.wants(&event(Verdict::Deny)));
+        watch.policy = Some("gnp/".into());
+        assert!(!watch.wants(&event(Verdict::Deny)));
+        assert_eq!(clock(second_of_day(3, 4, 5)), "03:04:05");
+    }
+
+    fn second_of_day(hours: u64, minutes: u64, seconds: u64) -> Duration {
+        Duration::from_secs(86_400 * 20_000 + hours * 3600 + minutes * 60 + seconds)
+    }
+}

@@ -1,0 +1,138 @@
+//! docs/reference/resources.md: every kind and every field, from the schemas that the types make.
+
+use serde_json::Value;
+use std::fmt::Write;
+use tortie_model::{Kind, Scope, schema};
+
+const HEAD: &str = "# Resources
+
+<!-- Made from the code by `make docs-reference`. Do not edit. -->
+
+Every kind of `projectcalico.org/v3`, with every field of its `spec` and `status`. `[]` stands for each entry of a list, `{}` for each
+value of a map. `examples/` has an object of each kind, `calicoctl validate -f FILE` checks one, and `tortie crds --json-schema KIND`
+prints the schema for programs.
+
+Objects have the four parts of every Kubernetes object:
+
+```yaml
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata:
+  name: pods
+  labels: {}
+spec:
+  cidr: 10.48.0.0/16
+```
+
+";
+
+#[test]
+fn the_page_of_resources_is_what_the_types_say() {
+    let mut page = HEAD.to_owned();
+    for kind in Kind::ALL {
+        let _ = writeln!(page, "- [{kind}](#{})", kind.name().to_lowercase());
+    }
+    for kind in Kind::ALL.iter().copied() {
+        describe(kind, &mut page);
+    }
+    super::is_fresh("resources.md", &page);
+    for row in [
+        "| `spec.cidr` | string, required |",
+        "| `spec.ingress[].destination.ports[]` |",
+        "## FelixConfiguration\n",
+    ] {
+        assert!(page.contains(row), "{row} is not there");
+    }
+}
+
+fn describe(kind: Kind, page: &mut String) {
+    let scope = match kind.scope() {
+        Scope::Cluster => "It belongs to the whole cluster.",
+        Scope::Namespaced => "It belongs to a namespace.",
+    };
+    let words: Vec<String> = std::iter::once(kind.plural())
+        .chain(kind.aliases().iter().copied())
+        .map(|word| format!("`{word}`"))
+        .collect();
+    let _ = write!(
+        page,
+        "\n## {kind}\n\n{scope} `calicoctl` knows it as {}.\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n",
+        words.join(", ")
+    );
+    let schema = schema::json_schema(kind);
+    for part in ["spec", "status"] {
+        if let Some(schema) = schema.pointer(&format!("/properties/{part}")) {
+            fields(schema, part, page);
+        }
+    }
+}
+
+/// A row for each field below this one.
+fn fields(schema: &Value, path: &str, page: &mut String) {
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        row(field, &format!("{path}.{name}"), required.contains(&name.as_str()), page);
+    }
+}
+
+fn row(schema: &Value, path: &str, required: bool, page: &mut String) {
+    let default = match &schema["default"] {
+        Value::Null => String::new(),
+        Value::String(text) => format!("`{text}`"),
+        other => format!("`{other}`"),
+    };
+    let meaning = schema["description"].as_str().unwrap_or_default();
+    let meaning =
+        meaning.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;");
+    let must = if required { ", required" } else { "" };
+    let _ = writeln!(page, "| `{path}` | {}{must} | {default} | {meaning} |", kind(schema));
+    if schema["items"].is_object() {
+        below(&schema["items"], &format!("{path}[]"), page);
+    }
+    if schema["additionalProperties"].is_object() {
+        below(&schema["additionalProperties"], &format!("{path}{{}}"), page);
+    }
+    fields(schema, path, page);
+}
+
+/// Entries of a list or a map: a row of their own if they are no plain text.
+fn below(schema: &Value, path: &str, page: &mut String) {
+    let plain = schema["properties"].is_null() && schema["items"].is_null() && schema["enum"].is_null();
+    match plain && schema["type"] == "string" && !is_bounded(schema) {
+        true => {}
+        false if schema["properties"].is_object() => fields(schema, path, page),
+        false => row(schema, path, false, page),
+    }
+}
+
+fn is_bounded(schema: &Value) -> bool {
+    ["minimum", "maximum", "pattern"].iter().any(|keyword| !schema[keyword].is_null())
+}
+
+/// What a value looks like.
+fn kind(schema: &Value) -> String {
+    if let Some(values) = schema["enum"].as_array() {
+        let words: Vec<String> =
+            values.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect();
+        return words.join(", ");
+    }
+    let mut text = match schema["type"].as_str() {
+        Some("array") => match schema.pointer("/items/type").and_then(Value::as_str) {
+            Some(item) => format!("list of {item}s"),
+            None => "list".to_owned(),
+        },
+        Some("object") if schema["additionalProperties"].is_object() => "map".to_owned(),
+        Some(name) => name.to_owned(),
+        None if schema["x-kubernetes-int-or-string"] == true => "integer or string".to_owned(),
+        None => "any".to_owned(),
+    };
+    let bound = |keyword: &str| schema[keyword].as_f64();
+    match (bound("minimum"), bound("maximum")) {
+        (Some(least), Some(most)) => text += &format!(", {least} to {most}"),
+        (Some(least), None) => text += &format!(", at least {least}"),
+        (None, Some(most)) => text += &format!(", at most {most}"),
+        (None, None) => {}
+    }
+    text
+}

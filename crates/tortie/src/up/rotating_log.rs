@@ -1,0 +1,92 @@
+//! A log file with a bound: when it is full it is renamed, and the oldest of the renamed ones goes.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// How many full files are kept beside the one that is written.
+const KEPT: usize = 3;
+
+#[derive(Debug)]
+pub struct RotatingLog {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    most: u64,
+}
+
+impl RotatingLog {
+    /// Goes on where the file ends. No file grows over `most` bytes by more than one write.
+    pub fn open(path: &Path, most: u64) -> io::Result<RotatingLog> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let size = file.metadata()?.len();
+        Ok(RotatingLog { path: path.to_owned(), file, size, most })
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.size >= self.most {
+            self.rotate()?;
+        }
+        self.file.write_all(bytes)?;
+        self.size += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        for number in (1..KEPT).rev() {
+            let older = numbered(&self.path, number);
+            if older.exists() {
+                std::fs::rename(older, numbered(&self.path, number + 1))?;
+            }
+        }
+        std::fs::rename(&self.path, numbered(&self.path, 1))?;
+        self.file = File::options().create(true).append(true).open(&self.path)?;
+        self.size = 0;
+        Ok(())
+    }
+
+    /// The file and the full ones beside it.
+    pub fn remove(path: &Path) -> io::Result<()> {
+        for path in std::iter::once(path.to_owned()).chain((1..=KEPT).map(|number| numbered(path, number))) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_never_takes_more_than_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.log");
+        let mut log = RotatingLog::open(&path, 100).unwrap();
+        for number in 0..205 {
+            log.write(format!("line {number:04}\n").as_bytes()).unwrap();
+        }
+        let sizes: Vec<u64> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .collect();
+        assert_eq!(sizes.len(), 1 + KEPT);
+        assert!(sizes.iter().all(|size| *size <= 110), "{sizes:?}");
+        assert!(std::fs::read_to_string(&path).unwrap().ends_with("line 0204\n"));
+        // Another start goes on in the same file.
+        let before = std::fs::metadata(&path).unwrap().len();
+        RotatingLog::open(&path, 100).unwrap().write(b"again\n").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), before + 6);
+        RotatingLog::remove(&path).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! A small supervisor for hosts without systemd: it starts a daemon again when that ends, and keeps its log within bounds.
+//! It ends with the daemon on SIGTERM; if it is killed, the daemon ends too.
+
+use super::rotating_log::RotatingLog;
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tortie_ctl::Failure;
+use tortie_process::{SUPERVISED, Signal};
+
+/// A daemon that ends before this on its first start has something to say that a restart does not change.
+const TRIAL: Duration = Duration::from_secs(5);
+/// A daemon that has run for this long starts again at once when it ends.
+const STEADY: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// After this a daemon that does not end is killed.
+const GRACE: Duration = Duration::from_secs(8);
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const LOG_BYTES: u64 = 10 << 20;
+const WAITING: usize = 64;
+
+/// Run a daemon, start it again when it ends, and rotate its log
+#[derive(Args, Debug)]
+pub struct SuperviseArgs {
+    /// What the log calls it
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    #[arg(long, value_name = "FILE")]
+    log: PathBuf,
+    #[arg(long, value_name = "BYTES", default_value_t = LOG_BYTES)]
+    log_bytes: u64,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub fn supervise(args: &SuperviseArgs) -> Result<(), Failure> {
+    // One thread: the daemon ends when the thread that started it does.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(args))
+}
+
+async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
+    let mut log =
+        RotatingLog::open(&args.log, args.log_bytes).map_err(|error| Failure::at(&args.log, &error))?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut pause = Pause::default();
+    let mut first = true;
+    loop {
+        let started = Instant::now();
+        let (mut child, mut output) = start(args)?;
+        let status = loop {
+            tokio::select! {
+                Some(bytes) = output.recv() => log.write(&bytes)?,
+                status = child.wait() => break status?,
+                _ = term.recv() => return stop(child, output, &mut log).await,
+                _ = interrupt.recv() => return stop(child, output, &mut log).await,
+            }
+        };
+        // What it said last. Somebody whom it started may hold the pipe open: that one is not waited for.
+        while let Ok(Some(bytes)) = tokio::time::timeout(LAST_WORDS, output.recv()).await {
+            log.write(&bytes)?;
+        }
+        let ran = started.elapsed();
+        if first && ran < TRIAL {
+            return Err(Failure::Message(format!("{} ended at once ({status})", args.name)));
+        }
+        first = false;
+        let wait = pause.after(ran);
+        log.write(ended(&args.name, status, wait).as_bytes())?;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = term.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
+    }
+}
+
+fn ended(name: &str, status: ExitStatus, wait: Duration) -> String {
+    format!("supervisor: {name} ended ({status}); starting it again in {} s\n", wait.as_secs())
+}
+
+/// The daemon, and what it prints.
+fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), Failure> {
+    let (program, words) =
+        args.command.split_first().ok_or_else(|| Failure::message("there is no command to supervise"))?;
+    let mut child = Command::new(program)
+        .args(words)
+        .env(SUPERVISED, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (sender, output) = mpsc::channel(WAITING);
+    if let Some(stdout) = child.stdout.take() {
+        tokio::spawn(copy(stdout, sender.clone()));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        tokio::spawn(copy(stderr, sender));
+    }
+    Ok((child, output))
+}
+
+/// Until the end of the pipe. The channel is bounded: a daemon that prints faster than the disk writes waits.
+async fn copy(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Vec<u8>>) {
+    let mut buffer = vec![0; 8192];
+    while let Ok(count) = from.read(&mut buffer).await {
+        if count == 0 || to.send(buffer[..count].to_vec()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Passes the wish to end on, and waits for the end.
+async fn stop(
+    mut child: Child,
+    mut output: mpsc::Receiver<Vec<u8>>,
+    log: &mut RotatingLog,
+) -> Result<(), Failure> {
+    if let Some(pid) = child.id() {
+        tortie_process::signal(pid, Signal::TERM)?;
+    }
+    let deadline = tokio::time::sleep(GRACE);
+    tokio::pin!(deadline);
+    loop {
+        tokio::select! {
+            Some(bytes) = output.recv() => log.write(&bytes)?,
+            status = child.wait() => { status?; return Ok(()) }
+            () = &mut deadline => { child.kill().await?; return Ok(()) }
+        }
+    }
+}
+
+/// How long to wait before the next start: longer each time, unless the daemon had run well.
+#[derive(Debug, Default)]
+struct Pause(u32);
+
+impl Pause {
+    fn after(&mut self, ran: Duration) -> Duration {
+        self.0 = if ran >= STEADY { 0 } else { self.0.saturating_add(1) };
+        let doubled = 1_u64.checked_shl(self.0).unwrap_or(u64::MAX) / 2;
+        Duration::from_secs(doubled).min(LONGEST_PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_fails_again_and_again_is_started_less_often() {
+        let mut pause = Pause::default();
+        let short = Duration::from_secs(1);
+        let pauses: Vec<u64> = (0..7).map(|_| pause.after(short).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pause.after(STEADY).as_secs(), 0);
+        assert_eq!(pause.after(short).as_secs(), 1);
+        assert!((0..200).all(|_| pause.after(short) <= LONGEST_PAUSE));
+    }
+}

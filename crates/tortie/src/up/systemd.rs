@@ -1,0 +1,188 @@
+//! Daemons as services of systemd, which starts them again when they end and after a reboot, and keeps their logs.
+
+use super::process::Daemon;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const UNITS: &str = "/etc/systemd/system";
+
+/// Whether systemd runs this machine.
+pub fn is_here() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+pub fn name(daemon: &str) -> String {
+    format!("tortie-{daemon}.service")
+}
+
+pub fn file(daemon: &str) -> PathBuf {
+    Path::new(UNITS).join(name(daemon))
+}
+
+/// The text of a unit.
+pub fn unit(daemon: &Daemon) -> String {
+    let (what, after) = match daemon.name {
+        "datastore" => ("Tortie's embedded datastore", "local-fs.target"),
+        _ => (
+            "Tortie node: routes, policy and the CNI plugins of this host",
+            "network-online.target tortie-datastore.service",
+        ),
+    };
+    let wants = after.split(' ').next().unwrap_or_default();
+    let words: Vec<String> = std::iter::once(daemon.exe.as_os_str())
+        .chain(daemon.words.iter().map(|word| word.as_os_str()))
+        .map(quoted)
+        .collect();
+    let environment: String = daemon
+        .environment
+        .iter()
+        .map(|(name, value)| format!("Environment=\"{name}={}\"\n", value.to_string_lossy()))
+        .collect();
+    let file = daemon.environment_file.iter().map(|file| format!("EnvironmentFile=-{}\n", file.display()));
+    let file: String = file.collect();
+    format!(
+        "[Unit]\n\
+         Description={what}\n\
+         Documentation=man:tortie(1)\n\
+         Wants={wants}\n\
+         After={after}\n\
+         # It is started again however often it fails.\n\
+         StartLimitIntervalSec=0\n\
+         \n\
+         [Service]\n\
+         Type=exec\n\
+         {environment}\
+         {file}\
+         EnvironmentFile=-/etc/default/tortie\n\
+         ExecStart={}\n\
+         Restart=always\n\
+         RestartSec=1\n\
+         LimitNOFILE=1048576\n\
+         # The pods of this host live on when the daemon ends.\n\
+         KillMode=process\n\
+         \n\
+         [Install]\n\
+         WantedBy=multi-user.target\n",
+        words.join(" ")
+    )
+}
+
+/// What the node reads from its environment, as it is now: a service does not inherit it. Passwords may be among it, so
+/// only root may read the file.
+pub fn keep_environment(path: &Path) -> io::Result<()> {
+    const NAMES: [&str; 9] = [
+        "IP",
+        "IP6",
+        "AS",
+        "NODENAME",
+        "HOSTNAME",
+        "KUBECONFIG",
+        "DATASTORE_TYPE",
+        "NO_DEFAULT_POOLS",
+        "RUST_LOG",
+    ];
+    const PREFIXES: [&str; 6] = ["ETCD_", "CALICO_", "FELIX_", "TORTIE_", "K8S_", "IP_AUTODETECTION"];
+    let ours = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut text = String::new();
+    for (name, value) in std::env::vars().filter(|(name, _)| ours(name)) {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$").replace('`', "\\`");
+        text += &format!("{name}=\"{value}\"\n");
+    }
+    let mut file =
+        std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+/// A word of a command line; systemd knows quotes, and `%` and `$` mean something to it.
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy().replace('%', "%%").replace('$', "$$");
+    match word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
+        true => format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")),
+        false => word,
+    }
+}
+
+pub fn start(daemon: &Daemon) -> io::Result<()> {
+    std::fs::write(file(daemon.name), unit(daemon))?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["enable", "--now", &name(daemon.name)])
+}
+
+pub fn stop(daemon: &str) -> io::Result<()> {
+    if !file(daemon).exists() {
+        return Ok(());
+    }
+    systemctl(&["disable", "--now", &name(daemon)])?;
+    std::fs::remove_file(file(daemon))?;
+    systemctl(&["daemon-reload"])
+}
+
+pub fn is_running(daemon: &str) -> bool {
+    let state = Command::new("systemctl").args(["is-active", "--quiet", &name(daemon)]).status();
+    state.is_ok_and(|status| status.success())
+}
+
+/// The end of its log.
+pub fn log(daemon: &str, lines: usize) -> String {
+    let output = Command::new("journalctl")
+        .args(["--no-pager", "--output=cat", "--lines", &lines.to_string(), "--unit", &name(daemon)])
+        .output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+fn systemctl(words: &[&str]) -> io::Result<()> {
+    let Output { status, stderr, .. } = Command::new("systemctl").args(words).output()?;
+    match status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&stderr);
+            Err(io::Error::other(format!("systemctl {}: {}", words.join(" "), said.trim())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(name: &'static str, words: &[&str]) -> Daemon {
+        let words = words.iter().map(Into::into).collect();
+        Daemon::new(name, Path::new("/usr/bin/tortie"), Path::new("/run/tortie"), words)
+    }
+
+    /// `TORTIE_REFRESH=1` writes the files instead. The package installs them.
+    #[test]
+    fn the_units_of_the_package_are_those_that_up_writes() {
+        for daemon in [daemon("datastore", &["datastore"]), daemon("node", &["node"])] {
+            let path =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(super::name(daemon.name));
+            if std::env::var_os("TORTIE_REFRESH").is_some() {
+                std::fs::write(&path, unit(&daemon)).unwrap();
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), unit(&daemon));
+        }
+    }
+
+    #[test]
+    fn systemd_accepts_the_units() {
+        let dir = tempfile::tempdir().unwrap();
+        for mut daemon in
+            [daemon("datastore", &["datastore"]), daemon("node", &["node", "--state-dir", "/a b/50%"])]
+        {
+            daemon.exe = std::env::current_exe().unwrap();
+            daemon.environment.push(("TORTIE_DATASTORE_SOCKET", "/run/my dir/x.sock".into()));
+            let path = dir.path().join(super::name(daemon.name));
+            std::fs::write(&path, unit(&daemon)).unwrap();
+        }
+        let paths = ["datastore", "node"].map(|name| dir.path().join(super::name(name)));
+        let output =
+            Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains("tortie-")).collect();
+        assert!(ours.is_empty(), "{said}");
+        assert!(output.status.success() || !said.contains("tortie-"), "{said}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The documentation holds: every page is in the table of contents, every link leads somewhere, and every command that a
+//! page shows is run as it stands, with the output that the page shows.
+//!
+//! Blocks marked `sh` are scripts that must succeed. Blocks marked `console` are sessions: a line that begins with `$ ` is
+//! run, and what follows must be what it prints (standard output and standard error, as on a terminal). `[...]` stands for
+//! any text within a line, a line `...` for any lines. A command whose output differs is run again for a while, as a
+//! person would. A block that cannot be run here has a comment above it that says why: `<!-- not run: ... -->`.
+//!
+//! `TORTIE_REFRESH=1 cargo test -p tortie --test docs` writes what was printed into the pages, to be read and committed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod blocks;
+mod links;
+mod package;
+mod run;
+mod sandbox;
+mod shown;
+mod summary;
+
+use std::path::{Path, PathBuf};
+
+/// Pages whose blocks are run elsewhere as a whole, and where.
+const RUN_ELSEWHERE: &[(&str, &str)] = &[
+    ("docs/policy.md", "compared with transcripts by cli/transcripts.rs"),
+    ("docs/kubernetes.md", "it needs a Kubernetes cluster"),
+];
+
+macro_rules! tour {
+    ($($name:ident($page:literal))*) => {
+        $(#[test] fn $name() { run::run($page); })*
+        const RUN: &[&str] = &[$($page),*];
+    };
+}
+
+tour! {
+    readme("README.md")
+    get_started("docs/get-started.md")
+    policy_in_ten_minutes("docs/tutorials/policy.md")
+    protect_a_host("docs/tutorials/protect-a-host.md")
+    peer_with_your_router("docs/tutorials/peer-with-your-router.md")
+    route_reflector("docs/how-to/route-reflector.md")
+    move_from_calico("docs/tutorials/move-from-calico.md")
+    this_host_as_a_node("docs/how-to/this-host-as-a-node.md")
+    find_mistakes("docs/how-to/find-mistakes.md")
+    back_up_and_restore("docs/how-to/back-up-and-restore.md")
+    crashes_and_reboots("docs/how-to/crashes-and-reboots.md")
+    upgrade("docs/how-to/upgrade.md")
+    etcd_with_tls("docs/how-to/etcd-with-tls.md")
+    several_clusters("docs/how-to/several-clusters.md")
+    lab("docs/lab.md")
+    bgp("docs/bgp.md")
+    addresses("docs/addresses.md")
+    install("docs/how-to/install.md")
+    embedded_store("docs/embedded-store.md")
+    troubleshoot("docs/troubleshoot.md")
+}
+
+/// The root of the repository.
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn read(page: &str) -> String {
+    std::fs::read_to_string(repository().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+}
+
+/// Every Markdown file of the documentation, by its path from the root.
+fn pages() -> Vec<String> {
+    let mut found = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    let mut pending = vec![PathBuf::from("docs")];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(repository().join(&dir)).unwrap() {
+            let path = dir.join(entry.unwrap().file_name());
+            if repository().join(&path).is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_command_block_is_run_or_says_why_not() {
+    let mut forgotten = Vec::new();
+    for page in pages() {
+        let run = RUN.contains(&page.as_str()) || RUN_ELSEWHERE.iter().any(|(other, _)| *other == page);
+        for block in blocks::of(&read(&page)) {
+            if block.is_run() && !run {
+                forgotten.push(format!("{page}:{}", block.line));
+            }
+        }
+    }
+    assert!(
+        forgotten.is_empty(),
+        "these blocks of commands are not run: add the page to the tour in tests/docs/main.rs, or say above the block \
+         why it cannot be run (<!-- not run: ... -->):\n{}",
+        forgotten.join("\n")
+    );
+}

@@ -1,0 +1,68 @@
+//! The Debian package is built, installed and removed again, by dpkg, on a machine of its own.
+
+use crate::repository;
+use crate::sandbox::Sandbox;
+use std::process::Command;
+
+/// Runs a command that must succeed; what it prints.
+fn must(sandbox: &mut Sandbox, command: &str) -> String {
+    let ran = sandbox.run(command, false);
+    assert_eq!(ran.status, Some(0), "{command}: {}", ran.printed);
+    ran.printed.trim().to_owned()
+}
+
+#[test]
+fn the_package_is_installed_and_removed() {
+    // Not in /tmp, of which the sandbox has its own.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let built = Command::new(repository().join("scripts/deb"))
+        .arg(env!("CARGO_BIN_EXE_tortie"))
+        .arg(dir.path())
+        // Quick rather than small.
+        .env("DEB_COMPRESSION", "1")
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let package = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+
+    let mut sandbox = Sandbox::new();
+    // The machine's own programs stay as they are.
+    must(
+        &mut sandbox,
+        "mkdir -p /mnt/usr/upper /mnt/usr/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/mnt/usr/upper,workdir=/mnt/usr/work /usr",
+    );
+    must(&mut sandbox, "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; hash -r; ! command -v tortie");
+    must(&mut sandbox, &format!("cp {} tortie.deb", package.display()));
+    must(&mut sandbox, "dpkg -i tortie.deb");
+    assert!(must(&mut sandbox, "dpkg -s tortie").contains("Status: install ok installed"));
+    assert!(must(&mut sandbox, "tortie --version").starts_with("tortie "));
+    assert!(must(&mut sandbox, "calicoctl version --client").contains("Client Version:"));
+    for file in [
+        "/usr/share/man/man1/tortie.1.gz",
+        "/usr/share/man/man1/tortie-lab-up.1.gz",
+        "/usr/share/man/man1/calicoctl.1.gz",
+        "/usr/share/bash-completion/completions/tortie",
+        "/usr/share/bash-completion/completions/calicoctl",
+        "/usr/share/zsh/vendor-completions/_tortie",
+        "/usr/share/fish/vendor_completions.d/calicoctl.fish",
+        "/lib/systemd/system/tortie-node.service",
+        "/lib/systemd/system/tortie-datastore.service",
+    ] {
+        must(&mut sandbox, &format!("test -s {file}"));
+    }
+    let completed = "source /usr/share/bash-completion/completions/tortie; COMP_WORDS=(tortie ana); COMP_CWORD=1; _tortie tortie ana tortie; echo ${COMPREPLY[*]}";
+    assert_eq!(must(&mut sandbox, completed), "analyze");
+
+    // A host that is a node is not left without its programs.
+    must(&mut sandbox, "tortie up --service-manager own");
+    let refused = sandbox.run("dpkg -r tortie", false);
+    assert!(refused.status != Some(0) && refused.printed.contains("run `tortie down` first"), "{refused:?}");
+    must(&mut sandbox, "tortie health; tortie down --purge");
+    must(&mut sandbox, "dpkg -r tortie");
+    let left = must(
+        &mut sandbox,
+        "hash -r; command -v tortie calicoctl; find /usr /lib/systemd -xdev -name '*tortie*' | grep -v '^/usr/lib/debug'; true",
+    );
+    assert_eq!(left, "");
+    must(&mut sandbox, "dpkg -P tortie");
+}

@@ -1,0 +1,60 @@
+//! Runs the commands of a page in order, on a machine of its own.
+
+use crate::blocks::{self, Step};
+use crate::sandbox::{Ran, Sandbox};
+use crate::{read, repository, shown};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(300);
+/// How long output may differ from what the page shows.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE_TO_WRITE: Duration = Duration::from_secs(10);
+
+pub fn run(page: &str) {
+    let text = read(page);
+    let refresh = std::env::var_os("TORTIE_REFRESH").is_some();
+    let patience = if refresh { PATIENCE_TO_WRITE } else { PATIENCE };
+    let mut sandbox = Sandbox::new();
+    // What is to stand in place of which lines.
+    let mut changes: Vec<((usize, usize), String)> = Vec::new();
+    let blocks: Vec<_> = blocks::of(&text).into_iter().filter(blocks::Block::is_run).collect();
+    assert!(!blocks.is_empty(), "{page} has no commands");
+    for step in blocks.iter().flat_map(blocks::steps) {
+        let (ran, right) = attempt(&mut sandbox, &step, patience);
+        if right {
+            continue;
+        }
+        let what = format!("{page}:{}: {}", step.place.0, step.command);
+        if !refresh || step.shown.is_none() {
+            let shown = step.shown.map(|lines| lines.join("\n")).unwrap_or_default();
+            panic!(
+                "{what}\nexit status {:?}; it printed\n{}\nthe page shows\n{shown}",
+                ran.status, ran.printed
+            );
+        }
+        changes.push((step.place, ran.printed.trim_matches('\n').to_owned()));
+    }
+    if !changes.is_empty() {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for ((first, end), printed) in changes.into_iter().rev() {
+            lines.splice(first..end, [printed]);
+        }
+        std::fs::write(repository().join(page), lines.join("\n") + "\n").unwrap();
+    }
+}
+
+/// A command that does not print what the page shows is run again: things take their time to happen.
+fn attempt(sandbox: &mut Sandbox, step: &Step, patience: Duration) -> (Ran, bool) {
+    let deadline = Instant::now() + patience;
+    loop {
+        let ran = sandbox.run(&step.command, step.is_script);
+        let right = match &step.shown {
+            Some(lines) => shown::matches(lines, &ran.printed),
+            None => ran.status == Some(0),
+        };
+        if right || step.shown.is_none() || ran.status.is_none() || Instant::now() > deadline {
+            return (ran, right);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

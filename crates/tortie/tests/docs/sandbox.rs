@@ -1,0 +1,164 @@
+//! A machine of its own for the commands of a page: network, processes and mounts are private, so that everything can be
+//! typed as it stands and nothing is left when it is dropped.
+
+use std::io::{PipeReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How long one command may take; machines are busy.
+const PATIENCE: Duration = Duration::from_secs(300);
+const MARK: &str = "@@done ";
+
+/// Makes the machine, then runs the files whose names it reads, in one shell.
+const SCRIPT: &str = r#"
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs /mnt
+for dir in etc opt var/lib; do
+  part=/mnt/${dir//\//-}
+  mkdir -p "$part/upper" "$part/work"
+  mount -t overlay overlay -o "lowerdir=/$dir,upperdir=$part/upper,workdir=$part/work" "/$dir"
+done
+rm -rf /etc/calico /etc/cni /opt/cni /var/lib/tortie /var/lib/calico
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+hostname host1
+ip link set lo up
+ip link add eth0 address 02:00:00:00:00:10 type bridge
+sysctl -qw net.ipv6.conf.eth0.accept_dad=0
+ip address add 192.0.2.10/24 dev eth0
+ip address add 2001:db8::10/64 dev eth0
+ip link set eth0 up
+mkdir -p /run/bin /tmp/tour /tmp/steps
+for name in tortie calicoctl; do ln -s "$TORTIE" "/run/bin/$name"; done
+ln -s "$EXAMPLES" /tmp/tour/examples
+export PATH=/run/bin:$PATH HOME=/tmp/tour
+unset TORTIE EXAMPLES
+cd /tmp/tour
+set +e
+exec 9<&0 </dev/null
+status=0
+number=0
+while IFS= read -r -d '' __step <&9; do
+  number=$((number + 1))
+  printf '(exit %s)\n%s\n' "$status" "$__step" > "/tmp/steps/$number"
+  . "/tmp/steps/$number"
+  status=$?
+  set +e
+  printf '\n@@done %s\n' "$status"
+done
+"#;
+
+#[derive(Debug)]
+pub struct Sandbox {
+    child: Child,
+    input: ChildStdin,
+    output: Receiver<Vec<u8>>,
+    pending: Vec<u8>,
+}
+
+/// What came of a command.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    pub printed: String,
+    /// None if the shell ended, as a script's does that fails.
+    pub status: Option<i32>,
+}
+
+impl Sandbox {
+    pub fn new() -> Sandbox {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--ipc"])
+            .args(["bash", "--noprofile", "--norc", "-c", SCRIPT])
+            .env_clear()
+            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+            .env("LC_ALL", "C.UTF-8")
+            .env("TORTIE", env!("CARGO_BIN_EXE_tortie"))
+            .env("EXAMPLES", crate::repository().join("examples").canonicalize().unwrap())
+            .stdin(Stdio::piped())
+            .stdout(writer.try_clone().unwrap())
+            .stderr(writer);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("unshare: {error}"));
+        // Its ends of the pipe are closed with it, so that the end of the shell is seen.
+        drop(command);
+        let input = child.stdin.take().unwrap();
+        let (sender, output) = channel();
+        std::thread::spawn(move || copy(reader, &sender));
+        let mut sandbox = Sandbox { child, input, output, pending: Vec::new() };
+        let ran = sandbox.run("true", false);
+        assert_eq!(
+            ran.status,
+            Some(0),
+            "no machine for the commands (tests with namespaces need root): {ran:?}"
+        );
+        sandbox
+    }
+
+    pub fn run(&mut self, command: &str, is_script: bool) -> Ran {
+        let head = if is_script { "set -e\n" } else { "" };
+        // A shell that has ended takes nothing; what it printed last says why.
+        let _ = self.input.write_all(format!("{head}{command}\0").as_bytes());
+        let _ = self.input.flush();
+        loop {
+            if let Some(ran) = self.finished() {
+                return ran;
+            }
+            match self.output.recv_timeout(PATIENCE) {
+                Ok(bytes) => self.pending.extend(bytes),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let printed = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
+                    return Ran { printed, status: None };
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("not within {PATIENCE:?}: {command}\n{}", String::from_utf8_lossy(&self.pending))
+                }
+            }
+        }
+    }
+
+    /// What was printed up to the mark, if it is there.
+    fn finished(&mut self) -> Option<Ran> {
+        let text = String::from_utf8_lossy(&self.pending).into_owned();
+        let start = text.find(&format!("\n{MARK}"))?;
+        let (printed, rest) = text.split_at(start);
+        let line = rest.strip_prefix('\n')?.strip_prefix(MARK)?;
+        let (status, after) = line.split_once('\n')?;
+        self.pending = after.as_bytes().to_vec();
+        Some(Ran { printed: printed.to_owned(), status: status.parse().ok() })
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // `unshare --kill-child` ends with its child, and with the first process of the namespace all others end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn copy(mut reader: PipeReader, sender: &std::sync::mpsc::Sender<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count) = reader.read(&mut buffer) {
+        if count == 0 || sender.send(buffer[..count].to_vec()).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_machine_of_its_own_that_leaves_nothing() {
+    let mut sandbox = Sandbox::new();
+    let ran = sandbox.run("touch /etc/calico-test /run/x; ip -br link; false", false);
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.printed.contains("eth0"), "{ran:?}");
+    assert_eq!(sandbox.run("echo $?", false).printed.trim(), "1", "the status is kept for the next command");
+    assert_eq!(sandbox.run("x=1; ls /etc/calico-test", false).printed.trim(), "/etc/calico-test");
+    assert_eq!(sandbox.run("echo \"x is $x\"", false).printed.trim(), "x is 1");
+    let ran = sandbox.run("echo before\nfalse\necho after", true);
+    assert_eq!((ran.printed.trim(), ran.status), ("before", None), "a script ends at its first failure");
+    assert!(!std::path::Path::new("/etc/calico-test").exists());
+}

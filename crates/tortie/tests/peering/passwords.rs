@@ -1,0 +1,73 @@
+//! A password that is missing or wrong is visible where people look: at the session, and on the health page.
+
+use crate::router::Config;
+use crate::world::World;
+use serde_json::{Value, json};
+use tortie_testkit::eventually_showing;
+
+const NOT_FOUND: &str = "secret bgp/ext not found";
+const NO_ANSWER: &str = "no answer to our SYN; is the password right?";
+
+impl World {
+    fn last_error(&self, address: &str) -> String {
+        self.session(address)["error"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What health says about a session that is not up.
+    fn health_of_bgp(&self) -> String {
+        self.ask("health").to_string()
+    }
+}
+
+#[test]
+fn a_missing_or_wrong_password_is_told_and_errors_of_the_past_are_not() {
+    let world = World::new();
+    let router =
+        world.router(Config { number: 2, asn: 65001, password: Some("right".into()), ..Config::default() });
+    let addresses = [false, true].map(|v6| router.address(v6));
+    let secret = json!({"password": {"secretKeyRef": {"name": "bgp", "key": "ext"}}});
+    world.peer("ext", &router, 65001, &secret);
+    let reported = |what: &str, error: &str| {
+        eventually_showing(
+            what,
+            || addresses.iter().all(|address| world.last_error(address).contains(error)),
+            || world.picture(),
+        );
+    };
+    reported("the secret is missed", NOT_FOUND);
+    eventually_showing(
+        "health names the secret",
+        || world.health_of_bgp().contains(NOT_FOUND),
+        || world.health_of_bgp(),
+    );
+    assert!(
+        addresses.iter().all(|address| world.session(address)["state"] != "Established"),
+        "never without a password: {}",
+        world.picture()
+    );
+
+    let file = world.path("secrets/bgp/ext");
+    std::fs::create_dir(world.path("secrets/bgp")).unwrap();
+    std::fs::write(&file, "wrong").unwrap();
+    reported("a wrong password is suspected", NO_ANSWER);
+
+    std::fs::write(&file, "right").unwrap();
+    world.wait_until_up(&router);
+    eventually_showing(
+        "no error stands beside a session that is up",
+        || {
+            let healthy = |address: &String| {
+                let session = world.session(address);
+                session["state"] == "Established" && session["error"] == Value::Null
+            };
+            addresses.iter().all(healthy) && !world.health_of_bgp().contains(NOT_FOUND)
+        },
+        || world.picture(),
+    );
+
+    // Changed under a running session: it falls, and says why.
+    std::fs::write(&file, "changed").unwrap();
+    reported("the changed password is suspected", NO_ANSWER);
+    std::fs::write(&file, "right").unwrap();
+    world.wait_until_up(&router);
+}
