@@ -54,6 +54,7 @@ fn clean(resource: &mut Resource) {
     let meta = resource.metadata_mut();
     meta.uid.clear();
     meta.resource_version.clear();
+    meta.generation = 0;
     meta.creation_timestamp = None;
     meta.deletion_timestamp = None;
     meta.deletion_grace_period_seconds = None;

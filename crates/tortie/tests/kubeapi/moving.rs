@@ -61,7 +61,9 @@ fn objects(text: &str) -> Vec<Value> {
     let mut items = list["items"].as_array().cloned().unwrap_or_default();
     for item in &mut items {
         let meta = item["metadata"].as_object_mut().unwrap();
-        ["uid", "resourceVersion", "creationTimestamp"].iter().for_each(|field| drop(meta.remove(*field)));
+        ["uid", "resourceVersion", "creationTimestamp", "generation"]
+            .iter()
+            .for_each(|field| drop(meta.remove(*field)));
     }
     items
 }

@@ -478,7 +478,7 @@ mod tests {
         assert_eq!((metadata.resource_version.as_str(), metadata.r#continue.as_deref()), ("9", Some("more")));
         let names: Vec<String> = found.iter().map(|found| found.key.to_string()).collect();
         assert_eq!(names, ["WorkloadEndpoint(x/n1-k8s-a-eth0)", "WorkloadEndpoint(x/n1-k8s-c-eth0)"]);
-        assert!(reader().read_list(Form::Pod, "[]").is_err());
+        assert!(reader().read_list(Form::Pod, "nonsense").is_err());
         let nothing = r#"{"metadata": {"resourceVersion": "9"}, "items": null}"#;
         assert!(reader().read_list(Form::Namespace, nothing).unwrap().1.is_empty());
     }
