@@ -157,8 +157,9 @@ struct UpArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 3,
           value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
     nodes: u8,
-    #[arg(long, value_enum, default_value = "embedded")]
-    datastore: Datastore,
+    /// Where the nodes keep their objects: embedded, or kubernetes where there is --kubernetes, unless given
+    #[arg(long, value_enum)]
+    datastore: Option<Datastore>,
     /// All nodes on one link, or racks behind a router
     #[arg(long, value_enum, default_value = "l2")]
     topology: Topology,
@@ -278,6 +279,8 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
     match command {
         LabCommand::Up(args) => {
             let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, .. } = args;
+            let usual = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
+            let datastore = datastore.unwrap_or(usual);
             let kubernetes = match args.kubernetes {
                 true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy)?),
                 false => None,

@@ -1,6 +1,6 @@
 //! The lab as it is: gathered from the store and the namespaces, for people or as JSON.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Datastore};
 use crate::error::Result;
 use crate::place::Place;
 use crate::pod::{self, Pod};
@@ -75,7 +75,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
         directory: place.dir().display().to_string(),
         store: StoreStatus {
             endpoint: cluster.endpoint.clone(),
-            pid: store::daemon(place).running(),
+            pid: store_of(place, &cluster).running(),
             problem,
         },
         pools: cluster.pools.iter().map(ToString::to_string).collect(),
@@ -88,6 +88,15 @@ fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
     match cluster.kubernetes {
         Some(_) => kube::machine::daemon(place, node),
         None => node::daemon(place, node),
+    }
+}
+
+/// What has to run for the store to be there.
+fn store_of(place: &Place, cluster: &Cluster) -> Daemon {
+    let [_, api_server, ..] = kube::control::daemons(place);
+    match cluster.datastore {
+        Datastore::Kubernetes => api_server,
+        Datastore::Embedded | Datastore::Etcd => store::daemon(place),
     }
 }
 

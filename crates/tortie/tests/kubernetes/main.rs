@@ -92,19 +92,54 @@ metadata: {name: special}
 spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: Automatic}
 ";
 
+const CLOSED: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: demo}
+spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
+";
+
 #[test]
 fn pods_of_a_real_cluster_live_on_our_network() {
     let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh"]);
-    the_plugins_are_installed(&cluster);
-    cluster.apply(WEB);
-    let pods = web_pods(&cluster);
-    addresses_are_ours(&cluster, &pods);
-    pods_reach_each_other(&cluster, &pods);
-    services_work(&cluster, &pods);
-    routes_are_those_of_the_textbook(&cluster, &pods);
-    annotations_are_heard(&cluster);
-    what_is_deleted_leaves_nothing(&cluster);
+    everything_works(&cluster, true);
     cluster.down();
+}
+
+#[test]
+fn the_same_with_a_datastore_beside_kubernetes() {
+    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--datastore", "embedded"]);
+    everything_works(&cluster, false);
+    cluster.down();
+}
+
+/// `policies` says whether those of Kubernetes are known: in another datastore somebody has to write them.
+fn everything_works(cluster: &Cluster, policies: bool) {
+    the_plugins_are_installed(cluster);
+    cluster.apply(WEB);
+    let pods = web_pods(cluster);
+    addresses_are_ours(cluster, &pods);
+    pods_reach_each_other(cluster, &pods);
+    services_work(cluster, &pods);
+    routes_are_those_of_the_textbook(cluster, &pods);
+    if policies {
+        a_policy_closes_and_opens(cluster, &pods);
+    }
+    annotations_are_heard(cluster);
+    what_is_deleted_leaves_nothing(cluster);
+}
+
+fn a_policy_closes_and_opens(cluster: &Cluster, pods: &[Pod]) {
+    let (from, to) = (&pods[0], pods.iter().find(|pod| pod.node != pods[0].node).unwrap());
+    let reached = |address: IpAddr| fetch(cluster, from, address, 8080) == to.name;
+    cluster.apply(CLOSED);
+    for address in &to.addresses {
+        eventually_showing("the policy closes", || !reached(*address), || cluster.picture());
+    }
+    cluster.kubectl(&["delete", "networkpolicy", "closed", "-n", "demo"]);
+    for address in &to.addresses {
+        eventually_showing("it is open again", || reached(*address), || cluster.picture());
+    }
 }
 
 /// Killed at any moment, `lab up` leaves only what `lab down` removes.

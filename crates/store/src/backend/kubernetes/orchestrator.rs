@@ -59,7 +59,9 @@ pub struct Token {
 
 impl Orchestrator {
     pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Orchestrator> {
-        let config = connection::config(target).await?;
+        // Of several addresses of the server, others are shown the first.
+        let first = target.endpoint.split(',').next().unwrap_or_default().trim().to_owned();
+        let config = connection::config(&KubernetesTarget { endpoint: first, ..target.clone() }).await?;
         let server = Server {
             url: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
             authority: authority(&config),
