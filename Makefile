@@ -8,7 +8,7 @@ TORTIE  := target/release/tortie
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube build demo test lint docs docs-reference docs-settings deny bench fuzz soak install deb clean
+.PHONY: help setup kube vm-kernel build image demo test test-vm lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -16,18 +16,27 @@ help: ## Show this list
 setup: ## Install what building and testing need, Rust included (nothing to do the second time)
 	@scripts/setup test
 
-kube: setup ## Build the Kubernetes API server that tests use (minutes the first time, then kept)
+kube: setup ## Build Kubernetes for the lab and the tests, and print where it is (minutes the first time, then kept)
 	@scripts/kube/build
+
+vm-kernel: setup ## Fetch the kernel of the guest that tests use (once, then kept)
+	@scripts/vm/kernel >/dev/null
 
 build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
 
+image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool
+	$(TORTIE) lab image --output target/tortie-image.tar
+
 demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
 
-test: setup kube lint deny ## Format, lints, licences and every test
+test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
 	$(CARGO) test --workspace --locked
+
+test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
+	$(CARGO) test --locked -p tortie --test vm
 
 lint: setup
 	$(CARGO) fmt --all --check
@@ -42,6 +51,9 @@ docs-reference: setup ## Write the generated pages anew: settings, commands, res
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie-node --lib metrics::page
 
 docs-settings: docs-reference
+
+deploy-crds: setup ## Write deploy/00-crds.yaml anew from the types
+	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie crds::
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny

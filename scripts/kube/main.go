@@ -1,15 +1,57 @@
-// Command kube-apiserver is the Kubernetes API server for the tests, at the version that go.mod pins.
+// Command kube is Kubernetes for the lab and the tests, at the version that go.mod pins: control plane, node agent and
+// client in one program, which is told by the name it is called as which of them it is. Linked once, the packages that
+// all of them share are built and stored once.
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"path/filepath"
+	"sort"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
+var programs = map[string]func() *cobra.Command{
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllers.NewControllerManagerCommand,
+	"kube-proxy":              proxy.NewProxyCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubectl":                 kubectl.NewDefaultKubectlCommand,
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+}
+
 func main() {
-	os.Exit(cli.Run(app.NewAPIServerCommand()))
+	name := filepath.Base(os.Args[0])
+	program, known := programs[name]
+	if !known {
+		names := make([]string, 0, len(programs))
+		for name := range programs {
+			names = append(names, name)
+		}
+		sort.Strings(names)
+		fmt.Fprintf(os.Stderr, "kube: call me by the name of one of my programs: %s\n", strings.Join(names, ", "))
+		os.Exit(2)
+	}
+	if name == "kubectl" {
+		// Its errors have a form of their own.
+		if err := cli.RunNoErrOutput(program()); err != nil {
+			util.CheckErr(err)
+		}
+		return
+	}
+	os.Exit(cli.Run(program()))
 }

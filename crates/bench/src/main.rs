@@ -6,6 +6,7 @@ mod cni;
 mod compute;
 mod heap;
 mod ipam;
+mod kubernetes;
 mod measure;
 mod memory;
 mod model;
@@ -15,6 +16,7 @@ mod policy;
 mod process;
 mod routes;
 mod store;
+mod tunnels;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,11 +33,12 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 15] = [
+const SUITES: [Suite; 17] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
+    Suite { name: "tunnels", run: tunnels::run },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },
@@ -47,6 +50,7 @@ const SUITES: [Suite; 15] = [
     Suite { name: "policy-updates", run: policy::updates },
     Suite { name: "policy-start", run: policy::start },
     Suite { name: "policy-packets", run: policy::packets },
+    Suite { name: "kube-start", run: kubernetes::run },
 ];
 
 impl Suite {

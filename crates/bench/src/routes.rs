@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tortie_dataplane::{Dataplane, Netns};
-use tortie_plan::{Plan, Route, Settings};
+use tortie_plan::{Plan, Route, RouteKey, Settings};
 
 /// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
 const ROUNDS: usize = 3;
@@ -75,8 +75,8 @@ fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
 /// From nothing to all routes in the kernel.
 async fn dataplane(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
     let host = Namespaces::host()?;
-    let wanted: BTreeMap<IpNet, Route> =
-        routes.iter().map(|(net, via)| (IpNet::V4(*net), Route::Via((*via).into()))).collect();
+    let wanted: BTreeMap<RouteKey, Route> =
+        routes.iter().map(|(net, via)| (IpNet::V4(*net).into(), Route::via((*via).into()))).collect();
     let plan = Plan { routes: wanted, ..Plan::default() };
     let start = Instant::now();
     let (dataplane, _reports) = Dataplane::start(Netns::open(host.path(0))?, Settings::default()).await?;

@@ -1,10 +1,14 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::encapsulations::Encapsulations;
+use crate::nat::Nat;
+use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, Parameters};
 use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
 use crate::services::ServiceRanges;
+use crate::tunnels::Tunnels;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
 use tortie_model::key::AffinityType;
@@ -40,9 +44,12 @@ pub struct Compute {
     local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
     routes: Routes,
+    tunnels: Tunnels,
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
     service_ranges: ServiceRanges,
+    nat: Nat,
+    encapsulations: Encapsulations,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -82,8 +89,11 @@ impl Compute {
             local_endpoints: BTreeMap::new(),
             workloads: Workloads::default(),
             routes: Routes::new(host),
+            tunnels: Tunnels::new(host),
             bgp: None,
             service_ranges: ServiceRanges::default(),
+            nat: Nat::default(),
+            encapsulations: Encapsulations::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -128,14 +138,23 @@ impl Compute {
         }
         let outcome = match value {
             Value::Resource(Resource::Node(node)) => {
-                self.routes.put_node(node);
+                let facts = NodeFacts::of(node);
+                self.routes.put_node(&node.metadata.name, facts);
+                self.tunnels.put_node(&node.metadata.name, facts);
+                self.nat.put_host(&node.metadata.name, facts.host_nets());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
                     self.configure();
                 }
                 Ok(())
             }
-            Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool),
+            Value::Resource(Resource::IPPool(pool)) => {
+                self.tunnels.put_pool(pool);
+                self.routes.put_pool(pool).map(|()| {
+                    self.nat.put_pool(pool);
+                    self.encapsulations.put_pool(pool);
+                })
+            }
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
                     self.note_problem(key, problem);
@@ -147,6 +166,11 @@ impl Compute {
                 self.configure();
                 Ok(())
             }
+            // No packet is its own: it is not wired yet, or not any more.
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) if addresses(endpoint).next().is_none() => {
+                self.remove(key);
+                return;
+            }
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
@@ -154,6 +178,12 @@ impl Compute {
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
+                Ok(())
+            }
+            Value::EndpointSlice(slice) => {
+                if let Key::EndpointSlice { namespace, name } = key {
+                    self.policies.put_slice(namespace, name, slice);
+                }
                 Ok(())
             }
             Value::Resource(resource) => {
@@ -208,12 +238,19 @@ impl Compute {
         match key {
             Key::Resource { kind: Kind::Node, name, .. } => {
                 self.routes.remove_node(name);
+                self.tunnels.remove_node(name);
+                self.nat.remove_host(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
                 }
             }
-            Key::Resource { kind: Kind::IPPool, name, .. } => self.routes.remove_pool(name),
+            Key::Resource { kind: Kind::IPPool, name, .. } => {
+                self.routes.remove_pool(name);
+                self.tunnels.remove_pool(name);
+                self.nat.remove_pool(name);
+                self.encapsulations.remove_pool(name);
+            }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
                 self.configurations.remove(name);
                 self.configure();
@@ -228,6 +265,7 @@ impl Compute {
             Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
+            Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
             _ => {}
         }
     }
@@ -243,19 +281,26 @@ impl Compute {
         if let (Some(resolver), Some(bgp)) = (&self.bgp, &bgp) {
             self.routes.set_gateways(resolver.gateways(bgp));
         }
+        let tunnels = self.tunnels.flush();
+        for (node, end) in tunnels.ends {
+            self.routes.set_tunnel_end(node, end);
+        }
         let local = &self.workloads;
         let routes = self.routes.flush(workloads.addresses, |address| local.has_address(address));
         // The policy of a workload is there before the workload and goes after it.
         let policies = self.policies.flush();
         let parts = [
             policies.added,
+            tunnels.plan.added,
             workloads.plan.removed,
             routes.removed,
             workloads.plan.added,
             routes.added,
+            tunnels.plan.removed,
             policies.removed,
         ];
-        let last = self.service_ranges.flush().into_iter().chain(bgp.map(Update::Bgp));
+        let last = self.service_ranges.flush().into_iter().chain(self.encapsulations.flush());
+        let last = last.chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -333,6 +378,9 @@ impl Compute {
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
         self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
+        self.tunnels.configure(self.parameters.tunnel_settings());
+        self.nat.set_policy(self.parameters.nat_policy());
+        self.encapsulations.set_policy(self.parameters.encapsulation_policy());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

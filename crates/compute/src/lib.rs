@@ -5,19 +5,23 @@
 
 mod bgp;
 mod changes;
+mod encapsulations;
 mod engine;
+mod nat;
+mod nodes;
 mod parameters;
 mod policy;
 mod routes;
 mod services;
 mod settings;
+mod tunnels;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use parameters::{
-    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, OWN as OWN_PARAMETERS, Parameters,
-    RouteSource, Source, Spoofing, Values,
+    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, NatExclusions, OWN as OWN_PARAMETERS,
+    Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -8,10 +8,11 @@ use tortie_model::ipam::Block;
 use tortie_model::ipam::block::allocations;
 use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
-use tortie_model::kinds::{AllowedUse, EncapMode, IPPool, Node, NodeAddressType};
-use tortie_plan::{Route, Update};
+use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
+use tortie_plan::{Route, RouteKey, TunnelKind, Update};
 
 use crate::changes::Changes;
+use crate::nodes::NodeFacts;
 use crate::workloads::Name;
 
 /// Which routes are this node's to write.
@@ -19,6 +20,7 @@ use crate::workloads::Name;
 pub(crate) struct Policy {
     pub no_encap: bool,
     pub ipip: bool,
+    pub vxlan: bool,
     /// One route per workload instead of one per block.
     pub by_workload: bool,
 }
@@ -43,13 +45,6 @@ enum Reach {
     CrossSubnet,
 }
 
-/// A node's addresses, with the prefix length of its network where it is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Addresses {
-    v4: Option<IpNet>,
-    v6: Option<IpNet>,
-}
-
 /// Which nodes use the addresses of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BlockUse {
@@ -65,6 +60,9 @@ enum Source {
     Workload(Name),
     /// A BGP peer that is reached through a gateway alone.
     Peer(IpNet),
+    /// The end of an IPv6 tunnel at a node. The kernel takes no gateway that another route leads elsewhere, as that of
+    /// the node's block does while a pool begins to use tunnels.
+    TunnelEnd(String),
 }
 
 #[derive(Debug, Default)]
@@ -72,12 +70,14 @@ pub(crate) struct Routes {
     host: String,
     policy: Policy,
     pools: BTreeMap<String, Pool>,
-    nodes: BTreeMap<String, Addresses>,
+    nodes: BTreeMap<String, NodeFacts>,
     blocks: BTreeMap<IpNet, BlockUse>,
     /// Workloads of other nodes, as long as they have routes of their own.
     remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
     /// Of BGP peers.
     gateways: BTreeMap<IpNet, IpAddr>,
+    /// Of IPv6 tunnels, by node.
+    tunnel_ends: BTreeMap<String, IpAddr>,
     /// What must be looked at again when a node changes.
     of_node: BTreeMap<String, BTreeSet<Source>>,
     changed: BTreeSet<Source>,
@@ -110,6 +110,15 @@ impl Routes {
         let nets = old.keys().chain(self.gateways.keys());
         let differ = nets.filter(|net| old.get(net) != self.gateways.get(net));
         self.changed.extend(differ.copied().map(Source::Peer));
+    }
+
+    /// Where the end of a node's IPv6 tunnel is.
+    pub fn set_tunnel_end(&mut self, node: String, address: Option<IpAddr>) {
+        match address {
+            Some(address) => self.tunnel_ends.insert(node.clone(), address),
+            None => self.tunnel_ends.remove(&node),
+        };
+        self.changed.insert(Source::TunnelEnd(node));
     }
 
     pub fn put_pool(&mut self, pool: &IPPool) -> Result<(), String> {
@@ -147,10 +156,9 @@ impl Routes {
         }
     }
 
-    pub fn put_node(&mut self, node: &Node) {
-        let new = addresses_of(node);
-        if self.nodes.insert(node.metadata.name.clone(), new) != Some(new) {
-            self.node_changed(&node.metadata.name);
+    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+        if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
+            self.node_changed(name);
         }
     }
 
@@ -243,9 +251,11 @@ impl Routes {
             match route {
                 Some(route) if self.in_plan.get(&net) != Some(&route) => {
                     self.in_plan.insert(net, route);
-                    changes.added.push(Update::Route(net, Some(route)));
+                    changes.added.push(Update::Route(RouteKey::from(net), Some(route)));
                 }
-                None if self.in_plan.remove(&net).is_some() => changes.removed.push(Update::Route(net, None)),
+                None if self.in_plan.remove(&net).is_some() => {
+                    changes.removed.push(Update::Route(RouteKey::from(net), None));
+                }
                 _ => {}
             }
         }
@@ -264,7 +274,7 @@ impl Routes {
                 let single = cidr.prefix_len() == cidr.max_prefix_len();
                 match &block.owner {
                     Some(owner) if *owner == self.host => {
-                        wanted.extend((!single).then_some((*cidr, Route::Blackhole)));
+                        wanted.extend((!single).then_some((*cidr, Route::BLACKHOLE)));
                     }
                     Some(owner) => {
                         if let Some(route) = self.towards(owner, pool, *cidr) {
@@ -274,8 +284,9 @@ impl Routes {
                     None => {}
                 }
                 for (address, node) in block.borrowed.iter().filter(|(_, node)| *node != self.host) {
-                    if let Some(route) = self.towards(node, pool, *cidr) {
-                        wanted.insert(IpNet::from(*address), route);
+                    let address = IpNet::from(*address);
+                    if let Some(route) = self.towards(node, pool, address) {
+                        wanted.insert(address, route);
                     }
                 }
             }
@@ -290,7 +301,11 @@ impl Routes {
                 }
             }
             Source::Peer(net) => {
-                wanted.extend(self.gateways.get(net).map(|gateway| (*net, Route::Via(*gateway))));
+                wanted.extend(self.gateways.get(net).map(|gateway| (*net, Route::via(*gateway))));
+            }
+            Source::TunnelEnd(node) => {
+                let connected = Route::through(TunnelKind::VxlanV6, None);
+                wanted.extend(self.tunnel_ends.get(node).map(|end| (IpNet::from(*end), connected)));
             }
             Source::Block(_) | Source::Workload(_) => {}
         }
@@ -301,22 +316,37 @@ impl Routes {
         match encapsulation {
             Encapsulation::None => self.policy.no_encap,
             Encapsulation::Ipip(_) => self.policy.ipip,
-            Encapsulation::Vxlan(_) => true,
+            Encapsulation::Vxlan(_) => self.policy.vxlan,
         }
     }
 
-    /// The route to a node for an address of this pool, where packets need no wrapping.
+    /// The route to a node for an address of this pool; none while it is not known where the node, or its end of the
+    /// tunnel, is.
     fn towards(&self, node: &str, pool: &Pool, destination: IpNet) -> Option<Route> {
-        let gateway = self.nodes.get(node)?.of_family(destination)?;
-        let plain = match pool.encapsulation {
-            Encapsulation::None => true,
-            Encapsulation::Ipip(Reach::Always) | Encapsulation::Vxlan(Reach::Always) => false,
-            Encapsulation::Ipip(Reach::CrossSubnet) | Encapsulation::Vxlan(Reach::CrossSubnet) => {
-                let own = self.nodes.get(&self.host).and_then(|own| own.of_family(destination));
-                own.is_some_and(|own| own.trunc().contains(&gateway.addr()))
-            }
+        let facts = self.nodes.get(node)?;
+        let is_ipv4 = destination.addr().is_ipv4();
+        let address = facts.address(is_ipv4)?.addr();
+        let own = self.nodes.get(&self.host).and_then(|own| own.address(is_ipv4));
+        let wrapped = |reach: Reach| match reach {
+            Reach::Always => true,
+            Reach::CrossSubnet => !own.is_some_and(|own| own.trunc().contains(&address)),
         };
-        plain.then(|| Route::Via(gateway.addr()))
+        match pool.encapsulation {
+            Encapsulation::Vxlan(reach) if wrapped(reach) => {
+                let tunnel = if is_ipv4 { TunnelKind::VxlanV4 } else { TunnelKind::VxlanV6 };
+                let end = facts.vxlan(is_ipv4).address?;
+                // The end itself is on the link of the tunnel.
+                let gateway = Some(end).filter(|end| IpNet::from(*end) != destination);
+                Some(Route::through(tunnel, gateway))
+            }
+            // There is no IPIP for IPv6.
+            Encapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
+                Some(Route::through(TunnelKind::Ipip, Some(address)))
+            }
+            Encapsulation::None | Encapsulation::Ipip(_) | Encapsulation::Vxlan(_) => {
+                Some(Route::via(address))
+            }
+        }
     }
 
     fn pool_of(&self, net: IpNet) -> Option<&Pool> {
@@ -353,40 +383,6 @@ impl Routes {
         self.changed.extend(self.blocks.keys().copied().map(Source::Block));
         self.changed.extend(self.remote.keys().cloned().map(Source::Workload));
     }
-}
-
-impl Addresses {
-    fn of_family(&self, net: IpNet) -> Option<IpNet> {
-        match net {
-            IpNet::V4(_) => self.v4,
-            IpNet::V6(_) => self.v6,
-        }
-    }
-}
-
-/// The address routing uses, else an internal one, else an external one.
-fn addresses_of(node: &Node) -> Addresses {
-    let bgp = node.spec.bgp.as_ref();
-    let routing = [bgp.map(|bgp| bgp.ipv4_address.as_str()), bgp.map(|bgp| bgp.ipv6_address.as_str())];
-    let listed = |kind: NodeAddressType| {
-        node.spec.addresses.iter().filter(move |a| a.type_ == kind).map(|a| a.address.as_str())
-    };
-    let candidates = routing
-        .into_iter()
-        .flatten()
-        .chain(listed(NodeAddressType::CalicoNodeIP))
-        .chain(listed(NodeAddressType::InternalIP))
-        .chain(listed(NodeAddressType::ExternalIP));
-    let mut found = Addresses::default();
-    for text in candidates {
-        let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok());
-        match net {
-            Some(net @ IpNet::V4(_)) => found.v4 = found.v4.or(Some(net)),
-            Some(net @ IpNet::V6(_)) => found.v6 = found.v6.or(Some(net)),
-            None => {}
-        }
-    }
-    found
 }
 
 fn read_block(block: &Block) -> BlockUse {

@@ -1,21 +1,30 @@
 //! How kernel state is written, from the parameters.
 
-use crate::parameters::{ClusterRoutes, Parameters, RouteSource, Spoofing};
+use crate::encapsulations::EncapsulationPolicy;
+use crate::nat::NatPolicy;
+use crate::parameters::{ClusterRoutes, IfSet, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
-use tortie_plan::{LogLimit, PolicySettings, Settings};
+use crate::tunnels::TunnelSettings;
+use std::collections::BTreeMap;
+use tortie_plan::{Encapsulation, LogLimit, NatSettings, PolicySettings, Settings};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
         Settings {
             interface_prefixes: self.interface_prefix.clone(),
             device_route_protocol: self.device_route_protocol,
+            device_route_source_v4: self.device_route_source_address,
+            device_route_source_v6: self.device_route_source_address_ipv6,
             ipv4_route_priority: self.ipv4_normal_route_priority,
             ipv6_route_priority: self.ipv6_normal_route_priority,
             remove_external_routes: self.remove_external_routes,
+            program_routes: !self.route_sync_disabled,
             ip_forwarding: self.ip_forwarding,
             ipv6: self.ipv6_support,
-            mtu: None,
+            encapsulation_mtus: self.encapsulation_mtus(),
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
+            clamp_mss: self.clamp_mss,
+            nat: self.nat_settings(),
             policy: self.policy_settings(),
         }
     }
@@ -43,6 +52,37 @@ impl Parameters {
         }
     }
 
+    /// An MTU of 0 is found out.
+    fn encapsulation_mtus(&self) -> BTreeMap<Encapsulation, u32> {
+        let given = [
+            (Encapsulation::Ipip, self.ipip_mtu),
+            (Encapsulation::Vxlan, self.vxlan_mtu),
+            (Encapsulation::VxlanV6, self.vxlan_mtu_v6),
+        ];
+        given.into_iter().filter(|(_, mtu)| *mtu != 0).collect()
+    }
+
+    fn nat_settings(&self) -> NatSettings {
+        let filter = &self.iptables_nat_outgoing_interface_filter;
+        NatSettings {
+            ports: self.nat_port_range,
+            address: self.nat_outgoing_address,
+            out_interface: (!filter.is_empty()).then(|| filter.clone()),
+        }
+    }
+
+    pub(crate) fn nat_policy(&self) -> NatPolicy {
+        NatPolicy {
+            exclude_hosts: self.nat_outgoing_exclusions == NatExclusions::PoolsAndHosts,
+            external_nodes: self.external_nodes_list.clone(),
+        }
+    }
+
+    pub(crate) fn encapsulation_policy(&self) -> EncapsulationPolicy {
+        let said = |parameter: &IfSet<bool>| parameter.get().copied();
+        EncapsulationPolicy { ipip: said(&self.ipip_enabled), vxlan: said(&self.vxlan_enabled) }
+    }
+
     /// Who writes which routes. Unless set otherwise, unencapsulated ones are left to BGP where the node speaks it.
     pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
@@ -52,7 +92,26 @@ impl Parameters {
             Some(ClusterRoutes::IpipOnly) => (false, true),
             None => (!speaks_bgp, true),
         };
-        Policy { no_encap, ipip, by_workload: self.route_source == RouteSource::WorkloadIps }
+        Policy {
+            no_encap,
+            ipip: ipip && self.ipip_enabled.get() != Some(&false),
+            vxlan: self.vxlan_enabled.get() != Some(&false),
+            by_workload: self.route_source == RouteSource::WorkloadIps,
+        }
+    }
+
+    pub(crate) fn tunnel_settings(&self) -> TunnelSettings {
+        let given = |mtu: u32| Some(mtu).filter(|mtu| *mtu != 0);
+        TunnelSettings {
+            vxlan: self.vxlan_enabled.get().copied(),
+            ipip: self.ipip_enabled.get().copied(),
+            vni: self.vxlan_vni,
+            port: self.vxlan_port,
+            vxlan_mtu: given(self.vxlan_mtu),
+            vxlan_mtu_v6: given(self.vxlan_mtu_v6),
+            ipip_mtu: given(self.ipip_mtu),
+            external: self.external_nodes_list.clone(),
+        }
     }
 
     pub(crate) fn may_spoof(&self) -> bool {
@@ -64,9 +123,8 @@ impl Parameters {
 mod tests {
     use super::*;
     use crate::Environment;
-    use std::collections::BTreeMap;
     use tortie_model::kinds::FelixConfiguration;
-    use tortie_plan::{DenyAction, EndpointToHost};
+    use tortie_plan::{DenyAction, EndpointToHost, PortRange};
 
     fn with(name: &str, value: &str) -> Parameters {
         let none: [FelixConfiguration; 0] = [];
@@ -86,6 +144,7 @@ mod tests {
         assert_eq!(with("DeviceRouteProtocol", "999").settings().device_route_protocol, 3);
         assert!(!with("IPForwarding", "Disabled").settings().ip_forwarding);
         assert!(!with("Ipv6Support", "false").settings().ipv6);
+        assert!(!with("RouteSyncDisabled", "true").settings().program_routes);
     }
 
     #[test]
@@ -108,6 +167,26 @@ mod tests {
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
         assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
         assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);
+    }
+
+    #[test]
+    fn nat_follows_the_parameters() {
+        let nat = |name: &str, value: &str| with(name, value).settings().nat;
+        assert_eq!(nat("NATPortRange", "32768:60999").ports, Some(PortRange { first: 32768, last: 60999 }));
+        assert_eq!(nat("NATPortRange", "4000").ports, Some(PortRange { first: 4000, last: 4000 }));
+        for wrong in ["0", "0:80", "http", "9:3", "70000"] {
+            let parameters = with("NATPortRange", wrong);
+            assert_eq!((parameters.settings().nat.ports, parameters.warnings().len()), (None, 1), "{wrong}");
+        }
+        assert_eq!(nat("NATOutgoingAddress", "192.0.2.1").address, "192.0.2.1".parse().ok());
+        assert_eq!(nat("NATOutgoingAddress", "fd00::1").address, None);
+        let filter = nat("IptablesNATOutgoingInterfaceFilter", "eth+").out_interface;
+        assert_eq!(filter.as_deref(), Some("eth+"));
+        assert!(with("NATOutgoingExclusions", "IPPoolsAndHostIPs").nat_policy().exclude_hosts);
+        assert!(!with("NATOutgoingExclusions", "IPPoolsOnly").nat_policy().exclude_hosts);
+        let external =
+            with("ExternalNodesCIDRList", "192.0.2.1, 198.51.100.0/24").nat_policy().external_nodes;
+        assert_eq!(external, ["192.0.2.1/32".parse().unwrap(), "198.51.100.0/24".parse().unwrap()]);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use serde_json::json;
 use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Plan, Route};
+use tortie_plan::{
+    Encapsulation, Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update,
+};
 
 type Entry = (Key, Value);
 
@@ -93,24 +95,29 @@ fn cluster() -> Vec<Entry> {
 }
 
 fn route(plan: &Plan, net: &str) -> Option<Route> {
-    plan.routes.get(&net.parse().unwrap()).copied()
+    let net: ipnet::IpNet = net.parse().unwrap();
+    plan.routes.get(&net.into()).copied()
 }
 
 fn via(address: &str) -> Option<Route> {
-    Some(Route::Via(address.parse().unwrap()))
+    Some(Route::via(address.parse().unwrap()))
+}
+
+fn wrapped(address: &str) -> Option<Route> {
+    Some(Route::through(TunnelKind::Ipip, Some(address.parse().unwrap())))
 }
 
 #[test]
 fn own_blocks_go_nowhere_and_others_to_their_node() {
     let (plan, compute) = plan_of(&cluster(), false);
-    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::Blackhole));
+    assert_eq!(route(&plan, "10.0.0.0/26"), Some(Route::BLACKHOLE));
     assert_eq!(route(&plan, "10.0.0.1/32"), via("172.16.0.2"), "lent by us to n2");
     assert_eq!(route(&plan, "10.0.0.64/26"), via("172.16.0.2"));
     assert_eq!(route(&plan, "10.0.0.65/32"), None, "borrowed by ourselves");
     assert_eq!(route(&plan, "10.0.0.66/32"), via("172.17.0.3"), "lent by n2 to n3");
-    assert_eq!(route(&plan, "10.1.0.0/26"), None, "needs a tunnel");
+    assert_eq!(route(&plan, "10.1.0.0/26"), wrapped("172.16.0.2"), "needs a tunnel");
     assert_eq!(route(&plan, "10.2.0.0/26"), via("172.16.0.2"), "same subnet needs none");
-    assert_eq!(route(&plan, "10.2.0.64/26"), None, "other subnet does");
+    assert_eq!(route(&plan, "10.2.0.64/26"), wrapped("172.17.0.3"), "other subnet does");
     assert_eq!(route(&plan, "10.9.0.0/26"), None, "in no pool");
     assert_eq!(plan.workloads.len(), 1);
     let (id, workload) = plan.workloads.first_key_value().unwrap();
@@ -211,6 +218,106 @@ fn one_bad_object_is_named_and_the_rest_goes_on() {
     assert_eq!(compute.problems().keys().collect::<Vec<_>>(), [&key.to_string()]);
 }
 
+fn members(plan: &Plan, set: &str) -> Option<Vec<String>> {
+    let text = |member: &Member| match member {
+        Member::Net(net) => net.to_string(),
+        Member::Port { .. } => unreachable!(),
+    };
+    plan.sets.get(&SetId::new(set)).map(|set| set.members.iter().map(text).collect())
+}
+
+fn masqueraded(name: &str, cidr: &str) -> Entry {
+    resource(Kind::IPPool, "", name, json!({"cidr": cidr, "natOutgoing": true}))
+}
+
+#[test]
+fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
+    let mut compute = Compute::new("n1", Environment::default());
+    let mut plan = Plan::default();
+    let mut put = |compute: &mut Compute, entries: &[Entry]| -> (Plan, Vec<Update>) {
+        entries.iter().for_each(|(key, value)| compute.put(key, value));
+        let updates = compute.flush();
+        updates.iter().for_each(|update| plan.apply(update.clone()));
+        (plan.clone(), updates)
+    };
+    let (plan, _) = put(&mut compute, &cluster());
+    assert_eq!(
+        (members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)),
+        (None, None),
+        "nobody asks for it"
+    );
+
+    let balancer = json!({"cidr": "10.8.0.0/16", "natOutgoing": true, "allowedUses": ["LoadBalancer"]});
+    let entries = [
+        masqueraded("plain", "10.0.0.0/16"),
+        masqueraded("six", "fd01::/48"),
+        resource(Kind::IPPool, "", "lb", balancer),
+    ];
+    let (plan, _) = put(&mut compute, &entries);
+    assert_eq!(members(&plan, NAT_SOURCES).unwrap(), ["10.0.0.0/16", "fd01::/48"]);
+    assert_eq!(
+        members(&plan, NAT_EXCLUSIONS).unwrap(),
+        ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "fd01::/48"]
+    );
+
+    let settings =
+        json!({"natOutgoingExclusions": "IPPoolsAndHostIPs", "externalNodesList": ["192.0.2.0/30"]});
+    let (plan, updates) = put(&mut compute, &[felix(settings)]);
+    let hosts = ["172.16.0.1/32", "172.16.0.2/32", "172.17.0.3/32", "192.0.2.0/30", "fd00::1/128"];
+    let pools = ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"];
+    assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &hosts, &["fd01::/48"]].concat());
+    assert!(
+        matches!(&updates[..], [Update::Members { added, removed, .. }] if added.len() == 5 && removed.is_empty())
+    );
+    // All of them have the same IPv6 address: it is there until the last goes.
+    let (plan, updates) = put(&mut compute, &[node("n2", "172.16.0.9/24")]);
+    assert!(members(&plan, NAT_EXCLUSIONS).unwrap().contains(&"fd00::1/128".to_owned()));
+    let of_nat = updates.iter().filter_map(|update| match update {
+        Update::Members { added, removed, .. } => Some((added.len(), removed.len())),
+        _ => None,
+    });
+    assert_eq!(of_nat.collect::<Vec<_>>(), [(1, 1)], "one address for another");
+    for name in ["n1", "n2", "n3"] {
+        compute.delete(&Key::resource(Kind::Node, "", name));
+    }
+    let (plan, _) = put(&mut compute, &[]);
+    assert_eq!(
+        members(&plan, NAT_EXCLUSIONS).unwrap(),
+        [&pools[..], &["192.0.2.0/30", "fd01::/48"]].concat()
+    );
+    let (plan, _) = put(&mut compute, &[felix(json!({}))]);
+    assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &["fd01::/48"]].concat());
+
+    let (plan, _) = put(&mut compute, &[pool("plain", "10.0.0.0/16", "Never")]);
+    assert_eq!(members(&plan, NAT_SOURCES).unwrap(), ["fd01::/48"]);
+    compute.delete(&Key::resource(Kind::IPPool, "", "six"));
+    let (plan, _) = put(&mut compute, &[]);
+    assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
+}
+
+#[test]
+fn what_pools_are_wrapped_in_is_known() {
+    let (plan, mut compute) = plan_of(&cluster(), false);
+    assert_eq!(plan.encapsulations, [Encapsulation::Ipip].into());
+    let mut news = |entry: Entry| {
+        compute.put(&entry.0, &entry.1);
+        compute.flush().into_iter().find_map(|update| match update {
+            Update::Encapsulations(now) => Some(now.into_iter().collect::<Vec<_>>()),
+            _ => None,
+        })
+    };
+    let vxlan = |name: &str, cidr: &str| {
+        resource(Kind::IPPool, "", name, json!({"cidr": cidr, "vxlanMode": "CrossSubnet"}))
+    };
+    use Encapsulation::{Ipip, Vxlan, VxlanV6};
+    assert_eq!(news(vxlan("six", "fd01::/48")), Some(vec![Ipip, VxlanV6]));
+    assert_eq!(news(vxlan("wrapped", "10.1.0.0/16")), Some(vec![Ipip, Vxlan, VxlanV6]));
+    assert_eq!(news(pool("across", "10.2.0.0/16", "Never")), Some(vec![Vxlan, VxlanV6]));
+    assert_eq!(news(pool("plain", "10.0.0.0/16", "Never")), None, "that is no news");
+    assert_eq!(news(felix(json!({"vxlanEnabled": false, "ipipEnabled": true}))), Some(vec![Ipip]));
+    assert_eq!(news(felix(json!({}))), Some(vec![Vxlan, VxlanV6]));
+}
+
 /// Entries of a small world in which keys meet often.
 fn any_entry() -> impl Strategy<Value = Entry> {
     let name = prop::sample::select(vec!["n1", "n2", "n3"]);
@@ -218,6 +325,9 @@ fn any_entry() -> impl Strategy<Value = Entry> {
     prop_oneof![
         (name.clone(), 0u8..2, 1u8..4).prop_map(|(n, net, host)| node(n, &format!("172.16.{net}.{host}/24"))),
         (0u8..3, mode).prop_map(|(i, mode)| pool(&format!("p{i}"), &format!("10.{i}.0.0/16"), mode)),
+        (0u8..3, 0u8..2).prop_map(|(i, j)| masqueraded(&format!("p{i}"), &format!("10.{}.0.0/16", i + j))),
+        prop::sample::select(vec!["IPPoolsOnly", "IPPoolsAndHostIPs"])
+            .prop_map(|v| felix(json!({"natOutgoingExclusions": v}))),
         (0u8..4, 0u8..2, prop::option::of(name.clone()), prop::collection::vec(name.clone(), 0..4))
             .prop_map(|(i, j, owner, users)| block(&format!("10.{i}.0.{}/26", j * 64), owner, &users)),
         (name, 0u8..3, 0u8..2, 0u8..8).prop_map(|(n, c, interface, address)| {

@@ -316,9 +316,16 @@ impl Engine {
         // Policy before routes: what a route leads to is guarded already.
         failures.extend(self.policy.converge(self.started.elapsed()).await);
         self.apply_sysctls().await;
+        // What routes lead through comes before them and goes after them.
+        self.apply_links().await;
+        let forwarding = self.apply_forwarding().await;
+        let neighbours = self.apply_neighbours().await;
         self.apply_routes(&mut failures).await;
-        self.apply_neighbours().await;
+        self.remove_neighbours(neighbours).await;
+        self.remove_forwarding(forwarding).await;
+        self.remove_links().await;
         failures.extend(self.core.workload_failures());
+        failures.extend(self.core.tunnel_failures());
         ApplyOutcome { failures }
     }
 

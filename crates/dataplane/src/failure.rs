@@ -1,11 +1,10 @@
 //! What the kernel refused: which object, whom it concerns, and why. Whoever waits for a workload is matched by its id,
 //! never by searching the text.
 
-use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
-use tortie_plan::WorkloadId;
+use tortie_plan::{RouteKey, Table, WorkloadId};
 
 /// One object that the kernel did not take; everything else went on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +62,15 @@ pub enum KernelObject {
         interface: String,
     },
     Route {
-        destination: IpNet,
+        key: RouteKey,
     },
     Neighbour {
         address: IpAddr,
+        interface: String,
+    },
+    /// An entry of a tunnel's forwarding database.
+    ForwardingEntry {
+        mac: [u8; 6],
         interface: String,
     },
     Sysctl {
@@ -103,6 +107,10 @@ impl KernelObject {
     pub(crate) fn interface(name: impl Into<String>) -> KernelObject {
         KernelObject::Interface { name: name.into() }
     }
+
+    pub(crate) fn route(key: impl Into<RouteKey>) -> KernelObject {
+        KernelObject::Route { key: key.into() }
+    }
 }
 
 impl From<&'static str> for KernelObject {
@@ -116,8 +124,14 @@ impl fmt::Display for KernelObject {
         match self {
             KernelObject::Interface { name } => write!(f, "interface {name}"),
             KernelObject::Address { address, interface } => write!(f, "address {address} on {interface}"),
-            KernelObject::Route { destination } => write!(f, "route {destination}"),
+            KernelObject::Route { key: RouteKey { table: Table::MAIN, destination } } => {
+                write!(f, "route {destination}")
+            }
+            KernelObject::Route { key } => write!(f, "route {} of table {}", key.destination, key.table.0),
             KernelObject::Neighbour { address, interface } => write!(f, "neighbour {address} on {interface}"),
+            KernelObject::ForwardingEntry { mac: [a, b, c, d, e, g], interface } => {
+                write!(f, "forwarding entry {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")
+            }
             KernelObject::Sysctl { key } => write!(f, "sysctl {key}"),
             KernelObject::Chain { name } => write!(f, "chain {name}"),
             KernelObject::Rule { chain, index } => write!(f, "rule {index} of chain {chain}"),
@@ -133,6 +147,7 @@ impl fmt::Display for KernelObject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipnet::IpNet;
 
     fn id(name: &str) -> WorkloadId {
         WorkloadId { orchestrator: "k8s".into(), workload: name.into(), endpoint: "eth0".into() }
@@ -140,12 +155,15 @@ mod tests {
 
     #[test]
     fn a_failure_is_matched_by_workload() {
-        let object = KernelObject::Route { destination: "10.0.0.1/32".parse().unwrap() };
+        let object = KernelObject::route("10.0.0.1/32".parse::<IpNet>().unwrap());
         let failure = |concerns| Failure { object: object.clone(), concerns, reason: "File exists".into() };
         let ones = failure([id("one")].into_iter().collect());
         assert!(ones.concerns(&id("one")) && !ones.concerns(&id("two")));
         assert!(failure(Concerns::Everything).concerns(&id("two")));
         assert!(!failure(Concerns::nobody()).concerns(&id("one")));
         assert_eq!(ones.to_string(), "route 10.0.0.1/32: File exists");
+        let destination = "10.0.0.0/26".parse().unwrap();
+        let elsewhere = KernelObject::route(RouteKey { table: Table(7), destination });
+        assert_eq!(elsewhere.to_string(), "route 10.0.0.0/26 of table 7");
     }
 }

@@ -1,8 +1,10 @@
-//! The MTU of workloads: that of the interface which carries their traffic, and why that one.
+//! The MTU of workloads: that of the interface which carries their traffic, less what wrapping takes, and why so much.
 
 use crate::kernel::Link;
 use regex::Regex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use tortie_plan::Encapsulation;
 
 /// Where nothing tells: what a reasonable cloud network can carry.
 const UNKNOWN: u32 = 1460;
@@ -15,39 +17,69 @@ pub struct MtuChoice {
     pub reason: String,
 }
 
+impl fmt::Display for MtuChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.interface {
+            Some(interface) => write!(f, "{}: {interface} {}", self.mtu, self.reason),
+            None => write!(f, "{}: {}", self.mtu, self.reason),
+        }
+    }
+}
+
+/// The interface whose MTU counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Carrier {
+    mtu: u32,
+    interface: Option<String>,
+    reason: &'static str,
+}
+
 /// `carriers` are the interfaces that the default route or routes to other nodes go out of.
-pub(crate) fn choose<'a>(
-    configured: Option<u32>,
+pub(crate) fn carrier<'a>(
     pattern: &Regex,
     links: impl Iterator<Item = &'a Link>,
     carriers: &BTreeSet<u32>,
-) -> MtuChoice {
-    if let Some(mtu) = configured.filter(|mtu| *mtu != 0) {
-        return MtuChoice { mtu, interface: None, reason: "configured".into() };
-    }
+) -> Carrier {
     let usable: Vec<&Link> = links.filter(|link| link.is_up() && link.mtu > 0 && link.name != "lo").collect();
     let carries = |link: &&&Link| carriers.contains(&link.index);
     let matches = |link: &&&Link| pattern.is_match(&link.name);
     let smallest = |link: &&&Link| (link.mtu, link.index);
-    let choice = |link: &&Link, reason: &str| MtuChoice {
-        mtu: link.mtu,
-        interface: Some(link.name.clone()),
-        reason: reason.into(),
-    };
+    let chosen = |link: &&Link, reason| Carrier { mtu: link.mtu, interface: Some(link.name.clone()), reason };
     if let Some(link) = usable.iter().filter(matches).filter(carries).min_by_key(smallest) {
-        return choice(link, "carries the default route or routes to other nodes");
+        return chosen(link, "carries the default route or routes to other nodes");
     }
     if let Some(link) = usable.iter().filter(matches).min_by_key(smallest) {
-        return choice(link, "smallest of the interfaces that match mtuIfacePattern");
+        return chosen(link, "is the smallest of the interfaces that match mtuIfacePattern");
     }
     if let Some(link) = usable.iter().filter(carries).min_by_key(smallest) {
-        return choice(link, "carries the node's traffic, though no interface matches mtuIfacePattern");
+        return chosen(link, "carries the node's traffic, though no interface matches mtuIfacePattern");
     }
-    MtuChoice {
-        mtu: UNKNOWN,
-        interface: None,
-        reason: "no interface matches mtuIfacePattern or carries traffic".into(),
+    let reason = "no interface matches mtuIfacePattern or carries traffic";
+    Carrier { mtu: UNKNOWN, interface: None, reason }
+}
+
+/// What fits into every way of wrapping that the cluster uses. `configured` are MTUs that somebody has set for one.
+pub(crate) fn choose(
+    carrier: Carrier,
+    encapsulations: &BTreeSet<Encapsulation>,
+    configured: &BTreeMap<Encapsulation, u32>,
+) -> MtuChoice {
+    let Carrier { mtu: whole, interface, reason } = carrier;
+    let fits = |encapsulation: Encapsulation| match configured.get(&encapsulation) {
+        Some(mtu) => *mtu,
+        None => whole.saturating_sub(encapsulation.overhead()),
+    };
+    let Some(narrowest) = encapsulations.iter().copied().min_by_key(|encapsulation| fits(*encapsulation))
+    else {
+        return MtuChoice { mtu: whole, interface, reason: reason.into() };
+    };
+    let mtu = fits(narrowest);
+    if configured.contains_key(&narrowest) {
+        let reason = format!("{} is set", narrowest.mtu_setting());
+        return MtuChoice { mtu, interface: None, reason };
     }
+    let (overhead, name) = (narrowest.overhead(), narrowest.name());
+    MtuChoice { mtu, interface, reason: format!("{reason}; {overhead} of {whole} are for {name}") }
 }
 
 #[cfg(test)]
@@ -60,7 +92,8 @@ mod tests {
 
     fn chosen(links: &[Link], carriers: &[u32]) -> (u32, Option<String>) {
         let pattern = Regex::new(&tortie_plan::Settings::default().mtu_interface_pattern).unwrap();
-        let choice = choose(None, &pattern, links.iter(), &carriers.iter().copied().collect());
+        let carrier = carrier(&pattern, links.iter(), &carriers.iter().copied().collect());
+        let choice = choose(carrier, &BTreeSet::new(), &BTreeMap::new());
         (choice.mtu, choice.interface)
     }
 
@@ -89,10 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_value_wins() {
-        let pattern = Regex::new("eth").unwrap();
-        let carriers = BTreeSet::from([2]);
-        assert_eq!(choose(Some(1440), &pattern, [link(2, "eth0", 9000)].iter(), &carriers).mtu, 1440);
-        assert_eq!(choose(Some(0), &pattern, [link(2, "eth0", 9000)].iter(), &carriers).mtu, 9000);
+    fn the_widest_wrapping_decides_and_a_configured_value_replaces_it() {
+        use Encapsulation::{Ipip, Vxlan, VxlanV6};
+        let text = |encapsulations: &[Encapsulation], configured: &[(Encapsulation, u32)]| {
+            let carrier = Carrier { mtu: 1500, interface: Some("eth0".into()), reason: "carries it" };
+            let encapsulations = encapsulations.iter().copied().collect();
+            choose(carrier, &encapsulations, &configured.iter().copied().collect()).to_string()
+        };
+        assert_eq!(text(&[], &[]), "1500: eth0 carries it");
+        assert_eq!(text(&[Ipip], &[]), "1480: eth0 carries it; 20 of 1500 are for IPIP");
+        assert_eq!(text(&[Ipip, Vxlan], &[]), "1450: eth0 carries it; 50 of 1500 are for VXLAN");
+        let both = "1430: eth0 carries it; 70 of 1500 are for VXLAN over IPv6";
+        assert_eq!(text(&[Vxlan, VxlanV6], &[]), both);
+        assert_eq!(text(&[Vxlan, VxlanV6], &[(Vxlan, 1440)]), both, "the other is smaller");
+        assert_eq!(text(&[Vxlan, VxlanV6], &[(Vxlan, 1400)]), "1400: vxlanMTU is set");
+        assert_eq!(text(&[Vxlan], &[(Vxlan, 8950)]), "8950: vxlanMTU is set");
+        assert_eq!(text(&[], &[(Vxlan, 1400)]), "1500: eth0 carries it", "nothing is wrapped in it");
     }
 }

@@ -23,12 +23,16 @@ pub enum Report {
         state: WorkloadState,
     },
     Mtu(MtuChoice),
+    /// Workloads whose interface is larger than the MTU that they should have, all of them.
+    Oversized(BTreeMap<WorkloadId, u32>),
     RouteCount(usize),
     /// Next hops of planned routes to which the kernel has no way, all of them.
     Unreachable(BTreeSet<IpAddr>),
     Policy(PolicyStats),
     /// Chains and sets that the kernel does not take, all of them. What they guard is closed.
     Refused(Vec<Failure>),
+    /// What tunnels do not have in the kernel, all of it.
+    Tunnels(Vec<Failure>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -50,10 +54,12 @@ pub(crate) struct Outbox {
     reports: mpsc::Sender<Report>,
     sent: BTreeMap<WorkloadId, WorkloadState>,
     sent_mtu: Option<MtuChoice>,
+    sent_oversized: Option<BTreeMap<WorkloadId, u32>>,
     sent_routes: Option<usize>,
     sent_unreachable: Option<BTreeSet<IpAddr>>,
     sent_stats: Option<PolicyStats>,
     sent_refused: Option<Vec<Failure>>,
+    sent_tunnels: Option<Vec<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -68,10 +74,12 @@ impl Outbox {
             reports,
             sent: BTreeMap::new(),
             sent_mtu: None,
+            sent_oversized: None,
             sent_routes: None,
             sent_unreachable: None,
             sent_stats: None,
             sent_refused: None,
+            sent_tunnels: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -91,12 +99,19 @@ impl Outbox {
     pub fn send(&mut self, core: &Core, policy: &PolicyEngine) {
         (self.sent_at, self.due) = (Some(Instant::now()), None);
         let mtu = core.mtu();
+        let largest = mtu.mtu;
         if self.sent_mtu.as_ref() != Some(&mtu) {
             tracing::info!(mtu = mtu.mtu, interface = mtu.interface, reason = mtu.reason, "workload MTU");
             self.mtu.send_replace(mtu.clone());
             if self.reports.try_send(Report::Mtu(mtu.clone())).is_ok() {
                 self.sent_mtu = Some(mtu);
             }
+        }
+        let oversized = core.oversized(largest);
+        if self.sent_oversized.as_ref() != Some(&oversized)
+            && self.reports.try_send(Report::Oversized(oversized.clone())).is_ok()
+        {
+            self.sent_oversized = Some(oversized);
         }
         let count = core.route_count();
         if self.sent_routes != Some(count) && self.reports.try_send(Report::RouteCount(count)).is_ok() {
@@ -117,6 +132,12 @@ impl Outbox {
             && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
         {
             self.sent_refused = Some(refused);
+        }
+        let tunnels = core.tunnel_failures();
+        if self.sent_tunnels.as_ref() != Some(&tunnels)
+            && self.reports.try_send(Report::Tunnels(tunnels.clone())).is_ok()
+        {
+            self.sent_tunnels = Some(tunnels);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

@@ -11,8 +11,6 @@ pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 pub const MAX_WRITE_ANSWER_BYTES: usize = 16 << 20;
 /// Answers up to this size are not counted: there are never more of them than streams.
 pub const SMALL_ANSWER_BYTES: usize = 64 << 10;
-/// What is taken at first for an answer whose size is not known yet.
-const FIRST_BYTES: usize = 16 << 20;
 /// Versions of keys that a request may look at.
 pub const READ_WORK: usize = 4_000_000;
 /// The same for what a transaction compares and reads before it writes, while all other writes wait.
@@ -71,13 +69,20 @@ impl Default for AnswerBudget {
 }
 
 impl AnswerBudget {
-    /// What is there at once for an answer of unknown size, and its size.
+    /// All that is there at once, for an answer of unknown size: what it does not need is given back as soon as it is
+    /// gathered, and one that comes meanwhile counts first and waits for what it needs.
     pub fn at_once(&self) -> (Option<OwnedSemaphorePermit>, usize) {
-        let available = self.units.available_permits().min(FIRST_BYTES / UNIT);
+        let available = self.units.available_permits();
         match self.units.clone().try_acquire_many_owned(available as u32) {
             Ok(permit) if available > 0 => (Some(permit), available * UNIT),
             _ => (None, 0),
         }
+    }
+
+    /// For an answer that is there already; nothing if it is small, or if there is nothing left, as it cannot be undone.
+    pub fn share(&self, bytes: usize) -> Option<Share> {
+        let is_large = bytes > SMALL_ANSWER_BYTES;
+        is_large.then(|| self.units.clone().try_acquire_many_owned(units(bytes)).ok()).flatten().map(Arc::new)
     }
 
     /// Waits for its turn.

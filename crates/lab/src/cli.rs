@@ -2,7 +2,10 @@
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
+use crate::encap::Encap;
 use crate::error::{Error, Result};
+use crate::kube::image::{self, Image};
+use crate::kube::{self, Kubernetes, Proxy};
 use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
 use crate::sessions::{self, Session};
@@ -75,6 +78,26 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
+    /// Run kubectl on the lab's Kubernetes
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
+    /// Write an image of this program for container runtimes (OCI archive)
+    Image {
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// What the image is called
+        #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE)]
+        tag: String,
+    },
+    /// The first process of a node of Kubernetes, and the one that starts it
+    #[command(hide = true)]
+    Machine {
+        node: String,
+        #[arg(long)]
+        first: bool,
+    },
     /// Say whether a packet may pass, and which rule decides
     ///
     /// The same as `tortie explain`, on the lab's store.
@@ -142,12 +165,24 @@ struct UpArgs {
     /// How nodes exchange routes by BGP
     #[arg(long, value_enum, default_value = "none")]
     bgp: Bgp,
+    /// How packets of pods travel between nodes
+    #[arg(long, value_enum, default_value = "none")]
+    encap: Encap,
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
     /// IP pool for pods, instead of one pool of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
+    /// Run Kubernetes: a control plane, and a kubelet and containerd on every node
+    #[arg(long)]
+    kubernetes: bool,
+    /// How services are made on the nodes of Kubernetes
+    #[arg(long, value_enum, default_value = "iptables", requires = "kubernetes")]
+    proxy: Proxy,
+    /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
+    #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
+    kube: Option<PathBuf>,
     /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
     /// directory
     #[arg(long)]
@@ -210,6 +245,16 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
         LabCommand::Explain { arguments } => enter::explain(&place, &arguments),
+        LabCommand::Kubectl { arguments } => kube::enter::kubectl(&place, &arguments),
+        LabCommand::Machine { node, first: false } => kube::machine::boot(&place, &node),
+        LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
+        LabCommand::Image { output, tag } => {
+            let own = std::path::Path::new("/proc/self/exe");
+            let program = std::fs::read_link(own).map_err(Error::file(own))?;
+            Image::tortie(&program, &tag)?.write(&output)?;
+            say(&format!("{tag} is in {}", output.display()));
+            Ok(())
+        }
         LabCommand::Logs { node, follow } => logs::print(&place, node.as_deref(), follow, out),
         LabCommand::Env => print(out, &enter::exports(&place)?),
         LabCommand::Down => {
@@ -232,15 +277,23 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, bird, pools, record, keep } = args;
-            let plan = Plan { nodes, datastore, topology, bgp, bird, pools, record, keep };
+            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, .. } = args;
+            let kubernetes = match args.kubernetes {
+                true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy)?),
+                false => None,
+            };
+            let hints = match kubernetes.is_some() {
+                true => ["kubectl get pods -A -o wide", "status", "exec node1 -- ip route"],
+                false => ["pod add web --node node1", "status", "exec node1 -- ip route"],
+            };
+            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, kubernetes };
             up::up(place, &plan).await?;
-            let hints = ["pod add web --node node1", "status", "exec node1 -- ip route"];
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
             let cluster = Cluster::load(place)?;
+            cluster.check_plain("kubectl makes its pods")?;
             let labels: BTreeMap<String, String> = labels.into_iter().collect();
             let pod = pod::add(place, &cluster, Pod::new(&name, &node, &namespace, labels)?).await?;
             let lines: Vec<String> = pod.addresses.iter().map(|address| format!("{address}\n")).collect();
@@ -251,7 +304,9 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             pod::delete(place, &cluster, &name).await
         }
         LabCommand::Node(NodeCommand::Stop { node, kill }) => {
-            Cluster::load(place)?.node(&node)?;
+            let cluster = Cluster::load(place)?;
+            cluster.check_plain("what runs on a node is ended on the node")?;
+            cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !node::daemon(place, &node).stop(signal)? {
                 say(&format!("the daemon of {node} is not running"));
@@ -298,6 +353,9 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
         | LabCommand::Explain { .. }
+        | LabCommand::Kubectl { .. }
+        | LabCommand::Image { .. }
+        | LabCommand::Machine { .. }
         | LabCommand::Logs { .. }
         | LabCommand::Env
         | LabCommand::Down => Ok(()),
@@ -338,6 +396,9 @@ mod tests {
             panic!("not ctl")
         };
         assert_eq!(arguments, ["get", "ippools", "-o", "json"]);
+        let words = ["kubectl", "exec", "web", "--", "ls", "-l"];
+        let LabCommand::Kubectl { arguments } = parse(&words).unwrap() else { panic!("not kubectl") };
+        assert_eq!(arguments, ["exec", "web", "--", "ls", "-l"]);
     }
 
     #[test]
@@ -355,5 +416,7 @@ mod tests {
         assert!(parse(&["up", "--pool", "10.0.0.0/33"]).is_err());
         assert!(parse(&["pod", "add", "a", "--node", "node1", "--label", "x"]).is_err());
         assert!(parse(&["up", "--topology", "ring"]).is_err());
+        assert!(parse(&["up", "--proxy", "nftables"]).is_err(), "there is nothing to proxy");
+        assert!(parse(&["up", "--kubernetes", "--proxy", "nftables"]).is_ok());
     }
 }

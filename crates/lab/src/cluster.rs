@@ -1,8 +1,10 @@
 //! What a lab consists of, as written down when it was begun.
 
 use crate::bgp::Bgp;
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::kube::Kubernetes;
 use crate::names::alike;
 use crate::place::Place;
 use crate::topology::{Node, Topology};
@@ -16,6 +18,8 @@ pub enum Datastore {
     Embedded,
     /// An etcd server; its package must be installed
     Etcd,
+    /// The Kubernetes API; needs --kubernetes
+    Kubernetes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,16 +28,21 @@ pub struct Cluster {
     pub topology: Topology,
     #[serde(default)]
     pub bgp: Bgp,
+    #[serde(default)]
+    pub encap: Encap,
     /// The nodes for which BIRD speaks BGP, by name.
     #[serde(default)]
     pub bird: Vec<String>,
     /// Nodes record what happens to them.
     #[serde(default)]
     pub record: bool,
-    /// A Unix socket, which every namespace can reach.
+    /// A Unix socket, which every namespace can reach; a kubeconfig where the store is Kubernetes.
     pub endpoint: String,
     pub pools: Vec<IpNet>,
     pub nodes: Vec<Node>,
+    /// Nodes have kubelets, and there is a control plane.
+    #[serde(default)]
+    pub kubernetes: Option<Kubernetes>,
 }
 
 impl Cluster {
@@ -49,6 +58,14 @@ impl Cluster {
             let hint = alike(name, names.iter().map(|name| (*name).to_owned()));
             Error::refused(format!("there is no node {name}{hint}; there are {}", names.join(", ")))
         })
+    }
+
+    /// What only a lab without Kubernetes can do is done otherwise in one that has it.
+    pub fn check_plain(&self, instead: &str) -> Result<()> {
+        match self.kubernetes {
+            None => Ok(()),
+            Some(_) => Err(Error::refused(format!("this lab has Kubernetes: {instead}"))),
+        }
     }
 
     pub fn has_bird(&self, node: &str) -> bool {

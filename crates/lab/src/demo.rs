@@ -2,6 +2,7 @@
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::pod::{self, Pod};
@@ -21,10 +22,12 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
         datastore,
         topology: Topology::L2,
         bgp: Bgp::None,
+        encap: Encap::None,
         bird: Vec::new(),
         record: false,
         pools: Vec::new(),
         keep: false,
+        kubernetes: None,
     };
     let cluster = up::up(place, &plan).await?;
     let shown = up::interruptible(show(place, &cluster, out)).await;

@@ -1,8 +1,8 @@
 //! Removes a lab, or what a crash left of one.
 
 use crate::error::{Error, Result};
-use crate::netns;
 use crate::place::Place;
+use crate::{kube, netns};
 use std::fs;
 use std::io::ErrorKind;
 
@@ -18,6 +18,8 @@ pub fn down(place: &Place) -> Result<bool> {
     for name in &namespaces {
         note(netns::remove(name));
     }
+    // Whoever was in them has been killed with the first process of the node.
+    note(kube::remove_cgroups(&place.prefix()));
     let existed = place.dir().exists() || !namespaces.is_empty();
     note(remove_dir(place));
     match failures.is_empty() {

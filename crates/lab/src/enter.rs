@@ -1,11 +1,11 @@
 //! Commands inside the lab: on a node, in a pod, or on the host with the lab's store.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::names::alike;
-use crate::node;
 use crate::place::{Place, netns_path};
 use crate::pod::Pod;
+use crate::{kube, node};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,8 +26,12 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
     command.args(arguments);
     let netns = match cluster.node(target) {
         Ok(node) => {
-            command.envs(node::store_variables(place, &cluster)).envs(node::variables(place, &node.name));
+            command.envs(node::store_variables(place, &cluster));
             command.env("PATH", path(place));
+            if cluster.kubernetes.is_some() {
+                return kube::enter::on_node(place, &node.name, command);
+            }
+            command.envs(node::variables(place, &node.name));
             place.node_netns(&node.name)
         }
         Err(_) => {
@@ -51,10 +55,19 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
     Err(Error::Io { what: program.to_string_lossy().into_owned(), source: failed })
 }
 
+/// Goes to where the store is reached, if it is not reached from everywhere. The caller must not have other threads.
+pub fn reach_store(place: &Place, cluster: &Cluster) -> Result<()> {
+    match cluster.datastore {
+        Datastore::Embedded | Datastore::Etcd => Ok(()),
+        Datastore::Kubernetes => kube::enter::into_fabric(place),
+    }
+}
+
 /// Becomes calicoctl on the lab's store; returns only if that fails.
 pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let program = place.bin().join("calicoctl");
+    reach_store(place, &cluster)?;
     let failed = Command::new(&program).args(arguments).envs(node::store_variables(place, &cluster)).exec();
     Err(Error::file(&program)(failed))
 }
@@ -64,6 +77,7 @@ pub fn explain(place: &Place, arguments: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let program = place.bin().join("tortie");
     let mut command = Command::new(&program);
+    reach_store(place, &cluster)?;
     let failed = command.arg("explain").args(arguments).envs(node::store_variables(place, &cluster)).exec();
     Err(Error::file(&program)(failed))
 }

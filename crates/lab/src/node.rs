@@ -1,7 +1,7 @@
 //! A node: the daemon in its namespace, and what commands on that host see.
 
 use crate::bgp::{self, Bgp};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Datastore};
 use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -38,13 +38,8 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
         std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     }
     let mut command = Command::new(place.bin().join("tortie"));
-    command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node)).envs([
-        ("IP", "autodetect"),
-        ("IP6", "autodetect"),
-        ("NO_DEFAULT_POOLS", "true"),
-        ("CALICO_NETWORKING_BACKEND", if cluster.has_bird(node) { "bird" } else { cluster.bgp.backend() }),
-    ]);
-    command.envs(bird::variables(place, node));
+    command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node));
+    command.envs(daemon_variables(cluster, node)).envs(bird::variables(place, node));
     if cluster.record {
         command.env("TORTIE_RECORD", dir.join("recording"));
     }
@@ -61,6 +56,7 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Starte
 
 /// Starts the daemon of a node that was stopped, and returns when it takes containers again.
 pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> {
+    cluster.check_plain("what runs on a node is started by the node")?;
     if let Some(pid) = daemon(place, node).running() {
         return Err(Error::refused(format!("the daemon of {node} is running already (process {pid})")));
     }
@@ -69,6 +65,7 @@ pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> 
 
 /// A further node for a lab that is up; returns when it takes containers.
 pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
+    cluster.check_plain("nodes cannot be added to it yet")?;
     let count = u8::try_from(cluster.nodes.len()).unwrap_or(MOST_NODES);
     if count >= MOST_NODES {
         return Err(Error::refused(format!("a lab has at most {MOST_NODES} nodes")));
@@ -88,13 +85,33 @@ pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
     Ok(node.name)
 }
 
+/// How a node's daemon does its work.
+pub fn daemon_variables(cluster: &Cluster, node: &str) -> [(String, String); 4] {
+    let backend = if cluster.has_bird(node) { "bird" } else { cluster.bgp.backend() };
+    let variables = [
+        ("IP", "autodetect"),
+        ("IP6", "autodetect"),
+        ("NO_DEFAULT_POOLS", "true"),
+        ("CALICO_NETWORKING_BACKEND", backend),
+    ];
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
 /// How the tools reach the store.
 pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, String)> {
+    // Stronger than a file in /etc/calico that leads to another cluster.
+    let file = ("CALICOCTL_CONFIG", place.ctl_config().display().to_string());
+    if cluster.datastore == Datastore::Kubernetes {
+        return vec![
+            ("DATASTORE_TYPE", "kubernetes".to_owned()),
+            ("KUBECONFIG", cluster.endpoint.clone()),
+            file,
+        ];
+    }
     vec![
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
         ("ETCD_ENDPOINTS", cluster.endpoint.clone()),
-        // Stronger than a file in /etc/calico that leads to another cluster.
-        ("CALICOCTL_CONFIG", place.ctl_config().display().to_string()),
+        file,
         ("ETCDCTL_API", "3".to_owned()),
         ("ETCDCTL_ENDPOINTS", cluster.endpoint.clone()),
     ]

@@ -99,10 +99,18 @@ impl Daemon {
 impl Started {
     /// Asks `probe` again and again until it is content, the process ends or patience does.
     pub async fn ready<F: Future<Output = std::result::Result<(), String>>>(
+        self,
+        probe: impl FnMut() -> F,
+    ) -> Result<()> {
+        self.ready_within(READY_LIMIT, probe).await
+    }
+
+    pub async fn ready_within<F: Future<Output = std::result::Result<(), String>>>(
         mut self,
+        limit: Duration,
         mut probe: impl FnMut() -> F,
     ) -> Result<()> {
-        let deadline = Instant::now() + READY_LIMIT;
+        let deadline = Instant::now() + limit;
         loop {
             let answer = probe().await;
             if answer.is_ok() {
@@ -115,7 +123,7 @@ impl Started {
             if let Err(reason) = answer
                 && Instant::now() > deadline
             {
-                let seconds = READY_LIMIT.as_secs();
+                let seconds = limit.as_secs();
                 return Err(self.daemon.failed(format!("is not ready after {seconds} s ({reason})")));
             }
             tokio::time::sleep(PAUSE).await;

@@ -4,8 +4,9 @@ use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::place::Place;
 use crate::pod::{self, Pod};
+use crate::process::Daemon;
 use crate::sessions::{self, Session};
-use crate::{netns, node, routes, store};
+use crate::{enter, kube, netns, node, routes, store};
 use serde::Serialize;
 use std::fmt::Write;
 use tortie_model::{Key, KeyRange, Value};
@@ -47,6 +48,7 @@ struct NodeStatus {
 
 pub async fn gather(place: &Place) -> Result<Status> {
     let cluster = Cluster::load(place)?;
+    enter::reach_store(place, &cluster)?;
     let pods = pod::all(place)?;
     let (blocks, problem) = match blocks(&cluster).await {
         Ok(blocks) => (blocks, None),
@@ -60,7 +62,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
             name: node.name.clone(),
             rack: node.rack,
             addresses: vec![node.ipv4.to_string(), node.ipv6.to_string()],
-            pid: node::daemon(place, &node.name).running(),
+            pid: daemon_of(place, &cluster, &node.name).running(),
             problem: crate::cni::status(place, &cluster, &node.name).await.err(),
             blocks: blocks.iter().filter_map(own).collect(),
             pods: pods.iter().filter(|pod| pod.node == node.name).cloned().collect(),
@@ -79,6 +81,14 @@ pub async fn gather(place: &Place) -> Result<Status> {
         pools: cluster.pools.iter().map(ToString::to_string).collect(),
         nodes,
     })
+}
+
+/// What runs on a node, or the node itself where it is a machine of its own.
+fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
+    match cluster.kubernetes {
+        Some(_) => kube::machine::daemon(place, node),
+        None => node::daemon(place, node),
+    }
 }
 
 /// Owner and range of every block.

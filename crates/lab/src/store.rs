@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
+use crate::kube;
 use crate::place::Place;
 use crate::process::Daemon;
 use ipnet::IpNet;
@@ -27,12 +28,22 @@ pub fn endpoint(place: &Place, datastore: Datastore) -> String {
     let socket = match datastore {
         Datastore::Embedded => "datastore.sock",
         Datastore::Etcd => ETCD_SOCKET,
+        Datastore::Kubernetes => return kube::admin(place).display().to_string(),
     };
     format!("unix://{}", dir(place).join(socket).display())
 }
 
+/// Kubernetes is reached only from the fabric's namespace ([`kube::enter::into_fabric`]).
 pub async fn client(cluster: &Cluster) -> Result<Resources> {
-    Ok(Resources::new(Client::connect(&Config::at(&cluster.endpoint)).await?))
+    let config = match cluster.datastore {
+        Datastore::Embedded | Datastore::Etcd => Config::at(&cluster.endpoint),
+        Datastore::Kubernetes => Config {
+            datastore_type: "kubernetes".to_owned(),
+            kubeconfig: cluster.endpoint.clone(),
+            ..Config::default()
+        },
+    };
+    Ok(Resources::new(Client::connect(&config).await?))
 }
 
 /// Starts it in the fabric's namespace, where its ports are in nobody's way, and returns when it serves.
@@ -57,6 +68,8 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
                 .args(["--initial-cluster", &format!("lab={ETCD_PEERS}")]);
             command
         }
+        // Started with the control plane.
+        Datastore::Kubernetes => return client(cluster).await,
     };
     let started = daemon(place).start(&place.fabric(), command)?;
     let resources = client(cluster).await?;
@@ -69,14 +82,15 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The pools of the pods, routed without encapsulation.
+/// The pools of the pods.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
     for (number, pool) in (1..).zip(&cluster.pools) {
+        let (ipip, vxlan) = cluster.encap.modes(pool);
         let object = json!({
             "apiVersion": API_VERSION,
             "kind": "IPPool",
             "metadata": {"name": format!("lab-{}-{number}", family(pool))},
-            "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": "Never", "vxlanMode": "Never"},
+            "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": ipip, "vxlanMode": vxlan},
         });
         let pool = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
         resources.create(pool).await?;

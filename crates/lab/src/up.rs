@@ -3,10 +3,12 @@
 use crate::bgp::{self, Bgp};
 use crate::cluster::{Cluster, Datastore};
 use crate::cni;
+use crate::encap::Encap;
 use crate::error::{Error, Result};
+use crate::kube::{self, Kubernetes};
 use crate::place::Place;
 use crate::topology::{self, Node, Topology};
-use crate::{bird, down, fabric, files, netns, node, store};
+use crate::{bird, down, enter, fabric, files, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
 use std::fs;
@@ -24,6 +26,7 @@ pub struct Plan {
     pub datastore: Datastore,
     pub topology: Topology,
     pub bgp: Bgp,
+    pub encap: Encap,
     /// Nodes for which BIRD speaks BGP.
     pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
@@ -32,6 +35,7 @@ pub struct Plan {
     pub record: bool,
     /// Leave everything as it is when something fails, to look at it.
     pub keep: bool,
+    pub kubernetes: Option<Kubernetes>,
 }
 
 /// Returns when every node takes pods. What a failure or an interruption leaves is removed.
@@ -43,13 +47,20 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         datastore: plan.datastore,
         topology: plan.topology,
         bgp: plan.bgp,
+        encap: plan.encap,
         bird: plan.bird.clone(),
         record: plan.record,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
         nodes: plan.topology.nodes(plan.nodes),
+        kubernetes: plan.kubernetes.clone(),
     };
     bird::check(&cluster)?;
+    if cluster.datastore == Datastore::Kubernetes && cluster.kubernetes.is_none() {
+        return Err(Error::refused(
+            "without Kubernetes its API cannot be the datastore; use --kubernetes too",
+        ));
+    }
     claim(place, &cluster)?;
     let error = match interruptible(make(place, &cluster)).await {
         Ok(()) => return Ok(cluster),
@@ -138,20 +149,44 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
         Topology::L2 => format!("network: {} nodes on one link", names.len()),
         Topology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
     });
+    if let Some(kubernetes) = &cluster.kubernetes {
+        kube::control::start(place, cluster, kubernetes).await?;
+        say("control plane: ready");
+        kube::install::apply(place, cluster).await?;
+    }
+    enter::reach_store(place, cluster)?;
     let resources = store::start(place, cluster).await?;
     store::seed(&resources, cluster).await?;
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
+    for node in &cluster.nodes {
+        node::announce(&resources, cluster, node).await?;
+    }
+    if let Some(kubernetes) = &cluster.kubernetes {
+        return make_kubernetes(place, cluster, kubernetes).await;
+    }
     // All at once: most of their start is waiting.
     let mut started = Vec::new();
     for node in &cluster.nodes {
-        node::announce(&resources, cluster, node).await?;
         started.push((&node.name, node::start(place, cluster, &node.name)?));
     }
     for (name, started) in started {
         node::ready(place, cluster, name, started).await?;
         say(&format!("{name}: ready"));
+    }
+    Ok(())
+}
+
+async fn make_kubernetes(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+    kube::node::write_images(place)?;
+    let mut started = Vec::new();
+    for node in &cluster.nodes {
+        started.push((node, kube::node::start(place, cluster, kubernetes, node)?));
+    }
+    for (node, started) in started {
+        kube::node::ready(place, cluster, node, started).await?;
+        say(&format!("{}: ready", node.name));
     }
     Ok(())
 }
@@ -170,7 +205,12 @@ fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
             "apiVersion": tortie_model::API_VERSION,
             "kind": "CalicoAPIConfig",
             "metadata": {},
-            "spec": {"datastoreType": "etcdv3", "etcdEndpoints": cluster.endpoint},
+            "spec": match cluster.datastore {
+                Datastore::Kubernetes => json!({"datastoreType": "kubernetes", "kubeconfig": cluster.endpoint}),
+                Datastore::Embedded | Datastore::Etcd => {
+                    json!({"datastoreType": "etcdv3", "etcdEndpoints": cluster.endpoint})
+                }
+            },
         }),
     )?;
     cluster.nodes.iter().try_for_each(|node| write_node_files(place, cluster, node))
@@ -198,10 +238,12 @@ mod tests {
             datastore: Datastore::Embedded,
             topology: Topology::L2,
             bgp: Bgp::None,
+            encap: Encap::None,
             bird: Vec::new(),
             record: false,
             pools: vec![pool.parse().unwrap()],
             keep: false,
+            kubernetes: None,
         };
         for pool in
             ["10.0.0.0/8", "10.10.1.0/24", "10.10.200.0/26", "0.0.0.0/0", "fd00::/16", "fd00:10:10:1::/64"]

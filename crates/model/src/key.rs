@@ -53,6 +53,11 @@ pub enum Key {
         host: String,
         endpoint: String,
     },
+    /// Where endpoints of a Kubernetes service are; only the Kubernetes API has it.
+    EndpointSlice {
+        namespace: String,
+        name: String,
+    },
     /// What the compactor of kube-controllers remembers; shared with Kubernetes' own compactor.
     CompactRevision,
 }
@@ -96,6 +101,7 @@ pub enum KeyRange {
     HostEndpointStatuses {
         host: Option<String>,
     },
+    EndpointSlices,
 }
 
 impl AffinityType {
@@ -154,6 +160,7 @@ impl fmt::Display for Key {
             Key::HostEndpointStatus { host, endpoint } => {
                 write!(f, "HostEndpointStatus(hostname={host}, name={endpoint})")
             }
+            Key::EndpointSlice { namespace, name } => write!(f, "EndpointSlice({namespace}/{name})"),
             Key::CompactRevision => f.write_str("compact_rev_key"),
         }
     }
@@ -191,6 +198,7 @@ impl KeyRange {
             (KeyRange::HostEndpointStatuses { host }, Key::HostEndpointStatus { host: its_host, .. }) => {
                 wanted(host, its_host)
             }
+            (KeyRange::EndpointSlices, Key::EndpointSlice { .. }) => true,
             _ => false,
         }
     }
@@ -219,6 +227,7 @@ impl fmt::Display for KeyRange {
                 ("workload endpoint statuses", [region, host.clone()])
             }
             KeyRange::HostEndpointStatuses { host } => ("host endpoint statuses", [host.clone(), None]),
+            KeyRange::EndpointSlices => ("endpoint slices", [None, None]),
         };
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(what)?;

@@ -9,6 +9,7 @@ pub mod ipam;
 pub mod key;
 pub mod kind;
 pub mod kinds;
+pub mod kubernetes;
 pub mod meta;
 pub mod names;
 pub mod object;

@@ -5,6 +5,7 @@
 
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
+use crate::kubernetes::EndpointSlice;
 use crate::object::DecodeError;
 use crate::status::{EndpointStatus, Heartbeat};
 use crate::{Key, Kind, Resource};
@@ -24,6 +25,7 @@ pub enum Value {
     IpamConfig(IpamConfig),
     Heartbeat(Heartbeat),
     EndpointStatus(EndpointStatus),
+    EndpointSlice(EndpointSlice),
     /// Under keys that are looked at but have no meaning here.
     Raw(Vec<u8>),
 }
@@ -53,6 +55,7 @@ impl Value {
             Key::WorkloadEndpointStatus(_) | Key::HostEndpointStatus { .. } => {
                 Value::EndpointStatus(read(bytes)?)
             }
+            Key::EndpointSlice { .. } => Value::EndpointSlice(read(bytes)?),
             Key::IpamHost { .. } | Key::CompactRevision => Value::Raw(bytes.to_vec()),
         })
     }
@@ -67,6 +70,7 @@ impl Value {
             Value::IpamConfig(config) => write(config),
             Value::Heartbeat(heartbeat) => write(heartbeat),
             Value::EndpointStatus(status) => write(status),
+            Value::EndpointSlice(slice) => write(slice),
             Value::Raw(bytes) => bytes.clone(),
         }
     }

@@ -50,6 +50,7 @@ impl Health {
         parts.datastore(state);
         parts.dataplane(state);
         parts.policy(state);
+        parts.mtu(state);
         parts.bgp(state).await;
         for (part, message) in state.warnings() {
             parts.add(part, Level::Warning, message);
@@ -117,6 +118,12 @@ impl Parts {
         }
     }
 
+    fn mtu(&mut self, state: &State) {
+        if let Some(choice) = state.mtu() {
+            self.add(MTU, Level::Ok, choice.to_string());
+        }
+    }
+
     /// A node that is not to speak BGP has nothing to wait for.
     async fn bgp(&mut self, state: &State) {
         let mut troubles = state.troubles();
@@ -127,12 +134,15 @@ impl Parts {
             }
             return;
         };
-        let ready = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
-            Ok(status) => status.and_then(|status| bgp::ready(&status, None, bgp::PATIENCE)),
+        let judged = match tokio::time::timeout(PATIENCE, running.backend.status()).await {
+            Ok(status) => status.and_then(|status| {
+                bgp::ready(&status, None, bgp::PATIENCE).map(|()| bgp::near_limit(&status))
+            }),
             Err(_) => Err(format!("the BGP speaker has not answered for {} s", PATIENCE.as_secs())),
         };
-        match ready {
-            Ok(()) => self.add("bgp", Level::Ok, "ready"),
+        match judged {
+            Ok(None) => self.add("bgp", Level::Ok, "ready"),
+            Ok(Some(warning)) => self.add("bgp", Level::Warning, warning),
             Err(reason) => self.add("bgp", Level::NotReady, reason),
         }
     }
@@ -140,3 +150,7 @@ impl Parts {
 
 /// The part of the node that enforces policy.
 pub const POLICY: &str = "policy";
+/// The part of the node that makes tunnels to other nodes.
+pub const TUNNELS: &str = "tunnels";
+/// How large the packets of workloads may be.
+pub const MTU: &str = "mtu";

@@ -8,7 +8,9 @@ mod failpoint;
 mod files;
 mod health;
 mod http;
+pub mod install;
 mod journal;
+mod kube_condition;
 mod liveness;
 mod lock;
 mod metrics;
@@ -25,6 +27,8 @@ mod startup;
 mod state;
 mod status;
 mod tasks;
+mod tunnel_addresses;
+mod wired;
 
 /// Whether bytes are a request of a CNI plugin.
 #[cfg(fuzzing)]

@@ -70,6 +70,9 @@ pub struct NodeArgs {
     /// Record what happens to this node, for `tortie replay`; only its owner can read the file
     #[arg(long, value_name = "FILE", env = "TORTIE_RECORD")]
     pub record: Option<PathBuf>,
+    /// Install the CNI plugins and keep them installed; a flag of `tortie node` alone.
+    #[arg(skip)]
+    pub install_cni: bool,
     /// The recording ends at this size
     #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = RECORD_LIMIT)]
     pub record_limit: u64,

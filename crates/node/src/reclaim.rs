@@ -153,6 +153,11 @@ impl Reclaim {
             Err(Error::DoesNotExist { .. }) => None,
             Err(error) => return Err(error),
         };
+        // A pod that is gone cannot be written back, and what is not CNI's in it is not ours to mend.
+        let container = stored.as_ref().map(|stored| &stored.spec.container_id);
+        if resources.client().is_kubernetes() && container.is_none_or(|id| *id == own.spec.container_id) {
+            return Ok(());
+        }
         let written = match repair(own, stored) {
             None => return Ok(()),
             Some(Repair::Create(endpoint)) => resources.create(Resource::from(*endpoint)).await,

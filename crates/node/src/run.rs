@@ -2,6 +2,7 @@
 
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
+use crate::install::Installer;
 use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::node_status::NodeStatuses;
@@ -12,7 +13,9 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{bgp, failpoint, files, http, queries, settings_file, status};
+use crate::{
+    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,8 @@ use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
+use tortie_model::KeyRange;
+use tortie_store::config::KubernetesTarget;
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -28,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_secs(10);
 /// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
 const ADDRESSES: Duration = Duration::from_secs(60);
+/// Rounds between two looks at what the Kubernetes API says of what is ours: each look is some requests.
+const LOOKS: u64 = 60;
+const KUBERNETES: &str = "kubernetes";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -43,17 +51,25 @@ pub enum RunError {
     Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
+    #[error("--install-cni: {0}")]
+    Install(String),
 }
 
-/// The settings of a datastore that a node can run on.
-fn datastore(file: &Path) -> Result<Config, tortie_store::Error> {
-    let config = Config::load(file)?;
-    if config.is_kubernetes()? {
-        return Err(tortie_store::Error::Config(
-            "the node daemon does not run on the Kubernetes API datastore yet: configure etcd (ETCD_ENDPOINTS) or the \
-             embedded datastore"
-                .into(),
-        ));
+/// Where the datastore is. Beside calicoctl's settings, Felix's own may say that it is the Kubernetes API.
+fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError> {
+    let mut config = Config::load(&args.config)?;
+    if config.datastore_type.is_empty() {
+        let file = args.settings_file();
+        let settings = settings_file::read(&file)
+            .map_err(|error| RunError::Io { what: file.display().to_string(), error })?;
+        let in_file = settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("DatastoreType"));
+        let felix = match variables.get("FELIX_DATASTORETYPE") {
+            "" => in_file.map_or("", |(_, value)| value.as_str()),
+            given => given,
+        };
+        if felix.eq_ignore_ascii_case(KUBERNETES) {
+            config.datastore_type = KUBERNETES.to_owned();
+        }
     }
     Ok(config)
 }
@@ -69,7 +85,10 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let client = Client::connect(&datastore(&args.config)?).await?;
+    let config = datastore(&args, &variables)?;
+    let client = Client::connect(&config).await?;
+    let orchestrator = config.orchestrator();
+    let on_kubernetes = config.is_kubernetes()?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
@@ -81,7 +100,18 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let (service, served) = watch::channel(None);
     let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
-    let start = Start { args: &args, variables: &variables, name: &name, version, client };
+    let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
+    let described = known.as_ref().map(|(node, _)| node.clone());
+    let start = Start {
+        args: &args,
+        variables: &variables,
+        name: &name,
+        version,
+        client,
+        orchestrator,
+        on_kubernetes,
+        described,
+    };
     let node = async {
         let _observers = start.run(service, &mut tasks).await?;
         Err(RunError::from(tasks.ended().await))
@@ -91,8 +121,24 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
+    if let Some((node, target)) = &known
+        && outcome.is_ok()
+    {
+        kube_condition::say_down(target, node).await;
+    }
     tracing::info!("stopping; workloads keep their network");
     outcome
+}
+
+/// The node of Kubernetes that this is, if it is one: what Kubernetes knows of it is written there.
+fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Option<String> {
+    if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
+        return None;
+    }
+    match variables.get("CALICO_K8S_NODE_REF") {
+        "" => on_kubernetes.then(|| name.to_owned()),
+        reference => Some(reference.to_owned()),
+    }
 }
 
 /// The directories are this daemon's alone.
@@ -119,6 +165,12 @@ struct Start<'a> {
     name: &'a str,
     version: &'a str,
     client: Client,
+    /// How Kubernetes is reached, if there is one.
+    orchestrator: Option<KubernetesTarget>,
+    /// Whether it is the datastore too.
+    on_kubernetes: bool,
+    /// The node of Kubernetes that this is.
+    described: Option<String>,
 }
 
 impl Start<'_> {
@@ -128,7 +180,14 @@ impl Start<'_> {
         service: watch::Sender<Option<Arc<Service>>>,
         tasks: &mut Tasks,
     ) -> Result<Aside, RunError> {
-        let Start { args, variables, name, version, client } = self;
+        let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
+        let installer = match args.install_cni {
+            true => Some(
+                Installer::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
+                    .map_err(RunError::Install)?,
+            ),
+            false => None,
+        };
         let io = |what: &Path| {
             let what = what.display().to_string();
             move |error| RunError::Io { what, error }
@@ -161,7 +220,12 @@ impl Start<'_> {
             compute.speak_bgp(bgp);
         }
         let bgp = bgp::start(backend, args, &host, &state);
-        let feed = tortie_sync::follow(&client, compute.interests());
+        let mut interests = compute.interests();
+        interests.extend(client.is_kubernetes().then_some(KeyRange::EndpointSlices));
+        let mut feed = tortie_sync::follow(&client, interests);
+        if client.is_kubernetes() {
+            feed = wired::corrected(feed, journal.clone(), name.to_owned());
+        }
         let (engine, reports) =
             Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp, recording);
         let (requests, requested) = Requests::channel();
@@ -186,8 +250,18 @@ impl Start<'_> {
         let observers =
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
+        let pools_changed = tunnel_addresses::follow(&client, name);
+        let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
-        let made = Arc::new(Service::new(name, host, allocator, resources, requests, journal, state.clone()));
+        let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
+        let made = Arc::new(made.asking(orchestrator.clone()));
+        // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
+        if variables.get("USE_POD_CIDR") != "true" {
+            let node = made.clone();
+            tasks.spawn("the addresses of tunnels", async move {
+                tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
+            });
+        }
         let mut in_sync = state.in_sync();
         tokio::select! {
             // Fails only if the state is gone, and with it everything else.
@@ -199,14 +273,26 @@ impl Start<'_> {
         reclaim.run(true, &made).await;
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
-            loop {
+            for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;
                 made.collect_garbage().await;
-                reclaim.run(made.state.take_lost(), &made).await;
+                let lost = made.state.take_lost();
+                if lost || collection % looks == 0 {
+                    reclaim.run(lost, &made).await;
+                }
             }
         });
+        if let Some(installer) = installer {
+            tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
+        }
+        if let (Some(target), Some(node)) = (orchestrator, described) {
+            tasks.spawn("the node's condition in Kubernetes", async move {
+                kube_condition::say_up(target, node).await;
+                std::future::pending().await
+            });
+        }
         println!("ready: node {name} on {}", args.socket().display());
-        tracing::info!(node = name, mtu = state.mtu(), "ready");
+        tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
         Ok(observers)
     }
 }
@@ -252,9 +338,15 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
     let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::Duration>().ok();
     let interval =
         given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
-    loop {
+    // Elsewhere somebody may have changed the node; the Kubernetes API is asked rarely when nothing has changed here.
+    let rounds = if resources.client().is_kubernetes() { LOOKS } else { 1 };
+    let mut compared = startup::Compared::default();
+    for round in 0_u64.. {
         tokio::time::sleep(interval).await;
-        if let Err(error) = startup::refresh_addresses(&resources, &variables, &name).await {
+        if round % rounds == 0 {
+            compared = startup::Compared::default();
+        }
+        if let Err(error) = startup::refresh_addresses(&resources, &variables, &name, &mut compared).await {
             tracing::warn!(%error, "the addresses of the host cannot be read; the node keeps its own, trying again");
         }
     }
@@ -263,8 +355,8 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
 async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
     let mut changes = state.mtu_changes();
     loop {
-        let mtu = *changes.borrow_and_update();
-        if mtu != 0
+        let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);
+        if let Some(mtu) = mtu
             && let Err(error) = files::write(&path, &mtu.to_string())
         {
             tracing::warn!(%error, path = %path.display(), "cannot write the MTU file");
@@ -278,19 +370,33 @@ async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: NodeArgs,
+    }
 
     #[test]
-    fn a_node_does_not_start_on_the_kubernetes_api() {
+    fn settings_of_felix_may_name_the_kubernetes_api() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("calicoctl.cfg");
-        let write = |spec: &str| {
+        let place = |name: &str| dir.path().join(name).display().to_string();
+        let args =
+            Line::parse_from(["x", "--config", &place("cfg"), "--felix-config", &place("felix.cfg")]).args;
+        let kind = |spec: &str, felix: &str, variable: &str| {
             let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata: {}\nspec:\n";
-            std::fs::write(&file, format!("{head}{spec}")).unwrap();
+            std::fs::write(&args.config, format!("{head}{spec}")).unwrap();
+            std::fs::write(args.settings_file(), felix).unwrap();
+            let variables = Variables([("FELIX_DATASTORETYPE".to_owned(), variable.to_owned())].into());
+            datastore(&args, &variables).unwrap().datastore_type
         };
-        write("  datastoreType: kubernetes\n  kubeconfig: /nowhere\n");
-        let refused = datastore(&file).unwrap_err().to_string();
-        assert!(refused.contains("does not run on the Kubernetes API datastore yet"), "{refused}");
-        write("  datastoreType: etcdv3\n  etcdEndpoints: http://127.0.0.1:2379\n");
-        assert_eq!(datastore(&file).unwrap().etcd_endpoints, "http://127.0.0.1:2379");
+        let etcd = "  etcdEndpoints: http://127.0.0.1:2379\n";
+        assert_eq!(kind("  datastoreType: kubernetes\n", "", ""), "kubernetes");
+        assert_eq!(kind("  datastoreType: etcdv3\n", "DatastoreType = kubernetes\n", ""), "etcdv3");
+        assert_eq!(kind(etcd, "[global]\ndatastoretype = Kubernetes\n", ""), "kubernetes");
+        assert_eq!(kind(etcd, "DatastoreType = kubernetes\n", "etcdv3"), "");
+        assert_eq!(kind(etcd, "", "kubernetes"), "kubernetes");
+        assert_eq!(kind(etcd, "", ""), "");
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
+use tortie_dataplane::MtuChoice;
 use tortie_plan::{Update, Workload, WorkloadId};
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub struct State {
     facts: Mutex<Facts>,
     parameters: watch::Sender<Parameters>,
     in_sync: watch::Sender<bool>,
-    mtu: watch::Sender<u32>,
+    mtu: watch::Sender<Option<MtuChoice>>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     workloads_changed: Notify,
     lost: AtomicBool,
@@ -55,7 +56,7 @@ impl State {
             facts: Mutex::default(),
             parameters: watch::channel(Parameters::default()).0,
             in_sync: watch::channel(false).0,
-            mtu: watch::channel(0).0,
+            mtu: watch::channel(None).0,
             unreachable: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
             lost: AtomicBool::new(false),
@@ -107,17 +108,21 @@ impl State {
         self.in_sync.send_replace(true);
     }
 
-    /// The MTU of workloads; 0 while it is not known.
-    pub fn mtu(&self) -> u32 {
-        *self.mtu.borrow()
+    /// The MTU of workloads, and why it is that; `None` while it is not known.
+    pub fn mtu(&self) -> Option<MtuChoice> {
+        self.mtu.borrow().clone()
     }
 
-    pub fn mtu_changes(&self) -> watch::Receiver<u32> {
+    pub fn mtu_changes(&self) -> watch::Receiver<Option<MtuChoice>> {
         self.mtu.subscribe()
     }
 
-    pub fn set_mtu(&self, mtu: u32) {
-        self.mtu.send_if_modified(|known| std::mem::replace(known, mtu) != mtu);
+    pub fn set_mtu(&self, mtu: MtuChoice) {
+        self.mtu.send_if_modified(|known| {
+            let differs = known.as_ref() != Some(&mtu);
+            *known = Some(mtu);
+            differs
+        });
     }
 
     /// Next hops that routes lead to and the kernel has no way to.

@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::POLICY;
+use crate::health::{MTU, POLICY, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -25,6 +25,9 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Says from time to time that the node lives, if the settings want it.
 pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
+    if !client.keeps_statuses() {
+        return std::future::pending().await;
+    }
     let started = Instant::now();
     let parameters = state.parameters();
     let mut first = true;
@@ -83,7 +86,7 @@ pub async fn endpoints(
         if state.is_in_sync() {
             open(&mut files, prefix.as_deref(), &state, &writer);
         }
-        let pending = enabled && writer.next().is_some();
+        let pending = enabled && writer.client.keeps_statuses() && writer.next().is_some();
         tokio::select! {
             dataplane = dataplanes.recv() => match dataplane {
                 Some(dataplane) => reports = Some(dataplane),
@@ -166,13 +169,14 @@ fn take_in(state: &State, report: Report) {
     match report {
         Report::Workload { .. } => {}
         Report::Mtu(choice) => {
-            tracing::info!(
-                mtu = choice.mtu,
-                interface = choice.interface,
-                reason = choice.reason,
-                "MTU of workloads"
-            );
-            state.set_mtu(choice.mtu);
+            state.set_mtu(choice);
+        }
+        Report::Oversized(workloads) => {
+            let warning = oversized(&workloads);
+            if let Some(warning) = &warning {
+                tracing::warn!(warning, "workloads run with an older, larger MTU");
+            }
+            state.set_warning(MTU, warning);
         }
         Report::RouteCount(count) => {
             state.metrics.routes.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -182,6 +186,10 @@ fn take_in(state: &State, report: Report) {
         Report::Refused(refused) => {
             let text = |failure: Failure| (failure.object.to_string(), failure.reason);
             state.set_refused(refused.into_iter().map(text).collect());
+        }
+        Report::Tunnels(failures) => {
+            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
         }
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
@@ -197,6 +205,21 @@ fn take_in(state: &State, report: Report) {
             state.set_trouble(POLICY, reason);
         }
     }
+}
+
+/// Names some of the workloads whose packets may be too large for the way.
+fn oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> =
+        workloads.iter().take(SHOWN).map(|(id, mtu)| format!("{} {mtu}", id.workload)).collect();
+    let more = workloads.len().saturating_sub(SHOWN);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!shown.is_empty()).then(|| {
+        format!(
+            "too large for what carries their packets: {}{more}; start them again, or set clampMSS",
+            shown.join(", ")
+        )
+    })
 }
 
 struct Writer {

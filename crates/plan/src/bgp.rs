@@ -1,5 +1,6 @@
 //! The BGP sessions of a node, what it advertises and which routes it installs.
 
+use crate::tunnel::TunnelKind;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -174,16 +175,71 @@ pub struct Export {
 pub struct Install {
     /// Ranges of services: never.
     pub never: Vec<IpNet>,
-    /// Pools, and whether BGP writes their routes; the longest that contains a route counts.
-    pub pools: Vec<(IpNet, bool)>,
+    /// Who writes the routes of a pool, and how; the longest that contains a route counts.
+    pub pools: Vec<(IpNet, PoolRoutes)>,
+    /// The network of this node, if it is known: next hops in it are reached without a tunnel where a pool says so.
+    pub own_subnet: Option<IpNet>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolRoutes {
+    /// Not BGP.
+    OfOthers,
+    /// BGP, without encapsulation.
+    Plain,
+    /// BGP, through the IPIP tunnel.
+    Ipip,
+    /// BGP, through the IPIP tunnel where the next hop is in another network.
+    IpipAcrossSubnets,
 }
 
 impl Install {
     pub fn wants(&self, net: &IpNet) -> bool {
-        if self.never.iter().any(|never| never.contains(net)) {
-            return false;
-        }
+        let never = self.never.iter().any(|never| never.contains(net));
+        !never && self.of(net) != PoolRoutes::OfOthers
+    }
+
+    /// The tunnel through which the kernel shall send what is for `net` to a next hop.
+    pub fn tunnel(&self, net: &IpNet, next_hop: IpAddr) -> Option<TunnelKind> {
+        let wrapped = match self.of(net) {
+            PoolRoutes::OfOthers | PoolRoutes::Plain => false,
+            PoolRoutes::Ipip => true,
+            PoolRoutes::IpipAcrossSubnets => !self.own_subnet.is_some_and(|own| own.contains(&next_hop)),
+        };
+        (wrapped && next_hop.is_ipv4()).then_some(TunnelKind::Ipip)
+    }
+
+    fn of(&self, net: &IpNet) -> PoolRoutes {
         let pool = self.pools.iter().filter(|(pool, _)| pool.contains(net));
-        pool.max_by_key(|(pool, _)| pool.prefix_len()).is_none_or(|(_, ours)| *ours)
+        pool.max_by_key(|(pool, _)| pool.prefix_len()).map_or(PoolRoutes::Plain, |(_, routes)| *routes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tunnel_is_for_the_routes_of_its_pool_and_for_next_hops_elsewhere() {
+        let net = |text: &str| -> IpNet { text.parse().unwrap() };
+        let install = Install {
+            never: vec![net("10.96.0.0/12")],
+            pools: vec![
+                (net("10.1.0.0/16"), PoolRoutes::Ipip),
+                (net("10.2.0.0/16"), PoolRoutes::IpipAcrossSubnets),
+                (net("10.3.0.0/16"), PoolRoutes::OfOthers),
+                (net("10.3.4.0/24"), PoolRoutes::Plain),
+            ],
+            own_subnet: Some(net("192.168.7.0/24")),
+        };
+        let wrapped = |route: &str, hop: &str| install.tunnel(&net(route), hop.parse().unwrap()).is_some();
+        assert!(wrapped("10.1.0.0/26", "192.168.7.2"));
+        assert!(!wrapped("10.2.0.0/26", "192.168.7.2"));
+        assert!(wrapped("10.2.0.0/26", "192.168.8.2"));
+        assert!(!wrapped("10.3.4.0/26", "192.168.8.2"));
+        assert!(!wrapped("172.16.0.0/16", "192.168.8.2"));
+        assert!(!wrapped("10.1.0.0/26", "fd00::1"));
+        assert!(install.wants(&net("10.3.4.0/26")) && !install.wants(&net("10.3.5.0/26")));
+        assert!(!install.wants(&net("10.96.1.1/32")) && install.wants(&net("172.16.0.0/16")));
     }
 }

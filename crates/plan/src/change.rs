@@ -1,10 +1,13 @@
 //! The plan as a whole, and the changes it is made of.
 
 use crate::bgp::Bgp;
+use crate::encapsulation::Encapsulation;
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Policy, PolicyId, Profile};
+use crate::route::{Learnt, Route, RouteKey};
 use crate::set::{Member, SetId, SetKind};
-use crate::workload::{Learnt, Route, Workload, WorkloadId};
+use crate::tunnel::{TunnelDevice, TunnelKind, Vtep, VtepId};
+use crate::workload::{Workload, WorkloadId};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +16,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workloads: BTreeMap<WorkloadId, Workload>,
-    pub routes: BTreeMap<IpNet, Route>,
+    pub routes: BTreeMap<RouteKey, Route>,
+    pub tunnels: BTreeMap<TunnelKind, TunnelDevice>,
+    /// The other ends of the VXLANs among them.
+    pub vteps: BTreeMap<VtepId, Vtep>,
     /// What BGP brought. `routes` and workloads go before it.
     pub learnt: BTreeMap<IpNet, Learnt>,
     /// BGP has sent all it knows: what else carries its mark in the kernel is old.
@@ -26,6 +32,8 @@ pub struct Plan {
     /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
     /// would go round between the node and its router.
     pub service_ranges: BTreeSet<IpNet>,
+    /// How packets between nodes are wrapped, wherever in the cluster: workloads must leave room for it.
+    pub encapsulations: BTreeSet<Encapsulation>,
     /// None where the node does not speak it.
     pub bgp: Option<Arc<Bgp>>,
 }
@@ -41,7 +49,9 @@ pub struct Set {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     Workload(WorkloadId, Option<Workload>),
-    Route(IpNet, Option<Route>),
+    Route(RouteKey, Option<Route>),
+    Tunnel(TunnelKind, Option<TunnelDevice>),
+    Vtep(VtepId, Option<Vtep>),
     Learnt(IpNet, Option<Learnt>),
     LearntComplete,
     /// A set comes, empty, or goes with all its members.
@@ -57,6 +67,7 @@ pub enum Update {
     WorkloadPolicy(WorkloadId, Option<WorkloadPolicy>),
     HostEndpoint(String, Option<HostEndpoint>),
     ServiceRanges(BTreeSet<IpNet>),
+    Encapsulations(BTreeSet<Encapsulation>),
     Bgp(Arc<Bgp>),
 }
 
@@ -70,7 +81,9 @@ impl Plan {
         }
         match update {
             Update::Workload(id, workload) => put(&mut self.workloads, id, workload),
-            Update::Route(net, route) => put(&mut self.routes, net, route),
+            Update::Route(key, route) => put(&mut self.routes, key, route),
+            Update::Tunnel(kind, device) => put(&mut self.tunnels, kind, device),
+            Update::Vtep(id, vtep) => put(&mut self.vteps, id, vtep),
             Update::Learnt(net, route) => put(&mut self.learnt, net, route),
             Update::LearntComplete => self.learnt_complete = true,
             Update::Set(id, kind) => {
@@ -91,6 +104,7 @@ impl Plan {
             }
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
             Update::ServiceRanges(ranges) => self.service_ranges = ranges,
+            Update::Encapsulations(encapsulations) => self.encapsulations = encapsulations,
             Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
     }
@@ -105,7 +119,7 @@ mod tests {
     #[test]
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<Member>(), 22, "a member of a set");
-        assert_eq!(size_of::<(IpNet, Route)>(), 35, "a route");
+        assert_eq!(size_of::<(RouteKey, Route)>(), 68, "a route");
         assert_eq!(size_of::<Rule>(), 504, "a rule");
         assert_eq!(size_of::<RuleIndex>(), 4);
     }

@@ -7,22 +7,30 @@
 mod assign;
 pub mod bgp;
 mod change;
+mod encapsulation;
 mod endpoint;
 pub mod evaluate;
+mod nat;
 mod policy;
+mod route;
 mod rule_id;
 mod set;
 mod settings;
+mod tunnel;
 mod workload;
 
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
+pub use encapsulation::Encapsulation;
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
+pub use nat::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,
 };
+pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
-pub use workload::{Learnt, Route, Workload, WorkloadId, link_local};
+pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
+pub use workload::{Workload, WorkloadId, link_local};

@@ -1,6 +1,10 @@
 //! How a node writes what the plan says: from FelixConfiguration and the environment.
 
+use crate::encapsulation::Encapsulation;
+use crate::nat::NatSettings;
 use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// How kernel state is written; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,16 +13,24 @@ pub struct Settings {
     pub interface_prefixes: Vec<String>,
     /// Protocol number of workload routes; 3 (boot) also means that all other routes of ours carry 80.
     pub device_route_protocol: u8,
+    /// Which own address the host uses for what it sends along routes of ours.
+    pub device_route_source_v4: Option<IpAddr>,
+    pub device_route_source_v6: Option<IpAddr>,
     pub ipv4_route_priority: u32,
     pub ipv6_route_priority: u32,
     /// Remove routes on workload interfaces that we did not write.
     pub remove_external_routes: bool,
+    /// False where another plugin wires workloads: routes, neighbours and settings of interfaces are left to it.
+    pub program_routes: bool,
     pub ip_forwarding: bool,
     pub ipv6: bool,
-    /// MTU given by an administrator; otherwise it follows the interface that carries the node's address.
-    pub mtu: Option<u32>,
-    /// Where `mtu` is not given: which interfaces count.
+    /// MTUs that somebody has set for a way of wrapping packets. Others follow the interface that carries them.
+    pub encapsulation_mtus: BTreeMap<Encapsulation, u32>,
+    /// Which interfaces count for that.
     pub mtu_interface_pattern: String,
+    /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
+    pub clamp_mss: bool,
+    pub nat: NatSettings,
     pub policy: PolicySettings,
 }
 
@@ -27,13 +39,18 @@ impl Default for Settings {
         Settings {
             interface_prefixes: vec!["cali".into()],
             device_route_protocol: 3,
+            device_route_source_v4: None,
+            device_route_source_v6: None,
             ipv4_route_priority: 1024,
             ipv6_route_priority: 1024,
             remove_external_routes: true,
+            program_routes: true,
             ip_forwarding: true,
             ipv6: true,
-            mtu: None,
+            encapsulation_mtus: BTreeMap::new(),
             mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
+            clamp_mss: false,
+            nat: NatSettings::default(),
             policy: PolicySettings::default(),
         }
     }

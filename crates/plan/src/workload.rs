@@ -1,4 +1,4 @@
-//! Workloads and routes: what is wired to a node, and where it sends what is addressed elsewhere.
+//! Workloads: what is wired to a node.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -31,21 +31,4 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     let group = |high: u8, low: u8| u16::from_be_bytes([high, low]);
     Ipv6Addr::new(0xfe80, 0, 0, 0, group(a ^ 2, b), group(c, 0xff), group(0xfe, d), group(e, f))
-}
-
-/// A route that BGP brought, or one of our own that it announces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learnt {
-    /// Packets are spread over all of them; none means that they go nowhere.
-    pub next_hops: Vec<IpAddr>,
-    pub metric: u32,
-}
-
-/// Where the node sends what is addressed to a block or an address of the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// One of our own blocks: what is not a live workload in it goes nowhere, not to the default gateway.
-    Blackhole,
-    /// Directly to the node that owns it, without encapsulation.
-    Via(IpAddr),
 }

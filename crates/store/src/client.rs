@@ -155,6 +155,16 @@ impl Client {
         }
     }
 
+    /// Whether this is the Kubernetes API, where nodes, pods, namespaces and services are somebody else's.
+    pub fn is_kubernetes(&self) -> bool {
+        matches!(self.backend, Backend::Kubernetes(_))
+    }
+
+    /// Whether nodes can say there how they and their endpoints are: it takes entries that go away by themselves.
+    pub fn keeps_statuses(&self) -> bool {
+        !self.is_kubernetes()
+    }
+
     /// Transactions over several keys, where the backend has them.
     pub fn transactions(&self) -> Option<Transactions<'_>> {
         match &self.backend {

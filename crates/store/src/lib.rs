@@ -12,7 +12,7 @@ pub mod page;
 pub mod resources;
 mod watch;
 
-pub use backend::Limits;
+pub use backend::{Limits, orchestrator};
 pub use client::{Change, Client, Entry, Event, Listing, Transactions};
 pub use config::Config;
 pub use error::Error;

@@ -3,155 +3,34 @@
 
 mod common;
 
-use common::{next, object, within};
-use http::{Method, Request};
-use serde_json::{Value as Json, json};
+use common::{next, object};
+use serde_json::json;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 use tortie_model::ipam::{Block, Handle};
 use tortie_model::key::AffinityType;
-use tortie_model::{Key, KeyRange, Kind, Value, schema};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Client, Config, Error, Event, Page, Resources};
-use tortie_testkit::{Etcd, Process, free_port};
+use tortie_testkit::{ApiServer, CalicoGroup};
 
-/// An API server on an etcd of its own. Gone, with its data, on drop.
-struct Server {
-    _process: Process,
-    etcd: Etcd,
-    dir: tempfile::TempDir,
-    port: u16,
+/// An API server with the definitions of our kinds in both API groups.
+fn start() -> ApiServer {
+    let server = ApiServer::start();
+    CalicoGroup::BOTH.into_iter().for_each(|group| server.install(group));
+    server
 }
 
-/// The API server's program, which is not built by Cargo.
-fn program() -> PathBuf {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
-    let output = Command::new(script).arg("where").output().expect("scripts/kube/build");
-    let program = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
-    assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
-    program
-}
-
-impl Server {
-    async fn start() -> Server {
-        let dir = tempfile::tempdir().unwrap();
-        let etcd = Etcd::start().expect("etcd");
-        let port = free_port().unwrap();
-        let place = |name: &str| dir.path().join(name).display().to_string();
-        let key = rcgen::KeyPair::generate().unwrap();
-        std::fs::write(dir.path().join("sa.key"), key.serialize_pem()).unwrap();
-        std::fs::write(dir.path().join("sa.pub"), key.public_key_pem()).unwrap();
-        std::fs::write(dir.path().join("tokens"), "secret,admin,admin,system:masters\n").unwrap();
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let mut command = Command::new(program());
-        command
-            .arg(format!("--etcd-servers={}", etcd.endpoint()))
-            .arg(format!("--secure-port={port}"))
-            .arg(format!("--cert-dir={}", place("certs")))
-            .arg(format!("--token-auth-file={}", place("tokens")))
-            .arg(format!("--service-account-key-file={}", place("sa.pub")))
-            .arg(format!("--service-account-signing-key-file={}", place("sa.key")))
-            .args(["--bind-address=127.0.0.1", "--service-cluster-ip-range=10.96.0.0/16"])
-            .args([
-                "--service-account-issuer=https://kubernetes.default.svc",
-                "--authorization-mode=AlwaysAllow",
-            ])
-            .args(["--disable-admission-plugins=ServiceAccount", "--etcd-compaction-interval=0"])
-            // Continuations are read from etcd, where the test can make the past go away.
-            .arg("--feature-gates=ListFromCacheSnapshot=false")
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let server = Server { _process: Process::start(&mut command), etcd, dir, port };
-        let ready = async {
-            while server.try_send(Method::GET, "/readyz", None).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(300), ready).await.is_err() {
-            panic!(
-                "the API server does not get ready: {}",
-                std::fs::read_to_string(place_of(&server, "log")).unwrap()
-            );
-        }
-        server.install().await;
-        server
-    }
-
-    /// The definitions of our kinds in both API groups, until they are served.
-    async fn install(&self) {
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let crds: Vec<Json> =
-            schema::crds().into_iter().flat_map(|crd| [in_first_group(&crd), crd]).collect();
-        let mut refused = Vec::new();
-        for crd in &crds {
-            if let Err(error) = self.try_send(Method::POST, path, Some(crd.clone())).await {
-                refused.push(format!("{}: {error}", crd["metadata"]["name"]));
-            }
-        }
-        assert!(refused.is_empty(), "refused CRDs:\n{}", refused.join("\n"));
-        for crd in &crds {
-            let text = |pointer: &str| crd.pointer(pointer).unwrap().as_str().unwrap();
-            let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
-            let path = format!("/apis/{group}/{}/{plural}?limit=1", text("/spec/versions/0/name"));
-            within(&path, async {
-                while self.try_send(Method::GET, &path, None).await.is_err() {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            })
-            .await;
-        }
-    }
-
-    fn config(&self, group: &str) -> Config {
-        Config {
-            calico_api_group: group.into(),
-            datastore_type: "kubernetes".into(),
-            k8s_api_endpoint: format!("https://127.0.0.1:{}", self.port),
-            k8s_api_token: "secret".into(),
-            k8s_insecure_skip_tls_verify: true,
-            ..Config::default()
-        }
-    }
-
-    async fn client(&self, group: &str) -> Client {
-        Client::connect(&self.config(group)).await.unwrap()
-    }
-
-    /// A request as another program would send it.
-    async fn try_send(&self, method: Method, path: &str, body: Option<Json>) -> Result<String, kube::Error> {
-        let mut config = kube::Config::new(format!("https://127.0.0.1:{}", self.port).parse().unwrap());
-        config.accept_invalid_certs = true;
-        config.auth_info.token = Some("secret".to_owned().into());
-        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        kube::Client::try_from(config)?.request_text(request.body(body).unwrap()).await
-    }
-
-    async fn send(&self, method: Method, path: &str, body: Option<Json>) -> Json {
-        let answer =
-            self.try_send(method, path, body).await.unwrap_or_else(|error| panic!("{path}: {error}"));
-        serde_json::from_str(&answer).unwrap()
+fn config(server: &ApiServer, group: CalicoGroup) -> Config {
+    Config {
+        calico_api_group: group.api_version().into(),
+        datastore_type: "kubernetes".into(),
+        kubeconfig: server.kubeconfig().display().to_string(),
+        ..Config::default()
     }
 }
 
-/// The definition of the same kind in the group of older installations, which has no schema to speak of.
-fn in_first_group(crd: &Json) -> Json {
-    let mut crd = crd.clone();
-    if crd["spec"]["names"]["kind"] == "IPAMConfiguration" {
-        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
-            "plural": "ipamconfigs", "singular": "ipamconfig"});
-    }
-    let plural = crd["spec"]["names"]["plural"].as_str().unwrap().to_owned();
-    crd["metadata"]["name"] = format!("{plural}.crd.projectcalico.org").into();
-    crd["spec"]["group"] = "crd.projectcalico.org".into();
-    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
-        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
-    crd
-}
-
-fn place_of(server: &Server, name: &str) -> PathBuf {
-    server.dir.path().join(name)
+async fn connect(server: &ApiServer, group: CalicoGroup) -> Client {
+    Client::connect(&config(server, group)).await.unwrap()
 }
 
 fn handle(id: &str) -> Key {
@@ -164,9 +43,9 @@ fn counting(count: i64) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_serves_everything() {
-    let server = Server::start().await;
-    for group in ["projectcalico.org/v3", "crd.projectcalico.org/v1"] {
-        let client = server.client(group).await;
+    let server = start();
+    for group in CalicoGroup::BOTH {
+        let client = connect(&server, group).await;
         records_live_and_die(&client).await;
         blocks_keep_every_field(&client).await;
         resources_live_and_die(&client).await;
@@ -177,6 +56,8 @@ async fn one_server_serves_everything() {
         what_is_not_kept_is_refused(&client).await;
     }
     kubernetes_objects_are_derived(&server).await;
+    policies_of_kubernetes_are_ours(&server).await;
+    a_kind_that_is_not_served_is_empty_until_it_is(&server).await;
 }
 
 async fn records_live_and_die(client: &Client) {
@@ -298,7 +179,7 @@ async fn watches_report_a_snapshot_then_every_change(client: &Client) {
 }
 
 /// The server answers 410 to a watch and to a continuation from before what it remembers.
-async fn a_forgotten_moment_means_a_new_list(server: &Server, client: &Client) {
+async fn a_forgotten_moment_means_a_new_list(server: &ApiServer, client: &Client) {
     let before = client.list(&KeyRange::Handles).await.unwrap();
     let mut watch = client.watch(KeyRange::Handles, Some(1.into()));
     let mut seen = Vec::new();
@@ -315,8 +196,7 @@ async fn a_forgotten_moment_means_a_new_list(server: &Server, client: &Client) {
     page.after = client.list_page(&KeyRange::Handles, &page).await.unwrap().next;
     assert!(page.after.is_some());
     client.create(&handle("after"), &counting(1)).await.unwrap();
-    let latest = client.list(&KeyRange::Handles).await.unwrap().revision.to_string();
-    server.etcd.ctl(&["compact", &latest]).unwrap();
+    server.forget_the_past();
     let late = client.list_page(&KeyRange::Handles, &page).await;
     assert!(matches!(late, Err(Error::Expired(_))), "{late:?}");
     assert_eq!(client.list(&KeyRange::Handles).await.unwrap().entries.len(), before.entries.len() + 1);
@@ -337,22 +217,19 @@ async fn what_is_not_kept_is_refused(client: &Client) {
     assert!(matches!(refused, Err(Error::NotSupported { operation: "Create", .. })), "{refused:?}");
 }
 
-async fn kubernetes_objects_are_derived(server: &Server) {
-    server.send(Method::POST, "/api/v1/namespaces", Some(json!({"metadata": {"name": "prod"}}))).await;
-    server.send(Method::POST, "/api/v1/nodes", Some(json!({"metadata": {"name": "n1"}}))).await;
-    let pod = json!({"metadata": {"name": "web"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
-    server.send(Method::POST, "/api/v1/namespaces/prod/pods", Some(pod)).await;
-    let client = server.client("projectcalico.org/v3").await;
+async fn kubernetes_objects_are_derived(server: &ApiServer) {
+    server.add_namespace("prod", json!({}));
+    server.add_node("n1");
+    server.add_pod("prod", "web", "n1", json!({}), json!([]));
+    let client = connect(server, CalicoGroup::V3).await;
     let key = Key::resource(Kind::WorkloadEndpoint, "prod", "n1-k8s-web-eth0");
     let Value::Resource(mut endpoint) = client.get(&key).await.unwrap().value else { panic!("no resource") };
-    if let tortie_model::Resource::WorkloadEndpoint(endpoint) = &mut endpoint {
+    if let Resource::WorkloadEndpoint(endpoint) = &mut endpoint {
         endpoint.spec.ip_networks = vec!["10.65.3.9/32".into()];
         endpoint.spec.container_id = "c1".into();
     }
     let written = client.create(&key, &Value::Resource(endpoint)).await.unwrap().value;
-    let Value::Resource(tortie_model::Resource::WorkloadEndpoint(written)) = written else {
-        panic!("{written:?}")
-    };
+    let Value::Resource(Resource::WorkloadEndpoint(written)) = written else { panic!("{written:?}") };
     assert_eq!(
         (written.spec.ip_networks.as_slice(), written.spec.container_id.as_str()),
         (&["10.65.3.9/32".to_owned()][..], "c1")
@@ -367,4 +244,71 @@ async fn kubernetes_objects_are_derived(server: &Server) {
     assert_eq!(shown.metadata().labels["rack"], "7");
     let late = client.update(&node, &Value::Resource(resource), &entry.revision).await;
     assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+}
+
+/// NetworkPolicies and the endpoints of services, as a list, one by one and as they change.
+async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
+    let client = connect(server, CalicoGroup::V3).await;
+    let mut watch = client.watch(KeyRange::all(Kind::NetworkPolicy), None);
+    let mut slices = client.watch(KeyRange::EndpointSlices, None);
+    for watch in [&mut watch, &mut slices] {
+        assert!(matches!(next(watch).await, Event::InSync(_)));
+    }
+    let path = "/apis/networking.k8s.io/v1/namespaces/prod/networkpolicies";
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "endPort": 90}]}]});
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "web"}, "spec": spec});
+    server.create(path, &policy);
+    let key = Key::resource(Kind::NetworkPolicy, "prod", "knp.default.web");
+    let Event::Put(put) = next(&mut watch).await else { panic!("no policy") };
+    assert_eq!(put.key, key);
+    let Value::Resource(Resource::NetworkPolicy(found)) = &put.value else { panic!("{put:?}") };
+    assert_eq!(found.spec.ingress[0].destination.ports[0].to_string(), "80:90");
+    assert_eq!(client.get(&key).await.unwrap(), put);
+    let own = object(Kind::NetworkPolicy, "prod", "own", json!({"selector": "all()"}));
+    Resources::new(client.clone()).ensure_initialized("", "").await.unwrap();
+    Resources::new(client.clone()).create(own).await.unwrap();
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key != key));
+    let listed = client.list_keys(&KeyRange::all(Kind::NetworkPolicy)).await.unwrap();
+    assert_eq!(listed.len(), 2, "{listed:?}");
+    let refused = client.delete(&key, None).await;
+    assert!(matches!(refused, Err(Error::NotSupported { .. })), "{refused:?}");
+    server.must("DELETE", &format!("{path}/web"), None);
+    assert!(matches!(next(&mut watch).await, Event::Delete { key: gone, .. } if gone == key));
+    Resources::new(client.clone()).delete(Kind::NetworkPolicy, "prod", "own", None).await.unwrap();
+
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": [{"addresses": ["10.65.3.9"]}], "ports": [{"port": 80, "protocol": "TCP"}]});
+    server.create("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices", &slice);
+    let Event::Put(put) = next(&mut slices).await else { panic!("no slice") };
+    assert_eq!(put.key, Key::EndpointSlice { namespace: "prod".into(), name: "web-1".into() });
+    assert!(matches!(&put.value, Value::EndpointSlice(slice) if slice.service == "web"), "{put:?}");
+}
+
+/// ClusterNetworkPolicies: most clusters do without them.
+async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
+    let client = connect(server, CalicoGroup::V3).await;
+    let range = KeyRange::all(Kind::GlobalNetworkPolicy);
+    assert!(client.list(&range).await.unwrap().entries.is_empty());
+    let key = Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.admin");
+    assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    server.install_cluster_network_policies();
+    let spec = json!({"tier": "Admin", "priority": 5, "subject": {"namespaces": {}},
+        "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]});
+    let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "admin"}, "spec": spec});
+    server.create("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &policy);
+    let Value::Resource(Resource::GlobalNetworkPolicy(found)) = client.get(&key).await.unwrap().value else {
+        panic!("no policy")
+    };
+    assert_eq!((found.spec.tier.as_str(), found.metadata.name.as_str()), ("kube-admin", "kcnp.admin"));
+    let mut watch = client.watch(range, None);
+    assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == key));
+    assert!(matches!(next(&mut watch).await, Event::InSync(_)));
+    // What means nothing any more is gone.
+    let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/admin";
+    server.merge(path, &json!({"spec": {"tier": "Other"}}));
+    assert!(matches!(next(&mut watch).await, Event::Delete { key: gone, .. } if gone == key));
+    assert!(server.send("GET", path, None).is_ok(), "the object itself is not ours to delete");
 }

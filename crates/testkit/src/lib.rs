@@ -6,13 +6,16 @@
 pub mod conformance;
 mod etcd;
 mod installation;
+mod kubernetes;
 mod netns;
 mod port;
 mod process;
+pub mod vm;
 mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use installation::{Datastore, Installation, PluginCall};
+pub use kubernetes::{ApiServer, CalicoGroup};
 pub use netns::{Namespace, Words, run};
 pub use port::free_port;
 pub use process::{Process, feed, output};

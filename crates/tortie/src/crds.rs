@@ -111,6 +111,38 @@ mod tests {
         assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
     }
 
+    /// `TORTIE_REFRESH=1` writes them instead.
+    #[test]
+    fn the_manifests_have_the_definitions_of_the_types() {
+        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let file = deploy.join("00-crds.yaml");
+        let head = "# Calico's kinds (projectcalico.org/v3), made from the types by `tortie crds`.\n";
+        let made: String =
+            documents(&crds(&[], false)).unwrap().into_iter().map(|document| document.text).collect();
+        let made = format!("{head}{made}");
+        if std::env::var_os("TORTIE_REFRESH").is_some() {
+            fs::write(&file, &made).unwrap();
+        }
+        assert!(
+            fs::read_to_string(&file).unwrap() == made,
+            "{} is not what the types say: `make deploy-crds` writes it anew",
+            file.display()
+        );
+    }
+
+    #[test]
+    fn the_chart_with_its_own_values_is_the_manifest() {
+        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
+        let mut text = read("chart/templates/node.yaml");
+        for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.split_once(": ").unwrap();
+            text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+        }
+        assert_eq!(text, read("20-node.yaml"));
+        assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
+    }
+
     #[test]
     fn files_are_written_one_for_each_kind() {
         let dir = tempfile::tempdir().unwrap();

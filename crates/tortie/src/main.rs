@@ -59,7 +59,7 @@ enum Part {
   tortie node                                                   with the embedded datastore of this host
   ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
-    Node(tortie_node::NodeArgs),
+    Node(node::NodeCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -210,7 +210,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Node(args) => {
             tortie_process::end_with_supervisor()?;
             log_to_stderr();
-            node::run(args).map_err(|error| Failure::Message(error.to_string()))
+            node::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),

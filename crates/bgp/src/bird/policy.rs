@@ -5,7 +5,7 @@
 use super::filters::{add, beneath};
 use crate::family::Family;
 use ipnet::IpNet;
-use tortie_plan::bgp::{Bgp, Community, LOCAL_PREF_OF_METRIC_0};
+use tortie_plan::bgp::{Bgp, Community, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
 
 pub(super) const LARGEST_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
 
@@ -98,8 +98,9 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
     let mut pools = bgp.install.pools.clone();
     // The longest that contains a route counts.
     pools.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
-    for (net, ours) in &pools {
-        text += &inside(std::slice::from_ref(net), family, if *ours { "accept;" } else { "reject;" });
+    for (net, routes) in &pools {
+        let verdict = if *routes == PoolRoutes::OfOthers { "reject;" } else { "accept;" };
+        text += &inside(std::slice::from_ref(net), family, verdict);
     }
     text + "  accept;\n}\n"
 }

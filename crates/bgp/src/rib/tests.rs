@@ -19,7 +19,7 @@ const PEERS: usize = 5;
 fn routes_stay_small() {
     assert_eq!(size_of::<Path>(), 16, "a path");
     assert_eq!(size_of::<Destination<Ipv4Prefix>>(), 48, "a prefix with one path");
-    assert_eq!(size_of::<Destination<Ipv6Prefix>>(), 56, "the same of IPv6");
+    assert_eq!(size_of::<Destination<Ipv6Prefix>>(), 64, "the same of IPv6");
 }
 
 #[derive(Clone, Debug)]

@@ -99,7 +99,9 @@ proptest! {
         }
         bgp.filters = filters.into_iter().map(|(name, filter)| (name, Arc::new(filter))).collect();
         bgp.export = Export { blocks, pools, silent_pools, reflected, communities: tagged, priority_v4, priority_v6 };
-        bgp.install = Install { never, pools: owned };
+        let routes = |ours| if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers };
+        let pools = owned.into_iter().map(|(net, ours)| (net, routes(ours))).collect();
+        bgp.install = Install { never, pools, own_subnet: None };
         taken(&rendered(&bgp).text);
     }
 }

@@ -16,8 +16,8 @@ use std::process::Command;
 use std::sync::Arc;
 use tortie_bgp::bird::{Rendered, render};
 use tortie_plan::bgp::{
-    Bgp, Community, Export, Filter, FilterRule, Install, NextHopMode, Operation, PrefixMatch, PrefixOperator,
-    Secret, Session, SessionKind,
+    Bgp, Community, Export, Filter, FilterRule, Install, NextHopMode, Operation, PoolRoutes, PrefixMatch,
+    PrefixOperator, Secret, Session, SessionKind,
 };
 
 fn net(text: &str) -> IpNet {
@@ -166,7 +166,12 @@ fn everything_that_can_be_said_is_taken() {
         vec![(net("10.1.0.0/16"), vec![Community::Standard(1, 2), Community::Large(1, 2, 3)])];
     bgp.install = Install {
         never: vec![net("10.96.0.0/12")],
-        pools: vec![(net("10.1.0.0/16"), true), (net("10.1.2.0/24"), false), (net("fd00:1::/48"), true)],
+        pools: vec![
+            (net("10.1.0.0/16"), PoolRoutes::Plain),
+            (net("10.1.2.0/24"), PoolRoutes::OfOthers),
+            (net("fd00:1::/48"), PoolRoutes::Plain),
+        ],
+        own_subnet: None,
     };
     bgp.ignored_interfaces = vec!["docker*".into(), "eth0.1".into()];
     let whole = rendered(&bgp);

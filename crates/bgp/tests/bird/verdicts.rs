@@ -150,8 +150,9 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
     bgp.install = Install {
         never: vec![net("10.8.0.0/16"), net("fd08::/16")],
         pools: [("10.5.0.0/16", true), ("10.5.1.0/24", false), ("fd05::/16", true), ("fd05:100::/24", false)]
-            .map(|(pool, ours)| (net(pool), ours))
+            .map(|(pool, ours)| (net(pool), if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers }))
             .into(),
+        own_subnet: None,
     };
     let mut silent = bgp.clone();
     silent.export.silent_pools = vec![net("10.5.0.0/16"), net("fd05::/16")];

@@ -4,7 +4,7 @@ use super::settings::Settings;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tortie_model::kinds::{EncapMode, IPPool};
-use tortie_plan::bgp::{Export, Install};
+use tortie_plan::bgp::{Export, Install, PoolRoutes};
 
 pub(super) fn export(
     settings: &Settings,
@@ -32,18 +32,27 @@ pub(super) fn export(
     }
 }
 
-pub(super) fn install(settings: &Settings, pools: &BTreeMap<String, IPPool>) -> Install {
+pub(super) fn install(
+    settings: &Settings,
+    pools: &BTreeMap<String, IPPool>,
+    own_subnet: Option<IpNet>,
+) -> Install {
     let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
-    let owned = |pool: &IPPool| {
+    let routes = |pool: &IPPool| {
         let spec = &pool.spec;
-        match (wraps(&spec.vxlan_mode), wraps(&spec.ipip_mode)) {
-            (true, _) => false,
-            (false, true) => settings.programs.ipip,
-            (false, false) => settings.programs.no_encap,
+        match (wraps(&spec.vxlan_mode), &spec.ipip_mode) {
+            (true, _) => PoolRoutes::OfOthers,
+            (false, EncapMode::Always) if settings.programs.ipip => PoolRoutes::Ipip,
+            (false, EncapMode::CrossSubnet) if settings.programs.ipip => PoolRoutes::IpipAcrossSubnets,
+            (false, mode) if wraps(mode) => PoolRoutes::OfOthers,
+            (false, _) if settings.programs.no_encap => PoolRoutes::Plain,
+            (false, _) => PoolRoutes::OfOthers,
         }
     };
-    let mut nets: Vec<(IpNet, bool)> =
-        pools.values().filter_map(|pool| Some((pool.spec.cidr.parse().ok()?, owned(pool)))).collect();
+    let mut nets: Vec<(IpNet, PoolRoutes)> =
+        pools.values().filter_map(|pool| Some((pool.spec.cidr.parse().ok()?, routes(pool)))).collect();
     nets.sort_unstable();
-    Install { never: settings.service_ranges.clone(), pools: nets }
+    // It matters to those pools alone, and a change of it has every route looked at again.
+    let across = nets.iter().any(|(_, routes)| *routes == PoolRoutes::IpipAcrossSubnets);
+    Install { never: settings.service_ranges.clone(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
 }

@@ -154,7 +154,7 @@ impl BgpResolver {
             sessions,
             filters,
             export: export::export(&settings, &self.pools, &self.blocks, own.cluster_id.is_some()),
-            install: export::install(&settings, &self.pools),
+            install: export::install(&settings, &self.pools, own.v4_subnet),
             ignored_interfaces: settings.ignored_interfaces,
         }
     }

@@ -12,6 +12,8 @@ pub(super) struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     pub v4: Option<IpAddr>,
     pub v6: Option<IpAddr>,
+    /// Where the prefix length is known.
+    pub v4_subnet: Option<IpNet>,
     pub as_number: Option<u32>,
     /// Of a route reflector.
     pub cluster_id: Option<Ipv4Addr>,
@@ -29,6 +31,7 @@ impl NodeFacts {
             labels,
             v4: address(&bgp.ipv4_address).filter(IpAddr::is_ipv4),
             v6: address(&bgp.ipv6_address).filter(IpAddr::is_ipv6),
+            v4_subnet: bgp.ipv4_address.parse::<IpNet>().ok().map(|net| net.trunc()),
             as_number: bgp.as_number.map(|number| number.0).filter(|number| *number != 0),
             cluster_id: bgp.route_reflector_cluster_id.parse().ok(),
         }

@@ -20,12 +20,12 @@ pub enum Effect {
 
 /// Parameters that the reference does not have. They are set in the environment or the file: FelixConfiguration is the
 /// reference's and has no field for them.
-pub const OWN: &[FelixParameter] = &[FelixParameter {
-    key: "cutDeniedFlows",
-    name: "CutDeniedFlows",
-    accepts: Accepts::Any,
-    default: "false",
-}];
+pub const OWN: &[FelixParameter] = &[own("cutDeniedFlows", "CutDeniedFlows"), own("clampMSS", "ClampMSS")];
+
+/// A switch that is off unless somebody turns it on.
+const fn own(key: &'static str, name: &'static str) -> FelixParameter {
+    FelixParameter { key, name, accepts: Accepts::Any, default: "false" }
+}
 
 impl Effect {
     pub fn of(key: &str) -> Effect {
@@ -43,9 +43,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("chainInsertMode", "there are no iptables chains; policy has a table of its own"),
     ("dataplane", "there is one dataplane, and it is built in"),
     ("debug", "these switches are for the reference's developers"),
-    ("deviceRouteSource", "routes of workloads have no source address yet"),
     ("endpointStatus", "nothing here depends on it"),
-    ("externalNodes", "there are no tunnels yet"),
     ("feature", "features are found out from the kernel"),
     ("floatingIPs", "floating addresses are not there yet"),
     ("flowLogs", "flow logs are not there yet"),
@@ -53,7 +51,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("go", "it tunes the runtime of a language that Tortie is not written in"),
     ("interfaceExclude", "host endpoints with interfaceName \"*\" leave no interface out yet"),
     ("interfaceRefresh", "the kernel reports changes; nothing is read again and again"),
-    ("ipip", "there are no tunnels yet"),
     ("ipsets", "there are no ipsets; sets are nf_tables sets"),
     ("iptables", "there is no iptables; policy is nf_tables"),
     ("istio", "there is no support for Istio's ambient mode"),
@@ -65,7 +62,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("log", "the log goes to standard error, as RUST_LOG says"),
     ("maxIpset", "sets grow as they need to"),
     ("metadata", "the metadata service of OpenStack is not redirected yet"),
-    ("nat", "outgoing traffic is not translated yet"),
     ("netlink", "netlink requests have a time limit of their own"),
     ("nftablesFilterAllow", "what policy allows is accepted"),
     ("nftablesFlowTable", "flow tables are not there yet"),
@@ -80,12 +76,10 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("prometheusWireGuard", "there is no WireGuard yet"),
     ("requireMTUFile", "the MTU is found out before the first workload"),
     ("routeRefresh", "the kernel reports changes; nothing is read again and again"),
-    ("routeSync", "routes are always written"),
     ("routeTable", "routes are in the main table"),
     ("sidecar", "there is no sidecar acceleration"),
     ("usageReporting", "Tortie reports its use to nobody"),
     ("useInternal", "there is one dataplane, and it is built in"),
-    ("vxlan", "there are no tunnels yet"),
     ("windows", "Tortie runs on Linux"),
     ("wireguard", "there is no WireGuard yet"),
     ("xdp", "there is no XDP; failsafe and untracked rules are nf_tables rules"),

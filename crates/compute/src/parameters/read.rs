@@ -1,11 +1,13 @@
 //! Reading the texts of parameters. Words are compared without regard to case.
 
+use ipnet::IpNet;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
-use tortie_model::scalar::{self, Protocol};
-use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
+use tortie_model::scalar::{self, Port, Protocol};
+use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
 
 /// A type that parameters have here.
 pub(super) trait Read: Sized {
@@ -121,6 +123,12 @@ plain! {
     ]);
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
+    Option<IpAddr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an address".to_owned());
+    NatExclusions, None, |text| word(text, &[
+        ("IPPoolsOnly", NatExclusions::PoolsOnly), ("IPPoolsAndHostIPs", NatExclusions::PoolsAndHosts),
+    ]);
+    Option<PortRange>, Some(None), |text| ports(text).map(Some);
+    Option<Ipv4Addr>, Some(None), |text| text.parse().map(Some).map_err(|_| "is not an IPv4 address".to_owned());
 }
 
 fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -132,6 +140,21 @@ fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
 fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, String> {
     let number: i64 = text.parse().map_err(|_| "is not a whole number".to_owned())?;
     T::try_from(number).map_err(|_| "is too small or too large".to_owned())
+}
+
+/// Ports that packets can be sent from: not 0.
+fn ports(text: &str) -> Result<PortRange, String> {
+    let port: Port = text.parse().map_err(|error: scalar::ScalarError| format!("cannot be read: {error}"))?;
+    let (first, last) = port.bounds().ok_or("is not a port or a range like 32768:60999")?;
+    if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortRange { first, last }) }
+}
+
+/// `natOutgoingExclusions`: to whom connections are not translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NatExclusions {
+    #[default]
+    PoolsOnly,
+    PoolsAndHosts,
 }
 
 /// `programClusterRoutes`: whose routes the node writes itself.
@@ -234,6 +257,33 @@ impl Read for Vec<String> {
     }
 }
 
+/// Networks and addresses with commas between them. One that cannot be read is left out and told of.
+impl Read for Vec<IpNet> {
+    fn none() -> Option<Self> {
+        Some(Vec::new())
+    }
+
+    fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
+        let mut nets = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            match network(entry) {
+                Ok(net) => nets.push(net),
+                Err(why) => unread(format!("{entry:?} {why}; this entry is left out")),
+            }
+        }
+        Ok(nets)
+    }
+
+    fn built_in(of: &FelixParameter) -> Self {
+        default_of(of, Vec::new())
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map(|net| net.trunc()).map_err(|_| "has a network that cannot be read".to_owned())
+}
+
 /// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a bare port is one of TCP.
 impl Read for Vec<Failsafe> {
     fn none() -> Option<Self> {
@@ -273,11 +323,7 @@ fn failsafe(text: &str) -> Result<Failsafe, String> {
     let protocol = Protocol::from_any_case(protocol).number().ok_or("has an unknown protocol")?;
     let net = match net {
         "" => None,
-        text => {
-            let net =
-                text.parse::<ipnet::IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(Into::into));
-            Some(net.map_err(|_| "has a network that cannot be read".to_owned())?.trunc())
-        }
+        text => Some(network(text)?),
     };
     Ok(Failsafe { protocol, port, net })
 }

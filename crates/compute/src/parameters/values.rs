@@ -1,10 +1,14 @@
 //! The table of the parameters that take effect: each is a field, so a wrong name does not compile.
 
 use super::effect::{Effect, OWN};
-use super::read::{ClusterRoutes, HealthTimeouts, IfSet, LogRate, RouteSource, Spoofing, read};
+use super::read::{
+    ClusterRoutes, HealthTimeouts, IfSet, LogRate, NatExclusions, RouteSource, Spoofing, read,
+};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
-use tortie_plan::{DenyAction, EndpointToHost, Failsafe};
+use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
 
 macro_rules! values {
     ($($field:ident $key:literal $type:ty, $when:ident $since:literal;)*) => {
@@ -46,13 +50,17 @@ impl Default for Values {
 values! {
     allow_ipip_packets_from_workloads "allowIPIPPacketsFromWorkloads" bool, Live "0.1.0";
     allow_vxlan_packets_from_workloads "allowVXLANPacketsFromWorkloads" bool, Live "0.1.0";
+    clamp_mss "clampMSS" bool, Live "0.1.0";
     cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
     default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
     device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
+    device_route_source_address "deviceRouteSourceAddress" Option<IpAddr>, Live "0.1.0";
+    device_route_source_address_ipv6 "deviceRouteSourceAddressIPv6" Option<IpAddr>, Live "0.1.0";
     disable_conntrack_invalid_check "disableConntrackInvalidCheck" bool, Live "0.1.0";
     endpoint_reporting_delay "endpointReportingDelay" Duration, Live "0.1.0";
     endpoint_reporting_enabled "endpointReportingEnabled" bool, Live "0.1.0";
     endpoint_status_path_prefix "endpointStatusPathPrefix" IfSet<String>, Live "0.1.0";
+    external_nodes_list "externalNodesList" Vec<IpNet>, Live "0.1.0";
     failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<Failsafe>, Live "0.1.0";
     failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<Failsafe>, Live "0.1.0";
     health_enabled "healthEnabled" bool, Live "0.1.0";
@@ -61,7 +69,10 @@ values! {
     health_timeout_overrides "healthTimeoutOverrides" HealthTimeouts, Live "0.1.0";
     interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
     ip_forwarding "ipForwarding" bool, Live "0.1.0";
+    ipip_enabled "ipipEnabled" IfSet<bool>, Live "0.1.0";
+    ipip_mtu "ipipMTU" u32, Live "0.1.0";
     iptables_filter_deny_action "iptablesFilterDenyAction" DenyAction, Live "0.1.0";
+    iptables_nat_outgoing_interface_filter "iptablesNATOutgoingInterfaceFilter" String, Live "0.1.0";
     ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
     ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
     ipv6_support "ipv6Support" bool, Live "0.1.0";
@@ -69,6 +80,9 @@ values! {
     log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
     log_prefix "logPrefix" String, Live "0.1.0";
     mtu_iface_pattern "mtuIfacePattern" String, Live "0.1.0";
+    nat_outgoing_address "natOutgoingAddress" Option<Ipv4Addr>, Live "0.1.0";
+    nat_outgoing_exclusions "natOutgoingExclusions" NatExclusions, Live "0.1.0";
+    nat_port_range "natPortRange" Option<PortRange>, Live "0.1.0";
     nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
     openstack_region "openstackRegion" String, Live "0.1.0";
     program_cluster_routes "programClusterRoutes" IfSet<ClusterRoutes>, Live "0.1.0";
@@ -79,8 +93,13 @@ values! {
     reporting_interval "reportingInterval" Duration, Live "0.1.0";
     reporting_ttl "reportingTTL" Duration, Live "0.1.0";
     route_source "routeSource" RouteSource, Live "0.1.0";
+    route_sync_disabled "routeSyncDisabled" bool, Live "0.1.0";
     service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";
+    vxlan_enabled "vxlanEnabled" IfSet<bool>, Live "0.1.0";
+    vxlan_mtu "vxlanMTU" u32, Live "0.1.0";
+    vxlan_mtu_v6 "vxlanMTUV6" u32, Live "0.1.0";
     vxlan_port "vxlanPort" u16, Live "0.1.0";
+    vxlan_vni "vxlanVNI" u32, Live "0.1.0";
     workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
 }
 

@@ -2,6 +2,7 @@
 
 use super::archive::Archive;
 use super::ids::RulesId;
+use super::service_endpoints::ServiceName;
 use super::sets::{Contents, NeededSet};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -179,14 +180,15 @@ impl Conversion<'_> {
                 "" => self.namespace,
                 namespace => namespace,
             };
+            let of = |kind| Contents::Service { service: ServiceName::new(namespace, &service.name), kind };
             match end {
                 End::Source => {
                     let id = service_ip_id(namespace, &service.name);
-                    side.sets.push(self.need(&id, Contents::Service(SetKind::Nets)));
+                    side.sets.push(self.need(&id, of(SetKind::Nets)));
                 }
                 End::Destination => {
                     let id = service_id(namespace, &service.name);
-                    side.service = Some(self.need(&id, Contents::Service(SetKind::Ports)));
+                    side.service = Some(self.need(&id, of(SetKind::Ports)));
                 }
             }
         }

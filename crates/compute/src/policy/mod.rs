@@ -17,7 +17,6 @@ mod hash_index;
 mod id_set;
 mod ids;
 mod interner;
-mod kubernetes;
 mod label_index;
 mod labelled;
 mod labels;
@@ -28,6 +27,7 @@ mod parsed;
 mod policy_table;
 mod pool;
 mod profiles;
+mod service_endpoints;
 mod sets;
 mod subject;
 mod symbols;
@@ -45,6 +45,7 @@ pub use matcher::Evaluations;
 use matcher::Matcher;
 use policy_table::{PolicyChanges, PolicyTable};
 use profiles::Profiles;
+use service_endpoints::ServiceEndpoints;
 use sets::{MatchView, Sets};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -66,6 +67,7 @@ pub(crate) struct Policies {
     /// Classes with endpoints of this node, against the selectors of policies.
     local_matches: Matcher,
     sets: Sets,
+    services: ServiceEndpoints,
     policies: PolicyTable,
     profiles: Profiles,
     locals: Locals,
@@ -240,7 +242,7 @@ impl Policies {
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
+        let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
         self.sets.touch(&view, class, parts.nets, &ports);
         // The item keeps its number if it had one: the number is taken again at once.
         let local = known.and_then(|known| self.locals.all.remove(&known));
@@ -277,7 +279,7 @@ impl Policies {
 
     fn touch_item(&mut self, item: LabelledId) {
         let Some(class) = self.labelled.get(item).map(|item| item.class) else { return };
-        let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
+        let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
         self.sets.touch(&view, class, self.labelled.nets(item), self.labelled.ports(item));
     }
 
@@ -302,7 +304,7 @@ impl Policies {
         self.local_matches.inherited_changed(&self.symbols, &change);
         for class in self.cluster_matches.inheriting(profile) {
             let difference = self.cluster_matches.compare(&self.symbols, class);
-            let view = MatchView { labelled: &self.labelled, matcher: &self.cluster_matches };
+            let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
             for selector in difference.gone.iter().chain(&difference.come) {
                 for item in self.labelled.of_class(class).iter() {
                     let (nets, ports) = (self.labelled.nets(item), self.labelled.ports(item));
@@ -421,7 +423,8 @@ impl Policies {
         for set in &usage.old {
             self.sets.release(&set.id);
         }
-        let sets = self.sets.flush(&mut self.symbols, &self.labelled, &mut self.cluster_matches);
+        let sets =
+            self.sets.flush(&mut self.symbols, &self.labelled, &self.services, &mut self.cluster_matches);
         let (table, local_matches, symbols) = (&self.policies, &self.local_matches, &self.symbols);
         let endpoints = self.locals.flush(
             |class| local_matches.matched(class),

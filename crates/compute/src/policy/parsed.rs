@@ -5,11 +5,11 @@
 
 use super::archive::Archive;
 use super::ids::RulesId;
-use super::kubernetes;
 use tortie_model::kinds::{
     DEFAULT_TIER, GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, Rule,
     StagedAction, StagedKubernetesNetworkPolicySpec,
 };
+use tortie_model::kubernetes::network_policy as kubernetes;
 use tortie_model::scalar::Float;
 use tortie_model::selector::Selector;
 use tortie_model::selector::rewrite::{global_network_policy_selector, network_policy_selector};

@@ -7,6 +7,7 @@ use super::chunked::{ChunkedVec, IdAllocator};
 use super::ids::{ClassId, LabelledId, SelectorId, SetSlot, Symbol};
 use super::labelled::{Labelled, LabelledTable, NamedPort};
 use super::matcher::Matcher;
+use super::service_endpoints::{ServiceEndpoints, ServiceName};
 use super::symbols::SymbolTable;
 use crate::changes::Changes;
 use hashbrown::HashMap;
@@ -29,15 +30,15 @@ pub(super) enum Contents {
     Nets(Selector),
     /// The ports of this name of all that matches; of any protocol if none is given.
     Ports { selector: Selector, protocol: Option<u8>, name: String },
-    /// The endpoints of a service. The store has no records of services, so there are none.
-    Service(SetKind),
+    /// The endpoints of a service, with their ports or without.
+    Service { service: ServiceName, kind: SetKind },
 }
 
 impl Contents {
     fn selector(&self) -> Option<&Selector> {
         match self {
             Contents::Nets(selector) | Contents::Ports { selector, .. } => Some(selector),
-            Contents::Service(_) => None,
+            Contents::Service { .. } => None,
         }
     }
 }
@@ -57,7 +58,7 @@ struct Set {
 enum Source {
     Nets(SelectorId),
     Ports { selector: SelectorId, protocol: Option<u8>, name: Symbol },
-    Nothing(SetKind),
+    Service { service: ServiceName, kind: SetKind },
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +67,7 @@ pub(super) struct Sets {
     ids: IdAllocator<SetSlot>,
     by_id: HashMap<SetId, SetSlot>,
     of_selector: HashMap<SelectorId, Vec<SetSlot>>,
+    of_service: HashMap<ServiceName, Vec<SetSlot>>,
     touched: BTreeSet<SetSlot>,
     /// New, or perhaps not needed any more.
     changed: BTreeSet<SetSlot>,
@@ -75,13 +77,24 @@ pub(super) struct Sets {
 pub(super) struct MatchView<'a> {
     pub labelled: &'a LabelledTable,
     pub matcher: &'a Matcher,
+    pub services: &'a ServiceEndpoints,
+}
+
+impl<'a> MatchView<'a> {
+    pub fn of(
+        labelled: &'a LabelledTable,
+        matcher: &'a Matcher,
+        services: &'a ServiceEndpoints,
+    ) -> MatchView<'a> {
+        MatchView { labelled, matcher, services }
+    }
 }
 
 impl Source {
     fn selector(&self) -> Option<SelectorId> {
         match self {
             Source::Nets(selector) | Source::Ports { selector, .. } => Some(*selector),
-            Source::Nothing(_) => None,
+            Source::Service { .. } => None,
         }
     }
 
@@ -89,7 +102,7 @@ impl Source {
         match self {
             Source::Nets(_) => SetKind::Nets,
             Source::Ports { .. } => SetKind::Ports,
-            Source::Nothing(kind) => *kind,
+            Source::Service { kind, .. } => *kind,
         }
     }
 
@@ -107,7 +120,7 @@ impl Source {
                     }
                 }
             }
-            Source::Nothing(_) => {}
+            Source::Service { .. } => {}
         }
     }
 
@@ -125,6 +138,9 @@ impl Source {
     }
 
     fn contains(&self, view: &MatchView<'_>, member: Member) -> bool {
+        if let Source::Service { service, .. } = self {
+            return view.services.contains(service, member);
+        }
         view.labelled.having(net_of(member)).any(|(id, item)| self.brings(view, id, item, member))
     }
 }
@@ -171,11 +187,14 @@ impl Sets {
                 protocol: *protocol,
                 name: symbols.hold(name),
             },
-            Contents::Service(kind) => Source::Nothing(*kind),
+            Contents::Service { service, kind } => Source::Service { service: service.clone(), kind: *kind },
         };
         let slot = self.ids.take();
         if let Some(selector) = source.selector() {
             self.of_selector.entry(selector).or_default().push(slot);
+        }
+        if let Source::Service { service, .. } = &source {
+            self.of_service.entry(service.clone()).or_default().push(slot);
         }
         let set = Set { need: need.clone(), uses: 1, in_plan: false, source, touched: HashMap::new() };
         *self.slots.at(slot) = Some(set);
@@ -223,11 +242,32 @@ impl Sets {
         }
     }
 
+    /// A slice of a service is about to come, to change or to go: called with what stands, and with what will.
+    pub fn touch_service(
+        &mut self,
+        view: &MatchView<'_>,
+        service: &ServiceName,
+        members: impl Fn(SetKind, &mut dyn FnMut(Member)),
+    ) {
+        for slot in self.of_service.get(service).into_iter().flatten() {
+            let Some(Some(set)) = self.slots.get_mut(*slot) else { continue };
+            if !set.in_plan {
+                continue;
+            }
+            let Set { source, touched, .. } = set;
+            members(source.kind(), &mut |member| {
+                touched.entry(member).or_insert_with(|| source.contains(view, member));
+            });
+            self.touched.insert(*slot);
+        }
+    }
+
     /// What changed: sets that are new, with their members, and members that changed; sets that are gone.
     pub fn flush(
         &mut self,
         symbols: &mut SymbolTable,
         labelled: &LabelledTable,
+        services: &ServiceEndpoints,
         matcher: &mut Matcher,
     ) -> Changes {
         let mut changes = Changes::default();
@@ -249,7 +289,7 @@ impl Sets {
         }
         comes.sort();
         goes.sort();
-        let view = MatchView { labelled, matcher };
+        let view = MatchView { labelled, matcher, services };
         let mut members = Vec::new();
         for (id, slot) in comes {
             let Some(Some(set)) = self.slots.get(slot) else { continue };
@@ -299,16 +339,27 @@ impl Sets {
             }
             matcher.release(symbols, selector);
         }
-        if let Source::Ports { name, .. } = set.source {
-            symbols.release(name);
+        match set.source {
+            Source::Ports { name, .. } => symbols.release(name),
+            Source::Service { service, .. } => {
+                if let Some(slots) = self.of_service.get_mut(&service) {
+                    slots.retain(|other| *other != slot);
+                    if slots.is_empty() {
+                        self.of_service.remove(&service);
+                    }
+                }
+            }
+            Source::Nets(_) => {}
         }
     }
 }
 
 fn all_members(view: &MatchView<'_>, source: &Source) -> Vec<Member> {
     let mut all: Vec<Member> = Vec::new();
-    let Some(selector) = source.selector() else { return all };
-    for class in view.matcher.matching(selector) {
+    if let Source::Service { service, kind } = source {
+        view.services.members(service, *kind, |member| all.push(member));
+    }
+    for class in source.selector().into_iter().flat_map(|selector| view.matcher.matching(selector)) {
         for item in view.labelled.of_class(class).iter() {
             source.members(view.labelled.nets(item), view.labelled.ports(item), |member| all.push(member));
         }

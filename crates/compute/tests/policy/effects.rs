@@ -2,7 +2,9 @@
 
 use crate::cluster::{Node, gnp, namespace, np, object, pod};
 use serde_json::json;
-use tortie_model::Kind;
+use tortie_model::kubernetes::{EndpointSlice, ServicePort};
+use tortie_model::selector::{service_id, service_ip_id};
+use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Action, Member, TierEnd, Update};
 
 fn allow(selector: &str) -> serde_json::Value {
@@ -243,4 +245,54 @@ fn the_ranges_of_services_follow_the_configuration_for_all() {
     assert_eq!((ranges(&node).len(), node.compute.problems().len()), (4, 0));
     node.delete(&all);
     assert_eq!(ranges(&node), [""; 0]);
+}
+
+/// Endpoints of a service come, change and go; two slices may tell of the same.
+#[test]
+fn rules_that_name_a_service_follow_its_endpoints() {
+    let service = json!({"services": {"name": "cart"}});
+    let spec = json!({"types": ["Ingress", "Egress"],
+        "ingress": [{"action": "Allow", "source": service}],
+        "egress": [{"action": "Allow", "destination": service}]});
+    let slice = |name: &str, service: &str, addresses: &[&str], ports: &[u16]| {
+        let key = Key::EndpointSlice { namespace: "shop".into(), name: name.into() };
+        let value = EndpointSlice {
+            service: service.into(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            ports: ports.iter().map(|&port| ServicePort { protocol: 6, port }).collect(),
+        };
+        (key, Value::EndpointSlice(value))
+    };
+    let mut entries = shop();
+    entries.extend([np("shop", "s", spec), slice("a", "cart", &["10.0.0.7"], &[80])]);
+    let mut node = Node::with(&entries);
+    let sets = |node: &Node| {
+        [service_id("shop", "cart"), service_ip_id("shop", "cart")].map(|id| node.set(&id).join(" "))
+    };
+    assert_eq!(sets(&node), ["10.0.0.7,6:80", "10.0.0.7/32"]);
+    node.put(&[slice("b", "cart", &["10.0.0.7", "fd00::7"], &[80, 81])]);
+    assert_eq!(
+        sets(&node),
+        ["10.0.0.7,6:80 10.0.0.7,6:81 fd00::7,6:80 fd00::7,6:81", "10.0.0.7/32 fd00::7/128"]
+    );
+    assert_eq!(node.put(&[slice("b", "cart", &["10.0.0.7", "fd00::7"], &[80, 81])]), []);
+    assert_eq!(node.put(&[slice("c", "other", &["10.0.0.8"], &[80])]), [], "nobody names that service");
+    node.delete(&slice("b", "cart", &[], &[]));
+    assert_eq!(sets(&node), ["10.0.0.7,6:80", "10.0.0.7/32"]);
+    // The slice now belongs to another service.
+    node.put(&[slice("a", "other", &["10.0.0.7"], &[80])]);
+    assert_eq!(sets(&node), ["", ""]);
+}
+
+#[test]
+fn an_endpoint_without_addresses_is_not_there() {
+    let mut node = Node::with(&shop());
+    let client = pod("n2", "shop", "c-0", json!({"role": "client"}), "10.0.0.2/32");
+    node.put(std::slice::from_ref(&client));
+    let (key, mut value) = client;
+    let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value else { panic!("{value:?}") };
+    endpoint.spec.ip_networks.clear();
+    let updates = node.put(&[(key, value)]);
+    let [Update::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
+    assert_eq!((added.len(), removed.len()), (0, 1));
 }

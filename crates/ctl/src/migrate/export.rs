@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::session::{cluster_information, connect};
 use serde_json::Value;
 use std::io::Write;
+use tortie_model::kubernetes::is_derived_policy;
 use tortie_model::{Kind, Resource, codec};
 
 pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Write) -> Result<()> {
@@ -40,7 +41,7 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
 
 /// Policies Kubernetes has anyway.
 pub fn is_from_kubernetes(resource: &Resource) -> bool {
-    resource.kind() == Kind::NetworkPolicy && resource.metadata().name.starts_with("knp.default.")
+    is_derived_policy(resource.kind(), &resource.metadata().name)
 }
 
 /// A profile that every store has without its being stored.

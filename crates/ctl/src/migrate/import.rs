@@ -24,16 +24,13 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
         Failure::message(format!("error while reading migration file: {}: {error}", args.filename.display()))
     })?;
     let store = connect_quietly(&args.connection).await?;
-    // Nodes, profiles and workload endpoints would have to be made by Kubernetes first.
-    if store.client().transactions().is_none() {
-        return Err(Failure::message(
-            "datastore migrate import is not supported into the Kubernetes API datastore yet; nothing was written",
-        ));
-    }
     check_empty(&store).await?;
     store.ensure_initialized("", "").await?;
     set_locked(&store, true, out).await?;
-    let outcome = apply_all(&store, contents.resources).await;
+    let made_there =
+        |resource: &Resource| store.client().is_kubernetes() && MADE_BY_KUBERNETES.contains(&resource.kind());
+    let resources = contents.resources.into_iter().filter(|resource| !made_there(resource)).collect();
+    let outcome = apply_all(&store, resources).await;
     let report = outcome.report(APPLY);
     out.write_all(report.out.as_bytes())?;
     if let Some(error) = report.error {
@@ -64,6 +61,9 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
     )?;
     Ok(())
 }
+
+/// What the Kubernetes API has from its own objects: from namespaces and service accounts, and from pods.
+const MADE_BY_KUBERNETES: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
 
 /// An exported file, taken apart.
 struct Contents {
@@ -101,6 +101,10 @@ impl Contents {
 async fn check_empty(store: &Resources) -> Result<()> {
     let taken = |what: String| Failure::message(format!("datastore already has Calico resources: {what}"));
     for kind in EXPORTED.iter().copied() {
+        let made_there = MADE_BY_KUBERNETES.contains(&kind) || kind == Kind::Node;
+        if store.client().is_kubernetes() && made_there {
+            continue;
+        }
         let list = store.list(kind, None).await?;
         if list.items.iter().any(|resource| !is_default(resource)) {
             return Err(taken(format!("found existing Calico {kind} resource")));

@@ -39,6 +39,12 @@ pub fn advise(
             Packet::UDP => "set allowVXLANPacketsFromWorkloads in FelixConfiguration".to_owned(),
             _ => "set allowIPIPPacketsFromWorkloads in FelixConfiguration".to_owned(),
         }],
+        Cause::UnknownTunnel => {
+            vec![
+                "add the sender to externalNodesList in FelixConfiguration, if it is one of your own"
+                    .to_owned(),
+            ]
+        }
         Cause::EndpointToHost(EndpointToHost::Drop) => {
             vec!["set defaultEndpointToHostAction to Return or Accept in FelixConfiguration".to_owned()]
         }

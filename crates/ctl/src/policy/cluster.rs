@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_compute::{Compute, Environment, POLICY_KINDS};
 use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_plan::evaluate::{Holder, RuleAt};
 use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
 use tortie_store::{Error, Resources};
@@ -16,6 +16,8 @@ const OTHER_KINDS: [Kind; 4] =
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     resources: BTreeMap<Key, Resource>,
+    /// Where the endpoints of services are, if the datastore knows.
+    slices: BTreeMap<Key, Value>,
     /// Entries of the store that could not be read, and why.
     unreadable: Vec<String>,
 }
@@ -32,6 +34,10 @@ impl Cluster {
         let mut cluster = Cluster::default();
         for kind in OTHER_KINDS.into_iter().chain(POLICY_KINDS) {
             cluster.load_kind(store, kind).await?;
+        }
+        if store.client().is_kubernetes() {
+            let slices = store.client().list(&KeyRange::EndpointSlices).await?.entries;
+            cluster.slices = slices.into_iter().map(|entry| (entry.key, entry.value)).collect();
         }
         Ok(cluster)
     }
@@ -83,7 +89,7 @@ impl Cluster {
     }
 
     pub fn enforced_on(&self, node: &str) -> Enforced {
-        enforced(node, self.resources.values().cloned())
+        self.enforced(node, self.resources.values().cloned())
     }
 
     /// What a node would enforce that has every endpoint of the cluster.
@@ -107,7 +113,18 @@ impl Cluster {
             }
             other => other,
         });
-        enforced(NODE, moved)
+        self.enforced(NODE, moved)
+    }
+
+    fn enforced(&self, node: &str, resources: impl Iterator<Item = Resource>) -> Enforced {
+        let mut compute = Compute::new(node, Environment::default());
+        for resource in resources {
+            compute.put(&key(&resource), &Value::Resource(resource));
+        }
+        self.slices.iter().for_each(|(key, slice)| compute.put(key, slice));
+        let mut plan = Plan::default();
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+        Enforced { plan, settings: compute.settings().clone() }
     }
 
     pub fn workloads(&self) -> impl Iterator<Item = &WorkloadEndpoint> {
@@ -160,16 +177,6 @@ impl Cluster {
             Direction::Egress => egress.get(at.index.position()),
         }
     }
-}
-
-fn enforced(node: &str, resources: impl Iterator<Item = Resource>) -> Enforced {
-    let mut compute = Compute::new(node, Environment::default());
-    for resource in resources {
-        compute.put(&key(&resource), &Value::Resource(resource));
-    }
-    let mut plan = Plan::default();
-    compute.flush().into_iter().for_each(|update| plan.apply(update));
-    Enforced { plan, settings: compute.settings().clone() }
 }
 
 fn key(resource: &Resource) -> Key {

@@ -238,6 +238,8 @@ fn kind(cause: Cause<'_>) -> &'static str {
         Cause::Loopback => "loopback",
         Cause::LinkLocal => "linkLocal",
         Cause::Encapsulation => "encapsulation",
+        Cause::Tunnel => "tunnel",
+        Cause::UnknownTunnel => "unknownTunnel",
         Cause::NeighbourDiscovery => "neighbourDiscovery",
         Cause::EndpointToHost(_) => "endpointToHost",
         Cause::Failsafe => "failsafe",
@@ -276,6 +278,8 @@ fn because(cause: Cause<'_>, who: &str, cluster: &Cluster) -> String {
         Cause::Loopback => "workloads do not reach the loopback of their host".to_owned(),
         Cause::LinkLocal => "hosts do not forward to link-local addresses".to_owned(),
         Cause::Encapsulation => "workloads may not send VXLAN or IP in IP".to_owned(),
+        Cause::Tunnel => "a tunnel between nodes of the cluster".to_owned(),
+        Cause::UnknownTunnel => "nodes take VXLAN and IP in IP from nodes of the cluster alone".to_owned(),
         Cause::NeighbourDiscovery => "hosts answer neighbour discovery, whatever the policy".to_owned(),
         Cause::EndpointToHost(action) => match action {
             EndpointToHost::Drop => {

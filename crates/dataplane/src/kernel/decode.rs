@@ -1,11 +1,13 @@
 //! Netlink messages to our own types.
 
-use super::types::{Conf, Entry, Link, NeighbourKey, Target};
+use super::types::{Conf, Entry, FdbKey, Link, NeighbourKey, Target, Vxlan};
 use ipnet::IpNet;
 use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
+use nlink::netlink::fdb::FdbEntry;
 use nlink::netlink::messages::{AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage};
 use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tortie_plan::{RouteKey, Table};
 
 const CLONED: u32 = 0x200;
 const ONLINK: u8 = 4;
@@ -26,7 +28,9 @@ pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
         running: message.flags() & IFF_RUNNING != 0,
         mtu: message.mtu().unwrap_or(0),
         kind: message.kind().map(str::to_owned),
+        master: message.master(),
         mac: message.address().and_then(mac),
+        vxlan: vxlan(message),
         conf: Conf {
             v4_forwarding: v4(Ipv4Devconf::Forwarding),
             proxy_arp: v4(Ipv4Devconf::ProxyArp),
@@ -35,6 +39,49 @@ pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
             proxy_ndp: v6(Ipv6Devconf::ProxyNdp),
             accept_ra: v6(Ipv6Devconf::AcceptRa),
         },
+    })
+}
+
+const IFLA_VXLAN_ID: u16 = 1;
+const IFLA_VXLAN_LINK: u16 = 3;
+const IFLA_VXLAN_LOCAL: u16 = 4;
+const IFLA_VXLAN_LEARNING: u16 = 7;
+const IFLA_VXLAN_PORT: u16 = 15;
+const IFLA_VXLAN_LOCAL6: u16 = 17;
+
+/// What a VXLAN device was made with.
+fn vxlan(message: &LinkMessage) -> Option<Vxlan> {
+    let info = message.link_info().filter(|info| info.kind() == Some("vxlan"))?;
+    let mut vxlan = Vxlan { vni: 0, port: 0, local: None, parent: None, learning: false };
+    for (kind, value) in attributes(info.data()?) {
+        let number = || value.try_into().map(u32::from_ne_bytes).ok();
+        match kind {
+            IFLA_VXLAN_ID => vxlan.vni = number()?,
+            IFLA_VXLAN_LINK => vxlan.parent = number().filter(|index| *index != 0),
+            IFLA_VXLAN_PORT => vxlan.port = value.try_into().map(u16::from_be_bytes).ok()?,
+            IFLA_VXLAN_LEARNING => vxlan.learning = value.first() == Some(&1),
+            IFLA_VXLAN_LOCAL => {
+                vxlan.local = <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+            }
+            IFLA_VXLAN_LOCAL6 => {
+                vxlan.local = <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
+            }
+            _ => {}
+        }
+    }
+    Some(vxlan)
+}
+
+/// Netlink attributes one after the other, each with its number; what is cut short ends them.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const HEADER: usize = 4;
+    const NUMBER: u16 = 0x3fff;
+    std::iter::from_fn(move || {
+        let [a, b, c, d] = *bytes.first_chunk::<HEADER>()?;
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let value = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([c, d]) & NUMBER, value))
     })
 }
 
@@ -53,9 +100,9 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     Some((message.ifindex(), IpNet::new(*address, message.prefix_len()).ok()?))
 }
 
-/// A route of the main table that the dataplane has to know about.
+/// A route that the dataplane has to know about: any but those that the kernel keeps for its own addresses.
 pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
-    if message.table_id() != u32::from(rt_table::MAIN) || message.flags() & CLONED != 0 {
+    if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & CLONED != 0 {
         return None;
     }
     let destination = match message.destination() {
@@ -65,16 +112,14 @@ pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
         None => return None,
     };
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
-    let target = target(message);
-    Some(Entry::new(destination, message.priority().unwrap_or(0), message.protocol().number(), target))
+    let key = RouteKey { table: Table(message.table_id()), destination };
+    let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
+    Some(Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied()))
 }
 
 fn target(message: &RouteMessage) -> Target {
     let device = message.oif();
-    let plain = message.nh_id().is_none()
-        && message.prefsrc().is_none()
-        && message.source().is_none()
-        && message.via().is_none();
+    let plain = message.nh_id().is_none() && message.source().is_none() && message.via().is_none();
     if let Some(hops) = message.multipath() {
         let on_link = |flags: u8| flags & ONLINK != 0;
         let hop = |hop: &ParsedNextHop| {
@@ -86,6 +131,7 @@ fn target(message: &RouteMessage) -> Target {
     }
     match (message.route_type(), device, message.gateway()) {
         (RouteType::Blackhole, _, _) => Target::Blackhole,
+        (RouteType::Throw, _, _) => Target::Throw,
         (RouteType::Unicast, Some(device), Some(via)) if plain && message.is_onlink() => {
             Target::Gateway { via: *via, device }
         }
@@ -103,4 +149,9 @@ pub(crate) fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Opti
     let key = NeighbourKey { device: message.ifindex(), address: *message.destination()? };
     let lladdr = if message.is_permanent() { message.lladdr().and_then(mac) } else { None };
     Some((key, lladdr))
+}
+
+/// A forwarding entry that leads to a node.
+pub(crate) fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
+    Some((FdbKey { device: entry.ifindex(), mac: entry.mac() }, entry.dst()?))
 }

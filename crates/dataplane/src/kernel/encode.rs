@@ -2,7 +2,7 @@
 
 use super::types::{Entry, Target};
 use nlink::netlink::route::{ResolvedRouteInterfaces, RouteConfig};
-use nlink::netlink::types::route::{RouteScope, RouteType, RtMsg, RtaAttr, rt_table};
+use nlink::netlink::types::route::{RouteScope, RouteType, RtMsg, RtaAttr};
 use nlink::netlink::{InterfaceRef, MessageBuilder};
 use std::net::IpAddr;
 
@@ -18,14 +18,16 @@ impl Wire<'_> {
         builder.append(
             &RtMsg::new()
                 .with_family(self.family())
-                .with_dst_len(entry.destination.prefix_len())
-                .with_table(rt_table::MAIN)
+                .with_dst_len(entry.destination().prefix_len())
+                // The attribute below goes before it.
+                .with_table(0)
                 .with_protocol(entry.protocol)
                 .with_scope(scope as u8)
                 .with_type(kind as u8)
                 .with_flags(flags),
         );
-        address(builder, RtaAttr::Dst, entry.destination.network());
+        builder.append_attr_u32(RtaAttr::Table as u16, entry.key.table.0);
+        address(builder, RtaAttr::Dst, entry.destination().network());
         if let Target::Gateway { via, .. } = entry.target {
             address(builder, RtaAttr::Gateway, via);
         }
@@ -34,6 +36,9 @@ impl Wire<'_> {
         }
         if let Some(device) = entry.target.device() {
             builder.append_attr_u32(RtaAttr::Oif as u16, device);
+        }
+        if let Some(source) = entry.source {
+            address(builder, RtaAttr::Prefsrc, source);
         }
         if entry.metric != 0 {
             builder.append_attr_u32(RtaAttr::Priority as u16, entry.metric);
@@ -77,12 +82,13 @@ impl RouteConfig for Wire<'_> {
     }
 
     fn family(&self) -> u8 {
-        if self.0.destination.addr().is_ipv4() { AF_INET } else { AF_INET6 }
+        if self.0.destination().addr().is_ipv4() { AF_INET } else { AF_INET6 }
     }
 
     fn write_add(&self, builder: &mut MessageBuilder, _: &ResolvedRouteInterfaces) {
         let (kind, scope, flags) = match self.0.target {
             Target::Blackhole => (RouteType::Blackhole, RouteScope::Universe, 0),
+            Target::Throw => (RouteType::Throw, RouteScope::Universe, 0),
             Target::Device(_) => (RouteType::Unicast, RouteScope::Link, 0),
             Target::Gateway { .. } => (RouteType::Unicast, RouteScope::Universe, ONLINK),
             Target::Multipath(_) | Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),

@@ -3,11 +3,12 @@
 mod conntrack;
 mod decode;
 mod encode;
+mod tunnels;
 mod types;
 
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
-pub(crate) use types::{Conf, Entry, Link, NeighbourKey, Snapshot, Target};
+pub(crate) use types::{Conf, Entry, FdbKey, Link, NeighbourKey, Snapshot, Target, Vxlan};
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -56,7 +57,11 @@ impl Kernel {
                 Some((key, lladdr?))
             })
             .collect();
-        Ok(Snapshot { links, addresses, routes: self.routes().await?, neighbours })
+        let mut fdb = Vec::new();
+        for link in links.iter().filter(|link| link.vxlan.is_some()) {
+            fdb.extend(self.forwarding_entries(link.index).await?);
+        }
+        Ok(Snapshot { links, addresses, routes: self.routes().await?, neighbours, fdb })
     }
 
     pub async fn links(&self) -> Result<Vec<Link>> {
@@ -65,7 +70,7 @@ impl Kernel {
         Ok(messages.iter().filter_map(decode::link).collect())
     }
 
-    async fn addresses(&self) -> Result<Vec<(u32, ipnet::IpNet)>> {
+    pub async fn addresses(&self) -> Result<Vec<(u32, ipnet::IpNet)>> {
         let messages = self
             .connection
             .get_addresses()
@@ -113,7 +118,7 @@ impl Kernel {
     }
 
     fn refuses_route(&self, entry: &Entry) -> std::result::Result<(), Refusal> {
-        Ok(self.faults.check(|| KernelObject::Route { destination: entry.destination })?)
+        Ok(self.faults.check(|| KernelObject::route(entry.key))?)
     }
 
     /// Adds those that the faults of a test let through.
@@ -201,18 +206,22 @@ pub(crate) enum RefusalKind {
     Exists,
     /// It, or its interface, is not there.
     Missing,
+    /// The kernel does not know such a thing.
+    Unsupported,
     Other,
 }
 
 impl From<&nlink::Error> for Refusal {
     fn from(error: &nlink::Error) -> Refusal {
         const ESRCH: i32 = 3;
+        const EOPNOTSUPP: i32 = 95;
         let missing = error.is_not_found()
             || error.is_no_device()
             || error.errno().is_some_and(|errno| errno.abs() == ESRCH);
         let kind = match () {
             () if error.is_already_exists() => RefusalKind::Exists,
             () if missing => RefusalKind::Missing,
+            () if error.errno().is_some_and(|errno| errno.abs() == EOPNOTSUPP) => RefusalKind::Unsupported,
             () => RefusalKind::Other,
         };
         Refusal { kind, reason: error.to_string() }
@@ -245,6 +254,11 @@ pub(crate) enum Event {
     Neighbour {
         key: NeighbourKey,
         mac: Option<[u8; 6]>,
+    },
+    ForwardingEntry {
+        key: FdbKey,
+        node: IpAddr,
+        present: bool,
     },
     /// The settings of all interfaces, or those new ones start from.
     GlobalSettings,
@@ -316,6 +330,10 @@ fn translate(event: &NetworkEvent) -> Option<Event> {
         NetworkEvent::DelNeighbor(message) => {
             let (key, _) = decode::neighbour(message)?;
             Some(Event::Neighbour { key, mac: None })
+        }
+        NetworkEvent::NewFdb(entry) | NetworkEvent::DelFdb(entry) => {
+            let (key, node) = decode::forwarding(entry)?;
+            Some(Event::ForwardingEntry { key, node, present: event.is_new() })
         }
         NetworkEvent::NewNetconf(message) => match message.device()? {
             NetconfDevice::Index(index) => Some(Event::Link { index, down: false }),

@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tortie_plan::RouteKey;
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,13 +15,34 @@ pub(crate) struct Link {
     pub running: bool,
     pub mtu: u32,
     pub kind: Option<String>,
+    /// The interface that it is a part of: a bridge, for one.
+    pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
+    pub vxlan: Option<Vxlan>,
     pub conf: Conf,
+}
+
+/// What makes a VXLAN device the one it is; none of it can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vxlan {
+    pub vni: u32,
+    pub port: u16,
+    pub local: Option<IpAddr>,
+    /// The index of the interface that carries its packets.
+    pub parent: Option<u32>,
+    /// It finds out by itself where MACs are.
+    pub learning: bool,
 }
 
 impl Link {
     pub fn is_up(&self) -> bool {
         self.enabled && self.running
+    }
+
+    /// Whether packets leave it wrapped, by another interface.
+    pub fn is_tunnel(&self) -> bool {
+        let kinds = ["ip6gre", "ip6tnl", "ipip", "gre", "geneve", "sit", "vxlan", "wireguard"];
+        self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 }
 
@@ -35,18 +57,22 @@ pub(crate) struct Conf {
     pub accept_ra: Option<i32>,
 }
 
-/// A route of the main table.
+/// A route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
-    pub destination: IpNet,
+    pub key: RouteKey,
     pub metric: u32,
     pub protocol: u8,
     pub target: Target,
+    /// The own address for what the host sends this way.
+    pub source: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     Blackhole,
+    /// Look in the next table.
+    Throw,
     /// Straight out of an interface, scope link.
     Device(u32),
     /// Through a next hop on an interface, taken to be on that link whatever its addresses say.
@@ -77,7 +103,7 @@ impl Target {
     /// The one interface it leads to.
     pub fn device(&self) -> Option<u32> {
         match self {
-            Target::Blackhole | Target::Multipath(_) => None,
+            Target::Blackhole | Target::Throw | Target::Multipath(_) => None,
             Target::Device(device) | Target::Gateway { device, .. } => Some(*device),
             Target::Other { device } => *device,
         }
@@ -95,17 +121,26 @@ impl Entry {
     /// The kernel turns metric 0 of an IPv6 route into this.
     const IPV6_DEFAULT_METRIC: u32 = 1024;
 
-    pub fn new(destination: IpNet, metric: u32, protocol: u8, target: Target) -> Entry {
-        let metric = match destination {
+    pub fn new(key: impl Into<RouteKey>, metric: u32, protocol: u8, target: Target) -> Entry {
+        let key = key.into();
+        let metric = match key.destination {
             IpNet::V6(_) if metric == 0 => Entry::IPV6_DEFAULT_METRIC,
             _ => metric,
         };
-        Entry { destination, metric, protocol, target }
+        Entry { key, metric, protocol, target, source: None }
+    }
+
+    pub fn with_source(self, source: Option<IpAddr>) -> Entry {
+        Entry { source, ..self }
+    }
+
+    pub fn destination(&self) -> IpNet {
+        self.key.destination
     }
 
     /// Whether the kernel lets only one of the two exist unless asked to append.
     pub fn same_place(&self, other: &Entry) -> bool {
-        self.destination == other.destination && self.metric == other.metric
+        self.key == other.key && self.metric == other.metric
     }
 }
 
@@ -124,6 +159,20 @@ impl NeighbourKey {
     }
 }
 
+/// An entry of a VXLAN device's forwarding database: behind which node a MAC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FdbKey {
+    pub device: u32,
+    pub mac: [u8; 6],
+}
+
+impl FdbKey {
+    /// Every key of an interface.
+    pub fn all_of(device: u32) -> std::ops::RangeInclusive<FdbKey> {
+        FdbKey { device, mac: [0; 6] }..=FdbKey { device, mac: [0xff; 6] }
+    }
+}
+
 /// Everything one look at the kernel gives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
@@ -131,4 +180,6 @@ pub(crate) struct Snapshot {
     pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<Entry>,
     pub neighbours: Vec<(NeighbourKey, [u8; 6])>,
+    /// Of VXLAN devices.
+    pub fdb: Vec<(FdbKey, IpAddr)>,
 }

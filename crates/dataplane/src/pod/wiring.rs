@@ -106,7 +106,7 @@ async fn routes(
     if request.has_v4() {
         let route = Ipv4Route::new(GATEWAY_V4, 32).dev_index(index).scope(RouteScope::Link);
         let destination = IpNet::from(IpAddr::from(GATEWAY_V4));
-        container.make(KernelObject::Route { destination }, inside.add_route(route)).await?;
+        container.make(KernelObject::route(destination), inside.add_route(route)).await?;
         // Proxy ARP alone answers only on a host that has a default route.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
@@ -140,7 +140,7 @@ async fn routes(
                 }
             }
         };
-        container.make(KernelObject::Route { destination: net }, add).await?;
+        container.make(KernelObject::route(net), add).await?;
     }
     Ok(())
 }

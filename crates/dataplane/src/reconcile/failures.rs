@@ -2,35 +2,55 @@
 
 use super::Core;
 use crate::failure::{Concerns, Failure, KernelObject};
-use crate::kernel::NeighbourKey;
-use ipnet::IpNet;
+use crate::kernel::{FdbKey, NeighbourKey};
 use std::collections::BTreeSet;
-use tortie_plan::WorkloadId;
+use tortie_plan::{RouteKey, WorkloadId};
 
 impl Core {
     /// A route could not be programmed; it is tried again at the next tick.
-    pub fn failed(&mut self, destination: IpNet, reason: String) {
-        if self.plan.claimants(&destination).next().is_some() {
-            self.workload_failures.insert(destination);
+    pub fn failed(&mut self, key: RouteKey, reason: String) {
+        if self.plan.claimants(&key).next().is_some() {
+            self.workload_failures.insert(key);
         }
-        self.failures.insert(destination, reason);
+        self.failures.insert(key, reason);
     }
 
-    pub(super) fn succeeded(&mut self, destination: &IpNet) {
-        self.failures.remove(destination);
-        self.workload_failures.remove(destination);
+    pub(super) fn succeeded(&mut self, key: &RouteKey) {
+        self.failures.remove(key);
+        self.workload_failures.remove(key);
     }
 
     /// The failure of a route that is no workload's. Those of workloads stand until they are mended: see
     /// [`Core::workload_failures`].
-    pub fn route_failure(&self, destination: IpNet, reason: String) -> Option<Failure> {
-        let object = KernelObject::Route { destination };
-        let of_workload = self.workload_failures.contains(&destination);
+    pub fn route_failure(&self, key: RouteKey, reason: String) -> Option<Failure> {
+        let object = KernelObject::Route { key };
+        let of_workload = self.workload_failures.contains(&key);
         (!of_workload).then(|| Failure { object, concerns: Concerns::nobody(), reason })
     }
 
     pub fn neighbour_failed(&mut self, key: NeighbourKey, reason: String) {
         self.neighbour_errors.insert(key, reason);
+    }
+
+    pub fn forwarding_failed(&mut self, key: FdbKey, reason: String) {
+        self.forwarding_errors.insert(key, reason);
+    }
+
+    /// What tunnels of the plan do not have in the kernel, also from earlier attempts.
+    pub fn tunnel_failures(&self) -> Vec<Failure> {
+        let devices = self.tunnel_errors.iter().filter(|(kind, _)| self.plan.tunnel(**kind).is_some());
+        let devices = devices.map(|(kind, error)| (KernelObject::interface(kind.device()), &error.reason));
+        let entries = self.forwarding_errors.iter().map(|(key, reason)| {
+            let interface = self.name(key.device);
+            (KernelObject::ForwardingEntry { mac: key.mac, interface }, reason)
+        });
+        let failures = devices.chain(entries);
+        let failure = |(object, reason): (KernelObject, &String)| Failure {
+            object,
+            concerns: Concerns::nobody(),
+            reason: reason.clone(),
+        };
+        failures.map(failure).collect()
     }
 
     /// Everything that workloads of the plan should have in the kernel and do not have, also from earlier attempts.
@@ -39,10 +59,10 @@ impl Core {
     }
 
     fn route_failures(&self) -> impl Iterator<Item = Failure> {
-        self.workload_failures.iter().filter_map(|destination| {
-            let reason = self.failures.get(destination)?.clone();
-            let concerns = self.plan.claimants(destination).cloned().collect();
-            Some(Failure { object: KernelObject::Route { destination: *destination }, concerns, reason })
+        self.workload_failures.iter().filter_map(|key| {
+            let reason = self.failures.get(key)?.clone();
+            let concerns = self.plan.claimants(key).cloned().collect();
+            Some(Failure { object: KernelObject::Route { key: *key }, concerns, reason })
         })
     }
 

@@ -4,6 +4,7 @@
 //! has), `diff` (what has to be done), and `apply`, the only one that does it, as part of the task that owns the kernel.
 
 mod failures;
+mod fdb;
 mod links;
 mod neighbours;
 mod plan_index;
@@ -16,9 +17,9 @@ mod tests;
 pub use report::WorkloadState;
 
 use crate::failure::KernelObject;
-use crate::kernel::{Event, NeighbourKey, Snapshot};
-use ipnet::IpNet;
-use links::Links;
+use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};
+use fdb::Forwarding;
+use links::{Links, TunnelError};
 use neighbours::Neighbours;
 use plan_index::PlanIndex;
 use regex::Regex;
@@ -26,7 +27,7 @@ use routes::{Ownership, Routes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{Plan, Route, Settings, Update, Workload};
+use tortie_plan::{Plan, RouteKey, Settings, TunnelKind, Update, Workload};
 
 pub(crate) struct Core {
     settings: Settings,
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     links: Links,
     routes: Routes,
     kernel_neighbours: Neighbours,
+    forwarding: Forwarding,
     /// How the kernel reaches nodes that are on no subnet of ours.
     lookups: BTreeMap<IpAddr, Result<(IpAddr, u32), String>>,
     lookups_stale: bool,
@@ -52,14 +54,20 @@ pub(crate) struct Core {
     neighbours: BTreeSet<NeighbourKey>,
     /// Neighbour entries that the kernel refused.
     neighbour_errors: BTreeMap<NeighbourKey, String>,
-    dirty: BTreeSet<IpNet>,
+    /// Forwarding entries that the kernel refused.
+    forwarding_errors: BTreeMap<FdbKey, String>,
+    /// Tunnel devices that cannot be had.
+    tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
+    dirty: BTreeSet<RouteKey>,
     /// Interfaces whose settings and neighbours are to be looked at.
     unchecked: BTreeSet<u32>,
+    /// Interfaces whose forwarding entries are to be looked at.
+    unchecked_forwarding: BTreeSet<u32>,
     /// To be looked at again when some time has passed.
-    later: BTreeSet<IpNet>,
-    failures: BTreeMap<IpNet, String>,
+    later: BTreeSet<RouteKey>,
+    failures: BTreeMap<RouteKey, String>,
     /// Those among them that are addresses of workloads.
-    workload_failures: BTreeSet<IpNet>,
+    workload_failures: BTreeSet<RouteKey>,
     /// Addresses that a workload had and has no more.
     departed: BTreeSet<IpAddr>,
 }
@@ -81,6 +89,7 @@ impl Core {
             links: Links::default(),
             routes: Routes::default(),
             kernel_neighbours: Neighbours::default(),
+            forwarding: Forwarding::default(),
             lookups: BTreeMap::new(),
             lookups_stale: true,
             first_seen: BTreeMap::new(),
@@ -89,8 +98,11 @@ impl Core {
             conf_errors: BTreeMap::new(),
             neighbours: BTreeSet::new(),
             neighbour_errors: BTreeMap::new(),
+            forwarding_errors: BTreeMap::new(),
+            tunnel_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),
             unchecked: BTreeSet::new(),
+            unchecked_forwarding: BTreeSet::new(),
             later: BTreeSet::new(),
             failures: BTreeMap::new(),
             workload_failures: BTreeSet::new(),
@@ -116,17 +128,20 @@ impl Core {
             self.departed.extend(departed(workload, self.plan.workloads().get(id)));
         }
         self.in_sync = true;
+        self.tunnel_errors.clear();
         self.everything_dirty();
         self.lookups_stale = true;
     }
 
     pub fn apply(&mut self, update: Update) {
-        let next_hops = match &update {
-            Update::Route(_, Some(Route::Via(node))) => std::slice::from_ref(node),
-            Update::Learnt(_, Some(learnt)) => learnt.next_hops.as_slice(),
-            _ => &[],
+        let unknown = |node: &IpAddr| !self.lookups.contains_key(node);
+        self.lookups_stale |= match &update {
+            Update::Route(_, Some(route)) => route.node().is_some_and(|node| unknown(&node)),
+            Update::Learnt(_, Some(learnt)) => {
+                learnt.next_hops.iter().filter(|hop| hop.tunnel.is_none()).any(|hop| unknown(&hop.address))
+            }
+            _ => false,
         };
-        self.lookups_stale |= next_hops.iter().any(|node| !self.lookups.contains_key(node));
         if update == Update::LearntComplete {
             self.dirty.extend(self.routes.destinations());
         }
@@ -138,8 +153,24 @@ impl Core {
             let links = old.into_iter().chain(new).filter_map(|w| self.links.named(&w.interface));
             self.unchecked.extend(links.map(|link| link.index));
         }
+        match &update {
+            Update::Tunnel(kind, _) => {
+                self.tunnel_errors.remove(kind);
+                self.tunnel_unchecked(*kind);
+            }
+            Update::Vtep(id, _) => self.tunnel_unchecked(id.tunnel),
+            _ => {}
+        }
         let touched = self.plan.apply(update);
         self.dirty.extend(touched);
+    }
+
+    /// Its neighbours and forwarding entries are to be looked at.
+    fn tunnel_unchecked(&mut self, kind: TunnelKind) {
+        if let Some(link) = self.links.named(kind.device()) {
+            self.unchecked.insert(link.index);
+            self.unchecked_forwarding.insert(link.index);
+        }
     }
 
     fn everything_dirty(&mut self) {
@@ -151,6 +182,7 @@ impl Core {
     fn interfaces_unchecked(&mut self) {
         self.unchecked.extend(self.links.iter().map(|link| link.index));
         self.unchecked.extend(self.neighbours.iter().map(|key| key.device));
+        self.unchecked_forwarding.extend(self.links.iter().map(|link| link.index));
     }
 
     /// Takes a fresh look at the kernel in.
@@ -158,6 +190,7 @@ impl Core {
         self.links = Links::new(snapshot.links, snapshot.addresses);
         self.routes.replace(snapshot.routes);
         self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
+        self.forwarding = Forwarding::new(snapshot.fdb);
         let present: BTreeSet<u32> = self.links.iter().map(|link| link.index).collect();
         self.first_seen.retain(|index, _| present.contains(index));
         self.settled.retain(|index| present.contains(index));
@@ -188,7 +221,7 @@ impl Core {
                 if self.ownership(&entry, Duration::MAX) != Ownership::Ours {
                     self.lookups_stale = true;
                 }
-                self.dirty.insert(entry.destination);
+                self.dirty.insert(entry.key);
                 if present {
                     self.routes.set(entry)
                 } else {
@@ -201,6 +234,11 @@ impl Core {
                 self.kernel_neighbours.set(key, mac);
                 false
             }
+            Event::ForwardingEntry { key, node, present } => {
+                self.unchecked_forwarding.insert(key.device);
+                self.forwarding.set(key, node, present);
+                false
+            }
             Event::Link { .. } | Event::GlobalSettings | Event::Overrun => false,
         }
     }
@@ -208,6 +246,7 @@ impl Core {
     /// Some time has passed: what had to wait is looked at again.
     pub fn tick(&mut self) {
         self.interfaces_unchecked();
+        self.tunnel_errors.values_mut().for_each(|error| error.retry = true);
         self.dirty.append(&mut self.later);
         self.dirty.extend(self.failures.keys());
         self.lookups_stale |= self.lookups.values().any(Result::is_err);

@@ -3,14 +3,18 @@
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_plan::{Learnt, Plan, Route, Update, Workload, WorkloadId};
+use tortie_plan::{
+    Encapsulation, Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep,
+    VtepId, Workload, WorkloadId,
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct PlanIndex {
     plan: Plan,
     by_interface: BTreeMap<String, BTreeSet<WorkloadId>>,
     by_address: BTreeMap<IpAddr, BTreeSet<WorkloadId>>,
-    by_node: BTreeMap<IpAddr, BTreeSet<IpNet>>,
+    by_node: BTreeMap<IpAddr, BTreeSet<RouteKey>>,
+    by_tunnel: BTreeMap<TunnelKind, BTreeSet<RouteKey>>,
 }
 
 impl PlanIndex {
@@ -19,18 +23,25 @@ impl PlanIndex {
         for (id, workload) in plan.workloads {
             index.apply(Update::Workload(id, Some(workload)));
         }
-        for (net, route) in plan.routes {
-            index.apply(Update::Route(net, Some(route)));
+        for (kind, device) in plan.tunnels {
+            index.apply(Update::Tunnel(kind, Some(device)));
+        }
+        for (id, vtep) in plan.vteps {
+            index.apply(Update::Vtep(id, Some(vtep)));
+        }
+        for (key, route) in plan.routes {
+            index.apply(Update::Route(key, Some(route)));
         }
         for (net, route) in plan.learnt {
             index.apply(Update::Learnt(net, Some(route)));
         }
         index.plan.learnt_complete = plan.learnt_complete;
+        index.plan.encapsulations = plan.encapsulations;
         index
     }
 
     /// Takes a change in; returns the destinations it may concern.
-    pub fn apply(&mut self, update: Update) -> BTreeSet<IpNet> {
+    pub fn apply(&mut self, update: Update) -> BTreeSet<RouteKey> {
         let mut touched = BTreeSet::new();
         match &update {
             Update::Workload(id, new) => {
@@ -46,37 +57,33 @@ impl PlanIndex {
                         self.by_address.entry(*address).or_default().insert(id.clone());
                     }
                     touched.extend(self.rivals(new));
-                    touched.extend(new.addresses.iter().map(|address| IpNet::from(*address)));
+                    touched.extend(new.addresses.iter().map(|address| RouteKey::from(IpNet::from(*address))));
                 }
             }
-            Update::Route(net, new) => {
-                if let Some(Route::Via(node)) = self.plan.routes.get(net) {
-                    remove(&mut self.by_node, node, net);
-                }
-                let learnt = self.plan.learnt.get(net).into_iter().flat_map(|learnt| &learnt.next_hops);
-                let via = new.iter().filter_map(|route| match route {
-                    Route::Via(node) => Some(node),
-                    Route::Blackhole => None,
-                });
-                for node in via.chain(learnt) {
-                    self.by_node.entry(*node).or_default().insert(*net);
-                }
-                touched.insert(*net);
+            Update::Route(key, new) => {
+                self.unlink_route(key);
+                // What BGP says of the same place goes through its next hops again.
+                self.link_route(key, *new);
+                self.link_learnt(key);
+                touched.insert(*key);
             }
             Update::Learnt(net, new) => {
+                let key = RouteKey::from(*net);
                 if let Some(old) = self.plan.learnt.get(net) {
-                    old.next_hops.iter().for_each(|hop| remove(&mut self.by_node, hop, net));
+                    for hop in &old.next_hops {
+                        remove(&mut self.by_node, &hop.address, &key);
+                        hop.tunnel.iter().for_each(|tunnel| remove(&mut self.by_tunnel, tunnel, &key));
+                    }
                 }
-                for hop in new.iter().flat_map(|new| &new.next_hops) {
-                    self.by_node.entry(*hop).or_default().insert(*net);
-                }
+                self.link_hops(key, new.as_ref());
                 // One of our own to the same place goes through the same next hops.
-                if let Some(Route::Via(node)) = self.plan.routes.get(net) {
-                    self.by_node.entry(*node).or_default().insert(*net);
-                }
-                touched.insert(*net);
+                self.link_route(&key, self.plan.routes.get(&key).copied());
+                touched.insert(key);
             }
+            Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
+            Update::Vtep(..) => {}
             Update::LearntComplete => {}
+            Update::Encapsulations(_) => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
             | Update::Members { .. }
@@ -91,17 +98,75 @@ impl PlanIndex {
         touched
     }
 
+    fn link_route(&mut self, key: &RouteKey, route: Option<Route>) {
+        match route.map(|route| route.target) {
+            Some(RouteTarget::Via(node)) => {
+                self.by_node.entry(node).or_default().insert(*key);
+            }
+            Some(RouteTarget::Tunnel { tunnel, .. }) => {
+                self.by_tunnel.entry(tunnel).or_default().insert(*key);
+            }
+            Some(RouteTarget::Blackhole | RouteTarget::Throw) | None => {}
+        }
+    }
+
+    fn unlink_route(&mut self, key: &RouteKey) {
+        match self.plan.routes.get(key).map(|route| route.target) {
+            Some(RouteTarget::Via(node)) => remove(&mut self.by_node, &node, key),
+            Some(RouteTarget::Tunnel { tunnel, .. }) => remove(&mut self.by_tunnel, &tunnel, key),
+            Some(RouteTarget::Blackhole | RouteTarget::Throw) | None => {}
+        }
+    }
+
+    fn link_learnt(&mut self, key: &RouteKey) {
+        let learnt = self.plan.learnt.get(&key.destination).filter(|_| key.table == Table::MAIN).cloned();
+        self.link_hops(*key, learnt.as_ref());
+    }
+
+    fn link_hops(&mut self, key: RouteKey, learnt: Option<&Learnt>) {
+        for hop in learnt.into_iter().flat_map(|learnt| &learnt.next_hops) {
+            match hop.tunnel {
+                Some(tunnel) => self.by_tunnel.entry(tunnel).or_default().insert(key),
+                None => self.by_node.entry(hop.address).or_default().insert(key),
+            };
+        }
+    }
+
     /// The addresses of everyone who shares this workload's interface, itself included.
-    fn rivals(&self, workload: &Workload) -> Vec<IpNet> {
+    fn rivals(&self, workload: &Workload) -> Vec<RouteKey> {
         let sharing = self.by_interface.get(&workload.interface).into_iter().flatten();
         let workloads = sharing.filter_map(|id| self.plan.workloads.get(id)).chain([workload]);
-        workloads.flat_map(|workload| &workload.addresses).map(|address| IpNet::from(*address)).collect()
+        let addresses = workloads.flat_map(|workload| &workload.addresses);
+        addresses.map(|address| RouteKey::from(IpNet::from(*address))).collect()
     }
 
     /// Every destination that the plan says something about.
-    pub fn destinations(&self) -> impl Iterator<Item = IpNet> {
+    pub fn destinations(&self) -> impl Iterator<Item = RouteKey> {
         let addresses = self.by_address.keys().map(|address| IpNet::from(*address));
-        addresses.chain(self.plan.routes.keys().copied()).chain(self.plan.learnt.keys().copied())
+        let main = addresses.chain(self.plan.learnt.keys().copied()).map(RouteKey::from);
+        main.chain(self.plan.routes.keys().copied())
+    }
+
+    /// Whether an address is in a block of the cluster, or is one of it.
+    pub fn covers(&self, address: IpAddr) -> bool {
+        let routes = self.plan.routes.keys().map(|key| &key.destination);
+        let workloads = self.by_address.contains_key(&address);
+        workloads || routes.chain(self.plan.learnt.keys()).any(|net| net.contains(&address))
+    }
+
+    pub fn tunnel(&self, kind: TunnelKind) -> Option<&TunnelDevice> {
+        self.plan.tunnels.get(&kind)
+    }
+
+    /// The other ends of a tunnel, in the order of their nodes' names.
+    pub fn vteps(&self, kind: TunnelKind) -> impl Iterator<Item = &Vtep> {
+        let first = VtepId { tunnel: kind, node: String::new() };
+        self.plan.vteps.range(first..).take_while(move |(id, _)| id.tunnel == kind).map(|(_, vtep)| vtep)
+    }
+
+    /// What is sent through a tunnel.
+    pub fn destinations_through(&self, kind: TunnelKind) -> impl Iterator<Item = RouteKey> {
+        self.by_tunnel.get(&kind).into_iter().flatten().copied()
     }
 
     pub fn workloads(&self) -> &BTreeMap<WorkloadId, Workload> {
@@ -124,8 +189,9 @@ impl PlanIndex {
     }
 
     /// Every workload that claims the address that a destination is.
-    pub fn claimants(&self, destination: &IpNet) -> impl Iterator<Item = &WorkloadId> {
-        let single = destination.prefix_len() == destination.max_prefix_len();
+    pub fn claimants(&self, key: &RouteKey) -> impl Iterator<Item = &WorkloadId> {
+        let RouteKey { table, destination } = key;
+        let single = destination.prefix_len() == destination.max_prefix_len() && *table == Table::MAIN;
         let ids = if single { self.by_address.get(&destination.addr()) } else { None };
         ids.into_iter().flatten()
     }
@@ -135,8 +201,8 @@ impl PlanIndex {
         self.by_interface.get(interface).into_iter().flatten()
     }
 
-    pub fn route(&self, destination: &IpNet) -> Option<Route> {
-        self.plan.routes.get(destination).copied()
+    pub fn route(&self, key: &RouteKey) -> Option<Route> {
+        self.plan.routes.get(key).copied()
     }
 
     pub fn learnt(&self, destination: &IpNet) -> Option<&Learnt> {
@@ -148,12 +214,17 @@ impl PlanIndex {
         self.plan.learnt_complete
     }
 
+    /// How packets between nodes are wrapped.
+    pub fn encapsulations(&self) -> &BTreeSet<Encapsulation> {
+        &self.plan.encapsulations
+    }
+
     /// The nodes that routes lead to.
     pub fn nodes(&self) -> impl Iterator<Item = IpAddr> {
         self.by_node.keys().copied()
     }
 
-    pub fn destinations_by(&self, node: IpAddr) -> impl Iterator<Item = IpNet> {
+    pub fn destinations_by(&self, node: IpAddr) -> impl Iterator<Item = RouteKey> {
         self.by_node.get(&node).into_iter().flatten().copied()
     }
 }
@@ -188,7 +259,10 @@ mod tests {
         assert_eq!(index.active("cali1").unwrap().0, &id("a"));
         assert_eq!(index.at_address("10.0.0.2".parse().unwrap()).count(), 0);
         let touched = index.apply(Update::Workload(id("a"), None));
-        assert!(touched.contains(&"10.0.0.2/32".parse().unwrap()), "the shadow has to be routed now");
+        assert!(
+            touched.contains(&"10.0.0.2/32".parse::<IpNet>().unwrap().into()),
+            "the shadow has to be routed now"
+        );
         assert_eq!(index.active("cali1").unwrap().0, &id("b"));
     }
 
@@ -197,9 +271,14 @@ mod tests {
         let mut index = PlanIndex::default();
         let net: IpNet = "10.0.0.0/26".parse().unwrap();
         index.apply(Update::Workload(id("a"), Some(workload("cali1", "10.0.0.1"))));
-        index.apply(Update::Route(net, Some(Route::Via("192.168.0.2".parse().unwrap()))));
+        index.apply(Update::Route(net.into(), Some(Route::via("192.168.0.2".parse().unwrap()))));
+        let through = Route::through(TunnelKind::Ipip, Some("192.168.0.3".parse().unwrap()));
+        index.apply(Update::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), Some(through)));
+        assert_eq!(index.destinations_through(TunnelKind::Ipip).count(), 1);
         index.apply(Update::Workload(id("a"), None));
-        index.apply(Update::Route(net, None));
+        index.apply(Update::Route(net.into(), None));
+        index.apply(Update::Route("10.0.1.0/26".parse::<IpNet>().unwrap().into(), None));
+        assert_eq!(index.destinations_through(TunnelKind::Ipip).count(), 0);
         assert_eq!(index.destinations().count(), 0);
         assert_eq!(index.nodes().count(), 0);
         assert!(index.active("cali1").is_none());

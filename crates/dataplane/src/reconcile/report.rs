@@ -1,14 +1,14 @@
 //! What is reported about the kernel: how workloads are, the MTU, how many routes.
 
 use super::Core;
-use super::routes::Ownership;
-use crate::kernel::Target;
+use super::routes::{Ownership, PROTOCOL_BIRD};
+use crate::kernel::{Link, Target};
 use crate::mtu::{self, MtuChoice};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::WorkloadId;
+use tortie_plan::{RouteKey, WorkloadId};
 
 /// How a workload is doing in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,26 +31,37 @@ impl Core {
         let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
             return WorkloadState::Down;
         };
+        if let Some(bridge) = self.bridge_of(link) {
+            return WorkloadState::Error(format!(
+                "{interface} is a port of the bridge {bridge}: what ports of a bridge send each other is not \
+                 policed; if the bridge leads to this workload alone, let it be the interface of the endpoint"
+            ));
+        }
         if let Some((object, reason)) = self.conf_errors.get(&link.index) {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
         for address in addresses {
-            let destination = IpNet::from(*address);
-            if let Some(reason) = self.failures.get(&destination) {
-                return WorkloadState::Error(format!("route {destination}: {reason}"));
+            let key = RouteKey::from(IpNet::from(*address));
+            if let Some(reason) = self.failures.get(&key) {
+                return WorkloadState::Error(format!("route {}: {reason}", key.destination));
             }
-            match self.wanted(&destination) {
+            match self.wanted(&key) {
                 Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
                 }
-                Ok(Some(entry)) if !self.routes.at(&destination).contains(&entry) => {
+                Ok(Some(entry)) if !self.routes.at(&key).contains(&entry) => {
                     return WorkloadState::Down;
                 }
                 _ => {}
             }
         }
         WorkloadState::Up
+    }
+
+    fn bridge_of(&self, link: &Link) -> Option<&str> {
+        let master = self.links.get(link.master?)?;
+        (master.kind.as_deref() == Some("bridge")).then_some(master.name.as_str())
     }
 
     /// Next hops to which the kernel has no way. One that is only valid on a link says nothing without the link.
@@ -75,12 +86,24 @@ impl Core {
 
     pub fn mtu(&self) -> MtuChoice {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
-        let defaults = everywhere.map(|net| self.routes.at(&net).iter().min_by_key(|entry| entry.metric));
-        let ours = self.routes.all().filter(|entry| entry.protocol == self.own_protocol());
+        let defaults =
+            everywhere.map(|net| self.routes.at(&net.into()).iter().min_by_key(|entry| entry.metric));
+        let leads_to_nodes = [self.own_protocol(), PROTOCOL_BIRD];
+        let ours = self.routes.all().filter(|entry| leads_to_nodes.contains(&entry.protocol));
         let mut carriers: BTreeSet<u32> = ours.filter_map(|entry| entry.target.device()).collect();
         carriers.extend(defaults.into_iter().flatten().filter_map(|entry| entry.target.device()));
-        let links = self.links.iter().filter(|link| !self.is_workload(&link.name));
-        mtu::choose(self.settings.mtu, &self.mtu_pattern, links, &carriers)
+        let links = self.links.iter().filter(|link| !self.is_workload(&link.name) && !link.is_tunnel());
+        let carrier = mtu::carrier(&self.mtu_pattern, links, &carriers);
+        mtu::choose(carrier, self.plan.encapsulations(), &self.settings.encapsulation_mtus)
+    }
+
+    /// Workloads whose interface is larger than what the way of their packets holds, and how large it is.
+    pub fn oversized(&self, largest: u32) -> BTreeMap<WorkloadId, u32> {
+        let links = self.plan.workloads().iter().filter_map(|(id, workload)| {
+            let link = self.links.named(&workload.interface)?;
+            (link.mtu > largest).then(|| (id.clone(), link.mtu))
+        });
+        links.collect()
     }
 
     /// How many routes of ours the kernel has.

@@ -3,14 +3,19 @@
 use super::routes::{Operation, Ownership, PROTOCOL_BIRD, PROTOCOL_OURS};
 use super::*;
 use crate::kernel::{Entry, Link, Target};
+use ipnet::IpNet;
 use proptest::prelude::*;
 use std::time::Duration;
-use tortie_plan::WorkloadId;
+use tortie_plan::{Route, WorkloadId};
 
 const LATER: Duration = Duration::from_secs(3600);
 
 fn core(snapshot: Snapshot) -> Core {
     Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+}
+
+fn net(text: &str) -> RouteKey {
+    text.parse::<IpNet>().unwrap().into()
 }
 
 fn link(index: u32, name: &str, up: bool) -> Link {
@@ -69,19 +74,19 @@ fn any_update() -> impl Strategy<Value = Update> {
         may_spoof: false,
     });
     let route = prop_oneof![
-        Just(Route::Blackhole),
-        (2u32..4).prop_map(|n| Route::Via(format!("192.168.0.{n}").parse().unwrap())),
+        Just(Route::BLACKHOLE),
+        (2u32..4).prop_map(|n| Route::via(format!("192.168.0.{n}").parse().unwrap())),
     ];
     prop_oneof![
         (id, proptest::option::of(workload)).prop_map(|(id, workload)| Update::Workload(id, workload)),
         (0u8..3, proptest::option::of(route))
-            .prop_map(|(n, route)| Update::Route(format!("10.0.{n}.0/26").parse().unwrap(), route)),
+            .prop_map(|(n, route)| Update::Route(net(&format!("10.0.{n}.0/26")), route)),
     ]
 }
 
 /// One route per place, as the kernel keeps them.
 fn distinct(entries: Vec<Entry>) -> Vec<Entry> {
-    let by_place = entries.into_iter().map(|entry| ((entry.destination, entry.metric), entry));
+    let by_place = entries.into_iter().map(|entry| ((entry.key, entry.metric), entry));
     by_place.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
@@ -123,7 +128,7 @@ proptest! {
     ) {
         let mut kernel = distinct(entries);
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
-        let snapshot = Snapshot { links, addresses, routes: kernel.clone(), neighbours: Vec::new() };
+        let snapshot = Snapshot { links, addresses, routes: kernel.clone(), ..Snapshot::default() };
         let mut core = core(snapshot);
         let foreign: Vec<Entry> = kernel
             .iter()
@@ -141,7 +146,7 @@ proptest! {
         for entry in &foreign {
             prop_assert!(kernel.contains(entry), "{:?} was not ours", entry);
         }
-        let destinations: BTreeSet<IpNet> = core.plan.destinations().collect();
+        let destinations: BTreeSet<RouteKey> = core.plan.destinations().collect();
         for destination in destinations {
             if let Ok(Some(wanted)) = core.wanted(&destination) {
                 let blocked = core.failures.contains_key(&destination);
@@ -149,7 +154,7 @@ proptest! {
             }
         }
         for entry in &kernel {
-            let wanted = core.wanted(&entry.destination).ok().flatten();
+            let wanted = core.wanted(&entry.key).ok().flatten();
             prop_assert!(
                 wanted.as_ref() == Some(entry) || core.ownership(entry, LATER) != Ownership::Ours,
                 "{:?} is ours and unwanted", entry
@@ -160,7 +165,7 @@ proptest! {
         let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
         let links = core.links.iter().cloned().collect();
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
-        let mut again = self::core(Snapshot { links, addresses, routes: kernel.clone(), neighbours: Vec::new() });
+        let mut again = self::core(Snapshot { links, addresses, routes: kernel.clone(), ..Snapshot::default() });
         again.replace(planned(&all));
         prop_assert_eq!(perform(&mut again, &mut kernel, LATER), 0, "a restart changes nothing");
     }
@@ -175,7 +180,7 @@ fn pod(interface: &str, address: &str) -> Update {
 
 #[test]
 fn a_route_on_a_young_interface_of_an_unknown_workload_has_ten_seconds() {
-    let young = Entry::new("10.0.0.1/32".parse().unwrap(), 0, 3, Target::Device(3));
+    let young = Entry::new(net("10.0.0.1/32"), 0, 3, Target::Device(3));
     let mut kernel = vec![young.clone()];
     let links = vec![link(3, "cali3", true)];
     let mut core = core(Snapshot { links, routes: kernel.clone(), ..Snapshot::default() });
@@ -189,13 +194,13 @@ fn a_route_on_a_young_interface_of_an_unknown_workload_has_ten_seconds() {
 
 #[test]
 fn the_plugins_route_gives_way_to_ours_at_once() {
-    let plugins = Entry::new("10.0.0.1/32".parse().unwrap(), 0, 3, Target::Device(3));
+    let plugins = Entry::new(net("10.0.0.1/32"), 0, 3, Target::Device(3));
     let mut kernel = vec![plugins];
     let links = vec![link(3, "cali3", true)];
     let mut core = core(Snapshot { links, routes: kernel.clone(), ..Snapshot::default() });
     core.replace(planned(&[pod("cali3", "10.0.0.1")]));
     perform(&mut core, &mut kernel, Duration::ZERO);
-    assert_eq!(kernel, [Entry::new("10.0.0.1/32".parse().unwrap(), 1024, 3, Target::Device(3))]);
+    assert_eq!(kernel, [Entry::new(net("10.0.0.1/32"), 1024, 3, Target::Device(3))]);
 }
 
 #[test]
@@ -227,11 +232,58 @@ fn addresses_that_leave_a_workload_are_reported_once() {
 
 #[test]
 fn a_route_left_by_bird_gives_way_and_one_that_we_do_not_want_stays() {
-    let net: IpNet = "10.0.1.0/26".parse().unwrap();
-    let other = Entry::new("10.0.2.0/26".parse().unwrap(), 0, PROTOCOL_BIRD, Target::Blackhole);
-    let mut kernel = vec![Entry::new(net, 0, PROTOCOL_BIRD, Target::Blackhole), other.clone()];
+    let block = net("10.0.1.0/26");
+    let other = Entry::new(net("10.0.2.0/26"), 0, PROTOCOL_BIRD, Target::Blackhole);
+    let mut kernel = vec![Entry::new(block, 0, PROTOCOL_BIRD, Target::Blackhole), other.clone()];
     let mut core = core(Snapshot { routes: kernel.clone(), ..Snapshot::default() });
-    core.replace(planned(&[Update::Route(net, Some(Route::Blackhole))]));
+    core.replace(planned(&[Update::Route(block, Some(Route::BLACKHOLE))]));
     perform(&mut core, &mut kernel, LATER);
-    assert_eq!(kernel, [other, Entry::new(net, 0, PROTOCOL_OURS, Target::Blackhole)]);
+    assert_eq!(kernel, [other, Entry::new(block, 0, PROTOCOL_OURS, Target::Blackhole)]);
+}
+
+#[test]
+fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let id = WorkloadId { orchestrator: "k8s".into(), workload: "pod".into(), endpoint: "eth0".into() };
+    let mac = Some([2, 0, 0, 0, 0, 1]);
+    let workload = Workload { interface: "eni3".into(), mac, addresses: vec![address], may_spoof: false };
+    let theirs = [
+        Entry::new(IpNet::from(address), 0, 3, Target::Device(3)),
+        Entry::new(net("10.0.0.2/32"), 0, 4, Target::Device(3)),
+        Entry::new(net("10.0.9.0/24"), 0, PROTOCOL_OURS, Target::Blackhole),
+    ];
+    let snapshot = Snapshot {
+        links: vec![link(2, "eth0", true), link(3, "eni3", true)],
+        routes: theirs.to_vec(),
+        ..Snapshot::default()
+    };
+    let settings =
+        Settings { interface_prefixes: vec!["eni".into()], program_routes: false, ..Settings::default() };
+    let mut core = Core::new(settings, Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO);
+    let mut plan = Plan::default();
+    plan.apply(Update::Workload(id.clone(), Some(workload)));
+    plan.apply(Update::Route(net("10.0.1.0/26"), Some(Route::BLACKHOLE)));
+    core.replace(plan);
+    let mut kernel = theirs.to_vec();
+    assert_eq!(perform(&mut core, &mut kernel, LATER), 0);
+    assert_eq!(kernel, theirs);
+    assert_eq!(core.conf_work(), Vec::new());
+    assert_eq!(core.neighbour_work(), (Vec::new(), Vec::new()));
+    assert_eq!(core.states().next(), Some((&id, WorkloadState::Up)));
+}
+
+#[test]
+fn a_port_of_a_bridge_is_no_interface_to_police() {
+    let mut port = link(3, "veth3", true);
+    port.master = Some(4);
+    let bridge = Link { kind: Some("bridge".into()), ..link(4, "cni0", true) };
+    let mut core = core(Snapshot { links: vec![port, bridge], ..Snapshot::default() });
+    let id = WorkloadId { orchestrator: "cni".into(), workload: "default/c".into(), endpoint: "eth0".into() };
+    let workload = Workload { interface: "veth3".into(), mac: None, addresses: Vec::new(), may_spoof: false };
+    core.apply(Update::Workload(id, Some(workload)));
+    let (_, state) = core.states().next().unwrap();
+    assert!(
+        matches!(&state, WorkloadState::Error(why) if why.contains("port of the bridge cni0")),
+        "{state:?}"
+    );
 }

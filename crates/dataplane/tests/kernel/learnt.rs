@@ -1,10 +1,11 @@
 //! Routes that BGP brings.
 
 use crate::namespace::{addresses, eventually, node_pair, start};
-use tortie_plan::{Learnt, Plan, Update};
+use tortie_plan::{Learnt, NextHop, Plan, Update};
 
 fn learnt(net: &str, next_hops: &[&str], metric: u32) -> Update {
-    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops: addresses(next_hops), metric }))
+    let next_hops = addresses(next_hops).into_iter().map(NextHop::from).collect();
+    Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops, metric }))
 }
 
 #[tokio::test(flavor = "multi_thread")]

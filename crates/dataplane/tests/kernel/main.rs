@@ -10,3 +10,4 @@ mod refused;
 mod repair;
 mod restart;
 mod routes;
+mod tunnels;

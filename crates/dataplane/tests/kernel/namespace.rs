@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tortie_dataplane::pod::{self, Attach};
 use tortie_dataplane::{Dataplane, Netns, Reports};
 use tortie_plan::{
-    Action, EndpointToHost, Plan, Profile, Route, Rule, Settings, Workload, WorkloadId, WorkloadPolicy,
+    Action, EndpointToHost, Plan, Profile, Route, RouteKey, Rule, Settings, Workload, WorkloadId,
+    WorkloadPolicy,
 };
 
 pub use tortie_testkit::Namespace;
@@ -55,9 +56,14 @@ pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
     let workload_policies =
         workloads.iter().map(|(name, workload)| (id(name), workload_policy(workload))).collect();
     let workloads: BTreeMap<_, _> = workloads.iter().map(|(name, w)| (id(name), w.clone())).collect();
-    let routes = routes.iter().map(|(net, route)| (net.parse().unwrap(), *route)).collect();
+    let routes = routes.iter().map(|(net, route)| (key(net), *route)).collect();
     let profiles = BTreeMap::from([("open".to_owned(), Arc::new(open_profile()))]);
     Plan { workloads, routes, workload_policies, profiles, ..Plan::default() }
+}
+
+/// Of a route in the main table.
+pub fn key(net: &str) -> RouteKey {
+    net.parse::<ipnet::IpNet>().unwrap().into()
 }
 
 /// Everything is allowed, both ways.

@@ -21,9 +21,9 @@ async fn scene() -> Scene {
     let one = workload("cali1", &["10.65.0.2", "fd80:65::2"]);
     let one = Workload { mac: Some([2, 0, 0, 0, 0, 1]), ..one };
     let routes = [
-        ("10.65.0.0/26", Route::Blackhole),
-        ("10.65.1.0/26", Route::Via("192.168.77.2".parse().unwrap())),
-        ("fd80:66::/122", Route::Via("fd77::2".parse().unwrap())),
+        ("10.65.0.0/26", Route::BLACKHOLE),
+        ("10.65.1.0/26", Route::via("192.168.77.2".parse().unwrap())),
+        ("fd80:66::/122", Route::via("fd77::2".parse().unwrap())),
     ];
     dataplane.replace(plan(&[("one", one)], &routes)).await.unwrap();
     Scene { node, _other: other, _pod: pod, _dataplane: dataplane, _reports: reports }

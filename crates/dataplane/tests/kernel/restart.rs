@@ -37,10 +37,10 @@ async fn a_restart_with_the_same_plan_changes_nothing() {
     let _sandbox = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let workloads = [("one", workload("cali1", &["10.65.0.2", "fd80:65::2"]))];
     let routes = [
-        ("10.65.0.0/26", Route::Blackhole),
-        ("10.65.1.0/26", Route::Via("192.168.77.2".parse().unwrap())),
-        ("fd80:65::/122", Route::Blackhole),
-        ("fd80:66::/122", Route::Via("fd77::2".parse().unwrap())),
+        ("10.65.0.0/26", Route::BLACKHOLE),
+        ("10.65.1.0/26", Route::via("192.168.77.2".parse().unwrap())),
+        ("fd80:65::/122", Route::BLACKHOLE),
+        ("fd80:66::/122", Route::via("fd77::2".parse().unwrap())),
     ];
     let wanted = plan(&workloads, &routes);
     let (dataplane, _reports) = start(&node).await;

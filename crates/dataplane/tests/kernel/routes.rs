@@ -1,6 +1,6 @@
 //! The routes of a plan in the kernel.
 
-use crate::namespace::{Namespace, eventually, id, node_pair, plan, pod, start, workload};
+use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tortie_dataplane::{Report, Reports, WorkloadState};
 use tortie_plan::{Plan, Route, Update};
 
 fn via(node: &str) -> Route {
-    Route::Via(node.parse().unwrap())
+    Route::via(node.parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,9 +18,9 @@ async fn routes_look_like_those_of_the_reference() {
     let _pod = pod(&node, "cali1", &["10.65.0.2", "fd80:65::2"]).await;
     let workloads = [("one", workload("cali1", &["10.65.0.2", "fd80:65::2"]))];
     let routes = [
-        ("10.65.0.0/26", Route::Blackhole),
+        ("10.65.0.0/26", Route::BLACKHOLE),
         ("10.65.1.0/26", via("192.168.77.2")),
-        ("fd80:65::/122", Route::Blackhole),
+        ("fd80:65::/122", Route::BLACKHOLE),
         ("fd80:66::/122", via("fd77::2")),
     ];
     dataplane.replace(plan(&workloads, &routes)).await.unwrap();
@@ -53,8 +53,8 @@ async fn routes_look_like_those_of_the_reference() {
 
     let updates = vec![
         Update::Workload(id("one"), None),
-        Update::Route("10.65.1.0/26".parse().unwrap(), None),
-        Update::Route("fd80:66::/122".parse().unwrap(), None),
+        Update::Route(key("10.65.1.0/26"), None),
+        Update::Route(key("fd80:66::/122"), None),
     ];
     let outcome = dataplane.apply(updates).await.unwrap();
     assert_eq!(outcome.failures, []);
@@ -70,10 +70,7 @@ async fn nothing_is_removed_before_the_first_plan_and_foreign_routes_never() {
     node.ip("route add 10.67.0.0/26 via 192.168.77.2 proto static");
     node.ip("route add 10.68.0.0/26 dev eth0");
     let (dataplane, _reports) = start(&node).await;
-    dataplane
-        .apply(vec![Update::Route("10.65.0.0/26".parse().unwrap(), Some(Route::Blackhole))])
-        .await
-        .unwrap();
+    dataplane.apply(vec![Update::Route(key("10.65.0.0/26"), Some(Route::BLACKHOLE))]).await.unwrap();
     assert_eq!(node.routes("10.65.0.0/26").len(), 1);
     assert_eq!(node.routes("10.66.0.0/26").len(), 1, "still unknown whether it is wanted");
     dataplane.replace(Plan::default()).await.unwrap();
@@ -90,7 +87,7 @@ async fn a_foreign_route_in_our_place_is_named_and_left_and_ours_follows_when_it
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(Plan::default()).await.unwrap();
     let net: IpNet = "10.65.1.0/26".parse().unwrap();
-    let outcome = dataplane.apply(vec![Update::Route(net, Some(Route::Blackhole))]).await.unwrap();
+    let outcome = dataplane.apply(vec![Update::Route(net.into(), Some(Route::BLACKHOLE))]).await.unwrap();
     assert_eq!(outcome.failures.len(), 1);
     assert_eq!(outcome.failures[0].object.to_string(), "route 10.65.1.0/26");
     assert!(outcome.failures[0].reason.contains("not ours"), "{}", outcome.failures[0].reason);
@@ -113,7 +110,7 @@ async fn a_node_behind_a_router_is_reached_through_it() {
         ["unicast 10.65.1.0/26 via 192.168.77.2 dev eth0 proto 80 scope global onlink"]
     );
 
-    let lost = Update::Route("10.65.2.0/26".parse().unwrap(), Some(via("203.0.113.1")));
+    let lost = Update::Route(key("10.65.2.0/26"), Some(via("203.0.113.1")));
     let outcome = dataplane.apply(vec![lost]).await.unwrap();
     assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
     assert!(outcome.failures[0].reason.starts_with("node 203.0.113.1 cannot be reached"));
@@ -162,7 +159,7 @@ async fn ten_thousand_routes_come_and_go() {
     let mut routes = BTreeMap::new();
     for number in 0..10_000u32 {
         let net = format!("10.{}.{}.0/26", 64 + number / 256, number % 256);
-        routes.insert(net.parse().unwrap(), via("192.168.77.2"));
+        routes.insert(key(&net), via("192.168.77.2"));
     }
     dataplane.replace(Plan { routes, ..Plan::default() }).await.unwrap();
     let count = || node.ip("-4 route show proto 80").lines().count();

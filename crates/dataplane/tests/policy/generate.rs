@@ -11,7 +11,8 @@ use std::sync::Arc;
 use tortie_plan::evaluate::{Connection, Packet};
 use tortie_plan::{
     Action, DenyAction, EndpointToHost, HostEndpoint, Icmp, IpVersion, Member, Plan, Policy, PolicyId,
-    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd, WorkloadPolicy,
+    PolicyKind, PortRange, Profile, Rule, Set, SetId, SetKind, Settings, Side, Tier, TierEnd, TunnelDevice,
+    TunnelKind, TunnelProtocol, WorkloadPolicy,
 };
 
 /// The last two are what the node rewrites; only such packets have them.
@@ -158,7 +159,27 @@ impl Generator {
             let ranges = self.some(&SERVICES, 3);
             plan.service_ranges = ranges.iter().map(|net| net.parse().unwrap()).collect();
         }
+        for kind in TunnelKind::ALL {
+            if self.chance(0.3) {
+                self.tunnel(kind, &mut plan);
+            }
+        }
         plan
+    }
+
+    /// With peers that packets of the test do come from.
+    fn tunnel(&mut self, kind: TunnelKind, plan: &mut Plan) {
+        let own = addresses(At::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
+        let protocol = match kind {
+            TunnelKind::Ipip => TunnelProtocol::Ipip,
+            _ => {
+                TunnelProtocol::Vxlan { vni: 4096, port: self.one(&[4789, 8080]), mac: [0x66, 0, 0, 0, 0, 1] }
+            }
+        };
+        let device = TunnelDevice { address: None, local: own.unwrap(), mtu: None, protocol };
+        plan.tunnels.insert(kind, device);
+        let members = self.some(&NETS, 3).iter().map(|net| Member::Net(net.parse().unwrap())).collect();
+        plan.sets.insert(kind.peers(), Set { kind: SetKind::Nets, members });
     }
 
     fn profiles(&mut self) -> Vec<String> {

@@ -23,6 +23,7 @@ mod loopback;
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]
 mod namespace;
+mod nat;
 mod neighbours;
 mod orders;
 mod packets;
@@ -32,6 +33,7 @@ mod raw;
 mod refusal;
 mod refused_table;
 mod repair;
+mod segments;
 mod shrink;
 mod size;
 mod table;

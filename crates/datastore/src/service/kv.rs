@@ -36,8 +36,7 @@ impl Kv for Service {
             true => {
                 let mut allowance = Allowance::new(MAX_ANSWER_BYTES);
                 let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
-                let (permit, _) = self.answers.at_once();
-                Gathered { answer, share: AnswerBudget::shrink(permit, allowance.used()) }
+                Gathered { answer, share: self.answers.share(allowance.used()) }
             }
             false => self.gather(move |snapshot, allowance| snapshot.range(&request, allowance)).await?,
         };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::body::Body;
 
-const PIECE: usize = 64 * 1024;
+const PIECE: usize = 256 * 1024;
 /// How long an answer waits for a client that takes nothing of it.
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -36,6 +36,16 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
     Ok(())
 }
 
+/// Peers whose sessions will be ended if they announce many more routes.
+pub fn near_limit(status: &Status) -> Option<String> {
+    let near: Vec<String> =
+        status.peers.iter().filter(|peer| peer.near_limit).map(|peer| peer.address.to_string()).collect();
+    let named = near.join(", ");
+    (!near.is_empty()).then(|| {
+        format!("{named}: more than 80 % of the routes allowed are there; raise --bgp-max-prefixes or filter")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +85,14 @@ mod tests {
         status.restarting = true;
         assert!(judge(&status, 0, None).unwrap_err().contains("graceful restart"));
         assert_eq!(judge(&status, 30, None), Ok(()));
+    }
+
+    #[test]
+    fn a_peer_near_its_limit_is_named() {
+        let mut status = status(&["10.0.0.2", "10.0.0.3"]);
+        assert_eq!(near_limit(&status), None);
+        status.peers[1].near_limit = true;
+        assert!(near_limit(&status).unwrap().starts_with("10.0.0.3: more than 80 %"));
     }
 
     #[test]

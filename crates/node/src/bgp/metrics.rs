@@ -25,6 +25,7 @@ struct Numbers {
     sessions: Family<Labels, Gauge>,
     up: Family<Labels, Gauge>,
     uptime: Family<Labels, Gauge>,
+    near_limit: Family<Labels, Gauge>,
     restarting: Gauge,
     routes: Family<Labels, Gauge>,
     prefixes: Family<Labels, Gauge>,
@@ -64,6 +65,7 @@ impl Numbers {
         self.up.get_or_create(&of(&[])).set(i64::from(up));
         let age = if up { status.now.saturating_sub(peer.since).as_secs() } else { 0 };
         self.uptime.get_or_create(&of(&[])).set(gauge(age));
+        self.near_limit.get_or_create(&of(&[])).set(i64::from(peer.near_limit));
         for family in AddressFamily::ALL {
             // A session carries the families agreed upon, usually that of its address.
             if AddressFamily::of(peer.address) != family && !peer.families.contains(&family) {
@@ -95,6 +97,11 @@ impl Numbers {
         r.register("bgp_sessions", "Sessions by state", self.sessions);
         r.register("bgp_session_up", "Whether the session is established", self.up);
         r.register("bgp_session_uptime_seconds", "For how long it has been; 0 if it is not", self.uptime);
+        r.register(
+            "bgp_near_limit",
+            "Whether a peer announces nearly as many routes as it may",
+            self.near_limit,
+        );
         r.register("bgp_restarting", "Whether peers are waited for after a restart", self.restarting);
         r.register("bgp_routes", "Destinations with a route", self.routes);
         r.register("bgp_prefixes", "Paths taken from a peer, and prefixes advertised to it", self.prefixes);

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use health::{PATIENCE, ready};
+pub use health::{PATIENCE, near_limit, ready};
 pub use metrics::metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, Shutdown};
@@ -312,7 +312,7 @@ fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
         let block = !single && bgp.export.blocks.contains_key(&route.prefix);
         return block.then(|| Learnt { next_hops: Vec::new(), metric });
     }
-    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address).collect();
+    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address.into()).collect();
     Some(Learnt { next_hops, metric })
 }
 

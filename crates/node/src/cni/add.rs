@@ -5,6 +5,8 @@ use super::ipam::store_failed;
 use super::request::Request;
 use super::result::{CniResult, Interface, Ip};
 use super::service::Service;
+use super::wishes::{Addresses, Wishes};
+use super::workload::Workload;
 use crate::engine::{Refusal, RequestError};
 use crate::journal::{Delegate, Phase, Record};
 use ipnet::IpNet;
@@ -19,6 +21,7 @@ use tortie_model::kinds::{
 };
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
+use tortie_store::orchestrator::Orchestrator;
 
 /// How often a lost race for an endpoint is run again.
 const ATTEMPTS: usize = 6;
@@ -34,7 +37,8 @@ impl Service {
     pub(super) async fn add(&self, request: &Request) -> Result<Added, CniError> {
         let config = &request.config;
         config.check(&self.node)?;
-        if config.feature_control.ip_addrs_no_ipam {
+        let identity = Identity::of(request);
+        if config.feature_control.ip_addrs_no_ipam && identity.orchestrator != "k8s" {
             let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
             return Err(CniError::new(code::FAILED, message));
         }
@@ -51,16 +55,23 @@ impl Service {
             }
             self.undo(&known).await?;
         }
-        let identity = Identity::of(request);
+        let orchestrator = self.orchestrator(request).await?;
+        let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
+        let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
         let own_ipam = config.ipam.kind == CALICO_IPAM;
+        let managed = own_ipam && !matches!(wishes.addresses, Addresses::Unmanaged(_));
         let mut record = Record {
             id,
             phase: Phase::Adding,
             network: config.name.clone(),
             netns: request.netns.clone(),
             host_interface: String::new(),
-            handle: own_ipam.then(|| identity::handle(&config.name, &request.container_id)),
-            delegate: if own_ipam { None } else { Some(self.delegate(request).await?) },
+            handle: managed.then(|| identity::handle(&config.name, &request.container_id)),
+            delegate: if own_ipam {
+                None
+            } else {
+                Some(self.delegate(request, orchestrator.as_ref()).await?)
+            },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
             workload: None,
@@ -76,7 +87,8 @@ impl Service {
             return Err(error);
         }
         let wired =
-            tokio::time::timeout(super::service::DEADLINE, self.wire(request, &identity, &record)).await;
+            tokio::time::timeout(super::service::DEADLINE, self.wire(request, &identity, &record, workload))
+                .await;
         let outcome = wired.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
         });
@@ -98,20 +110,35 @@ impl Service {
         request: &Request,
         identity: &Identity,
         record: &Record,
+        workload: Option<Workload>,
     ) -> Result<(CniResult, serde_json::Value), CniError> {
         crate::failpoint::hit("add-journalled").await;
+        let (wishes, namespace_labels) = match &workload {
+            Some(workload) => (workload.wishes.clone(), workload.namespace_labels.clone()),
+            None => Default::default(),
+        };
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
-            None => self.assign(request, None).await?,
+            None => {
+                let request = Request { namespace_labels, ..request.clone() };
+                self.assign_as_wished(request, &wishes).await?
+            }
         };
         crate::failpoint::hit("add-assigned").await;
-        let profile = self.ensure_profile(request, identity).await?;
-        let attach = self.attach_request(request, record, &addresses)?;
+        let profile = match &workload {
+            Some(workload) => self.ensure_profiles(workload).await?,
+            None => self.ensure_profile(request, identity).await?,
+        };
+        let attach = self.attach_request(request, record, &addresses, wishes.mac)?;
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
-        let endpoint = self.endpoint(request, identity, record, &attach.addresses, &mac);
+        // Known from now on: news of the endpoint may come before the attachment lives.
+        self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
+        let described = workload.map(|workload| workload.endpoint);
+        let endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
+        let endpoint = as_wired(endpoint, &attach.addresses, &request.container_id);
         crate::failpoint::hit("add-stored").await;
         let workload = endpoint.to_value();
         self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
@@ -119,11 +146,30 @@ impl Service {
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
 
+    /// Addresses from our own management, or those that a pod names.
+    async fn assign_as_wished(&self, mut request: Request, wishes: &Wishes) -> Result<CniResult, CniError> {
+        wishes.apply(&mut request.config);
+        let listed = match &wishes.addresses {
+            Addresses::Any => return self.assign(&request, None).await,
+            Addresses::Unmanaged(listed) | Addresses::Exactly(listed) => listed,
+        };
+        let mut result = CniResult::default();
+        for address in listed {
+            if matches!(wishes.addresses, Addresses::Exactly(_)) {
+                request.args.ip = Some(address.to_string());
+                self.assign(&request, None).await?;
+            }
+            result.ips.push(Ip { address: IpNet::from(*address), gateway: None, interface: None });
+        }
+        Ok(result)
+    }
+
     pub(super) fn attach_request(
         &self,
         request: &Request,
         record: &Record,
         addresses: &CniResult,
+        mac: Option<[u8; 6]>,
     ) -> Result<Attach, CniError> {
         let config = &request.config;
         let mut routes: Vec<IpNet> = Vec::new();
@@ -137,7 +183,7 @@ impl Service {
             routes.splice(0..0, [IpNet::V4(Default::default()), IpNet::V6(Default::default())]);
         }
         let mtu = u32::try_from(config.mtu).ok().filter(|mtu| *mtu != 0);
-        let mtu = mtu.or_else(|| Some(self.state.mtu()).filter(|mtu| *mtu != 0));
+        let mtu = mtu.or_else(|| self.state.mtu().map(|choice| choice.mtu));
         Ok(Attach {
             netns: PathBuf::from(&request.netns),
             container_interface: request.ifname.clone(),
@@ -145,7 +191,7 @@ impl Service {
             addresses: addresses.ips.iter().map(|ip| ip.address.addr()).collect(),
             routes,
             mtu,
-            mac: None,
+            mac,
             queues: u32::try_from(config.num_queues).unwrap_or(0).max(1),
             allow_ip_forwarding: config.container_settings.allow_ip_forwarding,
         })
@@ -175,15 +221,25 @@ impl Service {
         request: &Request,
         identity: &Identity,
         record: &Record,
+        described: Option<WorkloadEndpoint>,
         addresses: &[IpAddr],
         mac: &str,
     ) -> WorkloadEndpoint {
         let (namespace, name) = record.endpoint.clone().unwrap_or_default();
-        let meta = ObjectMeta { name, namespace, labels: identity.labels.clone(), ..ObjectMeta::default() };
-        let profile = match request.config.policy.kind.as_str() {
-            "k8s" => format!("kns.{}", identity.namespace),
-            _ => request.config.name.clone(),
+        let mut meta =
+            ObjectMeta { name, namespace, labels: identity.labels.clone(), ..ObjectMeta::default() };
+        let mut spec = WorkloadEndpointSpec {
+            profiles: vec![match request.config.policy.kind.as_str() {
+                "k8s" => format!("kns.{}", identity.namespace),
+                _ => identity::profile_name(&request.config.name),
+            }],
+            ..WorkloadEndpointSpec::default()
         };
+        if let Some(described) = described {
+            meta.labels.extend(described.metadata.labels);
+            meta.generate_name = described.metadata.generate_name;
+            spec = described.spec;
+        }
         WorkloadEndpoint::new(
             meta,
             WorkloadEndpointSpec {
@@ -193,10 +249,10 @@ impl Service {
                 pod: identity.pod.clone(),
                 endpoint: request.ifname.clone(),
                 ip_networks: addresses.iter().map(|address| IpNet::from(*address).to_string()).collect(),
-                profiles: vec![profile],
+                ip_nats: Vec::new(),
                 interface_name: record.host_interface.clone(),
                 mac: mac.to_owned(),
-                ..WorkloadEndpointSpec::default()
+                ..spec
             },
         )
     }
@@ -239,20 +295,25 @@ impl Service {
         request: &Request,
         identity: &Identity,
     ) -> Result<Option<String>, CniError> {
-        let name = &request.config.name;
+        // There profiles are made from namespaces.
+        if self.resources.client().is_kubernetes() {
+            return Ok(Some(format!("kns.{}", identity.namespace)));
+        }
+        let network = &request.config.name;
         if !request.config.policy.kind.is_empty() {
             return Ok(None);
         }
+        let name = &identity::profile_name(network);
         if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
             return Ok(Some(name.clone()));
         }
         let allow = |source: EntityRule| Rule { action: Action::Allow, source, ..Rule::default() };
-        let same = EntityRule { selector: format!("has({name})"), ..EntityRule::default() };
+        let same = EntityRule { selector: format!("has({network})"), ..EntityRule::default() };
         let source = if identity.orchestrator == "k8s" { EntityRule::default() } else { same };
         let spec = ProfileSpec {
             ingress: vec![allow(source)],
             egress: vec![allow(EntityRule::default())],
-            labels_to_apply: BTreeMap::from([(name.clone(), String::new())]),
+            labels_to_apply: BTreeMap::from([(network.clone(), String::new())]),
         };
         let meta = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
         match self.resources.create(Profile::new(meta, spec).into()).await {
@@ -279,14 +340,32 @@ impl Service {
     }
 
     /// The IPAM plugin to call; one that is not there could not undo anything either.
-    async fn delegate(&self, request: &Request) -> Result<Delegate, CniError> {
-        let delegate = Delegate::of(request, &self.pod_cidrs(request).await?)?;
+    async fn delegate(
+        &self,
+        request: &Request,
+        orchestrator: Option<&Orchestrator>,
+    ) -> Result<Delegate, CniError> {
+        let delegate = Delegate::of(request, &self.pod_cidrs(request, orchestrator).await?)?;
         delegate.program().map(|_| delegate)
     }
 
-    async fn pod_cidrs(&self, request: &Request) -> Result<Vec<String>, CniError> {
-        if request.config.ipam.kind != "host-local" {
+    /// The networks that Kubernetes has given the node, for whom wants them.
+    async fn pod_cidrs(
+        &self,
+        request: &Request,
+        orchestrator: Option<&Orchestrator>,
+    ) -> Result<Vec<String>, CniError> {
+        if !Delegate::wants_pod_cidrs(request) {
             return Ok(Vec::new());
+        }
+        if let Some(orchestrator) = orchestrator {
+            let given = &request.config.kubernetes.node_name;
+            let node = if given.is_empty() { &self.node } else { given };
+            let cidrs = orchestrator.pod_cidrs(node).await.map_err(store_failed)?;
+            return match cidrs.is_empty() {
+                true => Err(CniError::new(code::FAILED, format!("no podCidr for node {node}"))),
+                false => Ok(cidrs),
+            };
         }
         let node = self.resources.get_as::<NodeSpec>("", &self.node).await.map_err(store_failed)?;
         Ok(node.status.pod_cidrs)
@@ -297,6 +376,14 @@ impl Service {
             CniError::new(code::IO, "cannot write the record of the attachment").with(error.to_string())
         })
     }
+}
+
+/// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
+fn as_wired(stored: Resource, addresses: &[IpAddr], container_id: &str) -> Resource {
+    let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
+    endpoint.spec.ip_networks = addresses.iter().map(|address| IpNet::from(*address).to_string()).collect();
+    container_id.clone_into(&mut endpoint.spec.container_id);
+    Resource::WorkloadEndpoint(endpoint)
 }
 
 fn result(

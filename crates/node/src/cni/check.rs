@@ -62,7 +62,7 @@ impl Service {
                 Err(error) => wrong.push(error.to_string()),
             }
         }
-        match self.attach_request(request, record, result) {
+        match self.attach_request(request, record, result, None) {
             Ok(mut attach) => {
                 attach.mtu = result.interfaces.get(1).map(|i| i.mtu).filter(|mtu| *mtu != 0);
                 if let Err(mut differences) = pod::check(&self.host, &attach).await {

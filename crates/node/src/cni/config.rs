@@ -17,6 +17,7 @@ pub struct NetworkConfig {
     pub device_type: String,
     pub ipam: Ipam,
     pub policy: Policy,
+    pub kubernetes: Kubernetes,
     pub include_default_routes: bool,
     pub container_settings: ContainerSettings,
     pub feature_control: FeatureControl,
@@ -55,6 +56,20 @@ pub struct IpamRoute {
 pub struct Policy {
     #[serde(rename = "type")]
     pub kind: String,
+    pub k8s_api_root: String,
+    pub k8s_auth_token: String,
+    pub k8s_client_certificate: String,
+    pub k8s_client_key: String,
+    pub k8s_certificate_authority: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Kubernetes {
+    pub kubeconfig: String,
+    pub k8s_api_root: String,
+    /// The node whose networks host-local is given.
+    pub node_name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -67,6 +82,7 @@ pub struct ContainerSettings {
 #[serde(default)]
 pub struct FeatureControl {
     pub ip_addrs_no_ipam: bool,
+    pub floating_ips: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -32,6 +32,12 @@ impl Delegate {
         })
     }
 
+    /// Whether the node's networks are to be put into the configuration.
+    pub fn wants_pod_cidrs(request: &Request) -> bool {
+        let ipam = request.whole_config.get("ipam").map(Value::to_string).unwrap_or_default();
+        request.config.ipam.kind == "host-local" && ipam.to_lowercase().contains("usepodcidr")
+    }
+
     pub async fn add(&self, id: &AttachmentId, netns: &str) -> Result<CniResult, CniError> {
         let text = self.run("ADD", id, netns).await?;
         let bad = |reason: String| {

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub const CALICO_IPAM: &str = "calico-ipam";
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const HASH_DIGITS: usize = 11;
+/// Of a network's name in that of its profile.
+const LONGEST_WORDS: usize = 100;
 
 /// Who the container is to the orchestrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,18 @@ impl Identity {
     pub fn other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
         hashed(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
     }
+}
+
+/// The profile of a network: its name, or one made of it where no profile may be called so. Two networks never share one.
+pub fn profile_name(network: &str) -> String {
+    if tortie_model::names::check_name(tortie_model::Kind::Profile, network).is_ok() {
+        return network.to_owned();
+    }
+    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
+    let words: String = network.chars().take(LONGEST_WORDS).map(fit).collect();
+    let words: Vec<&str> = words.split(['.', '-']).filter(|word| !word.is_empty()).collect();
+    let hash = hashed("", network);
+    [&words[..], &[hash.as_str()]].concat().join("-")
 }
 
 /// Whose addresses these are in address management.
@@ -136,6 +150,21 @@ mod tests {
         assert_eq!(plain.host_interface("cali", "0123456789abcdef"), "cali0123456789a");
         let other = plain.other_host_interface("cali", "0123456789abcdef", "eth1");
         assert!(other.len() == 15 && other.starts_with("cali"), "{other}");
+    }
+
+    #[test]
+    fn every_network_has_a_profile_of_its_own() {
+        for name in ["net", "k8s-pod-network", "a.b"] {
+            assert_eq!(profile_name(name), name);
+        }
+        let made = ["any_name", "any-name_", "Any_Name", "_", "-x-", &"y_".repeat(200)].map(profile_name);
+        for name in &made {
+            let checked = tortie_model::names::check_name(tortie_model::Kind::Profile, name);
+            assert_eq!(checked, Ok(()), "{name}");
+        }
+        assert!(made[0].starts_with("any-name-"), "{}", made[0]);
+        let different: std::collections::BTreeSet<&String> = made.iter().collect();
+        assert_eq!(different.len(), made.len());
     }
 
     #[test]

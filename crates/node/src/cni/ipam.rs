@@ -50,6 +50,7 @@ impl Service {
         wanted.v4_pools = self.pools(&ipam.ipv4_pools, true).await?;
         wanted.v6_pools = self.pools(&ipam.ipv6_pools, false).await?;
         wanted.max_per_handle = max_per_handle;
+        wanted.namespace_labels = request.namespace_labels.clone();
         let handle = identity::handle(&request.config.name, &request.container_id);
         let assigned = match self.allocator.auto_assign(&wanted).await {
             Ok(assigned) => assigned,

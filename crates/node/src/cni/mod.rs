@@ -1,7 +1,8 @@
 //! The CNI side of the daemon: what a runtime asks, and how it is answered.
 //!
 //! `request` and `config` read what comes in, `result` writes what goes out, `identity` says what things are called;
-//! `service` does the work and `server` listens.
+//! `wishes` and `workload` are what
+//! Kubernetes says of a pod, `service` does the work and `server` listens.
 
 mod add;
 mod check;
@@ -14,6 +15,8 @@ mod result;
 mod server;
 mod service;
 mod undo;
+mod wishes;
+mod workload;
 
 #[cfg(fuzzing)]
 pub fn is_request(bytes: &[u8]) -> bool {

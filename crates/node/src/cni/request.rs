@@ -45,6 +45,8 @@ pub struct Request {
     pub path: Vec<PathBuf>,
     pub config: NetworkConfig,
     pub whole_config: Map<String, Value>,
+    /// Of the namespace the container is in, if somebody has told: pools may be for some namespaces only.
+    pub namespace_labels: BTreeMap<String, String>,
 }
 
 /// CNI_ARGS: the keys that mean something here.
@@ -135,6 +137,7 @@ impl Request {
             path: std::env::split_paths(&variable("CNI_PATH")).collect(),
             config,
             whole_config,
+            namespace_labels: BTreeMap::new(),
         })
     }
 }

@@ -3,6 +3,7 @@
 use super::config::Attachment;
 use super::identity;
 use super::request::{Command, Request};
+use super::workload::Connected;
 use crate::engine::Requests;
 use crate::health::POLICY;
 use crate::journal::{AttachmentId, Journal, Phase, Record};
@@ -14,6 +15,7 @@ use tortie_cni::{CniError, Plugin, code};
 use tortie_dataplane::Netns;
 use tortie_ipam::Allocator;
 use tortie_store::Resources;
+use tortie_store::config::KubernetesTarget;
 
 /// After this a request is given up and undone; the plugin waits longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -40,6 +42,9 @@ pub struct Service {
     pub engine: Requests,
     pub journal: Arc<Journal>,
     pub state: Arc<State>,
+    /// How the daemon itself reaches Kubernetes, if it does.
+    pub(super) own_orchestrator: Option<KubernetesTarget>,
+    pub(super) connected: tokio::sync::Mutex<Option<Connected>>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
     /// Held while a name is picked and made known, so that two containers whose IDs begin alike do not pick the same.
@@ -68,11 +73,19 @@ impl Service {
             engine,
             journal,
             state,
+            own_orchestrator: None,
+            connected: tokio::sync::Mutex::default(),
             profiles: Mutex::default(),
             naming: Mutex::default(),
             busy: Mutex::default(),
             suspects: Mutex::default(),
         }
+    }
+
+    /// Asks Kubernetes about pods by these credentials, and not by those of network configurations.
+    pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> Service {
+        self.own_orchestrator = orchestrator;
+        self
     }
 
     pub async fn answer(&self, request: Request) -> Result<Response<'_>, CniError> {
@@ -229,7 +242,7 @@ impl Service {
         identity.other_host_interface(&prefix, &request.container_id, &request.ifname)
     }
 
-    fn interface_prefix(&self) -> String {
+    pub(super) fn interface_prefix(&self) -> String {
         self.state.parameters().borrow().interface_prefix.first().cloned().unwrap_or_default()
     }
 

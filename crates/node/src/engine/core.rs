@@ -6,10 +6,12 @@
 use super::event::{Action, Event, Failure, LearntRoute, Refusal, WaiterId};
 use super::waiters::{Waiters, Wanted};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::time::Duration;
 use tortie_compute::Compute;
 use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
-use tortie_plan::{Learnt, Plan, Settings, Update, WorkloadId};
+use tortie_plan::bgp::Install;
+use tortie_plan::{Learnt, NextHop, Plan, Settings, Update, WorkloadId};
 
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
@@ -143,7 +145,8 @@ impl Core {
             }
             Event::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
             Event::Learnt { routes, complete } => {
-                self.learnt.extend(routes.into_iter().map(learnt));
+                let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
+                self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
                 self.learnt.extend(complete.then_some(Update::LearntComplete));
             }
             Event::Started => return self.started(),
@@ -369,8 +372,16 @@ fn needs_restart(current: &Settings, wanted: &Settings) -> bool {
     current.policy.cut_denied_flows != wanted.policy.cut_denied_flows
 }
 
-fn learnt(LearntRoute { destination, route }: LearntRoute) -> Update {
-    let route = route.map(|route| Learnt { next_hops: route.next_hops, metric: route.metric });
+/// Next hops that are behind a tunnel are reached through it. When that changes, BGP says all its routes again.
+fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&Install>) -> Update {
+    let hop = |address: IpAddr| {
+        let tunnel = install.and_then(|install| install.tunnel(&destination, address));
+        NextHop { address, tunnel }
+    };
+    let route = route.map(|route| Learnt {
+        next_hops: route.next_hops.into_iter().map(hop).collect(),
+        metric: route.metric,
+    });
     Update::Learnt(destination, route)
 }
 

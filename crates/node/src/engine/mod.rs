@@ -203,8 +203,10 @@ impl Engine {
         for update in news.routes {
             match update {
                 Update::Learnt(destination, route) => {
-                    let route =
-                        route.map(|learnt| NextHops { next_hops: learnt.next_hops, metric: learnt.metric });
+                    let route = route.map(|learnt| NextHops {
+                        next_hops: learnt.next_hops.iter().map(|hop| hop.address).collect(),
+                        metric: learnt.metric,
+                    });
                     routes.push(LearntRoute { destination, route });
                 }
                 Update::LearntComplete => complete = true,
@@ -305,7 +307,7 @@ impl Engine {
         self.dataplane = work.dataplane;
         if let (Some(dataplane), Some(reports)) = (&self.dataplane, work.reports) {
             self.turns = (dataplane.turns(), 0);
-            self.state.set_mtu(dataplane.mtu().mtu);
+            self.state.set_mtu(dataplane.mtu());
             let _ = self.reports.send(reports).await;
         }
         self.handle(work.event);

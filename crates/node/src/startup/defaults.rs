@@ -25,11 +25,14 @@ pub async fn ensure_defaults(
         default_endpoint_to_host_action: "Return".to_owned(),
         ..FelixConfigurationSpec::default()
     };
-    let objects: [Resource; 3] = [
+    let mut objects: Vec<Resource> = vec![
         FelixConfiguration::new(named("default".into()), of_cluster).into(),
-        FelixConfiguration::new(named(format!("node.{node}")), of_node).into(),
         BGPConfiguration::new(named("default".into()), BGPConfigurationSpec::default()).into(),
     ];
+    // In Kubernetes the settings of a node come with the DaemonSet.
+    if !resources.client().is_kubernetes() {
+        objects.push(FelixConfiguration::new(named(format!("node.{node}")), of_node).into());
+    }
     for object in objects {
         match resources.create(object).await {
             Ok(_) | Err(Error::AlreadyExists { .. }) => {}

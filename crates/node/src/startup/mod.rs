@@ -9,7 +9,7 @@ mod pools;
 mod register;
 
 pub use name::node_name;
-pub use register::{refresh_addresses, register};
+pub use register::{Compared, refresh_addresses, register};
 
 use std::collections::BTreeMap;
 

@@ -26,13 +26,24 @@ pub async fn register(
     defaults::ensure_defaults(resources, variables, name, version).await
 }
 
-/// Looks at the host's addresses again and says so if they changed.
+/// The host's interfaces when the node was last compared with them.
+#[derive(Debug, Default)]
+pub struct Compared(Option<Vec<Interface>>);
+
+/// Looks at the host's addresses again and says so if they changed. The datastore is asked only if the interfaces are not
+/// as they were.
 pub async fn refresh_addresses(
     resources: &Resources,
     variables: &Variables,
     name: &str,
+    compared: &mut Compared,
 ) -> Result<(), StartupError> {
-    announce(resources, variables, name, &interfaces()?).await
+    let found = interfaces()?;
+    if compared.0.as_ref() != Some(&found) {
+        announce(resources, variables, name, &found).await?;
+        compared.0 = Some(found);
+    }
+    Ok(())
 }
 
 fn interfaces() -> Result<Vec<Interface>, StartupError> {
@@ -49,6 +60,12 @@ async fn announce(
     for _ in 0..ATTEMPTS {
         let stored = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => Some(node),
+            Err(Error::DoesNotExist { .. }) if resources.client().is_kubernetes() => {
+                return Err(StartupError::Store(Error::Datastore(format!(
+                    "Kubernetes does not know node {name} yet: kubelet makes it; if it has another name there, set \
+                     NODENAME"
+                ))));
+            }
             Err(Error::DoesNotExist { .. }) => None,
             Err(error) => return Err(error.into()),
         };

@@ -64,6 +64,10 @@ pub enum Cause<'p> {
     LinkLocal,
     /// VXLAN or IP in IP out of a workload.
     Encapsulation,
+    /// Of a tunnel between this node and one that is known.
+    Tunnel,
+    /// VXLAN or IP in IP to this node from one that is not known.
+    UnknownTunnel,
     /// A workload asks the host for its neighbours.
     NeighbourDiscovery,
     /// What becomes of what a workload's policy lets through to the host.

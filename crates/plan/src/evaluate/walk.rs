@@ -7,7 +7,9 @@ use super::packet::{Connection, Packet};
 use super::tiers::{Decision, Outcome, Stage, Tracing, note};
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Direction, IpVersion};
+use crate::set::Member;
 use crate::settings::EndpointToHost;
+use crate::tunnel::{TunnelKind, TunnelProtocol};
 use crate::workload::{WorkloadId, link_local};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -40,6 +42,9 @@ impl<'w, 'p> Walk<'w, 'p> {
 
     pub fn input(&mut self, from: &str) -> Passage<'p> {
         self.enter(from)?;
+        if let Some(known) = self.tunnel(self.packet.source) {
+            return if known { self.grant(Cause::Tunnel) } else { self.refuse(Cause::UnknownTunnel) };
+        }
         if self.node.leads_to_workload(from) {
             self.workload_to_host(from)
         } else if self.accepted {
@@ -85,11 +90,44 @@ impl<'w, 'p> Walk<'w, 'p> {
         if self.node.leads_to_workload(to) {
             return self.grant(Cause::HostToWorkload);
         }
+        self.forget_tunnel(self.packet.destination);
         self.untracked(to, Direction::Egress)?;
         if self.accepted {
             return self.grant(Cause::AcceptedBefore);
         }
+        if self.node.host_endpoint(to).is_some() && self.tunnel(self.packet.destination) == Some(true) {
+            return self.grant(Cause::Tunnel);
+        }
         self.host(to, Direction::Egress)
+    }
+
+    /// Packets of VXLAN are not tracked.
+    fn forget_tunnel(&mut self, peer: IpAddr) {
+        if self.packet.protocol == Packet::UDP && self.tunnel(peer).is_some() {
+            self.connection = Connection::Untracked;
+        }
+    }
+
+    /// Whether it is of a tunnel of ours and, if so, whether the node at the other end is known.
+    fn tunnel(&self, peer: IpAddr) -> Option<bool> {
+        let plan = self.node.index().plan();
+        let packet = &self.packet;
+        let of = |kind: &TunnelKind, protocol: TunnelProtocol| {
+            peer.is_ipv4() == kind.is_ipv4()
+                && match protocol {
+                    TunnelProtocol::Vxlan { port, .. } => {
+                        packet.protocol == Packet::UDP && packet.destination_port == port
+                    }
+                    TunnelProtocol::Ipip => packet.protocol == Packet::IPIP,
+                }
+        };
+        let (kind, _) = plan.tunnels.iter().find(|(kind, device)| of(kind, device.protocol))?;
+        let peers = plan.sets.get(&kind.peers()).into_iter().flat_map(|set| &set.members);
+        let mut nets = peers.filter_map(|member| match member {
+            Member::Net(net) => Some(net),
+            Member::Port { .. } => None,
+        });
+        Some(nets.any(|net| net.contains(&peer)))
     }
 
     /// The host speaks to itself: out of `lo`, and in again.
@@ -104,6 +142,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         if self.node.leads_to_workload(from) {
             self.genuine(from)?;
         } else {
+            self.forget_tunnel(self.packet.source);
             self.untracked(from, Direction::Ingress)?;
         }
         self.pre_dnat(from)

@@ -8,6 +8,7 @@ use crate::config::Target;
 use crate::{Config, Result};
 pub use etcd::Limits;
 pub(crate) use kubernetes::Kubernetes;
+pub use kubernetes::orchestrator;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]

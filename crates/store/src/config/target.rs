@@ -72,6 +72,14 @@ impl Config {
         }))
     }
 
+    /// How Kubernetes is reached, if anything says that there is one; also where the datastore is another.
+    pub fn orchestrator(&self) -> Option<KubernetesTarget> {
+        let given = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
+        let any = given.iter().any(|setting| !setting.is_empty());
+        let is_pod = std::env::var_os(IN_CLUSTER_VARIABLE).is_some();
+        (any || is_pod).then(|| self.kubernetes())
+    }
+
     fn kubernetes(&self) -> KubernetesTarget {
         KubernetesTarget {
             kubeconfig: self.kubeconfig.clone(),

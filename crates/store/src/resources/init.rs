@@ -11,13 +11,19 @@ use tortie_model::{ObjectMeta, Resource};
 use uuid::Uuid;
 
 const NAME: &str = "default";
+/// Said of clusters whose datastore is the Kubernetes API.
+const KUBERNETES_DATASTORE: &str = "kdd";
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Resources {
     /// Creates ClusterInformation and the built-in tiers where they are missing. All of it is attempted; the first
     /// error is returned.
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> Result<()> {
-        let mut outcome = self.ensure_cluster_information(version, cluster_type).await;
+        let mut cluster_type = cluster_type.to_owned();
+        if self.client.is_kubernetes() {
+            cluster_type = with_missing(&cluster_type, KUBERNETES_DATASTORE);
+        }
+        let mut outcome = self.ensure_cluster_information(version, &cluster_type).await;
         for tier in BUILT_IN_TIERS {
             outcome = outcome.and(self.ensure_tier(tier).await);
         }

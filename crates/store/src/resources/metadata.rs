@@ -44,7 +44,8 @@ fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut Findings) {
 pub fn check_create(resource: &Resource) -> Result<()> {
     let meta = resource.metadata();
     let mut findings = Findings::default();
-    if meta.generate_name.is_empty() {
+    // Beside a name it only says where that came from, as on the endpoints of pods.
+    if meta.generate_name.is_empty() || !meta.name.is_empty() {
         identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
     } else {
         findings.add("Metadata.GenerateName", &meta.generate_name, "generateName is not supported");
@@ -108,6 +109,9 @@ mod tests {
         pool.metadata_mut().resource_version = "3".into();
         let text = check_create(&pool).unwrap_err().to_string();
         assert!(text.contains("GenerateName = 'pool-'") && text.contains("ResourceVersion = '3'"), "{text}");
+        pool.metadata_mut().name = "pool-x".into();
+        pool.metadata_mut().resource_version = String::new();
+        assert!(check_create(&pool).is_ok());
     }
 
     #[test]

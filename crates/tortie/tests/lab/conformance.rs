@@ -3,11 +3,13 @@
 
 mod cluster;
 mod kernel;
+mod kube;
 mod packets;
 mod place;
 mod sending;
 
 use cluster::Cluster;
+use tortie_testkit::CalicoGroup;
 use tortie_testkit::conformance::{Case, cases};
 
 // All of them are shown by packets. Two things around them are not: the line that case 6 has the kernel log, as kernels
@@ -15,9 +17,18 @@ use tortie_testkit::conformance::{Case, cases};
 // heard of the staged policies of cases 7 and 8 when packets are sent, as they show nothing of them.
 #[test]
 fn every_conformance_case() {
+    run_all(None);
+}
+
+#[test]
+fn every_conformance_case_on_the_kubernetes_api() {
+    run_all(Some(CalicoGroup::V3));
+}
+
+fn run_all(kubernetes: Option<CalicoGroup>) {
     let cases = cases();
     assert!(cases.iter().map(|case| case.number).eq(1..=30));
-    let mut cluster = Cluster::new(&cases);
+    let mut cluster = Cluster::new(&cases, kubernetes);
     cases.iter().for_each(|case| run(&mut cluster, case));
     cluster.nothing_came_late();
     cluster.replay(cases.len() as u64);

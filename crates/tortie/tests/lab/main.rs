@@ -3,6 +3,7 @@
 
 mod bgp;
 mod conformance;
+mod encap;
 mod migration;
 mod podman;
 mod restart;

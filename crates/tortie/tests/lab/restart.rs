@@ -36,6 +36,12 @@ impl Pinger {
         eventually(&what, || self.answered().len() >= wanted);
     }
 
+    /// How many packets were not answered although a later one was.
+    pub fn lost(&self) -> usize {
+        let answered = self.answered();
+        answered.last().map_or(0, |last| *last as usize).saturating_sub(answered.len())
+    }
+
     pub fn none_lost(&self) {
         let answered = self.answered();
         let sent: BTreeSet<u32> = (1..=answered.last().copied().unwrap_or(0)).collect();

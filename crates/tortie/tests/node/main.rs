@@ -5,12 +5,16 @@
 
 mod bird;
 mod churn;
+mod configurations;
 mod crash;
 mod faults;
 mod hardening;
 mod life;
 mod midway;
+mod mtu;
+mod nat;
 mod policy;
+mod policy_only;
 mod refusals;
 mod restored;
 mod settings;

@@ -202,6 +202,12 @@ impl World {
         })
     }
 
+    /// The settings of all nodes.
+    pub fn felix(&self, spec: &str) {
+        let head = "apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}";
+        self.calicoctl(&["apply", "-f", "-"], &format!("{{{head}, spec: {{{spec}}}}}"));
+    }
+
     pub fn cni(&self, command: &str, container: &str, netns: &str, config: &Value) -> Said {
         self.plugin("calico", command, container, netns, &config.to_string(), "")
     }

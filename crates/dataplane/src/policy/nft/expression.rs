@@ -4,12 +4,36 @@ use super::attributes::Attributes;
 use super::rule::{Action, Family, Field, Match, Rule, Test};
 use super::table::slots;
 use nlink::netlink::nftables as wire;
+use std::net::IpAddr;
+use tortie_plan::PortRange;
 
 /// The one register for single values, and the first of the four-byte ones for keys of several fields.
 const REGISTER: u32 = 1;
 const FIRST_SLOT: u32 = 8;
+/// Behind an address of either family.
+const FIRST_PORT: u32 = 12;
+const LAST_PORT: u32 = 13;
 const VERDICT: u32 = 0;
 const LOG_NOTICE: u32 = 5;
+
+/// Where the two ways of translating keep the ports.
+#[derive(Clone, Copy)]
+struct PortAttributes {
+    flags: u16,
+    first: u16,
+    last: u16,
+}
+
+const MASQUERADE: PortAttributes = PortAttributes {
+    flags: wire::NFTA_MASQ_FLAGS,
+    first: wire::NFTA_MASQ_REG_PROTO_MIN,
+    last: wire::NFTA_MASQ_REG_PROTO_MAX,
+};
+const NAT: PortAttributes = PortAttributes {
+    flags: wire::NFTA_NAT_FLAGS,
+    first: wire::NFTA_NAT_REG_PROTO_MIN,
+    last: wire::NFTA_NAT_REG_PROTO_MAX,
+};
 
 /// A set that only one rule uses and that goes with it.
 pub(super) struct Nameless {
@@ -226,6 +250,12 @@ impl<'n> Writer<'n> {
                 let expression = Attributes::default().text(wire::NFTA_EXPR_NAME, "notrack");
                 self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
             }
+            Action::Masquerade { ports } => {
+                let data = self.ports(Attributes::default(), *ports, MASQUERADE);
+                self.push("masq", data);
+            }
+            Action::TranslateSource { address, ports } => self.translate_source(*address, *ports),
+            Action::ClampMss => self.clamp_mss(),
             Action::Dispatch { field, map } => {
                 self.load(*field, REGISTER);
                 let data = Attributes::default()
@@ -246,6 +276,71 @@ impl<'n> Writer<'n> {
             Action::Jump(chain) => self.verdict(wire::NFT_JUMP, Some(chain)),
             Action::Goto(chain) => self.verdict(wire::NFT_GOTO, Some(chain)),
         }
+    }
+
+    fn translate_source(&mut self, address: IpAddr, ports: Option<PortRange>) {
+        const SOURCE: u32 = 0;
+        const IPV4: u32 = 2;
+        const IPV6: u32 = 10;
+        let (family, bytes) = match address {
+            IpAddr::V4(address) => (IPV4, address.octets().to_vec()),
+            IpAddr::V6(address) => (IPV6, address.octets().to_vec()),
+        };
+        self.constant(REGISTER, &bytes);
+        let data = Attributes::default()
+            .number(wire::NFTA_NAT_TYPE, SOURCE)
+            .number(wire::NFTA_NAT_FAMILY, family)
+            .number(wire::NFTA_NAT_REG_ADDR_MIN, REGISTER)
+            .number(wire::NFTA_NAT_REG_ADDR_MAX, REGISTER);
+        let data = self.ports(data, ports, NAT);
+        self.push("nat", data);
+    }
+
+    /// The ports that a translated packet may get, and that they are chosen at random: two nodes, or two packets of
+    /// one moment, that count up from the same port would have to be told apart again.
+    fn ports(&mut self, data: Attributes, ports: Option<PortRange>, kinds: PortAttributes) -> Attributes {
+        const GIVEN: u32 = 1 << 1;
+        const FULLY_RANDOM: u32 = 1 << 4;
+        let Some(PortRange { first, last }) = ports else { return data.number(kinds.flags, FULLY_RANDOM) };
+        self.constant(FIRST_PORT, &first.to_be_bytes());
+        self.constant(LAST_PORT, &last.to_be_bytes());
+        data.number(kinds.flags, FULLY_RANDOM | GIVEN)
+            .number(kinds.first, FIRST_PORT)
+            .number(kinds.last, LAST_PORT)
+    }
+
+    fn constant(&mut self, register: u32, value: &[u8]) {
+        let data = Attributes::default()
+            .number(wire::NFTA_IMMEDIATE_DREG, register)
+            .nest(wire::NFTA_IMMEDIATE_DATA, value_of(value));
+        self.push("immediate", data);
+    }
+
+    /// What the route of the packet takes becomes the option of the header. The kernel never makes it larger.
+    fn clamp_mss(&mut self) {
+        const TCP_MSS: u32 = 3;
+        const TO_NETWORK: u32 = 1;
+        const TCP_OPTION: u32 = 1;
+        const MAXIMUM_SEGMENT: u8 = 2;
+        const LENGTH: u32 = 2;
+        let route =
+            Attributes::default().number(wire::NFTA_RT_DREG, REGISTER).number(wire::NFTA_RT_KEY, TCP_MSS);
+        self.push("rt", route);
+        let order = Attributes::default()
+            .number(wire::NFTA_BYTEORDER_SREG, REGISTER)
+            .number(wire::NFTA_BYTEORDER_DREG, REGISTER)
+            .number(wire::NFTA_BYTEORDER_OP, TO_NETWORK)
+            .number(wire::NFTA_BYTEORDER_LEN, LENGTH)
+            .number(wire::NFTA_BYTEORDER_SIZE, LENGTH);
+        self.push("byteorder", order);
+        // Behind kind and length of the option.
+        let write = Attributes::default()
+            .number(wire::NFTA_EXTHDR_SREG, REGISTER)
+            .bytes(wire::NFTA_EXTHDR_TYPE, &[MAXIMUM_SEGMENT])
+            .number(wire::NFTA_EXTHDR_OFFSET, 2)
+            .number(wire::NFTA_EXTHDR_LEN, LENGTH)
+            .number(wire::NFTA_EXTHDR_OP, TCP_OPTION);
+        self.push("exthdr", write);
     }
 
     fn mark(&mut self, keep: u32, set: u32) {

@@ -4,7 +4,7 @@ use super::diff::{ChainFingerprint, KernelTable};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
-use super::table::{Element, Hook, Point, SetType, TableFamily};
+use super::table::{ChainKind, Element, Hook, Point, SetType, TableFamily};
 use super::{attributes, blame};
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -13,7 +13,7 @@ use crate::netns::Netns;
 use crate::socket_filter::ignore_ports;
 use nix::sys::socket::{setsockopt, sockopt};
 use nlink::Connection;
-use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, SetInfo};
+use nlink::netlink::nftables::{self as wire, ChainInfo, SetInfo};
 use nlink::netlink::{NetlinkSocket, Nftables};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -300,11 +300,14 @@ fn fingerprint(userdata: &[u8]) -> u64 {
 fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
     const ACCEPT: u32 = 1;
     let number = chain.hook?;
-    let ours = chain.chain_type == Some(ChainType::Filter) && chain.policy == Some(ACCEPT);
-    let point = family.points().iter().copied().find(|point| point.number() == number && ours);
+    let kinds = [ChainKind::Filter, ChainKind::Nat].into_iter();
+    let kind =
+        kinds.filter(|_| chain.policy == Some(ACCEPT)).find(|kind| chain.chain_type == Some(kind.wire()));
+    let point = family.points().iter().copied().find(|point| point.number() == number);
     // One that is none of ours has a priority that we never use.
-    let unlike = Hook { point: Point::Prerouting, priority: i32::MIN };
-    Some(point.zip(chain.priority).map_or(unlike, |(point, priority)| Hook { point, priority }))
+    let unlike = Hook::filter(Point::Prerouting, i32::MIN);
+    let ours = point.zip(chain.priority).zip(kind);
+    Some(ours.map_or(unlike, |((point, priority), kind)| Hook { point, priority, kind }))
 }
 
 fn set_type(set: &SetInfo) -> Option<SetType> {

@@ -125,14 +125,14 @@ fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
 
 fn with_hook(chain: Attributes, hook: Option<Hook>) -> Attributes {
     const ACCEPT: u32 = 1;
-    let Some(Hook { point, priority }) = hook else { return chain };
+    let Some(Hook { point, priority, kind }) = hook else { return chain };
     let place = Attributes::default()
         .number(wire::NFTA_HOOK_HOOKNUM, point.number())
         .bytes(wire::NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
     chain
         .nest(wire::NFTA_CHAIN_HOOK, place)
         .number(wire::NFTA_CHAIN_POLICY, ACCEPT)
-        .text(wire::NFTA_CHAIN_TYPE, "filter")
+        .text(wire::NFTA_CHAIN_TYPE, kind.wire().as_str())
 }
 
 fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {

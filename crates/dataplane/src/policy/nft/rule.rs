@@ -1,6 +1,7 @@
 //! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is sent, as our own types.
 
-use tortie_plan::LogLimit;
+use std::net::IpAddr;
+use tortie_plan::{LogLimit, PortRange};
 
 /// Something of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,6 +172,17 @@ pub(crate) enum Action {
     ClearMark(u32),
     /// No connection tracking.
     Untrack,
+    /// The source becomes the address of the interface that the packet leaves by.
+    Masquerade {
+        ports: Option<PortRange>,
+    },
+    /// The source becomes this address.
+    TranslateSource {
+        address: IpAddr,
+        ports: Option<PortRange>,
+    },
+    /// Segments become as large as the route allows, at most. For packets with SYN.
+    ClampMss,
     /// On to the chain that a map has for the field, if it has one.
     Dispatch {
         field: Field,

@@ -2,7 +2,10 @@
 
 use super::diff::TableDiff;
 use super::ranges;
-use super::render::{Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, workloads};
+use super::render::tunnels::Tunnels;
+use super::render::{
+    Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
+};
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
 use ipnet::IpNet;
@@ -11,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
     Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
-    Settings, Side, Tier, Update, Workload, WorkloadId, WorkloadPolicy,
+    Settings, Side, Tier, TunnelKind, TunnelProtocol, Update, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -26,6 +29,7 @@ pub(crate) struct State {
     macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
+    tunnels: BTreeMap<TunnelKind, TunnelProtocol>,
     /// The workloads whose policy lists it.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
@@ -72,6 +76,7 @@ impl State {
             macs: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
+            tunnels: BTreeMap::new(),
             users: BTreeMap::new(),
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
@@ -111,6 +116,8 @@ impl State {
         gone(policies.map(|id| Update::Policy(id.clone(), None)).collect(), self);
         let profiles = self.profiles.keys().filter(|name| !plan.profiles.contains_key(*name));
         gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
+        let tunnels = self.tunnels.keys().filter(|kind| !plan.tunnels.contains_key(kind));
+        gone(tunnels.map(|kind| Update::Tunnel(*kind, None)).collect(), self);
         // Sets are taken out and put in as a whole: the diff sees what is the same.
         gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
 
@@ -121,6 +128,9 @@ impl State {
             self.apply(&Update::Set(id.clone(), Some(set.kind)));
             let added = set.members.iter().copied().collect();
             self.apply(&Update::Members { set: id.clone(), added, removed: Vec::new() });
+        }
+        for (kind, device) in &plan.tunnels {
+            self.apply(&Update::Tunnel(*kind, Some(device.clone())));
         }
         for (id, policy) in &plan.policies {
             self.apply(&Update::Policy(id.clone(), Some(policy.clone())));
@@ -141,7 +151,16 @@ impl State {
     pub fn apply(&mut self, update: &Update) -> bool {
         match update {
             Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
-            Update::Route(..) | Update::Learnt(..) | Update::LearntComplete | Update::Bgp(_) => return false,
+            Update::Route(..)
+            | Update::Vtep(..)
+            | Update::Learnt(..)
+            | Update::LearntComplete
+            | Update::Encapsulations(_)
+            | Update::Bgp(_) => return false,
+            Update::Tunnel(kind, device) => {
+                let protocol = device.as_ref().map(|device| device.protocol);
+                self.stale.fixed |= put(&mut self.tunnels, kind, protocol) != protocol;
+            }
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
                 removed.iter().for_each(|member| self.member(set, member, false));
@@ -302,6 +321,8 @@ impl State {
             DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
+        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
+        self.stale.fixed |= nat::looks_into(id);
     }
 
     /// The interfaces that workloads claim.
@@ -512,8 +533,12 @@ impl State {
         let others = self.diff.elements(names::WORKLOADS).next().is_some();
         let workloads = self.workloads(others);
         let of_arp = super::render::arp::chains(&workloads);
-        let mut chains = entry::chains(&self.settings, workloads, &self.service_ranges, there, &part.hooks);
+        let tunnels = Tunnels { tunnels: &self.tunnels, sets: &self.sets };
+        let hooks = &part.hooks;
+        let mut chains =
+            entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
         chains.extend(part.chains);
+        chains.extend(nat::chains(&self.settings.nat, &self.sets));
         let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);

@@ -9,6 +9,34 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Hook {
     pub point: Point,
     pub priority: i32,
+    pub kind: ChainKind,
+}
+
+/// What a chain may do to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ChainKind {
+    Filter,
+    /// Entered by the first packet of a connection alone; what is done to that is done to all of them.
+    Nat,
+}
+
+impl Hook {
+    pub fn filter(point: Point, priority: i32) -> Hook {
+        Hook { point, priority, kind: ChainKind::Filter }
+    }
+
+    pub fn nat(point: Point, priority: i32) -> Hook {
+        Hook { point, priority, kind: ChainKind::Nat }
+    }
+}
+
+impl ChainKind {
+    pub fn wire(self) -> nlink::netlink::nftables::ChainType {
+        match self {
+            ChainKind::Filter => nlink::netlink::nftables::ChainType::Filter,
+            ChainKind::Nat => nlink::netlink::nftables::ChainType::Nat,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,9 +1,11 @@
-//! What has to be looked at again when an interface changes.
+//! What has to be looked at again when an interface changes, and what has to be done to tunnel devices.
 
 use super::super::Core;
+use super::desired::{WantedLink, link_kind};
 use crate::kernel::Link;
 use ipnet::IpNet;
 use std::time::Duration;
+use tortie_plan::{RouteKey, TunnelKind};
 
 impl Core {
     /// An interface was set down, whatever it is by now.
@@ -18,6 +20,7 @@ impl Core {
             return;
         }
         self.unchecked.insert(index);
+        self.unchecked_forwarding.insert(index);
         let known = |link: &Option<Link>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
         let same = known(&old) == known(&link);
         match link {
@@ -28,6 +31,7 @@ impl Core {
             None => {
                 self.links.remove(index);
                 self.kernel_neighbours.drop_of(index);
+                self.forwarding.drop_of(index);
                 let touched = self.routes.drop_of(index);
                 self.dirty.extend(touched);
                 self.first_seen.remove(&index);
@@ -42,13 +46,107 @@ impl Core {
         for name in [old.map(|old| old.name), self.links.get(index).map(|link| link.name.clone())] {
             let workload = name.as_deref().and_then(|name| self.plan.active(name));
             if let Some((_, workload)) = workload {
-                self.dirty.extend(workload.addresses.iter().map(|address| IpNet::from(*address)));
+                let addresses = workload.addresses.iter().map(|address| IpNet::from(*address));
+                self.dirty.extend(addresses.map(RouteKey::from));
             } else {
                 self.lookups_stale = true;
             }
+            let tunnel = TunnelKind::ALL.into_iter().find(|kind| Some(kind.device()) == name.as_deref());
+            self.dirty.extend(tunnel.into_iter().flat_map(|kind| self.plan.destinations_through(kind)));
         }
         if self.lookups_stale {
             self.next_hops_dirty();
         }
     }
+}
+
+/// A change of a tunnel device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LinkOperation {
+    Create(WantedLink),
+    Delete { index: u32 },
+    SetUp { index: u32 },
+    SetMtu { index: u32, mtu: u32 },
+    AddAddress { index: u32, net: IpNet },
+    RemoveAddress { index: u32, net: IpNet },
+}
+
+impl Core {
+    /// What has to be done next for a tunnel device that is wanted; nothing when it is as it must be. After each step the
+    /// kernel is looked at again.
+    pub fn link_work(&mut self, kind: TunnelKind) -> Result<Vec<LinkOperation>, String> {
+        if self.tunnel_errors.get(&kind).is_some_and(|error| !error.retry) {
+            return Ok(Vec::new());
+        }
+        let Some(wanted) = self.wanted_link(kind)? else { return Ok(Vec::new()) };
+        let Some(link) = self.links.named(wanted.name) else {
+            return Ok(vec![LinkOperation::Create(wanted)]);
+        };
+        let index = link.index;
+        if link.kind.as_deref() != Some(wanted.kind()) {
+            let other = link.kind.as_deref().unwrap_or("another kind of interface");
+            return Err(format!("an interface of this name is there that is not ours ({other}); remove it"));
+        }
+        if let Some((vxlan, mac)) = wanted.vxlan
+            && (link.vxlan != Some(vxlan) || link.mac != Some(mac))
+            && self.in_sync
+        {
+            return Ok(vec![LinkOperation::Delete { index }]);
+        }
+        let mut operations = Vec::new();
+        if link.mtu != wanted.mtu {
+            operations.push(LinkOperation::SetMtu { index, mtu: wanted.mtu });
+        }
+        if !link.enabled {
+            operations.push(LinkOperation::SetUp { index });
+        }
+        let there: Vec<IpNet> = self.links.nets_of(index).collect();
+        // The new one first: with its last address a device would lose its routes.
+        let missing = wanted.address.filter(|address| !there.contains(address));
+        operations.extend(missing.map(|net| LinkOperation::AddAddress { index, net }));
+        let others = there.into_iter().filter(|net| Some(*net) != wanted.address && self.is_ours(kind, net));
+        operations.extend(others.map(|net| LinkOperation::RemoveAddress { index, net }));
+        if operations.is_empty() {
+            self.tunnel_errors.remove(&kind);
+        }
+        Ok(operations)
+    }
+
+    /// What is left of a tunnel that the plan does not have.
+    pub fn unwanted_links(&self, kind: TunnelKind) -> Vec<LinkOperation> {
+        let link =
+            self.links.named(kind.device()).filter(|link| link.kind.as_deref() == Some(link_kind(kind)));
+        let Some(link) = link.filter(|_| self.in_sync && self.plan.tunnel(kind).is_none()) else {
+            return Vec::new();
+        };
+        let index = link.index;
+        match kind {
+            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => vec![LinkOperation::Delete { index }],
+            // The kernel's own, which others may use too.
+            TunnelKind::Ipip => {
+                let ours = self.links.nets_of(index).filter(|net| self.is_ours(kind, net));
+                ours.map(|net| LinkOperation::RemoveAddress { index, net }).collect()
+            }
+        }
+    }
+
+    /// Whether an address on a tunnel device can only be one that we gave it. The IPIP device may have others: those
+    /// are ours that are in a block of the cluster.
+    fn is_ours(&self, kind: TunnelKind, net: &IpNet) -> bool {
+        let single = net.prefix_len() == net.max_prefix_len();
+        kind != TunnelKind::Ipip || single && self.plan.covers(net.addr())
+    }
+
+    /// A tunnel device cannot be had; it is tried again at the next tick, and when the plan of it changes.
+    pub fn tunnel_failed(&mut self, kind: TunnelKind, reason: String) {
+        self.tunnel_errors.insert(kind, TunnelError { reason, retry: false });
+    }
+}
+
+/// Why a tunnel device is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TunnelError {
+    pub reason: String,
+    /// It is time to try again.
+    pub retry: bool,
 }

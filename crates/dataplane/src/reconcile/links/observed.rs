@@ -62,6 +62,16 @@ impl Links {
         self.addresses.iter().filter(move |(owner, _)| *owner == device).map(|(_, net)| net.addr())
     }
 
+    pub fn nets_of(&self, device: u32) -> impl Iterator<Item = IpNet> {
+        self.addresses.iter().filter(move |(owner, _)| *owner == device).map(|(_, net)| *net)
+    }
+
+    /// The interface that has an address.
+    pub fn with_address(&self, address: IpAddr) -> Option<&Link> {
+        let (device, _) = self.addresses.iter().find(|(_, net)| net.addr() == address)?;
+        self.links.get(device)
+    }
+
     /// The interface on whose own subnet an address lies; the narrowest subnet decides.
     pub fn connected(&self, address: IpAddr) -> Option<&Link> {
         let nets = self.addresses.iter().filter(|(_, net)| {

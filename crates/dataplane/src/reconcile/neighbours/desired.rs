@@ -1,4 +1,5 @@
-//! The neighbour entries of a workload: its IPv4 addresses at its MAC, where that is known.
+//! The neighbour entries of a workload: its IPv4 addresses at its MAC, where that is known; and those of a tunnel: the
+//! addresses of the other ends at their MACs.
 
 use super::super::Core;
 use crate::kernel::NeighbourKey;
@@ -6,7 +7,15 @@ use std::collections::BTreeMap;
 
 impl Core {
     pub(in crate::reconcile) fn wanted_neighbours(&self, device: u32) -> BTreeMap<NeighbourKey, [u8; 6]> {
-        let Some((_, workload)) = self.leads_to(device) else { return BTreeMap::new() };
+        if let Some(kind) = self.tunnel_at(device) {
+            let mut wanted = BTreeMap::new();
+            for vtep in self.plan.vteps(kind) {
+                wanted.entry(NeighbourKey { device, address: vtep.address }).or_insert(vtep.mac);
+            }
+            return wanted;
+        }
+        let workload = self.leads_to(device).filter(|_| self.settings.program_routes);
+        let Some((_, workload)) = workload else { return BTreeMap::new() };
         let Some(mac) = workload.mac else { return BTreeMap::new() };
         let addresses = workload.addresses.iter().filter(|address| address.is_ipv4());
         addresses.map(|address| (NeighbourKey { device, address: *address }, mac)).collect()

@@ -2,6 +2,7 @@
 
 use super::super::Core;
 use crate::kernel::NeighbourKey;
+use std::collections::BTreeSet;
 
 impl Core {
     /// The neighbour entries that are missing, and those of ours that are no longer wanted.
@@ -10,8 +11,12 @@ impl Core {
         for device in std::mem::take(&mut self.unchecked) {
             self.neighbour_errors.retain(|key, _| key.device != device);
             let wanted = self.wanted_neighbours(device);
-            let ours = self.neighbours.range(NeighbourKey::all_of(device));
-            unwanted.extend(ours.filter(|key| !wanted.contains_key(*key)));
+            let is_tunnel = self.tunnel_at(device).is_some();
+            let ours = self.neighbours.range(NeighbourKey::all_of(device)).copied();
+            // On a device that we made every entry is ours, also from before a restart.
+            let found = self.kernel_neighbours.of(device).filter(|_| is_tunnel && self.in_sync);
+            let ours: BTreeSet<NeighbourKey> = ours.chain(found).collect();
+            unwanted.extend(ours.into_iter().filter(|key| !wanted.contains_key(key)));
             self.neighbours.extend(wanted.keys());
             missing.extend(
                 wanted.into_iter().filter(|(key, mac)| self.kernel_neighbours.mac(key) != Some(*mac)),

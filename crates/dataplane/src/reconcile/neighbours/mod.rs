@@ -1,4 +1,4 @@
-//! Permanent neighbour entries of workloads.
+//! Permanent neighbour entries, of workloads and of the other ends of tunnels.
 
 pub(super) mod apply;
 mod desired;

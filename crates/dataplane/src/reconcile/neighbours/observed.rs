@@ -17,6 +17,10 @@ impl Neighbours {
         self.macs.get(key).copied()
     }
 
+    pub fn of(&self, device: u32) -> impl Iterator<Item = NeighbourKey> {
+        self.macs.range(NeighbourKey::all_of(device)).map(|(key, _)| *key)
+    }
+
     pub fn set(&mut self, key: NeighbourKey, mac: Option<[u8; 6]>) {
         match mac {
             Some(mac) => self.macs.insert(key, mac),

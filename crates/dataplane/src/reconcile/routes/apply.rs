@@ -3,15 +3,15 @@
 use super::diff::Operation;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::kernel::{Entry, Refusal, RefusalKind};
+use crate::kernel::{Entry, Refusal, RefusalKind, Target};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 impl Engine {
     pub(crate) async fn apply_routes(&mut self, failures: &mut Vec<Failure>) {
         let work = self.core.route_work(self.started.elapsed());
-        for (destination, reason) in work.failures {
-            failures.extend(self.core.route_failure(destination, reason));
+        for (key, reason) in work.failures {
+            failures.extend(self.core.route_failure(key, reason));
         }
         let (mut adds, mut replaces, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut moving, leaving) = self.core.take_departed();
@@ -27,6 +27,8 @@ impl Engine {
         self.conntrack.later(moving.iter().copied());
         moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
         self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
+        // A gateway must not be found elsewhere when the route through it comes.
+        adds.sort_by_key(|operation| matches!(entry(operation).target, Target::Gateway { .. }));
         let mut results = Vec::new();
         let added = self.kernel.add_routes(&entries(&adds)).await;
         results.extend(outcomes(adds, added));
@@ -43,11 +45,11 @@ impl Engine {
             match refusal {
                 None => self.core.done(&operation),
                 Some(refusal) => {
-                    let destination = entry(&operation).destination;
+                    let key = entry(&operation).key;
                     // Our picture of the kernel was wrong: look again.
                     self.stale.routes |= refusal.kind == RefusalKind::Exists;
-                    self.core.failed(destination, refusal.reason.clone());
-                    failures.extend(self.core.route_failure(destination, refusal.reason));
+                    self.core.failed(key, refusal.reason.clone());
+                    failures.extend(self.core.route_failure(key, refusal.reason));
                 }
             }
         }
@@ -58,7 +60,7 @@ impl Engine {
 
 /// The address a route is for, if it is for a single one.
 fn single(entry: &Entry) -> Option<IpAddr> {
-    let net = entry.destination;
+    let net = entry.destination();
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
 }
 

@@ -5,7 +5,7 @@ use super::{PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
 use crate::kernel::{Entry, Link, Target};
 use ipnet::IpNet;
 use std::net::IpAddr;
-use tortie_plan::Route;
+use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind};
 
 impl Core {
     /// The protocol that only we use.
@@ -17,33 +17,66 @@ impl Core {
     }
 
     /// What must be at a destination; an error says why nothing can be there now although something should.
-    pub(in crate::reconcile) fn wanted(&self, destination: &IpNet) -> Result<Option<Entry>, String> {
-        let single = destination.prefix_len() == destination.max_prefix_len();
-        if destination.addr().is_ipv6() && !self.settings.ipv6 {
+    pub(in crate::reconcile) fn wanted(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
+        let destination = key.destination;
+        if !self.settings.program_routes || destination.addr().is_ipv6() && !self.settings.ipv6 {
             return Ok(None);
         }
+        let single = destination.prefix_len() == destination.max_prefix_len() && key.table == Table::MAIN;
         if single && let Some(link) = self.workload_link(destination.addr()) {
             let metric = match destination {
                 IpNet::V4(_) => self.settings.ipv4_route_priority,
                 IpNet::V6(_) => self.settings.ipv6_route_priority,
             };
             let protocol = self.settings.device_route_protocol;
-            return Ok(Some(Entry::new(*destination, metric, protocol, Target::Device(link.index))));
+            let entry = Entry::new(*key, metric, protocol, Target::Device(link.index));
+            return Ok(Some(entry.with_source(self.usual_source(key))));
         }
-        let target = match self.plan.route(destination) {
-            None => return self.wanted_of_bgp(destination),
-            Some(Route::Blackhole) => Target::Blackhole,
-            Some(Route::Via(node)) => self.next_hop(node)?,
+        let Some(route) = self.plan.route(key) else { return self.wanted_of_bgp(key) };
+        let target = match route.target {
+            RouteTarget::Blackhole => Target::Blackhole,
+            RouteTarget::Throw => Target::Throw,
+            RouteTarget::Via(node) => self.next_hop(node)?,
+            RouteTarget::Tunnel { tunnel, gateway } => {
+                let device = self.through(tunnel)?;
+                gateway.map_or(Target::Device(device), |via| Target::Gateway { via, device })
+            }
         };
-        Ok(Some(Entry::new(*destination, 0, self.own_protocol(), target)))
+        // What goes nowhere is sent from nowhere.
+        let sends = !matches!(target, Target::Blackhole | Target::Throw);
+        let source = route.source.or_else(|| self.usual_source(key)).filter(|_| sends);
+        let entry = Entry::new(*key, route.metric, self.own_protocol(), target);
+        Ok(Some(entry.with_source(source)))
+    }
+
+    /// What the settings say that the host shall use as its address.
+    fn usual_source(&self, key: &RouteKey) -> Option<IpAddr> {
+        let source = match key.destination {
+            IpNet::V4(_) => self.settings.device_route_source_v4,
+            IpNet::V6(_) => self.settings.device_route_source_v6,
+        };
+        source.filter(|_| key.table == Table::MAIN)
+    }
+
+    /// The interface of a tunnel.
+    fn through(&self, tunnel: TunnelKind) -> Result<u32, String> {
+        let link = self.tunnel_link(tunnel).map(|link| link.index);
+        link.ok_or_else(|| format!("the tunnel device {} is not there", tunnel.device()))
     }
 
     /// Next hops that cannot be reached are left out as long as there are others.
-    pub(in crate::reconcile) fn wanted_of_bgp(&self, destination: &IpNet) -> Result<Option<Entry>, String> {
-        let Some(learnt) = self.plan.learnt(destination) else { return Ok(None) };
+    pub(in crate::reconcile) fn wanted_of_bgp(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
+        let learnt = self.plan.learnt(&key.destination).filter(|_| key.table == Table::MAIN);
+        let Some(learnt) = learnt else { return Ok(None) };
         let (mut hops, mut failure) = (Vec::new(), None);
         for hop in &learnt.next_hops {
-            match self.next_hop(*hop) {
+            let target = match hop.tunnel {
+                Some(tunnel) => {
+                    self.through(tunnel).map(|device| Target::Gateway { via: hop.address, device })
+                }
+                None => self.next_hop(hop.address),
+            };
+            match target {
                 Ok(Target::Gateway { via, device }) => hops.push((via, device)),
                 Ok(_) => {}
                 Err(reason) => failure = Some(reason),
@@ -54,7 +87,7 @@ impl Core {
             (None, Some(failure)) => return Err(failure),
             (None, None) => Target::Blackhole,
         };
-        Ok(Some(Entry::new(*destination, learnt.metric, PROTOCOL_BIRD, target)))
+        Ok(Some(Entry::new(*key, learnt.metric, PROTOCOL_BIRD, target)))
     }
 
     /// The interface behind which an address lives; the youngest when several workloads claim it.
@@ -88,7 +121,7 @@ impl Core {
     pub fn looked_up(&mut self, node: IpAddr, answer: Result<(IpAddr, u32), String>) {
         if self.lookups.get(&node) != Some(&answer) {
             self.lookups.insert(node, answer);
-            let destinations: Vec<IpNet> = self.plan.destinations_by(node).collect();
+            let destinations: Vec<RouteKey> = self.plan.destinations_by(node).collect();
             self.dirty.extend(destinations);
         }
     }

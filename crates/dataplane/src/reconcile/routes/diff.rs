@@ -2,9 +2,9 @@
 
 use super::super::Core;
 use crate::kernel::{Entry, Target};
-use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
+use tortie_plan::RouteKey;
 
 /// Whether an unwanted route may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,33 +77,31 @@ pub(crate) fn difference(
 pub(crate) struct RouteWork {
     pub operations: Vec<Operation>,
     /// What cannot be done now, and why.
-    pub failures: Vec<(IpNet, String)>,
+    pub failures: Vec<(RouteKey, String)>,
 }
 
 impl Core {
     /// The route changes that are due.
     pub fn route_work(&mut self, now: Duration) -> RouteWork {
         let mut work = RouteWork::default();
-        for destination in std::mem::take(&mut self.dirty) {
-            self.succeeded(&destination);
-            let wanted = self.wanted(&destination).unwrap_or_else(|reason| {
-                work.failures.push((destination, reason));
+        for key in std::mem::take(&mut self.dirty) {
+            self.succeeded(&key);
+            let wanted = self.wanted(&key).unwrap_or_else(|reason| {
+                work.failures.push((key, reason));
                 None
             });
             if let Some(Target::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
                 self.settled.insert(*device);
             }
             // A route that cannot be had now is no reason to take away the one that is there.
-            let unknown = work.failures.last().is_some_and(|(failed, _)| *failed == destination);
-            let change = difference(
-                wanted.as_ref(),
-                self.routes.at(&destination),
-                self.in_sync && !unknown,
-                |entry| self.ownership(entry, now),
-            );
+            let unknown = work.failures.last().is_some_and(|(failed, _)| *failed == key);
+            let change =
+                difference(wanted.as_ref(), self.routes.at(&key), self.in_sync && !unknown, |entry| {
+                    self.ownership(entry, now)
+                });
             work.operations.extend(change.operations);
             if change.later {
-                self.later.insert(destination);
+                self.later.insert(key);
             }
             if let Some(obstacle) = change.obstacle {
                 let reason = format!(
@@ -112,11 +110,11 @@ impl Core {
                     obstacle.metric,
                     obstacle.target.device().map_or_else(|| "none".into(), |device| self.name(device)),
                 );
-                work.failures.push((destination, reason));
+                work.failures.push((key, reason));
             }
         }
-        for (destination, reason) in &work.failures {
-            self.failed(*destination, reason.clone());
+        for (key, reason) in &work.failures {
+            self.failed(*key, reason.clone());
         }
         work
     }
@@ -136,10 +134,11 @@ impl Core {
     /// Whether this operation gives an address to another workload interface.
     pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
         let Operation::Replace { old, new } = operation else { return None };
-        let single = old.destination.prefix_len() == old.destination.max_prefix_len();
+        let destination = old.destination();
+        let single = destination.prefix_len() == destination.max_prefix_len();
         let device = old.target.device()?;
         let workload = self.links.get(device).is_some_and(|link| self.is_workload(&link.name));
-        (single && workload && new.target.device() != Some(device)).then(|| old.destination.addr())
+        (single && workload && new.target.device() != Some(device)).then(|| destination.addr())
     }
 
     /// The addresses that left since the last call: those that another workload has by now, and the others.
@@ -155,7 +154,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(metric: u32, protocol: u8, device: u32) -> Entry {
-        Entry::new("10.0.0.1/32".parse().unwrap(), metric, protocol, Target::Device(device))
+        let destination: ipnet::IpNet = "10.0.0.1/32".parse().unwrap();
+        Entry::new(destination, metric, protocol, Target::Device(device))
     }
 
     fn ownership(entry: &Entry) -> Ownership {

@@ -1,4 +1,4 @@
-//! Routes of the main table: those of workloads, of other nodes' blocks and of BGP.
+//! Routes: those of workloads, of other nodes' blocks and of BGP.
 
 pub(super) mod apply;
 mod desired;
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 /// How long a route on a new workload interface may wait for someone to tell us about the workload.
 const GRACE: Duration = Duration::from_secs(10);
+const PROTOCOL_KERNEL: u8 = 2;
 const PROTOCOL_BOOT: u8 = 3;
 pub(super) const PROTOCOL_BIRD: u8 = 12;
 pub(super) const PROTOCOL_OURS: u8 = 80;

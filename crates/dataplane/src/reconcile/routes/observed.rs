@@ -2,55 +2,55 @@
 
 use super::super::Core;
 use super::diff::Ownership;
-use super::{GRACE, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
+use super::{GRACE, PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_KERNEL, PROTOCOL_OURS};
 use crate::kernel::Entry;
-use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
+use tortie_plan::{RouteKey, Table};
 
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    routes: BTreeMap<IpNet, Vec<Entry>>,
+    routes: BTreeMap<RouteKey, Vec<Entry>>,
 }
 
 impl Routes {
     pub fn replace(&mut self, routes: Vec<Entry>) {
         self.routes.clear();
         for entry in routes {
-            self.routes.entry(entry.destination).or_default().push(entry);
+            self.routes.entry(entry.key).or_default().push(entry);
         }
     }
 
     /// Forgets the routes through an interface that is gone; returns their destinations.
-    pub fn drop_of(&mut self, index: u32) -> BTreeSet<IpNet> {
+    pub fn drop_of(&mut self, index: u32) -> BTreeSet<RouteKey> {
         self.drop_routes(|entry| entry.target.uses(index))
     }
 
     /// The kernel drops the IPv4 routes of an interface that is set down, and says nothing.
-    pub fn drop_ipv4_of(&mut self, index: u32) -> BTreeSet<IpNet> {
-        self.drop_routes(|entry| entry.destination.addr().is_ipv4() && entry.target.uses(index))
+    pub fn drop_ipv4_of(&mut self, index: u32) -> BTreeSet<RouteKey> {
+        self.drop_routes(|entry| entry.destination().addr().is_ipv4() && entry.target.uses(index))
     }
 
-    fn drop_routes(&mut self, gone: impl Fn(&Entry) -> bool) -> BTreeSet<IpNet> {
+    fn drop_routes(&mut self, gone: impl Fn(&Entry) -> bool) -> BTreeSet<RouteKey> {
         let mut touched = BTreeSet::new();
-        self.routes.retain(|destination, entries| {
+        self.routes.retain(|key, entries| {
             let before = entries.len();
             entries.retain(|entry| !gone(entry));
             if entries.len() != before {
-                touched.insert(*destination);
+                touched.insert(*key);
             }
             !entries.is_empty()
         });
         touched
     }
 
-    pub fn destinations(&self) -> impl Iterator<Item = IpNet> {
+    pub fn destinations(&self) -> impl Iterator<Item = RouteKey> {
         self.routes.keys().copied()
     }
 
-    pub fn at(&self, destination: &IpNet) -> &[Entry] {
-        self.routes.get(destination).map_or(&[], Vec::as_slice)
+    pub fn at(&self, key: &RouteKey) -> &[Entry] {
+        self.routes.get(key).map_or(&[], Vec::as_slice)
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Entry> {
@@ -58,23 +58,23 @@ impl Routes {
     }
 
     pub fn set(&mut self, entry: Entry) {
-        let entries = self.routes.entry(entry.destination).or_default();
+        let entries = self.routes.entry(entry.key).or_default();
         // A new route where there was one replaced it. IPv6 keeps several in one place on different interfaces.
-        let v6 = entry.destination.addr().is_ipv6();
+        let v6 = entry.destination().addr().is_ipv6();
         entries
             .retain(|old| !(old.same_place(&entry) && (!v6 || old.target.device() == entry.target.device())));
         entries.push(entry);
     }
 
     pub fn remove(&mut self, entry: &Entry) {
-        let Some(entries) = self.routes.get_mut(&entry.destination) else { return };
+        let Some(entries) = self.routes.get_mut(&entry.key) else { return };
         entries.retain(|old| {
             !(old.same_place(entry)
                 && old.protocol == entry.protocol
                 && old.target.device() == entry.target.device())
         });
         if entries.is_empty() {
-            self.routes.remove(&entry.destination);
+            self.routes.remove(&entry.key);
         }
     }
 }
@@ -90,14 +90,23 @@ impl Core {
 
     pub(in crate::reconcile) fn ownership(&self, entry: &Entry, now: Duration) -> Ownership {
         const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-        if entry.destination.network() == IpAddr::V6(LINK_LOCAL) {
+        if !self.settings.program_routes || entry.destination().network() == IpAddr::V6(LINK_LOCAL) {
             return Ownership::Foreign;
+        }
+        if entry.key.table != Table::MAIN {
+            let ours = entry.protocol == self.own_protocol();
+            return if ours { Ownership::Ours } else { Ownership::Foreign };
         }
         let of_bgp = entry.protocol == PROTOCOL_BIRD && self.plan.is_learnt_complete();
         if entry.protocol == self.own_protocol() || of_bgp {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.links.get(device));
+        // Nobody else has routes through a device that we made.
+        if link.is_some_and(|link| self.tunnel_at(link.index).is_some() && entry.protocol != PROTOCOL_KERNEL)
+        {
+            return Ownership::Ours;
+        }
         let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
             // BIRD leaves its routes behind when it stops, and we ours when our protocol number is changed.
             let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);

@@ -35,6 +35,9 @@ impl Core {
     /// The settings that workload interfaces still need.
     pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
         let mut work = Vec::new();
+        if !self.settings.program_routes {
+            return work;
+        }
         for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
             let first = !self.prepared.contains(&link.index);
             let rp_filter = if workload.may_spoof { 0 } else { self.rp_filter };

@@ -171,6 +171,39 @@ fn workloads_do_not_encapsulate() {
 }
 
 #[test]
+fn tunnels_are_for_nodes_that_are_known() {
+    use crate::{Member, Set, SetKind, TunnelDevice, TunnelKind, TunnelProtocol};
+    const PEER: &str = "192.0.2.2";
+    let mut world = World::new();
+    let (vxlan, ipip) = (udp(OUTSIDE, NODE, 4789), plain(Packet::IPIP, OUTSIDE, NODE));
+    assert!(world.allows(&vxlan, UPLINK, Host) && world.allows(&ipip, UPLINK, Host), "none of ours");
+    for (kind, protocol) in [
+        (TunnelKind::VxlanV4, TunnelProtocol::Vxlan { vni: 4096, port: 4789, mac: [0; 6] }),
+        (TunnelKind::Ipip, TunnelProtocol::Ipip),
+    ] {
+        let device = TunnelDevice { address: None, local: NODE.parse().unwrap(), mtu: None, protocol };
+        world.plan.tunnels.insert(kind, device);
+        let members = [Member::Net(net("192.0.2.2/32"))].into();
+        world.plan.sets.insert(kind.peers(), Set { kind: SetKind::Nets, members });
+    }
+    world.denies(&vxlan, UPLINK, Host, "UnknownTunnel");
+    world.denies(&ipip, UPLINK, Host, "UnknownTunnel");
+    world.settings.policy.vxlan_from_workloads = true;
+    world.denies(&udp(A, NODE, 4789), TO_A, Host, "UnknownTunnel");
+    assert!(world.allows(&udp(OUTSIDE, NODE, 4790), UPLINK, Host));
+    // Known nodes pass whatever the policy of the host says, and however the connection is tracked.
+    let closed = world.list("closed", &[deny()]);
+    world.host("eth0").tiers = closed;
+    assert!(!world.allows(&udp(PEER, NODE, 80), UPLINK, Host));
+    for (from, to) in [(PEER, NODE), (NODE, PEER)] {
+        let (place, way) = if from == PEER { (UPLINK, Host) } else { (Host, UPLINK) };
+        assert!(world.allows_in_state(Connection::Invalid, &udp(from, to, 4789), place, way));
+        assert!(world.allows(&plain(Packet::IPIP, from, to), place, way));
+    }
+    assert!(!world.allows(&udp(NODE, OUTSIDE, 4789), Host, UPLINK));
+}
+
+#[test]
 fn workload_to_host_is_a_setting() {
     let mut world = World::new();
     let packet = tcp(A, NODE, 80);

@@ -14,6 +14,8 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 const FELIX_BY_REGION: &str = "/calico/felix/v2/";
 const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
+/// Nobody writes here: only the Kubernetes API has services.
+const ENDPOINT_SLICES: &str = "/calico/kubernetes/endpointslices/";
 const COMPACT_REVISION: &str = "compact_rev_key";
 
 /// The text under which the store keeps it.
@@ -47,6 +49,7 @@ pub fn path(key: &Key) -> String {
         Key::HostEndpointStatus { host, endpoint } => {
             format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
         }
+        Key::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES}{namespace}/{name}"),
         Key::CompactRevision => COMPACT_REVISION.to_owned(),
     }
 }
@@ -107,6 +110,7 @@ pub fn prefix(range: &KeyRange) -> String {
                 format!("{FELIX_BY_REGION}{}/host/{host}/workload/", region_part(region))
             }
         },
+        KeyRange::EndpointSlices => ENDPOINT_SLICES.to_owned(),
         KeyRange::HostEndpointStatuses { host: None } => FELIX_BY_HOST.to_owned(),
         KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_BY_HOST}{host}/endpoint/"),
     }

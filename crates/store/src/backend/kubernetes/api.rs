@@ -1,34 +1,48 @@
 //! Requests to the API server, each with a limit on its time.
 
 use super::failure::Failure;
+use super::servers::Servers;
 use crate::Limits;
+use crate::config::KubernetesTarget;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request};
 use kube::core::WatchEvent;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
+/// Objects without anything but their metadata, if the server can.
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
+const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 
-/// The server ends a watch after about this long; then it is opened again where it ended.
-const WATCH_SECONDS: u64 = 290;
+/// The server ends a watch after about this long, not all at once; then it is opened again where it ended.
+const WATCH_SECONDS: Range<u64> = 300..600;
 
 #[derive(Clone)]
 pub struct Api {
-    client: kube::Client,
+    servers: Servers,
     pub limits: Limits,
 }
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
-pub struct List {
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub struct List<T> {
     #[serde(default)]
     pub metadata: ListMetadata,
-    #[serde(default)]
-    pub items: Vec<Json>,
+    /// Some lists of nothing are null.
+    #[serde(default = "Vec::new", deserialize_with = "or_nothing")]
+    pub items: Vec<T>,
+}
+
+fn or_nothing<'de, T: Deserialize<'de>, D: Deserializer<'de>>(items: D) -> Result<Vec<T>, D::Error> {
+    Option::<Vec<T>>::deserialize(items).map(Option::unwrap_or_default)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -38,25 +52,35 @@ pub struct ListMetadata {
     pub r#continue: Option<String>,
 }
 
+/// How much of each object is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    #[default]
+    Whole,
+    Metadata,
+}
+
 /// What to list.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     pub limit: usize,
     pub after: Option<String>,
     pub labels: Option<String>,
+    pub detail: Detail,
 }
 
 pub type Events = Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<Json>, kube::Error>> + Send>>;
 
 impl Api {
-    pub fn new(client: kube::Client, limits: Limits) -> Api {
-        Api { client, limits }
+    pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Api, crate::Error> {
+        Ok(Api { servers: Servers::connect(target, &limits).await?, limits })
     }
 
     /// The API groups that the server has.
     pub async fn groups(&self) -> Result<Vec<String>, Failure> {
-        let listed = self.limited(self.client.list_api_groups()).await?;
-        Ok(listed.groups.into_iter().map(|group| group.name).collect())
+        let listed = self.get("/apis").await?;
+        let groups = listed.get("groups").and_then(Json::as_array).into_iter().flatten();
+        Ok(groups.filter_map(|group| Some(group.get("name")?.as_str()?.to_owned())).collect())
     }
 
     pub async fn get(&self, path: &str) -> Result<Json, Failure> {
@@ -85,29 +109,45 @@ impl Api {
         self.send(Method::DELETE, path, JSON, Some(&body)).await.map(|_| ())
     }
 
-    pub async fn list(&self, path: &str, query: &ListQuery) -> Result<List, Failure> {
+    /// The text of a page: whoever knows what the items are reads it.
+    pub async fn list(&self, path: &str, query: &ListQuery) -> Result<String, Failure> {
         let mut pairs = vec![("limit", query.limit.to_string())];
         pairs.extend(query.after.clone().map(|token| ("continue", token)));
         pairs.extend(query.labels.clone().map(|labels| ("labelSelector", labels)));
-        let list = self.send(Method::GET, &with_query(path, &pairs), JSON, None).await?;
-        serde_json::from_value(list).map_err(|error| {
-            Failure::Other(crate::Error::Datastore(format!(
-                "{path} answers with something else than a list: {error}"
-            )))
-        })
+        let accept = match query.detail {
+            Detail::Whole => JSON,
+            Detail::Metadata => METADATA_LIST,
+        };
+        self.text(Method::GET, &with_query(path, &pairs), [JSON, accept], None).await
     }
 
-    pub async fn watch(&self, path: &str, labels: Option<&str>, after: &str) -> Result<Events, Failure> {
+    pub async fn watch(
+        &self,
+        path: &str,
+        labels: Option<&str>,
+        detail: Detail,
+        after: &str,
+    ) -> Result<Events, Failure> {
         let mut pairs = vec![
             ("watch", "1".to_owned()),
             ("allowWatchBookmarks", "true".to_owned()),
-            ("timeoutSeconds", WATCH_SECONDS.to_string()),
+            ("timeoutSeconds", rand::random_range(WATCH_SECONDS).to_string()),
             ("resourceVersion", after.to_owned()),
         ];
         pairs.extend(labels.map(|labels| ("labelSelector", labels.to_owned())));
-        let request = request(Method::GET, &with_query(path, &pairs), JSON, Vec::new())?;
-        let events = self.limited(self.client.request_events::<Json>(request)).await?;
-        Ok(Box::pin(events))
+        let accept = match detail {
+            Detail::Whole => JSON,
+            Detail::Metadata => METADATA,
+        };
+        let path = with_query(path, &pairs);
+        self.anywhere(&Method::GET, |client| {
+            let request = request(Method::GET, &path, [JSON, accept], Vec::new());
+            async move {
+                let events = self.limited(client.request_events::<Json>(request?)).await?;
+                Ok(Box::pin(events) as Events)
+            }
+        })
+        .await
     }
 
     async fn send(
@@ -117,8 +157,51 @@ impl Api {
         form: &str,
         body: Option<&Json>,
     ) -> Result<Json, Failure> {
+        let text = self.text(method, path, [form, JSON], body).await?;
+        serde_json::from_str(&text).map_err(|error| strange(path, &error))
+    }
+
+    /// `forms` are those of the request and of the answer.
+    async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        forms: [&str; 2],
+        body: Option<&Json>,
+    ) -> Result<String, Failure> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-        self.limited(self.client.request::<Json>(request(method, path, form, body)?)).await
+        self.anywhere(&method, |client| {
+            let request = request(method.clone(), path, forms, body.clone());
+            async move { self.limited(client.request_text(request?)).await }
+        })
+        .await
+    }
+
+    /// Asks the server in use; the others in turn if it cannot be reached, unless it may have done what it was asked. If
+    /// it does not know us, once more with the settings as they are now.
+    async fn anywhere<T, A: Future<Output = Result<T, Failure>>>(
+        &self,
+        method: &Method,
+        ask: impl Fn(kube::Client) -> A,
+    ) -> Result<T, Failure> {
+        let (mut left, mut renewed) = (self.servers.len(), false);
+        loop {
+            let Some(asked) = self.servers.current() else {
+                return Err(Failure::Unreachable { reason: "no address is known".into(), unasked: true });
+            };
+            let answer = ask(asked.client.clone()).await;
+            match &answer {
+                Err(Failure::Unreachable { unasked, .. }) => {
+                    self.servers.leave(&asked);
+                    left = left.saturating_sub(1);
+                    if left == 0 || !(*unasked || *method == Method::GET) {
+                        return answer;
+                    }
+                }
+                Err(Failure::Unknown(_)) if !renewed && self.servers.renew(&asked).await => renewed = true,
+                _ => return answer,
+            }
+        }
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failure> {
@@ -130,9 +213,19 @@ impl Api {
     }
 }
 
-fn request(method: Method, path: &str, form: &str, body: Vec<u8>) -> Result<Request<Vec<u8>>, Failure> {
-    let request =
-        Request::builder().method(method).uri(path).header(http::header::CONTENT_TYPE, form).body(body);
+/// An answer that is not what was asked for.
+pub fn strange(path: &str, error: &serde_json::Error) -> Failure {
+    Failure::Other(crate::Error::Datastore(format!("the answer to {path} cannot be read: {error}")))
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    [form, accept]: [&str; 2],
+    body: Vec<u8>,
+) -> Result<Request<Vec<u8>>, Failure> {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header(CONTENT_TYPE, form).header(ACCEPT, accept).body(body);
     request.map_err(|error| Failure::Other(crate::Error::Datastore(format!("'{path}' is no path: {error}"))))
 }
 

@@ -1,13 +1,17 @@
 //! Where keys and ranges are in the API, and what the objects there mean.
 
-use super::core::{CoreNode, Labelled, Pod};
+use super::api::{Detail, List, ListMetadata, ListQuery};
+use super::core::{
+    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, Labelled, Metadata, Pod,
+};
 use super::group::ApiGroup;
 use super::profile::{self, Origin};
 use super::records::{self, Record};
-use super::{names, node, object, pod};
+use super::{names, node, object, pod, policy};
 use crate::{Error, Revision};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
+use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX, is_derived_policy};
 use tortie_model::names::split_workload_endpoint_name;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 
@@ -22,7 +26,14 @@ pub enum Form {
     Namespace,
     ServiceAccount,
     Node,
+    NetworkPolicy,
+    ClusterNetworkPolicy,
+    EndpointSlice,
 }
+
+const NETWORK_POLICIES: &str = "/apis/networking.k8s.io/v1";
+const CLUSTER_NETWORK_POLICIES: &str = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+const ENDPOINT_SLICES: &str = "/apis/discovery.k8s.io/v1";
 
 /// A path of the API that can be listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +65,24 @@ pub struct Found {
     pub key: Key,
     pub revision: Revision,
     pub uid: String,
-    /// `None` if the object is marked as deleted.
+    /// `None` if the object is marked as deleted, or means nothing.
     pub value: Option<Result<Value, Error>>,
+}
+
+impl Form {
+    /// How much of its objects is read.
+    pub fn detail(self) -> Detail {
+        match self {
+            Form::Namespace | Form::ServiceAccount => Detail::Metadata,
+            _ => Detail::Whole,
+        }
+    }
+}
+
+impl Collection {
+    pub fn query(&self, limit: usize, after: Option<String>) -> ListQuery {
+        ListQuery { limit, after, labels: self.labels.clone(), detail: self.form.detail() }
+    }
 }
 
 impl Place {
@@ -71,9 +98,22 @@ impl Reader {
             let collection = self.group.collection(kind, None);
             return Some(Place { form: Form::Record(kind), collection, name });
         }
-        let Key::Resource { kind, namespace, name } = key else { return None };
         let core = |form, collection: String, name: &str| Place { form, collection, name: name.to_owned() };
+        if let Key::EndpointSlice { namespace, name } = key {
+            let collection = format!("{ENDPOINT_SLICES}/namespaces/{namespace}/endpointslices");
+            return Some(core(Form::EndpointSlice, collection, name));
+        }
+        let Key::Resource { kind, namespace, name } = key else { return None };
         Some(match kind {
+            Kind::NetworkPolicy if is_derived_policy(*kind, name) => {
+                let collection = format!("{NETWORK_POLICIES}/namespaces/{namespace}/networkpolicies");
+                core(Form::NetworkPolicy, collection, name.strip_prefix(NETWORK_POLICY_PREFIX)?)
+            }
+            Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => core(
+                Form::ClusterNetworkPolicy,
+                CLUSTER_NETWORK_POLICIES.into(),
+                name.strip_prefix(CLUSTER_NETWORK_POLICY_PREFIX)?,
+            ),
             Kind::WorkloadEndpoint => {
                 let [_, orchestrator, pod, _] = split_workload_endpoint_name(name)?;
                 let collection = format!("/api/v1/namespaces/{namespace}/pods");
@@ -119,8 +159,22 @@ impl Reader {
             KeyRange::Resources { kind: Kind::Node, .. } => one(Form::Node, "/api/v1/nodes".into()),
             KeyRange::Resources { kind: Kind::LiveMigration, .. } => Vec::new(),
             KeyRange::Resources { kind, namespace, .. } => {
-                one(Form::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
+                let namespace = namespace.as_deref();
+                let mut all = one(Form::Resource(*kind), self.group.collection(*kind, namespace));
+                match kind {
+                    Kind::NetworkPolicy => {
+                        let within = namespace.map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+                        let path = format!("{NETWORK_POLICIES}{within}/networkpolicies");
+                        all.extend(one(Form::NetworkPolicy, path));
+                    }
+                    Kind::GlobalNetworkPolicy => {
+                        all.extend(one(Form::ClusterNetworkPolicy, CLUSTER_NETWORK_POLICIES.into()));
+                    }
+                    _ => {}
+                }
+                all
             }
+            KeyRange::EndpointSlices => one(Form::EndpointSlice, format!("{ENDPOINT_SLICES}/endpointslices")),
             KeyRange::Blocks { .. } => vec![record(Kind::IPAMBlock)],
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {
                 let mut labels = vec![format!("{}={affinity}", names::AFFINITY_TYPE_LABEL)];
@@ -142,50 +196,152 @@ impl Reader {
 
     /// What an object stands for; `None` if for nothing of ours.
     pub fn read(&self, form: Form, object: Json) -> Option<Found> {
-        let text =
-            |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default().to_owned();
-        let (revision, uid) = (text("/metadata/resourceVersion").parse().ok()?, text("/metadata/uid"));
-        let name = text("/metadata/name");
-        let failed =
-            |key: &Key, reason: String| Error::Parse { key: key.to_string(), value: name.clone(), reason };
-        let (key, value) = match form {
-            Form::Resource(kind) => {
-                let (key, value) = object::read(self.group, kind, object);
-                let value = value.map_err(|error| failed(&key, error.to_string()));
-                (key, Some(value))
-            }
-            Form::Record(kind) => match records::read(kind, &object) {
-                Record::Present(key, value) => {
-                    let value = value.map_err(|reason| failed(&key, reason));
-                    (key, Some(value))
-                }
-                Record::Deleted(key) => (key, None),
-                Record::Nameless(reason) => {
-                    tracing::warn!(%kind, name, reason, "an IPAM record cannot be read; correct it or delete it");
-                    return None;
-                }
-            },
-            Form::Pod => {
-                let (key, endpoint) = pod::endpoint(&typed::<Pod>(object)?, &self.interface_prefix)?;
-                let value = endpoint.map(|endpoint| Value::Resource(Resource::from(endpoint)));
-                let value = value.map_err(|reason| failed(&key, reason));
-                (key, Some(value))
-            }
-            Form::Namespace => {
-                let (key, profile) = profile::from_namespace(&typed::<Labelled>(object)?);
-                (key, Some(Ok(Value::Resource(profile.into()))))
-            }
-            Form::ServiceAccount => {
-                let (key, profile) = profile::from_service_account(&typed::<Labelled>(object)?);
-                (key, Some(Ok(Value::Resource(profile.into()))))
-            }
-            Form::Node => {
-                let (key, node) = node::read(&typed::<CoreNode>(object)?, self.use_pod_cidr);
-                (key, Some(Ok(Value::Resource(node.into()))))
-            }
-        };
-        Some(Found { key, revision, uid, value })
+        match form {
+            Form::Resource(kind) => self.resource(kind, object),
+            Form::Record(kind) => self.record(kind, &object),
+            Form::Pod => self.pod(&typed(object)?),
+            Form::Namespace => self.namespace(&typed(object)?),
+            Form::ServiceAccount => self.service_account(&typed(object)?),
+            Form::Node => self.node(&typed(object)?),
+            Form::NetworkPolicy => self.network_policy(&typed(object)?),
+            Form::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
+            Form::EndpointSlice => self.endpoint_slice(&typed(object)?),
+        }
     }
+
+    /// What a page of a list stands for. Of Kubernetes' own objects the fields that matter are read from the text and
+    /// nothing else of it is ever in memory as objects.
+    pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListMetadata, Vec<Found>)> {
+        let read = match form {
+            Form::Pod => page(text, |pod| self.pod(pod)),
+            Form::Namespace => page(text, |namespace| self.namespace(namespace)),
+            Form::ServiceAccount => page(text, |account| self.service_account(account)),
+            Form::Node => page(text, |node| self.node(node)),
+            Form::NetworkPolicy => page(text, |policy| self.network_policy(policy)),
+            Form::EndpointSlice => page(text, |slice| self.endpoint_slice(slice)),
+            Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy => None,
+        };
+        if let Some(read) = read {
+            return Ok(read);
+        }
+        // One by one, so that one that cannot be read does not hide the others.
+        let List { metadata, items } = serde_json::from_str::<List<Json>>(text)?;
+        Ok((metadata, items.into_iter().filter_map(|item| self.read(form, item)).collect()))
+    }
+
+    fn resource(&self, kind: Kind, object: Json) -> Option<Found> {
+        let meta = Identity::of(&object)?;
+        if is_derived_policy(kind, &meta.name) {
+            tracing::debug!(%kind, meta.name, "passed over: the name is for policies that Kubernetes has");
+            return None;
+        }
+        let (key, value) = object::read(self.group, kind, object);
+        let value = value.map_err(|error| unreadable(&key, &meta.name, error.to_string()));
+        Some(meta.found(key, Some(value)))
+    }
+
+    fn record(&self, kind: Kind, object: &Json) -> Option<Found> {
+        let meta = Identity::of(object)?;
+        Some(match records::read(kind, object) {
+            Record::Present(key, value) => {
+                let value = value.map_err(|reason| unreadable(&key, &meta.name, reason));
+                meta.found(key, Some(value))
+            }
+            Record::Deleted(key) => meta.found(key, None),
+            Record::Nameless(reason) => {
+                let name = meta.name;
+                tracing::warn!(%kind, name, reason, "an IPAM record cannot be read; correct it or delete it");
+                return None;
+            }
+        })
+    }
+
+    fn pod(&self, pod: &Pod) -> Option<Found> {
+        let (key, endpoint) = pod::endpoint(pod, &self.interface_prefix)?;
+        let value = endpoint.map(|endpoint| Value::Resource(Resource::from(endpoint)));
+        let value = value.map_err(|reason| unreadable(&key, &pod.metadata.name, reason));
+        Identity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
+    }
+
+    fn namespace(&self, namespace: &Labelled) -> Option<Found> {
+        let (key, profile) = profile::from_namespace(namespace);
+        derived(&namespace.metadata, key, Some(Resource::from(profile)))
+    }
+
+    fn service_account(&self, account: &Labelled) -> Option<Found> {
+        let (key, profile) = profile::from_service_account(account);
+        derived(&account.metadata, key, Some(Resource::from(profile)))
+    }
+
+    fn node(&self, core: &CoreNode) -> Option<Found> {
+        let (key, node) = node::read(core, self.use_pod_cidr);
+        derived(&core.metadata, key, Some(Resource::from(node)))
+    }
+
+    fn network_policy(&self, object: &CoreNetworkPolicy) -> Option<Found> {
+        let (key, policy) = policy::from_network_policy(object);
+        derived(&object.metadata, key, Some(Resource::from(policy)))
+    }
+
+    fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<Found> {
+        let (key, policy) = policy::from_cluster_network_policy(object);
+        if policy.is_none() {
+            tracing::warn!(%key, "a ClusterNetworkPolicy has no tier, subject or rules that are known; it is not in force");
+        }
+        derived(&object.metadata, key, policy.map(Resource::from))
+    }
+
+    fn endpoint_slice(&self, object: &CoreEndpointSlice) -> Option<Found> {
+        let (key, slice) = policy::from_endpoint_slice(object);
+        let value = slice.map(|slice| Ok(Value::EndpointSlice(slice)));
+        Identity::in_metadata(&object.metadata).map(|meta| meta.found(key, value))
+    }
+}
+
+/// What every object has.
+struct Identity {
+    name: String,
+    uid: String,
+    revision: Revision,
+}
+
+impl Identity {
+    fn of(object: &Json) -> Option<Identity> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+        let revision = text("/metadata/resourceVersion").parse().ok()?;
+        Some(Identity {
+            name: text("/metadata/name").to_owned(),
+            uid: text("/metadata/uid").to_owned(),
+            revision,
+        })
+    }
+
+    fn in_metadata(meta: &Metadata) -> Option<Identity> {
+        let revision = meta.resource_version.parse().ok()?;
+        Some(Identity { name: meta.name.clone(), uid: meta.uid.clone(), revision })
+    }
+
+    fn found(self, key: Key, value: Option<Result<Value, Error>>) -> Found {
+        Found { key, revision: self.revision, uid: self.uid, value }
+    }
+}
+
+fn derived(meta: &Metadata, key: Key, resource: Option<Resource>) -> Option<Found> {
+    let value = resource.map(|resource| Ok(Value::Resource(resource)));
+    Identity::in_metadata(meta).map(|identity| identity.found(key, value))
+}
+
+fn unreadable(key: &Key, name: &str, reason: String) -> Error {
+    Error::Parse { key: key.to_string(), value: name.to_owned(), reason }
+}
+
+/// `None` if an item is not of the type.
+fn page<T: DeserializeOwned>(
+    text: &str,
+    read: impl Fn(&T) -> Option<Found>,
+) -> Option<(ListMetadata, Vec<Found>)> {
+    let List { metadata, items } = serde_json::from_str::<List<T>>(text).ok()?;
+    Some((metadata, items.iter().filter_map(read).collect()))
 }
 
 /// Kubernetes' own objects are what the API server says they are; one that is not is of no use.
@@ -230,6 +386,22 @@ mod tests {
                 path(Key::Block { cidr: "10.65.3.0/26".parse().unwrap() }),
                 Some("/apis/crd.projectcalico.org/v1/ipamblocks/10-65-3-0-26"),
             ),
+            (
+                resource(Kind::NetworkPolicy, "prod", "knp.default.web.a"),
+                Some("/apis/networking.k8s.io/v1/namespaces/prod/networkpolicies/web.a"),
+            ),
+            (
+                resource(Kind::NetworkPolicy, "prod", "knp.web"),
+                Some("/apis/crd.projectcalico.org/v1/namespaces/prod/networkpolicies/knp.web"),
+            ),
+            (
+                resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"),
+                Some("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/all"),
+            ),
+            (
+                path(Key::EndpointSlice { namespace: "prod".into(), name: "web-x1".into() }),
+                Some("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices/web-x1"),
+            ),
             (path(Key::IpamConfig), Some("/apis/crd.projectcalico.org/v1/ipamconfigs/default")),
             (path(Key::CompactRevision), None),
             (path(Key::FelixStatus { region: String::new(), host: "n1".into() }), None),
@@ -256,6 +428,25 @@ mod tests {
         assert_eq!(reader().collections(&KeyRange::all(Kind::Profile)).len(), 2);
         assert_eq!(reader().collections(&KeyRange::all(Kind::WorkloadEndpoint))[0].path, "/api/v1/pods");
         assert!(reader().collections(&KeyRange::FelixStatuses).is_empty());
+        let paths = |range: KeyRange| -> Vec<String> {
+            reader().collections(&range).into_iter().map(|collection| collection.path).collect()
+        };
+        let namespace = Some("prod".to_owned());
+        let of_prod =
+            KeyRange::Resources { kind: Kind::NetworkPolicy, namespace, name_prefix: String::new() };
+        assert_eq!(
+            paths(of_prod),
+            [
+                "/apis/crd.projectcalico.org/v1/namespaces/prod/networkpolicies",
+                "/apis/networking.k8s.io/v1/namespaces/prod/networkpolicies",
+            ]
+        );
+        assert_eq!(
+            paths(KeyRange::all(Kind::NetworkPolicy))[1],
+            "/apis/networking.k8s.io/v1/networkpolicies"
+        );
+        assert_eq!(paths(KeyRange::all(Kind::GlobalNetworkPolicy)).len(), 2);
+        assert_eq!(paths(KeyRange::EndpointSlices), ["/apis/discovery.k8s.io/v1/endpointslices"]);
     }
 
     #[test]
@@ -273,5 +464,35 @@ mod tests {
         let host_network = json!({"metadata": {"name": "p", "namespace": "x", "resourceVersion": "7"},
             "spec": {"nodeName": "n1", "hostNetwork": true}});
         assert!(reader().read(Form::Pod, host_network).is_none());
+    }
+
+    #[test]
+    fn an_item_that_cannot_be_read_does_not_hide_the_others() {
+        let pod = |name: &str, port: i64| {
+            json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"},
+                "spec": {"nodeName": "n1", "containers": [{"ports": [{"containerPort": port}]}]}})
+        };
+        let list = json!({"metadata": {"resourceVersion": "9", "continue": "more"},
+            "items": [pod("a", 1), pod("b", 70000), pod("c", 3)]});
+        let (metadata, found) = reader().read_list(Form::Pod, &list.to_string()).unwrap();
+        assert_eq!((metadata.resource_version.as_str(), metadata.r#continue.as_deref()), ("9", Some("more")));
+        let names: Vec<String> = found.iter().map(|found| found.key.to_string()).collect();
+        assert_eq!(names, ["WorkloadEndpoint(x/n1-k8s-a-eth0)", "WorkloadEndpoint(x/n1-k8s-c-eth0)"]);
+        assert!(reader().read_list(Form::Pod, "[]").is_err());
+        let nothing = r#"{"metadata": {"resourceVersion": "9"}, "items": null}"#;
+        assert!(reader().read_list(Form::Namespace, nothing).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn names_of_derived_policies_are_not_for_custom_resources() {
+        let policy = |name: &str| json!({"metadata": {"name": name, "namespace": "x", "resourceVersion": "7"}, "spec": {}});
+        let form = Form::Resource(Kind::NetworkPolicy);
+        assert!(reader().read(form, policy("knp.default.web")).is_none());
+        assert!(reader().read(form, policy("web")).is_some());
+        let odd = json!({"metadata": {"name": "odd", "resourceVersion": "7"}, "spec": {"tier": "Odd"}});
+        let found = reader().read(Form::ClusterNetworkPolicy, odd).unwrap();
+        assert!(
+            found.value.is_none() && found.key == Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.odd")
+        );
     }
 }

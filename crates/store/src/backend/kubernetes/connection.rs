@@ -4,9 +4,25 @@ use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-/// A client whose tokens and certificates are read again before they expire.
-pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube::Client> {
-    let mut config = config(target).await?;
+/// A client for each address of the API server.
+pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Vec<kube::Client>> {
+    let mut clients = Vec::new();
+    for endpoint in addresses(&target.endpoint) {
+        let target = KubernetesTarget { endpoint: endpoint.to_owned(), ..target.clone() };
+        clients.push(client(config(&target).await?, limits)?);
+    }
+    Ok(clients)
+}
+
+/// The addresses of a list with commas; one that is empty for whatever the rest of the settings says.
+fn addresses(endpoints: &str) -> Vec<&str> {
+    let given: Vec<&str> =
+        endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
+    if given.is_empty() { vec![""] } else { given }
+}
+
+/// A client whose tokens and certificates are read again before they expire: a token from a file every minute.
+fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
     // Watches are silent for long; every other request has a limit of its own.
     config.read_timeout = None;
@@ -14,7 +30,7 @@ pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<kube:
         .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
 }
 
-async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
+pub async fn config(target: &KubernetesTarget) -> Result<kube::Config> {
     let mut config = match kubeconfig(target)? {
         Some(kubeconfig) => {
             let context = Some(target.context.clone()).filter(|context| !context.is_empty());
@@ -76,4 +92,19 @@ fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
         });
     }
     Ok(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_listed_with_commas() {
+        assert_eq!(addresses(""), [""]);
+        assert_eq!(addresses("https://a:6443"), ["https://a:6443"]);
+        assert_eq!(
+            addresses("https://a:6443, https://[fd00::1]:6443,"),
+            ["https://a:6443", "https://[fd00::1]:6443"]
+        );
+    }
 }

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tortie_model::ObjectMeta;
+use tortie_model::kinds::StagedKubernetesNetworkPolicySpec;
+use tortie_model::kubernetes::{ClusterNetworkPolicySpec, RawEndpointSlice};
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -105,6 +107,31 @@ pub struct CoreNodeAddress {
     #[serde(rename = "type")]
     pub type_: String,
     pub address: String,
+}
+
+/// networking.k8s.io/v1. What is staged of Calico's has the same fields.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreNetworkPolicy {
+    pub metadata: Metadata,
+    pub spec: StagedKubernetesNetworkPolicySpec,
+}
+
+/// policy.networking.k8s.io/v1alpha2
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ClusterNetworkPolicy {
+    pub metadata: Metadata,
+    pub spec: ClusterNetworkPolicySpec,
+}
+
+/// discovery.k8s.io/v1
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreEndpointSlice {
+    pub metadata: Metadata,
+    #[serde(flatten)]
+    pub slice: RawEndpointSlice,
 }
 
 impl Metadata {

@@ -1,7 +1,7 @@
 //! The client's verbs on objects of the API.
 
 use super::Kubernetes;
-use super::api::{List, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
+use super::api::{ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH, strange};
 use super::collection::{Collection, Form, Found, Place};
 use super::failure::Failure;
 use super::{node, object, pod, records};
@@ -34,7 +34,10 @@ impl Kubernetes {
             return Err(missing(key));
         }
         if found.value.is_none() {
-            self.finish_deletion(place, &found).await?;
+            // Only records of IPAM are marked; other objects without a value mean nothing.
+            if let Form::Record(_) = place.form {
+                self.finish_deletion(place, &found).await?;
+            }
             return Err(missing(key));
         }
         Ok(found)
@@ -45,7 +48,7 @@ impl Kubernetes {
         let mut unreadable = Vec::new();
         let mut revisions = Vec::new();
         for collection in self.reader.collections(range) {
-            let (found, revision) = self.all(&collection).await?;
+            let Some((found, revision)) = self.all(&collection).await? else { continue };
             revisions.push(revision);
             for found in found.into_iter().filter(|found| range.contains(&found.key)) {
                 match entry_of(found) {
@@ -58,35 +61,39 @@ impl Kubernetes {
         Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
     }
 
-    /// Everything in a collection at one moment, page by page.
-    pub(super) async fn all(&self, collection: &Collection) -> Result<(Vec<Found>, String)> {
+    /// Everything in a collection at one moment, page by page; `None` if the server does not have the kind.
+    pub(super) async fn all(&self, collection: &Collection) -> Result<Option<(Vec<Found>, String)>> {
         let mut attempt = 1;
         'again: loop {
             let mut found = Vec::new();
-            let mut query = ListQuery { limit: PAGE, after: None, labels: collection.labels.clone() };
+            let mut query = collection.query(PAGE, None);
             loop {
-                match self.api.list(&collection.path, &query).await {
-                    Ok(List { metadata, items }) => {
-                        found.extend(
-                            items.into_iter().filter_map(|item| self.reader.read(collection.form, item)),
-                        );
+                match self.page(collection, &query).await {
+                    Ok((metadata, mut page)) => {
+                        found.append(&mut page);
                         query.after = metadata.r#continue.filter(|token| !token.is_empty());
                         if query.after.is_none() {
-                            return Ok((found, metadata.resource_version));
+                            return Ok(Some((found, metadata.resource_version)));
                         }
                     }
                     Err(Failure::Expired(_)) if attempt < LIST_ATTEMPTS => {
                         attempt += 1;
                         continue 'again;
                     }
-                    // The kind's definition is not installed: there is nothing of it.
-                    Err(Failure::Missing(reason)) => {
-                        return Err(Error::Datastore(format!("{}: {reason}", collection.path)));
-                    }
-                    Err(failure) => return Err(collection_error(failure, collection)),
+                    Err(Failure::NotServed(_)) => return Ok(None),
+                    Err(failure) => return Err(failure.into_collection_error(&collection.path)),
                 }
             }
         }
+    }
+
+    async fn page(
+        &self,
+        collection: &Collection,
+        query: &ListQuery,
+    ) -> std::result::Result<(ListMetadata, Vec<Found>), Failure> {
+        let text = self.api.list(&collection.path, query).await?;
+        self.reader.read_list(collection.form, &text).map_err(|error| strange(&collection.path, &error))
     }
 
     /// Labels of the first API group are not where the server looks, so the selection happens here.
@@ -100,20 +107,22 @@ impl Kubernetes {
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         let mut revision = String::new();
         while let Some(collection) = collections.get(index) {
-            let labels = collection.labels.clone();
-            let query = ListQuery { limit: limit - entries.len(), after: after.take(), labels };
-            let List { metadata, items } = match self.api.list(&collection.path, &query).await {
-                Ok(list) => list,
+            let query = collection.query(limit - entries.len(), after.take());
+            let (metadata, found) = match self.page(collection, &query).await {
+                Ok(page) => page,
                 Err(Failure::Expired(_)) => {
                     return Err(Error::Expired(format!(
                         "the list of {range} that the continuation belongs to"
                     )));
                 }
-                Err(failure) => return Err(collection_error(failure, collection)),
+                Err(Failure::NotServed(_)) => {
+                    index += 1;
+                    continue;
+                }
+                Err(failure) => return Err(failure.into_collection_error(&collection.path)),
             };
             revision = metadata.resource_version;
-            let found = items.into_iter().filter_map(|item| self.reader.read(collection.form, item));
-            for found in found.filter(|found| range.contains(&found.key)) {
+            for found in found.into_iter().filter(|found| range.contains(&found.key)) {
                 match entry_of(found) {
                     Some(Ok(entry)) if page.labels.selects(&entry.value) => entries.push(entry),
                     Some(Err(error)) => unreadable.push(error),
@@ -141,7 +150,14 @@ impl Kubernetes {
         let place = self.writable(key, "Create")?;
         match place.form {
             Form::Pod => return self.patch_pod(key, &place, value).await,
-            Form::Node => return Err(unsupported("Create", key, "nodes are made by Kubernetes")),
+            // Kubernetes makes nodes; one that it has made can be updated.
+            Form::Node => {
+                let reason = "nodes are made by Kubernetes";
+                let found = self.find(key, &place).await;
+                let found = found.map_err(|_| unsupported("Create", key, reason))?;
+                let current = resource(entry(found).ok());
+                return Err(Error::AlreadyExists { id: key.to_string(), reason: reason.into(), current });
+            }
             _ => {}
         }
         let mut body = self.body(key, &place, value)?;
@@ -164,7 +180,7 @@ impl Kubernetes {
                     Err(error) => Err(error),
                 }
             }
-            Err(failure) => Err(failure.into_error(key)),
+            Err(failure) => Err(failure.into_write_error(key)),
         }
     }
 
@@ -223,7 +239,7 @@ impl Kubernetes {
         let (uid, version) = (found.uid.clone(), found.revision.to_string());
         match place.form {
             Form::Pod => {
-                let patch = pod::removal(&uid);
+                let patch = pod::removal(&uid, revision.map(|_| version.as_str()));
                 let path = format!("{}/status", place.path());
                 match self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await {
                     Ok(_) => {}
@@ -262,6 +278,12 @@ impl Kubernetes {
         match place {
             Some(Place { form: Form::Namespace | Form::ServiceAccount, .. }) => {
                 Err(unsupported(operation, key, "profiles are made from namespaces and service accounts"))
+            }
+            Some(Place { form: Form::NetworkPolicy | Form::ClusterNetworkPolicy, .. }) => {
+                Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one"))
+            }
+            Some(Place { form: Form::EndpointSlice, .. }) => {
+                Err(unsupported(operation, key, "endpoints of services are Kubernetes' own"))
             }
             Some(place) => Ok(place),
             None if operation == "Delete" => Err(missing(key)),
@@ -332,7 +354,7 @@ impl Kubernetes {
                 Ok(found) => Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) },
                 Err(error) => error,
             },
-            other => other.into_error(key),
+            other => other.into_write_error(key),
         }
     }
 }
@@ -391,16 +413,6 @@ fn read_continuation(continuation: &Continuation) -> Result<(usize, Option<Strin
         Error::Validation(ValidationError::one("continue", text, "not the continuation of this list"))
     })?;
     Ok((index, Some(token.to_owned()).filter(|token| !token.is_empty())))
-}
-
-fn collection_error(failure: Failure, collection: &Collection) -> Error {
-    match failure {
-        Failure::Other(error) => error,
-        Failure::Expired(reason) | Failure::Missing(reason) | Failure::Exists(reason) => {
-            Error::Datastore(format!("{}: {reason}", collection.path))
-        }
-        Failure::Conflict => Error::Datastore(format!("{}: conflict", collection.path)),
-    }
 }
 
 fn missing(key: &Key) -> Error {

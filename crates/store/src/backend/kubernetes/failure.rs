@@ -9,9 +9,18 @@ use tortie_model::Key;
 pub enum Failure {
     Exists(String),
     Missing(String),
+    /// The server does not have the kind at all.
+    NotServed(String),
     Conflict,
     /// The moment that was asked for is no longer known.
     Expired(String),
+    /// Nobody answered; `unasked` if it is certain that nobody heard the question either.
+    Unreachable {
+        reason: String,
+        unasked: bool,
+    },
+    /// The server does not know who we are.
+    Unknown(Error),
     Other(Error),
 }
 
@@ -19,7 +28,7 @@ impl Failure {
     pub fn of(error: kube::Error) -> Failure {
         match error {
             kube::Error::Api(status) => Failure::of_status(&status),
-            other => Failure::Other(Error::Datastore(unreachable(&other))),
+            other => Failure::Unreachable { unasked: is_connect(&other), reason: unreachable(&other) },
         }
     }
 
@@ -27,15 +36,16 @@ impl Failure {
         let message = || status.message.clone();
         match (status.code, status.reason.as_str()) {
             (_, "AlreadyExists") => Failure::Exists(message()),
+            (404, _) if status.details.as_ref().is_none_or(|details| details.name.is_empty()) => {
+                Failure::NotServed(message())
+            }
             (404, _) => Failure::Missing(message()),
             // Another object of the same name: the one that was meant is gone.
             (409, _) if status.message.contains("UID in precondition") => Failure::Missing(message()),
             (409, _) => Failure::Conflict,
             (410, _) | (_, "Expired" | "Gone") => Failure::Expired(message()),
-            (401 | 403, _) => Failure::Other(Error::Unauthorized(format!(
-                "{}; check the token and the RBAC rules of the account that is used",
-                status.message
-            ))),
+            (401, _) => Failure::Unknown(unauthorized(status)),
+            (403, _) => Failure::Other(unauthorized(status)),
             (code, _) => Failure::Other(Error::Datastore(format!(
                 "the Kubernetes API refused the request ({code}): {}",
                 status.message
@@ -44,22 +54,71 @@ impl Failure {
     }
 
     pub fn silent(seconds: f64) -> Failure {
-        Failure::Other(Error::Datastore(format!(
+        let reason = format!(
             "no answer from the Kubernetes API within {seconds:.1} s: check that the API server is healthy"
-        )))
+        );
+        Failure::Unreachable { reason, unasked: false }
     }
 
     /// The error about an object of which nothing more is known.
     pub fn into_error(self, key: &Key) -> Error {
-        let id = key.to_string();
+        self.about(key.to_string())
+    }
+
+    /// The same by any name.
+    pub fn about(self, id: String) -> Error {
         match self {
             Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
-            Failure::Missing(reason) => Error::DoesNotExist { id, reason },
+            Failure::Missing(reason) | Failure::NotServed(reason) => Error::DoesNotExist { id, reason },
             Failure::Conflict => Error::Conflict { id, current: None },
             Failure::Expired(_) => Error::Expired(id),
-            Failure::Other(error) => error,
+            Failure::Unreachable { reason, .. } => Error::Datastore(reason),
+            Failure::Unknown(error) | Failure::Other(error) => error,
         }
     }
+
+    /// The error of a write: what is not served cannot be written, and may well be served later.
+    pub fn into_write_error(self, key: &Key) -> Error {
+        match self {
+            Failure::NotServed(reason) => Error::Datastore(format!(
+                "the API server does not serve the kind of {key}: {reason}; install its definition (`tortie crds`)"
+            )),
+            other => other.into_error(key),
+        }
+    }
+
+    /// The error about a collection.
+    pub fn into_collection_error(self, path: &str) -> Error {
+        match self {
+            Failure::Unknown(error) | Failure::Other(error) => error,
+            Failure::Unreachable { reason, .. } => Error::Datastore(reason),
+            Failure::NotServed(reason)
+            | Failure::Expired(reason)
+            | Failure::Missing(reason)
+            | Failure::Exists(reason) => Error::Datastore(format!("{path}: {reason}")),
+            Failure::Conflict => Error::Datastore(format!("{path}: conflict")),
+        }
+    }
+}
+
+fn unauthorized(status: &Status) -> Error {
+    Error::Unauthorized(format!(
+        "{}; check the token and the RBAC rules of the account that is used",
+        status.message
+    ))
+}
+
+/// Whether the connection was never made.
+fn is_connect(error: &kube::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let connecting = error.downcast_ref::<hyper_util::client::legacy::Error>();
+        if connecting.is_some_and(hyper_util::client::legacy::Error::is_connect) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The causes, outermost first, without repetitions, and where to look next.
@@ -84,7 +143,19 @@ mod tests {
     use super::*;
 
     fn status(code: u16, reason: &str, message: &str) -> Status {
-        Status { code, reason: reason.into(), message: message.into(), ..Status::default() }
+        let details = serde_json::from_value(serde_json::json!({"name": "h"})).unwrap();
+        let (reason, message) = (reason.into(), message.into());
+        Status { code, reason, message, details: Some(details), ..Status::default() }
+    }
+
+    #[test]
+    fn what_is_not_served_is_not_an_object_that_is_missing() {
+        let key = Key::Handle { id: "h".into() };
+        let unknown = Status { details: None, ..status(404, "", "404 page not found") };
+        assert!(matches!(Failure::of_status(&unknown), Failure::NotServed(_)));
+        let error = Failure::of_status(&unknown).into_write_error(&key).to_string();
+        assert!(error.contains("does not serve the kind of IPAMHandleKey(id=h)"), "{error}");
+        assert!(matches!(Failure::of_status(&status(404, "NotFound", "none")), Failure::Missing(_)));
     }
 
     #[test]

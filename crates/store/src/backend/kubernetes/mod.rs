@@ -1,9 +1,9 @@
 //! The Kubernetes API as a store: Calico's own objects as custom resources, the rest derived from Kubernetes' objects.
 //!
 //! `group` is the API group in use; `object` and `records` turn resources and IPAM's records into custom resources and
-//! back; `pod`, `profile` and `node` derive what is not stored; `collection` says where keys and ranges are. All of these
-//! are functions without I/O. `connection` and `api` speak to the server, `entries` are the client's verbs, `source` its
-//! watches. Nothing outside knows the crate kube.
+//! back; `pod`, `profile`, `node` and `policy` derive what is not stored; `collection` says where keys and ranges are. All of these
+//! are functions without I/O. `connection`, `servers` and `api` speak to the server, `entries` are the client's verbs,
+//! `source` its watches. `orchestrator` is what the node's daemon asks of Kubernetes itself. Nothing outside knows the crate kube.
 
 mod api;
 mod collection;
@@ -15,10 +15,13 @@ mod group;
 mod names;
 mod node;
 mod object;
+pub mod orchestrator;
 mod pod;
+mod policy;
 mod profile;
 mod quantity;
 mod records;
+mod servers;
 mod source;
 mod uid;
 
@@ -43,7 +46,7 @@ pub struct Kubernetes {
 impl Kubernetes {
     /// Asks the server for its API groups, unless the settings name ours.
     pub(crate) async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Kubernetes> {
-        let api = Api::new(connection::connect(target, &limits).await?, limits);
+        let api = Api::connect(target, limits).await?;
         let served = if target.api_group.is_empty() { api.groups().await.ok() } else { None };
         let group = ApiGroup::choose(&target.api_group, served.as_deref());
         let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();

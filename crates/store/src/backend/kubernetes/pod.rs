@@ -168,9 +168,13 @@ pub fn patch(uid: &str, networks: &[String], container_id: &str) -> Json {
     patch_of(uid, annotations)
 }
 
-/// The patch that takes a pod's addresses from its endpoint.
-pub fn removal(uid: &str) -> Json {
-    patch_of(uid, json!({POD_IP: "", POD_IPS: ""}))
+/// The patch that takes a pod's addresses from its endpoint, if the pod still stands at the version that is given.
+pub fn removal(uid: &str, resource_version: Option<&str>) -> Json {
+    let mut patch = patch_of(uid, json!({POD_IP: "", POD_IPS: ""}));
+    if let Some(version) = resource_version {
+        patch["metadata"]["resourceVersion"] = version.into();
+    }
+    patch
 }
 
 fn patch_of(uid: &str, annotations: Json) -> Json {

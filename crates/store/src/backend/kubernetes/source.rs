@@ -2,7 +2,7 @@
 
 use super::Kubernetes;
 use super::api::Events;
-use super::collection::{Collection, Found};
+use super::collection::{Collection, Form, Found};
 use super::entries::joined;
 use super::failure::Failure;
 use crate::watch::follower::{Item, Update};
@@ -12,31 +12,66 @@ use futures::StreamExt as _;
 use futures::future::select_all;
 use kube::core::WatchEvent;
 use serde_json::Value as Json;
+use std::time::Duration;
+use tokio::time::Instant;
 use tortie_model::{Key, KeyRange, Value};
+
+/// Stands for the version of a collection that the server does not have.
+const NOT_SERVED: &str = "-";
+/// How often a collection that was there must be missing before it is believed: a server that starts may not know yet.
+const DISBELIEF: u32 = 5;
+/// When to look again for a kind that is not installed: soon at first, since somebody may be installing it, then rarely,
+/// since a cluster may well do without it.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
 
 pub(crate) struct KubernetesSource {
     kubernetes: Kubernetes,
     range: KeyRange,
-    collections: Vec<Collection>,
-    /// Up to where each collection has been reported.
-    versions: Vec<String>,
-    streams: Vec<Option<Events>>,
+    parts: Vec<Part>,
+}
+
+/// A collection of the range.
+struct Part {
+    collection: Collection,
+    /// Up to where it has been reported.
+    version: String,
+    stream: Option<Events>,
+    /// How often in a row it was missing although it had been there.
+    missing: u32,
+    look_again: Option<Instant>,
+    /// How often it was looked for.
+    looks: u32,
+}
+
+impl Part {
+    fn new(collection: Collection) -> Part {
+        Part { collection, version: String::new(), stream: None, missing: 0, look_again: None, looks: 0 }
+    }
+
+    fn is_served(&self) -> bool {
+        self.version != NOT_SERVED
+    }
+
+    fn next_look(&mut self) -> Instant {
+        let wait = LOOK_AGAIN.saturating_mul(1 << self.looks.min(10)).min(LOOK_AGAIN_AT_LAST);
+        *self.look_again.get_or_insert_with(|| Instant::now() + wait)
+    }
 }
 
 impl KubernetesSource {
     pub fn new(kubernetes: Kubernetes, range: KeyRange) -> KubernetesSource {
-        let collections = kubernetes.reader.collections(&range);
-        let streams = collections.iter().map(|_| None).collect();
-        KubernetesSource { kubernetes, range, collections, versions: Vec::new(), streams }
+        let parts = kubernetes.reader.collections(&range).into_iter().map(Part::new).collect();
+        KubernetesSource { kubernetes, range, parts }
     }
 
     fn revision(&self) -> Revision {
-        joined(&self.versions)
+        let versions: Vec<String> = self.parts.iter().map(|part| part.version.clone()).collect();
+        joined(&versions)
     }
 
     /// The change of one object; `None` if it is not in the range.
-    fn update(&self, index: usize, object: Json, deleted: bool) -> Option<Update<Result<Value>>> {
-        let form = self.collections.get(index)?.form;
+    fn update(&self, form: Form, object: Json, deleted: bool) -> Option<Update<Result<Value>>> {
         let Found { key, revision, value, .. } = self.kubernetes.reader.read(form, object)?;
         if !self.range.contains(&key) {
             return None;
@@ -55,16 +90,11 @@ impl KubernetesSource {
                 self.moved(index, bookmark.metadata.resource_version);
                 return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
             }
-            WatchEvent::Error(status) => {
-                return match Failure::of_status(&status) {
-                    Failure::Expired(reason) => Ok(Heard::Stale(reason)),
-                    Failure::Other(error) => Err(error),
-                    _ => Err(Error::Datastore(status.message.clone())),
-                };
-            }
+            WatchEvent::Error(status) => return self.refused(index, Failure::of_status(&status)),
         };
         let version = object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned);
-        let updates = self.update(index, object, deleted).into_iter().collect();
+        let form = self.parts.get(index).map(|part| part.collection.form);
+        let updates = form.and_then(|form| self.update(form, object, deleted)).into_iter().collect();
         if let Some(version) = version {
             self.moved(index, version);
         }
@@ -72,22 +102,50 @@ impl KubernetesSource {
     }
 
     fn moved(&mut self, index: usize, version: String) {
-        if let Some(known) = self.versions.get_mut(index) {
-            *known = version;
+        if let Some(part) = self.parts.get_mut(index) {
+            part.version = version;
         }
     }
 
-    async fn open_stream(&mut self, index: usize) -> std::result::Result<(), Failure> {
-        let (Some(collection), Some(version)) = (self.collections.get(index), self.versions.get(index))
-        else {
-            return Ok(());
-        };
-        let labels = collection.labels.as_deref();
-        let events = self.kubernetes.api.watch(&collection.path, labels, version).await?;
-        if let Some(stream) = self.streams.get_mut(index) {
-            *stream = Some(events);
+    /// Why a watch could not be opened, or ended.
+    fn refused(&self, index: usize, failure: Failure) -> Result<Heard<Result<Value>>> {
+        match failure {
+            Failure::Expired(reason) | Failure::NotServed(reason) => Ok(Heard::Stale(reason)),
+            other => {
+                let path = self.parts.get(index).map(|part| part.collection.path.as_str());
+                Err(other.into_collection_error(path.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Opens the streams that are not open.
+    async fn open_streams(&mut self) -> std::result::Result<(), (usize, Failure)> {
+        let api = &self.kubernetes.api;
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            if part.stream.is_none() && part.is_served() {
+                let Collection { form, path, labels } = &part.collection;
+                let opened = api.watch(path, labels.as_deref(), form.detail(), &part.version).await;
+                part.stream = Some(opened.map_err(|failure| (index, failure))?);
+            }
         }
         Ok(())
+    }
+
+    /// Waits until a kind that was not served may be; whether it is now.
+    async fn look_again(&mut self, due: Instant) -> Result<bool> {
+        tokio::time::sleep_until(due).await;
+        for part in self.parts.iter_mut().filter(|part| !part.is_served()) {
+            if part.look_again.take_if(|due| *due <= Instant::now()).is_none() {
+                continue;
+            }
+            part.looks += 1;
+            match self.kubernetes.api.list(&part.collection.path, &part.collection.query(1, None)).await {
+                Ok(_) => return Ok(true),
+                Err(Failure::NotServed(_)) => {}
+                Err(failure) => return Err(failure.into_collection_error(&part.collection.path)),
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -96,15 +154,28 @@ impl Source for KubernetesSource {
 
     async fn list(&mut self) -> Result<Snapshot<Self::Value>> {
         let mut items = Vec::new();
-        let mut versions = Vec::new();
-        for collection in &self.collections {
-            let (found, version) = self.kubernetes.all(collection).await?;
-            versions.push(version);
-            items.extend(found.into_iter().filter(|found| self.range.contains(&found.key)).filter_map(
-                |found| Some(Item { key: found.key, revision: found.revision, value: found.value? }),
-            ));
+        for part in &mut self.parts {
+            let was_served = part.is_served() && !part.version.is_empty();
+            match self.kubernetes.all(&part.collection).await? {
+                Some((found, version)) => {
+                    (part.version, part.missing, part.look_again, part.looks) = (version, 0, None, 0);
+                    let inside = found.into_iter().filter(|found| self.range.contains(&found.key));
+                    items.extend(inside.filter_map(|found| {
+                        Some(Item { key: found.key, revision: found.revision, value: found.value? })
+                    }));
+                }
+                None if was_served && part.missing < DISBELIEF => {
+                    part.missing += 1;
+                    let path = &part.collection.path;
+                    return Err(Error::Datastore(format!("{path} is not served any more; looking again")));
+                }
+                // Nothing of the kind is there, then.
+                None => {
+                    part.version = NOT_SERVED.to_owned();
+                    part.missing = 0;
+                }
+            }
         }
-        self.versions = versions;
         Ok(Snapshot { items, revision: self.revision() })
     }
 
@@ -115,40 +186,60 @@ impl Source for KubernetesSource {
 
     async fn open(&mut self, after: &Revision) -> Result<()> {
         let after = after.to_string();
-        self.versions = after.splitn(self.collections.len().max(1), '/').map(str::to_owned).collect();
-        self.streams.iter_mut().for_each(|stream| *stream = None);
-        for index in 0..self.collections.len() {
-            match self.open_stream(index).await {
-                // Said again by the first `next`, which may answer that the place is lost.
-                Ok(()) | Err(Failure::Expired(_)) => {}
-                Err(Failure::Other(error)) => return Err(error),
-                Err(Failure::Missing(reason)) => return Err(Error::Datastore(reason)),
-                Err(failure) => return Err(Error::Datastore(format!("{failure:?}"))),
-            }
+        let versions = after.splitn(self.parts.len().max(1), '/');
+        for (part, version) in self.parts.iter_mut().zip(versions) {
+            version.clone_into(&mut part.version);
+            part.stream = None;
         }
-        Ok(())
+        match self.open_streams().await {
+            // Said again by the first `next`, which may answer that the place is lost.
+            Ok(()) | Err((_, Failure::Expired(_) | Failure::NotServed(_))) => Ok(()),
+            Err((index, failure)) => self.refused(index, failure).map(|_| ()),
+        }
     }
 
     async fn next(&mut self) -> Result<Heard<Self::Value>> {
         // Bookmarks come about once a minute: a connection that is silent for longer is dead.
         let silence = self.kubernetes.api.limits.watch_silence * 3;
         loop {
-            for index in 0..self.streams.len() {
-                if self.streams.get(index).is_some_and(Option::is_none) {
-                    match self.open_stream(index).await {
-                        Ok(()) => {}
-                        Err(Failure::Expired(reason)) => return Ok(Heard::Stale(reason)),
-                        Err(Failure::Other(error)) => return Err(error),
-                        Err(failure) => return Err(Error::Datastore(format!("{failure:?}"))),
+            if let Err((index, failure)) = self.open_streams().await {
+                return self.refused(index, failure);
+            }
+            let unserved = self.parts.iter_mut().filter(|part| !part.is_served());
+            let due = unserved.map(Part::next_look).min();
+            let waiting: Vec<_> = self
+                .parts
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(index, part)| Some((index, part.stream.as_mut()?)))
+                .map(|(index, stream)| Box::pin(async move { (index, stream.next().await) }))
+                .collect();
+            if waiting.is_empty() {
+                drop(waiting);
+                match due {
+                    Some(due) if self.look_again(due).await? => {
+                        return Ok(Heard::Stale("its kind is served now".into()));
                     }
+                    Some(_) => continue,
+                    // Nothing of this range is kept here: nothing ever happens.
+                    None => return std::future::pending().await,
                 }
             }
-            let waiting: Vec<_> = self.streams.iter_mut().flatten().map(|stream| stream.next()).collect();
-            if waiting.is_empty() {
-                // Nothing of this range is kept here: nothing ever happens.
-                return std::future::pending().await;
-            }
-            let Ok((event, index, _)) = tokio::time::timeout(silence, select_all(waiting)).await else {
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(silence, select_all(waiting)) => {
+                    Some(heard.map(|(event, _, _)| event))
+                }
+                () = sleep_until(due) => None,
+            };
+            let Some(heard) = heard else {
+                if let Some(due) = due
+                    && self.look_again(due).await?
+                {
+                    return Ok(Heard::Stale("its kind is served now".into()));
+                }
+                continue;
+            };
+            let Ok((index, event)) = heard else {
                 return Err(Error::Datastore(format!(
                     "the watch of {} was silent for {} s: check that the API server is healthy",
                     self.range,
@@ -157,16 +248,11 @@ impl Source for KubernetesSource {
             };
             match event {
                 Some(Ok(event)) => return self.heard(index, event),
-                Some(Err(kube::Error::Api(status))) => match Failure::of_status(&status) {
-                    Failure::Expired(reason) => return Ok(Heard::Stale(reason)),
-                    Failure::Other(error) => return Err(error),
-                    _ => return Err(Error::Datastore(status.message.clone())),
-                },
-                Some(Err(error)) => return Err(Error::Datastore(error.to_string())),
+                Some(Err(error)) => return self.refused(index, Failure::of(error)),
                 // The server ends every watch after a while.
                 None => {
-                    if let Some(stream) = self.streams.get_mut(index) {
-                        *stream = None;
+                    if let Some(part) = self.parts.get_mut(index) {
+                        part.stream = None;
                     }
                 }
             }
@@ -175,5 +261,12 @@ impl Source for KubernetesSource {
 
     fn read(&self, item: Item<Self::Value>) -> Result<Entry> {
         item.value.map(|value| Entry::new(item.key, value, item.revision))
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }

@@ -2,6 +2,7 @@
 //! hosts outside in the network between them.
 
 use super::kernel::{ENDPOINT_TO_HOST, Kernel};
+use super::kube::{self, Kube};
 use super::place::{Flow, Place};
 use crate::Lab;
 use serde_json::{Value, json};
@@ -9,18 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
-use tortie_model::{API_VERSION, Key, Resource};
+use tortie_model::kinds::WorkloadEndpoint;
+use tortie_model::{API_VERSION, Key, Kind, Resource};
 use tortie_store::{Client, Config, Resources};
 use tortie_testkit::conformance::{Case, world};
-use tortie_testkit::{PATIENCE, eventually_showing};
+use tortie_testkit::{CalicoGroup, PATIENCE, eventually_showing};
 
-const NODES: [&str; 2] = ["node1", "node2"];
+pub const NODES: [&str; 2] = ["node1", "node2"];
+const POOLS: [&str; 2] = ["10.65.0.0/24", "fd00:65::/112"];
 /// What the cases call the first of them.
 const HOME: &str = "n1";
 /// The place of all addresses that no pod and no node has.
 pub const OUTSIDE: &str = "outside";
 /// A pod on each node whose rules show what the node has heard.
-const MARKED: [&str; 2] = ["mark1", "mark2"];
+pub const MARKED: [&str; 2] = ["mark1", "mark2"];
 pub const LIMIT: Duration = PATIENCE;
 pub const PAUSE: Duration = Duration::from_millis(5);
 
@@ -38,6 +41,8 @@ pub struct Cluster {
     pub sent: u16,
     pub denied: Vec<Denied>,
     marks: u16,
+    /// Where the objects are, if not in the datastore of the lab.
+    kube: Option<Kube>,
     lab: Lab,
 }
 
@@ -49,8 +54,9 @@ pub struct Denied {
 }
 
 impl Cluster {
-    pub fn new(cases: &[Case]) -> Cluster {
-        let lab = Lab::up(&["--nodes", "2", "--pool", "10.65.0.0/24", "--pool", "fd00:65::/112", "--record"]);
+    pub fn new(cases: &[Case], kubernetes: Option<CalicoGroup>) -> Cluster {
+        let lab = Lab::up(&["--nodes", "2", "--pool", POOLS[0], "--pool", POOLS[1], "--record"]);
+        let kube = kubernetes.map(|group| Kube::take_over(&lab, group, POOLS));
         let nodes = NODES.map(|node| Kernel::of(&format!("tortie-{}-{node}", lab.name)));
         let mut cluster = Cluster {
             nodes,
@@ -62,6 +68,7 @@ impl Cluster {
             sent: 0,
             denied: Vec::new(),
             marks: 0,
+            kube,
             lab,
         };
         let node = ["10.10.1.1", "fd00:10:10:1::1"].map(|text| text.parse().unwrap());
@@ -106,17 +113,34 @@ impl Cluster {
         for resource in world() {
             match &resource {
                 Resource::Node(_) => {}
-                Resource::WorkloadEndpoint(_) => {
-                    let (name, value) = self.add_pod(&resource);
-                    resources.push(value.clone());
-                    self.endpoints.insert(name, value);
+                Resource::Profile(_) if self.kube.is_some() => {}
+                Resource::WorkloadEndpoint(endpoint) => {
+                    let name = self.add_pod(endpoint);
+                    if self.kube.is_none() {
+                        let (namespace, pod) = name.split_once('/').unwrap();
+                        let actual = self.endpoint(namespace, pod, home_of(namespace));
+                        let value = described(actual, &resource.to_value());
+                        resources.push(value.clone());
+                        self.endpoints.insert(name, value);
+                    }
                 }
                 _ => resources.push(resource.to_value()),
             }
         }
         for (node, pod) in NODES.iter().zip(MARKED) {
-            self.lab.add(pod, node, &["--namespace", "marks", "--label", "marked=yes"]);
-            self.endpoints.insert(format!("marks/{pod}"), self.endpoint("marks", pod, node));
+            if let Some(kube) = &self.kube {
+                let mut marked = WorkloadEndpoint::default();
+                marked.metadata.namespace = "marks".to_owned();
+                marked.spec.pod = pod.to_owned();
+                kube.add_pod(&marked, node);
+            }
+            let addresses = self.lab.add(pod, node, &["--namespace", "marks", "--label", "marked=yes"]);
+            match &self.kube {
+                Some(kube) => kube.set_running("marks", pod, &addresses),
+                None => {
+                    self.endpoints.insert(format!("marks/{pod}"), self.endpoint("marks", pod, node));
+                }
+            }
         }
         self.ctl("apply", &resources);
         // Settings and profiles are written just once.
@@ -129,12 +153,17 @@ impl Cluster {
     }
 
     /// A pod as CNI makes it, with what the world says about it.
-    fn add_pod(&mut self, resource: &Resource) -> (String, Value) {
-        let Resource::WorkloadEndpoint(wanted) = resource else { panic!("{resource:?}") };
+    fn add_pod(&mut self, wanted: &WorkloadEndpoint) -> String {
         let (namespace, pod) = (wanted.metadata.namespace.as_str(), wanted.spec.pod.as_str());
-        let node = if namespace == "shop" { NODES[0] } else { NODES[1] };
+        let node = home_of(namespace);
         let name = format!("{namespace}/{pod}");
+        if let Some(kube) = &self.kube {
+            kube.add_pod(wanted, node);
+        }
         let addresses = self.lab.add(pod, node, &["--namespace", namespace]);
+        if let Some(kube) = &self.kube {
+            kube.set_running(namespace, pod, &addresses);
+        }
         for address in &addresses {
             let gateway = match (node == NODES[0], address.contains(':')) {
                 (true, false) => "10.10.1.1",
@@ -146,8 +175,7 @@ impl Cluster {
         }
         self.addresses.insert(name.clone(), addresses.iter().map(|text| text.parse().unwrap()).collect());
         self.add_place(&name, &format!("pod-{pod}"));
-        let actual = self.endpoint(namespace, pod, node);
-        (name, described(actual, &resource.to_value()))
+        name
     }
 
     fn endpoint(&self, namespace: &str, pod: &str, node: &str) -> Value {
@@ -162,8 +190,17 @@ impl Cluster {
     pub fn write(&mut self, applied: &[Resource], deleted: &[Resource]) {
         let mut documents = Vec::new();
         for resource in applied {
-            match resource {
-                Resource::WorkloadEndpoint(endpoint) => {
+            match (&self.kube, resource) {
+                (Some(kube), Resource::WorkloadEndpoint(endpoint)) => {
+                    assert_eq!(endpoint.spec.profiles, ["missing"], "what Kubernetes cannot say");
+                    let there = self.profile();
+                    kube.take_profile_away();
+                    self.wait("the profile goes", |cluster| cluster.profile() != there);
+                }
+                (Some(kube), Resource::NetworkPolicy(policy)) if is_of_kubernetes(resource) => {
+                    kube.create_policy(policy);
+                }
+                (None, Resource::WorkloadEndpoint(endpoint)) => {
                     let name = format!("{}/{}", endpoint.metadata.namespace, endpoint.spec.pod);
                     documents.push(described(self.endpoints[&name].clone(), &resource.to_value()));
                 }
@@ -183,10 +220,16 @@ impl Cluster {
     }
 
     /// What the nodes did, done again from their recordings by a process without a privilege and without a network.
-    pub fn replay(&self, least: u64) {
+    pub fn replay(&mut self, least: u64) {
+        if let Some(kube) = &mut self.kube {
+            kube.stop();
+        }
         for node in NODES {
-            self.lab.run(&["node", "stop", node]);
-            let recording = self.lab.dir().join("nodes").join(node).join("recording");
+            let mut recording = self.lab.dir().join("nodes").join(node).join("recording");
+            match self.kube {
+                Some(_) => recording.set_file_name(kube::RECORDING),
+                None => drop(self.lab.run(&["node", "stop", node])),
+            }
             let output = Command::new("unshare")
                 .args(["--user", "--net", env!("CARGO_BIN_EXE_tortie"), "replay"])
                 .arg(&recording)
@@ -208,8 +251,16 @@ impl Cluster {
         let mut endpoints = Vec::new();
         let mut others = Vec::new();
         for resource in std::mem::take(&mut self.written).iter().rev() {
-            match resource {
-                Resource::WorkloadEndpoint(endpoint) => {
+            match (&self.kube, resource) {
+                (Some(kube), Resource::WorkloadEndpoint(_)) => {
+                    let gone = self.profile();
+                    kube.give_profile_back();
+                    self.wait("the profile comes", |cluster| cluster.profile() != gone);
+                }
+                (Some(kube), Resource::NetworkPolicy(policy)) if is_of_kubernetes(resource) => {
+                    kube.delete_policy(policy);
+                }
+                (None, Resource::WorkloadEndpoint(endpoint)) => {
                     let name = format!("{}/{}", endpoint.metadata.namespace, endpoint.spec.pod);
                     endpoints.push(self.endpoints[&name].clone());
                 }
@@ -223,6 +274,10 @@ impl Cluster {
     }
 
     fn delete_unasked(&self, resource: &Resource) {
+        if let Some(kube) = &self.kube {
+            assert_eq!(resource.kind(), Kind::Tier, "nothing else is deleted like that");
+            return kube.delete_tier(&resource.metadata().name);
+        }
         self.unasked(async |store| {
             store.client().delete(&key(resource), None).await.unwrap();
         });
@@ -241,6 +296,9 @@ impl Cluster {
     fn ctl(&self, command: &str, documents: &[Value]) {
         if documents.is_empty() {
             return;
+        }
+        if let Some(kube) = &self.kube {
+            return kube.ctl(command, documents);
         }
         let file = self.lab.dir().join("case.yaml");
         let texts: Vec<String> = documents.iter().map(Value::to_string).collect();
@@ -261,6 +319,17 @@ impl Cluster {
             })
         };
         let action = if denies { "Deny" } else { "Pass" };
+        if let Some(kube) = &self.kube {
+            kube.mark(self.marks, [policy, namespaced, port], action);
+            let wanted = [policy, namespaced, port].map(|number| number.to_string());
+            return self.wait("the marks", |cluster| {
+                cluster.nodes.iter().all(|node| {
+                    let table = node.table(&["-s"]);
+                    wanted.iter().all(|number| table.contains(number))
+                        && table.contains("end of tier marks") == denies
+                })
+            });
+        }
         let mut marks = vec![
             document("Tier", json!({"name": "marks"}), json!({"order": 1, "defaultAction": action})),
             document("GlobalNetworkPolicy", json!({"name": "marks.all"}), spec(json!([policy, "mark"]))),
@@ -290,10 +359,21 @@ impl Cluster {
         });
     }
 
+    /// How the kernel of the first node stands to the profile of the namespace shop.
+    fn profile(&self) -> String {
+        let table = self.home().table(&["-s"]);
+        let chain = table.split("chain ").find(|chain| chain.starts_with("in-profile/kns.shop "));
+        chain.unwrap_or_default().to_owned()
+    }
+
     pub fn wait(&self, what: &str, done: impl Fn(&Cluster) -> bool) {
         let picture = || self.nodes.iter().map(|node| node.table(&[])).collect::<String>();
         eventually_showing(what, || done(self), picture);
     }
+}
+
+fn home_of(namespace: &str) -> &'static str {
+    if namespace == "shop" { NODES[0] } else { NODES[1] }
 }
 
 fn key(resource: &Resource) -> Key {

@@ -22,14 +22,14 @@ pub struct Stream {
     threads: Vec<JoinHandle<()>>,
 }
 
-fn socket_in(namespace: &Namespace, address: &str) -> UdpSocket {
-    let bind = || UdpSocket::bind(if address.contains(':') { ("::", PORT) } else { ("0.0.0.0", PORT) });
-    Netns::open(namespace.path()).unwrap().run(bind).unwrap().unwrap()
+fn socket_in(namespace: &Namespace, address: &str, port: u16) -> UdpSocket {
+    Netns::open(namespace.path()).unwrap().run(|| UdpSocket::bind((address, port))).unwrap().unwrap()
 }
 
 impl Stream {
     pub fn start(from: &Namespace, to: &Namespace, address: &str) -> Stream {
-        let (sender, receiver) = (socket_in(from, address), socket_in(to, address));
+        let any = if address.contains(':') { "::" } else { "0.0.0.0" };
+        let (sender, receiver) = (socket_in(from, any, 0), socket_in(to, address, PORT));
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         sender.set_nonblocking(true).unwrap();
         let (sent, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));

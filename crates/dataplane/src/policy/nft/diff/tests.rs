@@ -179,7 +179,7 @@ proptest! {
         let (mut diff, mut model) = (TableDiff::new(), Model::default());
         diff.put_set("map".into(), SetType::Chains);
         diff.put_set("set".into(), SetType::Interfaces);
-        let hook = Some(Hook { point: Point::Forward, priority: 0 });
+        let hook = Some(Hook::filter(Point::Forward, 0));
         diff.put_chain("entered".into(), Chain { hook, rules: Vec::new() });
         for step in &steps {
             happens(step, &mut diff, &mut model);

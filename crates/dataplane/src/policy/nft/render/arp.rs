@@ -20,7 +20,7 @@ pub(crate) fn chains(workloads: &Workloads<'_>) -> BTreeMap<String, Chain> {
     ];
     // Answering for everything, the host would tell a workload that its own address is taken.
     let answers = vec![Rule::new(vec![own(Field::OutInterface)], drop).says("the workload's own address")];
-    let hook = |point| Some(Hook { point, priority: PRIORITY });
+    let hook = |point| Some(Hook::filter(point, PRIORITY));
     BTreeMap::from([
         ("input".to_owned(), Chain { hook: hook(Point::ArpInput), rules: check }),
         ("output".to_owned(), Chain { hook: hook(Point::ArpOutput), rules: answers }),

@@ -6,6 +6,7 @@ use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
 use super::super::table::{Chain, Hook, Point};
 use super::hosts::{HookRules, accepted_early};
+use super::tunnels::Tunnels;
 use super::{Workloads, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,12 +32,13 @@ pub(crate) fn chains(
     service_ranges: &BTreeSet<IpNet>,
     source_nets: impl Fn(Family) -> bool,
     hooks: &HookRules,
+    tunnels: Tunnels<'_>,
 ) -> BTreeMap<String, Chain> {
-    let entry = Entry { settings, workloads, hooks };
+    let entry = Entry { settings, workloads, hooks, tunnels };
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
         if !rules.is_empty() {
-            chains.insert(name.to_owned(), Chain { hook: Some(Hook { point, priority }), rules });
+            chains.insert(name.to_owned(), Chain { hook: Some(Hook::filter(point, priority)), rules });
         }
     };
     enter("prerouting-raw", Point::Prerouting, RAW, entry.prerouting());
@@ -50,13 +52,14 @@ pub(crate) fn chains(
     enter("output-raw", Point::Output, RAW, entry.output_raw());
     enter("output", Point::Output, FILTER, entry.output());
     enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
+    enter("forward-mss", Point::Forward, MANGLE, entry.forward_mss());
     let mut share = |name: &str, rules| chains.insert(name.to_owned(), Chain { hook: None, rules });
     share("workload-source", source_rules(source_nets));
     share("workload-to-host", entry.workload_to_host());
     if settings.policy.endpoint_to_host == EndpointToHost::Drop {
         share("host-closed", entry.host_closed());
         let rules = entry.workloads(Field::InInterface, "", &[Action::Goto("host-closed".into())]);
-        let hook = Some(Hook { point: Point::Input, priority: FILTER });
+        let hook = Some(Hook::filter(Point::Input, FILTER));
         chains.insert("input-after".into(), Chain { hook, rules });
     }
     chains
@@ -66,6 +69,7 @@ struct Entry<'s> {
     settings: &'s Settings,
     workloads: Workloads<'s>,
     hooks: &'s HookRules,
+    tunnels: Tunnels<'s>,
 }
 
 impl Entry<'_> {
@@ -85,7 +89,8 @@ impl Entry<'_> {
 
     fn prerouting(&self) -> Vec<Rule> {
         let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
-        self.unmark().into_iter().chain(workloads).chain(self.hooks.untracked_in.clone()).collect()
+        let untracked = self.tunnels.untracked().into_iter().chain(self.hooks.untracked_in.clone());
+        self.unmark().into_iter().chain(workloads).chain(untracked).collect()
     }
 
     fn pre_dnat(&self) -> Vec<Rule> {
@@ -96,7 +101,8 @@ impl Entry<'_> {
     }
 
     fn input(&self) -> Vec<Rule> {
-        let mut rules = self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]);
+        let mut rules = self.tunnels.input();
+        rules.extend(self.workloads(Field::InInterface, "", &[Action::Goto("workload-to-host".into())]));
         if !self.hooks.input.is_empty() {
             rules.extend(self.accepted());
             rules.extend(self.hooks.input.clone());
@@ -147,9 +153,22 @@ impl Entry<'_> {
         rules
     }
 
+    /// The first packets of a connection say how large segments may be. No more than what the way holds.
+    fn forward_mss(&self) -> Vec<Rule> {
+        const TCP: u8 = 6;
+        const SYN: u32 = 2;
+        if !self.settings.clamp_mss {
+            return Vec::new();
+        }
+        let begins = [Match::is(Field::Protocol, [TCP]), Match::new(Field::TcpFlags, Test::Any(SYN))];
+        let rule =
+            |workload: Match| Rule::new([vec![workload], begins.to_vec()].concat(), vec![Action::ClampMss]);
+        let both = [Field::InInterface, Field::OutInterface];
+        both.into_iter().flat_map(|field| self.workloads.conditions(field)).map(rule).collect()
+    }
+
     fn output_raw(&self) -> Vec<Rule> {
-        let Some(unmark) = self.unmark() else { return Vec::new() };
-        let mut rules = vec![unmark];
+        let mut rules: Vec<Rule> = self.unmark().into_iter().chain(self.tunnels.untracked()).collect();
         if !self.hooks.untracked_out.is_empty() {
             rules.extend(self.workloads(
                 Field::OutInterface,
@@ -170,6 +189,7 @@ impl Entry<'_> {
         rules.extend(self.accepted());
         let rewritten = Match::new(Field::ConnectionStatus, Test::Any(DNAT));
         rules.push(Rule::new(vec![rewritten], vec![Action::Accept]).says("asked when its way is known"));
+        rules.extend(self.tunnels.output());
         rules.extend(self.hooks.output.clone());
         rules
     }

@@ -5,8 +5,10 @@ mod criteria;
 pub(crate) mod entry;
 pub(crate) mod hosts;
 pub(crate) mod names;
+pub(crate) mod nat;
 mod policy;
 mod tiers;
+pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
 pub(crate) use policy::{Holder, holder_chain, passes};

@@ -152,5 +152,5 @@ fn patches_name_the_pod_they_are_for() {
         json!({"metadata": {"uid": "u1", "annotations": {POD_IP: "10.0.0.1/32",
             POD_IPS: "10.0.0.1/32,fd00::1/128", CONTAINER_ID: "c1"}}})
     );
-    assert_eq!(removal(""), json!({"metadata": {"annotations": {POD_IP: "", POD_IPS: ""}}}));
+    assert_eq!(removal("", None), json!({"metadata": {"annotations": {POD_IP: "", POD_IPS: ""}}}));
 }

@@ -1,0 +1,180 @@
+//! The start of a node on a real Kubernetes API server that knows many pods: how long until it is in sync, what crosses the
+//! wire, what it needs in memory, and what it asks for while nothing happens.
+
+use crate::measure::{growth, table, time};
+use crate::namespace::{Namespaces, Result, check};
+use crate::process::{Process, tortie};
+use crate::{Outcome, plain};
+use serde_json::{Value as Json, json};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tortie_testkit::{ApiServer, CalicoGroup};
+
+const PODS: [usize; 2] = [1_000, 10_000];
+const NAMESPACES: usize = 1_000;
+const POLICIES: usize = 1_000;
+const NODE: &str = "bench";
+/// For how long an idle node is watched.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub fn run() -> Outcome {
+    measure().map_err(plain)
+}
+
+fn measure() -> Result<()> {
+    let host = Namespaces::host()?;
+    let server = ApiServer::start_in(host.name(0), "127.0.0.1");
+    server.install(CalicoGroup::V3);
+    server.add_node(NODE);
+    server.create_all(&namespaces());
+    server.create_all(&policies());
+    let mut rows = Vec::new();
+    let mut first = None;
+    for (pods, before) in PODS.into_iter().zip([0].into_iter().chain(PODS)) {
+        check()?;
+        server.create_all(&self::pods(before..pods));
+        let started = Started::start(&host, &server)?;
+        let (bytes, memory) = (started.bytes(&host)?, started.daemon.memory()?);
+        let asked = server.requests_of_node().len();
+        std::thread::sleep(IDLE);
+        let idle = server.requests_of_node().split_off(asked);
+        let other = idle.iter().filter(|(verb, _)| verb != "watch").count();
+        let first = *first.get_or_insert(started.took);
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        rows.push(vec![
+            pods.to_string(),
+            time(started.took.as_nanos() as f64),
+            growth(started.took.as_secs_f64(), first.as_secs_f64()),
+            mib(bytes),
+            mib(memory.peak << 10),
+            mib(memory.resident << 10),
+            format!("{} ({other} no watches)", idle.len()),
+        ]);
+    }
+    let header = [
+        "pods",
+        "in sync after",
+        "growth",
+        "received",
+        "peak memory",
+        "memory",
+        "requests in an idle minute",
+    ];
+    let title = format!(
+        "Start of a node on a Kubernetes API server with {NAMESPACES} namespaces and {POLICIES} policies"
+    );
+    table(&title, &header, &rows);
+    Ok(())
+}
+
+/// A daemon that is in sync.
+struct Started {
+    daemon: Process,
+    took: Duration,
+    _dir: tempfile::TempDir,
+}
+
+impl Started {
+    fn start(host: &Namespaces, server: &ApiServer) -> Result<Started> {
+        nft(
+            host,
+            "destroy table inet bench\nadd table inet bench\nadd chain inet bench input { type filter hook input priority 0; }\nadd rule inet bench input tcp sport 6443 counter\n",
+        )?;
+        let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
+        let mut command = Process::command("ip");
+        command.args(["netns", "exec", host.name(0)]).arg(tortie()?).arg("node");
+        command.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
+        command
+            .envs(server.environment(CalicoGroup::V3))
+            .env("KUBECONFIG", server.node_kubeconfig())
+            .env("NODENAME", NODE)
+            .env("CALICO_NETWORKING_BACKEND", "vxlan")
+            .env("CALICO_IPV4POOL_CIDR", "10.64.0.0/12")
+            .env("IP6", "none");
+        let began = Instant::now();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        let daemon = Process(child);
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        if !line.starts_with("ready: ") {
+            return Err(format!("the node does not get ready: {line:?}").into());
+        }
+        Ok(Started { daemon, took: began.elapsed(), _dir: dir })
+    }
+
+    /// What the API server has sent since the start.
+    fn bytes(&self, host: &Namespaces) -> Result<u64> {
+        let listed = nft_output(host, &["-j", "list", "table", "inet", "bench"])?;
+        let listed: Json = serde_json::from_str(&listed)?;
+        let objects = listed["nftables"].as_array().into_iter().flatten();
+        let counters = objects.flat_map(|object| object["rule"]["expr"].as_array().into_iter().flatten());
+        Ok(counters.filter_map(|expression| expression["counter"]["bytes"].as_u64()).sum())
+    }
+}
+
+fn nft(host: &Namespaces, commands: &str) -> Result<()> {
+    nft_output(host, &[commands]).map(drop)
+}
+
+fn nft_output(host: &Namespaces, words: &[&str]) -> Result<String> {
+    let output = Command::new("ip").args(["netns", "exec", host.name(0), "nft"]).args(words).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
+    }
+}
+
+fn namespace(number: usize) -> String {
+    format!("ns-{}", number % NAMESPACES)
+}
+
+fn namespaces() -> Vec<(String, Json)> {
+    let object = |number: usize| {
+        let metadata = json!({"name": namespace(number), "labels": {"team": format!("t{}", number % 20)}});
+        (
+            "/api/v1/namespaces".to_owned(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
+        )
+    };
+    (0..NAMESPACES).map(object).collect()
+}
+
+fn policies() -> Vec<(String, Json)> {
+    let object = |number: usize| {
+        let peer = json!({"namespaceSelector": {"matchLabels": {"team": format!("t{}", number % 20)}},
+            "podSelector": {"matchLabels": {"app": format!("a{}", number % 50)}}});
+        let spec = json!({"podSelector": {"matchLabels": {"app": format!("a{}", (number + 1) % 50)}},
+            "ingress": [{"from": [peer], "ports": [{"port": 80}, {"port": 443}]}]});
+        let path = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace(number));
+        let metadata = json!({"name": format!("p{number}")});
+        (
+            path,
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}),
+        )
+    };
+    (0..POLICIES).map(object).collect()
+}
+
+/// Pods of other nodes as controllers make them, with addresses.
+fn pods(numbers: std::ops::Range<usize>) -> Vec<(String, Json)> {
+    let object = |number: usize| {
+        let address = format!("10.{}.{}.{}", 64 + number / 65536, number / 256 % 256, number % 256);
+        let environment: Vec<Json> =
+            (0..10).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(40)})).collect();
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": format!("pod-{number}"),
+                "labels": {"app": format!("a{}", number % 50), "pod-template-hash": "7d9f8c6b5", "tier": "x"},
+                "annotations": {"cni.projectcalico.org/podIPs": format!("{address}/32")},
+            },
+            "spec": {"nodeName": format!("node-{}", number % 100),
+                "containers": [{"name": "c", "image": "registry.example/app:1", "env": environment,
+                    "ports": [{"name": "http", "containerPort": 8080}]}]},
+        });
+        (format!("/api/v1/namespaces/{}/pods", namespace(number)), object)
+    };
+    numbers.map(object).collect()
+}

@@ -1,0 +1,196 @@
+//! Tunnels to other nodes: programming all of them from a cold start and moving one of them, beside `ip -batch` and
+//! `bridge -batch` with the same entries.
+
+use crate::measure::{table, time, times};
+use crate::namespace::{Namespaces, Result, check, ip};
+use crate::{Outcome, heap, plain};
+use serde_json::json;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tortie_compute::{Compute, Environment};
+use tortie_dataplane::{Dataplane, Netns};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::Plan;
+
+/// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
+const ROUNDS: usize = 3;
+const NODES: [u32; 3] = [100, 500, 2_000];
+/// How often one node is moved.
+const MOVES: u32 = 20;
+
+/// Of one run of ours.
+struct Ours {
+    /// From the resources to the plan.
+    planned: Duration,
+    /// From the plan to the kernel.
+    programmed: Duration,
+    /// From one changed Node to the kernel.
+    moved: Duration,
+    megabytes: f64,
+}
+
+pub fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(compare()).map_err(plain)
+}
+
+async fn compare() -> Result<()> {
+    let mut rows = Vec::new();
+    for nodes in NODES {
+        let mut by_hand = Duration::MAX;
+        let mut ours: Option<Ours> = None;
+        for _ in 0..ROUNDS {
+            check()?;
+            by_hand = by_hand.min(batch(nodes)?);
+            let run = dataplane(nodes).await?;
+            ours = Some(match ours {
+                None => run,
+                Some(best) => Ours {
+                    planned: best.planned.min(run.planned),
+                    programmed: best.programmed.min(run.programmed),
+                    moved: best.moved.min(run.moved),
+                    megabytes: best.megabytes.min(run.megabytes),
+                },
+            });
+        }
+        let Some(ours) = ours else { continue };
+        let text = |took: Duration| time(took.as_secs_f64() * 1e9);
+        rows.push(vec![
+            format!("{nodes} nodes"),
+            text(by_hand),
+            text(ours.programmed),
+            times(ours.programmed.as_secs_f64() / by_hand.as_secs_f64()),
+            text(ours.planned),
+            text(ours.moved),
+            format!("{:.2} MB", ours.megabytes),
+        ]);
+    }
+    let header = ["", "ip, bridge -batch", "ours", "ours/theirs", "plan of it", "one node moves", "heap"];
+    table("VXLAN: neighbours, forwarding entries and routes of other nodes", &header, &rows);
+    Ok(())
+}
+
+fn outside(node: u32) -> String {
+    format!("172.30.{}.{}", node / 250, 2 + node % 250)
+}
+
+fn inside(node: u32) -> String {
+    format!("10.{}.{}.1", node / 250, node % 250)
+}
+
+fn mac(node: u32) -> String {
+    format!("66:00:00:00:{:02x}:{:02x}", node / 256, node % 256)
+}
+
+/// The same entries with the tools of an administrator, from a cold start.
+fn batch(nodes: u32) -> Result<Duration> {
+    let host = Namespaces::host()?;
+    let start = Instant::now();
+    let device = [
+        "link add vxlan.calico type vxlan id 4096 dstport 4789 local 172.30.0.1 dev eth0 nolearning"
+            .to_owned(),
+        "link set vxlan.calico up".to_owned(),
+    ];
+    let neighbours = (1..=nodes).map(|node| {
+        format!("neigh add {} lladdr {} dev vxlan.calico nud permanent", inside(node), mac(node))
+    });
+    let routes = (1..=nodes).map(|node| {
+        let block = format!("10.{}.{}.0/26", node / 250, node % 250);
+        format!("route add {block} via {} dev vxlan.calico proto 80 onlink", inside(node))
+    });
+    ip(Some(host.name(0)), device.into_iter().chain(neighbours).chain(routes))?;
+    let mut bridge =
+        Command::new("bridge").args(["-n", host.name(0), "-batch", "-"]).stdin(Stdio::piped()).spawn()?;
+    if let Some(mut input) = bridge.stdin.take() {
+        for node in 1..=nodes {
+            writeln!(input, "fdb add {} dst {} dev vxlan.calico self permanent", mac(node), outside(node))?;
+        }
+    }
+    if !bridge.wait()?.success() {
+        return Err("bridge -batch failed".into());
+    }
+    let took = start.elapsed();
+    expect(&host, nodes)?;
+    Ok(took)
+}
+
+fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Result<(Key, Value)> {
+    let metadata = json!({"name": name});
+    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec});
+    let resource = Resource::from_store(kind, object).map_err(|error| error.to_string())?;
+    Ok((Key::resource(kind, "", name), Value::Resource(resource)))
+}
+
+fn node(name: &str, outside: &str, inside: &str) -> Result<(Key, Value)> {
+    let spec = json!({"bgp": {"ipv4Address": format!("{outside}/16")}, "ipv4VXLANTunnelAddr": inside});
+    resource(Kind::Node, name, spec)
+}
+
+fn block(number: u32) -> Result<(Key, Value)> {
+    let cidr = format!("10.{}.{}.0/26", number / 250, number % 250);
+    let key = Key::Block { cidr: cidr.parse()? };
+    let text =
+        json!({"cidr": cidr, "affinity": format!("host:n{number}"), "allocations": [], "attributes": []});
+    let value = Value::decode(&key, text.to_string().as_bytes()).map_err(|error| error.to_string())?;
+    Ok((key, value))
+}
+
+/// From the resources of a cluster to the kernel, and one more change.
+async fn dataplane(nodes: u32) -> Result<Ours> {
+    let host = Namespaces::host()?;
+    let mut entries = vec![
+        resource(
+            Kind::IPPool,
+            "pool",
+            json!({"cidr": "10.0.0.0/8", "blockSize": 26, "vxlanMode": "Always"}),
+        )?,
+        node("self", "172.30.0.1", "10.255.0.1")?,
+    ];
+    for number in 1..=nodes {
+        entries.push(node(&format!("n{number}"), &outside(number), &inside(number))?);
+        entries.push(block(number)?);
+    }
+    let before = heap::live();
+    let start = Instant::now();
+    let mut compute = Compute::new("self", Environment::default());
+    entries.iter().for_each(|(key, value)| compute.put(key, value));
+    let mut plan = Plan::default();
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    let planned = start.elapsed();
+
+    let start = Instant::now();
+    let settings = compute.settings().clone();
+    let (dataplane, _reports) = Dataplane::start(Netns::open(host.path(0))?, settings).await?;
+    let outcome = dataplane.replace(plan).await?;
+    let programmed = start.elapsed();
+    if let Some(failure) = outcome.failures.first() {
+        return Err(failure.to_string().into());
+    }
+    let megabytes = heap::live() - before;
+    expect(&host, nodes)?;
+
+    let mut moved = Duration::MAX;
+    for number in 1..=MOVES.min(nodes) {
+        let (key, value) = node(&format!("n{number}"), &format!("172.30.200.{number}"), &inside(number))?;
+        let start = Instant::now();
+        compute.put(&key, &value);
+        dataplane.apply(compute.flush()).await?;
+        moved = moved.min(start.elapsed());
+    }
+    Ok(Ours { planned, programmed, moved, megabytes })
+}
+
+/// Every node has its forwarding entry and its route.
+fn expect(host: &Namespaces, nodes: u32) -> Result<()> {
+    let output =
+        Command::new("bridge").args(["-n", host.name(0), "fdb", "show", "dev", "vxlan.calico"]).output()?;
+    let entries = String::from_utf8(output.stdout)?.lines().filter(|line| line.contains(" dst ")).count();
+    let routes = crate::namespace::routes(host.name(0))?;
+    match (entries, routes) == (nodes as usize, nodes as usize) {
+        true => Ok(()),
+        false => {
+            Err(format!("{entries} forwarding entries and {routes} routes instead of {nodes} each").into())
+        }
+    }
+}

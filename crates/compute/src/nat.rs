@@ -1,0 +1,152 @@
+//! Outgoing NAT: which sources are translated, and on the way to which destinations they are not.
+
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_model::kinds::{AllowedUse, IPPool};
+use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, SetId, SetKind, Update};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pool {
+    cidr: IpNet,
+    nat_outgoing: bool,
+}
+
+/// Whose addresses count as the cluster's own beside those of pools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NatPolicy {
+    pub exclude_hosts: bool,
+    /// Hosts that are no nodes here.
+    pub external_nodes: Vec<IpNet>,
+}
+
+/// Nets with the number of their claimants, and which of them the plan does not have as they are.
+#[derive(Debug, Default)]
+struct CountedNets {
+    counts: BTreeMap<IpNet, usize>,
+    /// Whether it was there at the last flush.
+    touched: BTreeMap<IpNet, bool>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Nat {
+    policy: NatPolicy,
+    pools: BTreeMap<String, Pool>,
+    hosts: BTreeMap<String, Vec<IpNet>>,
+    sources: CountedNets,
+    exclusions: CountedNets,
+    in_plan: bool,
+}
+
+impl Nat {
+    pub fn set_policy(&mut self, policy: NatPolicy) {
+        if self.policy == policy {
+            return;
+        }
+        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.remove(net));
+        self.policy = policy;
+        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.add(net));
+    }
+
+    /// A pool whose CIDR can be read.
+    pub fn put_pool(&mut self, pool: &IPPool) {
+        let name = &pool.metadata.name;
+        self.remove_pool(name);
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return };
+        if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
+            return;
+        }
+        let pool = Pool { cidr: cidr.trunc(), nat_outgoing: pool.spec.nat_outgoing };
+        self.exclusions.add(pool.cidr);
+        if pool.nat_outgoing {
+            self.sources.add(pool.cidr);
+        }
+        self.pools.insert(name.clone(), pool);
+    }
+
+    pub fn remove_pool(&mut self, name: &str) {
+        let Some(pool) = self.pools.remove(name) else { return };
+        self.exclusions.remove(pool.cidr);
+        if pool.nat_outgoing {
+            self.sources.remove(pool.cidr);
+        }
+    }
+
+    pub fn put_host(&mut self, name: &str, addresses: Vec<IpNet>) {
+        self.remove_host(name);
+        if self.policy.exclude_hosts {
+            addresses.iter().for_each(|net| self.exclusions.add(*net));
+        }
+        self.hosts.insert(name.to_owned(), addresses);
+    }
+
+    pub fn remove_host(&mut self, name: &str) {
+        let Some(addresses) = self.hosts.remove(name) else { return };
+        if self.policy.exclude_hosts {
+            addresses.iter().for_each(|net| self.exclusions.remove(*net));
+        }
+    }
+
+    fn excluded_hosts(&self) -> Vec<IpNet> {
+        if !self.policy.exclude_hosts {
+            return Vec::new();
+        }
+        self.hosts.values().flatten().chain(&self.policy.external_nodes).copied().collect()
+    }
+
+    /// What changed since the last time. The sets are in the plan as long as anything is to be translated.
+    pub fn flush(&mut self) -> Vec<Update> {
+        let wanted = !self.sources.counts.is_empty();
+        let was = std::mem::replace(&mut self.in_plan, wanted);
+        let parts = [(NAT_SOURCES, &mut self.sources), (NAT_EXCLUSIONS, &mut self.exclusions)];
+        let mut updates = Vec::new();
+        for (name, nets) in parts {
+            let (set, changes) = (SetId::new(name), nets.take_changes());
+            let (added, removed) = match (was, wanted) {
+                (_, false) => {
+                    updates.extend(was.then(|| Update::Set(set, None)));
+                    continue;
+                }
+                (false, true) => {
+                    updates.push(Update::Set(set.clone(), Some(SetKind::Nets)));
+                    (nets.counts.keys().copied().map(Member::Net).collect(), Vec::new())
+                }
+                (true, true) => changes,
+            };
+            if !added.is_empty() || !removed.is_empty() {
+                updates.push(Update::Members { set, added, removed });
+            }
+        }
+        updates
+    }
+}
+
+impl CountedNets {
+    fn add(&mut self, net: IpNet) {
+        let count = self.counts.entry(net).or_default();
+        if *count == 0 {
+            self.touched.entry(net).or_insert(false);
+        }
+        *count += 1;
+    }
+
+    fn remove(&mut self, net: IpNet) {
+        let Some(count) = self.counts.get_mut(&net) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&net);
+            self.touched.entry(net).or_insert(true);
+        }
+    }
+
+    /// What came and what went.
+    fn take_changes(&mut self) -> (Vec<Member>, Vec<Member>) {
+        let touched = std::mem::take(&mut self.touched);
+        let now: BTreeSet<IpNet> =
+            touched.keys().filter(|net| self.counts.contains_key(net)).copied().collect();
+        let which = |there: bool| {
+            let differ = touched.iter().filter(|(net, was)| **was != there && now.contains(net) == there);
+            differ.map(|(net, _)| Member::Net(*net)).collect()
+        };
+        (which(true), which(false))
+    }
+}

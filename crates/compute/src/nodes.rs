@@ -1,0 +1,144 @@
+//! What routing needs to know of a node: its addresses, and the ends of its tunnels.
+
+use ipnet::IpNet;
+use sha1::{Digest, Sha1};
+use std::net::IpAddr;
+use tortie_model::kinds::{Node, NodeAddressType};
+use tortie_plan::TunnelKind;
+
+/// The first byte of every MAC that is made of a node's name: locally administered, not multicast.
+const MAC_PREFIX: u8 = 0x66;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    /// With the prefix length of its network where it is known.
+    pub v4: Option<IpNet>,
+    pub v6: Option<IpNet>,
+    pub vxlan_v4: VxlanEnd,
+    pub vxlan_v6: VxlanEnd,
+    /// The address of its IPIP tunnel.
+    pub ipip: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct VxlanEnd {
+    /// None until the node has been given one.
+    pub address: Option<IpAddr>,
+    pub mac: [u8; 6],
+}
+
+impl NodeFacts {
+    pub fn of(node: &Node) -> NodeFacts {
+        let spec = &node.spec;
+        let name = &node.metadata.name;
+        let (v4, v6) = addresses(node);
+        let end = |address: &str, is_ipv4: bool, mac: &str, name: &str| VxlanEnd {
+            address: tunnel_address(address, is_ipv4),
+            mac: parse_mac(mac).unwrap_or_else(|| derived_mac(name)),
+        };
+        let ipip = spec.bgp.as_ref().and_then(|bgp| tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true));
+        NodeFacts {
+            v4,
+            v6,
+            vxlan_v4: end(&spec.ipv4_vxlan_tunnel_addr, true, &spec.vxlan_tunnel_mac_addr, name),
+            vxlan_v6: end(
+                &spec.ipv6_vxlan_tunnel_addr,
+                false,
+                &spec.vxlan_tunnel_mac_addr_v6,
+                &format!("{name}-v6"),
+            ),
+            ipip,
+        }
+    }
+
+    pub fn address(&self, is_ipv4: bool) -> Option<IpNet> {
+        if is_ipv4 { self.v4 } else { self.v6 }
+    }
+
+    /// Its address of each family, as a net of its own.
+    pub fn host_nets(&self) -> Vec<IpNet> {
+        [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
+    }
+
+    pub fn vxlan(&self, is_ipv4: bool) -> VxlanEnd {
+        if is_ipv4 { self.vxlan_v4 } else { self.vxlan_v6 }
+    }
+
+    /// The address of this node inside a tunnel.
+    pub fn tunnel_address(&self, tunnel: TunnelKind) -> Option<IpAddr> {
+        match tunnel {
+            TunnelKind::VxlanV4 => self.vxlan_v4.address,
+            TunnelKind::VxlanV6 => self.vxlan_v6.address,
+            TunnelKind::Ipip => self.ipip,
+        }
+    }
+}
+
+/// Some write it with a prefix length.
+fn tunnel_address(text: &str, is_ipv4: bool) -> Option<IpAddr> {
+    parse_net(text).map(|net| net.addr()).filter(|address| address.is_ipv4() == is_ipv4)
+}
+
+fn parse_net(text: &str) -> Option<IpNet> {
+    text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok())
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// The MAC of a VXLAN device that nobody has given one: every node can tell it without asking.
+fn derived_mac(name: &str) -> [u8; 6] {
+    let mut mac = [MAC_PREFIX; 6];
+    let digest = Sha1::digest(name.as_bytes());
+    mac.iter_mut().skip(1).zip(digest).for_each(|(byte, hashed)| *byte = hashed);
+    mac
+}
+
+/// The address routing uses, else an internal one, else an external one; of each family.
+fn addresses(node: &Node) -> (Option<IpNet>, Option<IpNet>) {
+    let bgp = node.spec.bgp.as_ref();
+    let routing = [bgp.map(|bgp| bgp.ipv4_address.as_str()), bgp.map(|bgp| bgp.ipv6_address.as_str())];
+    let listed = |kind: NodeAddressType| {
+        node.spec.addresses.iter().filter(move |a| a.type_ == kind).map(|a| a.address.as_str())
+    };
+    let candidates = routing
+        .into_iter()
+        .flatten()
+        .chain(listed(NodeAddressType::CalicoNodeIP))
+        .chain(listed(NodeAddressType::InternalIP))
+        .chain(listed(NodeAddressType::ExternalIP));
+    let (mut v4, mut v6) = (None, None);
+    for text in candidates {
+        match parse_net(text) {
+            Some(net @ IpNet::V4(_)) => v4 = v4.or(Some(net)),
+            Some(net @ IpNet::V6(_)) => v6 = v6.or(Some(net)),
+            None => {}
+        }
+    }
+    (v4, v6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macs_are_those_of_the_reference() {
+        assert_eq!(derived_mac("worker-7"), [0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]);
+        assert_eq!(derived_mac("worker-7-v6"), [0x66, 0xeb, 0x0c, 0x9c, 0xa1, 0x98]);
+    }
+
+    #[test]
+    fn a_mac_that_is_none_is_not_used() {
+        assert_eq!(parse_mac("66:c4:A2:2f:77:0c"), Some([0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]));
+        for bad in ["", "66:c4:a2:2f:77", "66:c4:a2:2f:77:0c:01", "66:c4:a2:2f:77:xx", "6666:0:0:0:0:0"] {
+            assert_eq!(parse_mac(bad), None, "{bad}");
+        }
+    }
+}

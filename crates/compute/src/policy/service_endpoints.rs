@@ -1,0 +1,195 @@
+//! Where the endpoints of services are: what a rule that names a service means.
+
+use super::Policies;
+use super::sets::MatchView;
+use hashbrown::HashMap;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_model::kubernetes::{EndpointSlice, ServicePort};
+use tortie_plan::{Member, SetKind};
+
+/// A service and its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ServiceName {
+    pub namespace: Box<str>,
+    pub name: Box<str>,
+}
+
+/// A part of a service's endpoints. There may be one for each service of the cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    service: Box<str>,
+    addresses: Box<[IpAddr]>,
+    ports: Box<[ServicePort]>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ServiceEndpoints {
+    /// By namespace and name of the slice.
+    slices: HashMap<(Box<str>, Box<str>), Slice>,
+    /// The names of a service's slices, which are in its namespace.
+    of_service: HashMap<ServiceName, BTreeSet<Box<str>>>,
+}
+
+impl ServiceName {
+    pub fn new(namespace: &str, name: &str) -> ServiceName {
+        ServiceName { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl Slice {
+    pub fn new(slice: &EndpointSlice) -> Slice {
+        Slice {
+            service: slice.service.as_str().into(),
+            addresses: slice.addresses.as_slice().into(),
+            ports: slice.ports.as_slice().into(),
+        }
+    }
+
+    /// The service it belongs to.
+    pub fn service(&self, namespace: &str) -> ServiceName {
+        ServiceName::new(namespace, &self.service)
+    }
+
+    pub fn members(&self, kind: SetKind, visit: &mut dyn FnMut(Member)) {
+        for &address in &self.addresses {
+            match kind {
+                SetKind::Nets => visit(Member::Net(IpNet::from(address))),
+                SetKind::Ports => {
+                    for &ServicePort { protocol, port } in &self.ports {
+                        visit(Member::Port { address, protocol, port });
+                    }
+                }
+            }
+        }
+    }
+
+    fn contains(&self, member: Member) -> bool {
+        match member {
+            Member::Net(net) => self.addresses.iter().any(|address| IpNet::from(*address) == net),
+            Member::Port { address, protocol, port } => {
+                self.addresses.contains(&address) && self.ports.contains(&ServicePort { protocol, port })
+            }
+        }
+    }
+}
+
+impl ServiceEndpoints {
+    /// Whether a slice stands like this already.
+    pub fn is(&self, namespace: &str, name: &str, slice: &EndpointSlice) -> bool {
+        self.slice(namespace, name).is_some_and(|known| {
+            *known.service == *slice.service
+                && *known.addresses == *slice.addresses
+                && *known.ports == *slice.ports
+        })
+    }
+
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&Slice> {
+        self.slices.get(&(namespace.into(), name.into()))
+    }
+
+    pub fn put(&mut self, namespace: &str, name: &str, slice: Slice) {
+        self.remove(namespace, name);
+        self.of_service.entry(slice.service(namespace)).or_default().insert(name.into());
+        self.slices.insert((namespace.into(), name.into()), slice);
+    }
+
+    pub fn remove(&mut self, namespace: &str, name: &str) {
+        let Some(old) = self.slices.remove(&(namespace.into(), name.into())) else { return };
+        let service = ServiceName { namespace: namespace.into(), name: old.service };
+        if let Some(names) = self.of_service.get_mut(&service) {
+            names.remove(name);
+            if names.is_empty() {
+                self.of_service.remove(&service);
+            }
+        }
+    }
+
+    fn slices_of<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Slice> {
+        let names = self.of_service.get(service).into_iter().flatten();
+        names.filter_map(|name| self.slice(&service.namespace, name))
+    }
+
+    /// What a service brings into a set; the same may come from several of its slices.
+    pub fn members(&self, service: &ServiceName, kind: SetKind, mut visit: impl FnMut(Member)) {
+        self.slices_of(service).for_each(|slice| slice.members(kind, &mut visit));
+    }
+
+    pub fn contains(&self, service: &ServiceName, member: Member) -> bool {
+        self.slices_of(service).any(|slice| slice.contains(member))
+    }
+}
+
+impl Policies {
+    /// A part of the endpoints of a service.
+    pub fn put_slice(&mut self, namespace: &str, name: &str, slice: &EndpointSlice) {
+        if self.services.is(namespace, name, slice) {
+            return;
+        }
+        self.touch_slice(namespace, name);
+        let service = ServiceName::new(namespace, &slice.service);
+        let coming = Slice::new(slice);
+        self.sets.touch_service(
+            &MatchView::of(&self.labelled, &self.cluster_matches, &self.services),
+            &service,
+            |kind, visit| coming.members(kind, visit),
+        );
+        self.services.put(namespace, name, coming);
+    }
+
+    pub fn remove_slice(&mut self, namespace: &str, name: &str) {
+        self.touch_slice(namespace, name);
+        self.services.remove(namespace, name);
+    }
+
+    fn touch_slice(&mut self, namespace: &str, name: &str) {
+        let Some(slice) = self.services.slice(namespace, name) else { return };
+        let service = slice.service(namespace);
+        self.sets.touch_service(
+            &MatchView::of(&self.labelled, &self.cluster_matches, &self.services),
+            &service,
+            |kind, visit| slice.members(kind, visit),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(service: &str, addresses: &[&str], ports: &[u16]) -> EndpointSlice {
+        EndpointSlice {
+            service: service.to_owned(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            ports: ports.iter().map(|&port| ServicePort { protocol: 6, port }).collect(),
+        }
+    }
+
+    fn members(endpoints: &ServiceEndpoints, service: &str, kind: SetKind) -> usize {
+        let mut count = 0;
+        endpoints.members(&ServiceName::new("ns", service), kind, |_| count += 1);
+        count
+    }
+
+    #[test]
+    fn slices_come_change_their_service_and_go() {
+        let mut endpoints = ServiceEndpoints::default();
+        endpoints.put("ns", "a", Slice::new(&slice("web", &["10.0.0.1", "10.0.0.2"], &[80, 81])));
+        endpoints.put("ns", "b", Slice::new(&slice("web", &["fd00::1"], &[80])));
+        endpoints.put("other", "a", Slice::new(&slice("web", &["10.0.0.9"], &[80])));
+        assert_eq!(members(&endpoints, "web", SetKind::Ports), 5);
+        assert_eq!(members(&endpoints, "web", SetKind::Nets), 3);
+        let member = Member::Port { address: "10.0.0.2".parse().unwrap(), protocol: 6, port: 81 };
+        assert!(endpoints.contains(&ServiceName::new("ns", "web"), member));
+        assert!(endpoints.is("ns", "b", &slice("web", &["fd00::1"], &[80])));
+        endpoints.put("ns", "a", Slice::new(&slice("db", &["10.0.0.1"], &[80])));
+        assert_eq!(members(&endpoints, "web", SetKind::Ports), 1);
+        assert_eq!(members(&endpoints, "db", SetKind::Ports), 1);
+        endpoints.remove("ns", "a");
+        endpoints.remove("ns", "b");
+        endpoints.remove("ns", "b");
+        endpoints.remove("other", "a");
+        assert!(endpoints.slices.is_empty() && endpoints.of_service.is_empty());
+    }
+}

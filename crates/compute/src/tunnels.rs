@@ -1,0 +1,306 @@
+//! The tunnels of this node: which devices it has, where the ends of other nodes are, and from whom wrapped packets are
+//! taken.
+
+use crate::changes::Changes;
+use crate::nodes::NodeFacts;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
+use tortie_plan::{Member, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId};
+
+/// From the parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TunnelSettings {
+    /// Whether there are such tunnels; unless it is said, the pools decide.
+    pub vxlan: Option<bool>,
+    pub ipip: Option<bool>,
+    pub vni: u32,
+    pub port: u16,
+    /// None: that of the interface which carries them, less the overhead.
+    pub vxlan_mtu: Option<u32>,
+    pub vxlan_mtu_v6: Option<u32>,
+    pub ipip_mtu: Option<u32>,
+    /// Wrapped packets are taken from these too.
+    pub external: Vec<IpNet>,
+}
+
+/// What a pool asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    is_ipv4: bool,
+    vxlan: bool,
+    ipip: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tunnels {
+    host: String,
+    settings: TunnelSettings,
+    pools: BTreeMap<String, Wanted>,
+    nodes: BTreeMap<String, NodeFacts>,
+    /// Nodes to look at again.
+    changed: BTreeSet<String>,
+    /// Which tunnels there are may have changed.
+    stale: bool,
+    devices: BTreeMap<TunnelKind, TunnelDevice>,
+    vteps: BTreeMap<VtepId, Vtep>,
+    /// The members of the peers' sets, with how many nodes have them.
+    peers: BTreeMap<TunnelKind, BTreeMap<IpNet, usize>>,
+    /// What each is in those sets.
+    members: BTreeMap<(TunnelKind, Peer), IpNet>,
+}
+
+/// From whom wrapped packets are taken.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Peer {
+    Node(String),
+    /// The settings name it.
+    External(IpNet),
+}
+
+/// What [`Tunnels::flush`] says: `plan` for the plan, and which ends of IPv6 tunnels came, changed or went.
+#[derive(Debug, Default)]
+pub(crate) struct TunnelChanges {
+    pub plan: Changes,
+    pub ends: Vec<(String, Option<IpAddr>)>,
+}
+
+impl Tunnels {
+    pub fn new(host: &str) -> Tunnels {
+        Tunnels { host: host.to_owned(), ..Tunnels::default() }
+    }
+
+    pub fn configure(&mut self, settings: TunnelSettings) {
+        if self.settings != settings {
+            self.settings = settings;
+            self.stale = true;
+        }
+    }
+
+    pub fn put_pool(&mut self, pool: &IPPool) {
+        let name = &pool.metadata.name;
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return self.remove_pool(name) };
+        if pool.spec.allowed_uses == [AllowedUse::LoadBalancer] {
+            return self.remove_pool(name);
+        }
+        let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
+        let is_ipv4 = cidr.addr().is_ipv4();
+        let vxlan = wraps(&pool.spec.vxlan_mode);
+        let wanted = Wanted { is_ipv4, vxlan, ipip: is_ipv4 && !vxlan && wraps(&pool.spec.ipip_mode) };
+        self.stale |= self.pools.insert(name.clone(), wanted) != Some(wanted);
+    }
+
+    pub fn remove_pool(&mut self, name: &str) {
+        self.stale |= self.pools.remove(name).is_some();
+    }
+
+    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+        if self.nodes.insert(name.to_owned(), facts) != Some(facts) {
+            self.node_changed(name);
+        }
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        if self.nodes.remove(name).is_some() {
+            self.node_changed(name);
+        }
+    }
+
+    fn node_changed(&mut self, name: &str) {
+        self.stale |= name == self.host;
+        self.changed.insert(name.to_owned());
+    }
+
+    fn is_wanted(&self, kind: TunnelKind) -> bool {
+        let asks = |pool: &Wanted| match kind {
+            TunnelKind::VxlanV4 => pool.vxlan && pool.is_ipv4,
+            TunnelKind::VxlanV6 => pool.vxlan && !pool.is_ipv4,
+            TunnelKind::Ipip => pool.ipip,
+        };
+        let said = match kind {
+            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.settings.vxlan,
+            TunnelKind::Ipip => self.settings.ipip,
+        };
+        said.unwrap_or_else(|| self.pools.values().any(asks))
+    }
+
+    /// None as long as the node has no address that packets could come from.
+    fn device(&self, kind: TunnelKind) -> Option<TunnelDevice> {
+        let own = self.nodes.get(&self.host).filter(|_| self.is_wanted(kind))?;
+        let local = own.address(kind.is_ipv4())?.addr();
+        let settings = &self.settings;
+        let vxlan = |is_ipv4: bool| TunnelProtocol::Vxlan {
+            vni: settings.vni,
+            port: settings.port,
+            mac: own.vxlan(is_ipv4).mac,
+        };
+        let (protocol, mtu) = match kind {
+            TunnelKind::VxlanV4 => (vxlan(true), settings.vxlan_mtu),
+            TunnelKind::VxlanV6 => (vxlan(false), settings.vxlan_mtu_v6),
+            TunnelKind::Ipip => (TunnelProtocol::Ipip, settings.ipip_mtu),
+        };
+        Some(TunnelDevice { address: own.tunnel_address(kind), local, mtu, protocol })
+    }
+
+    fn vtep(&self, kind: TunnelKind, node: &str) -> Option<Vtep> {
+        let facts = self.nodes.get(node).filter(|_| node != self.host && kind != TunnelKind::Ipip)?;
+        let end = facts.vxlan(kind.is_ipv4());
+        let node = facts.address(kind.is_ipv4())?.addr();
+        Some(Vtep { address: end.address?, mac: end.mac, node })
+    }
+
+    /// Of VXLAN: nodes whose end is known. Of IPIP: every node, ourselves too.
+    fn peer(&self, kind: TunnelKind, node: &str) -> Option<IpNet> {
+        let address = match kind {
+            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.vtep(kind, node)?.node,
+            TunnelKind::Ipip => self.nodes.get(node)?.v4?.addr(),
+        };
+        Some(IpNet::from(address))
+    }
+
+    /// What changed since the last time.
+    pub fn flush(&mut self) -> TunnelChanges {
+        let mut changes = TunnelChanges::default();
+        let changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.stale) {
+            for kind in TunnelKind::ALL {
+                self.flush_device(kind, &mut changes);
+            }
+        }
+        for kind in TunnelKind::ALL {
+            if self.devices.contains_key(&kind) {
+                self.flush_nodes(kind, changed.iter(), &mut changes);
+            }
+        }
+        changes
+    }
+
+    fn flush_device(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
+        let (old, new) = (self.devices.remove(&kind), self.device(kind));
+        if let Some(new) = &new {
+            self.devices.insert(kind, new.clone());
+        }
+        if old != new {
+            let update = Update::Tunnel(kind, new.clone());
+            let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
+            part.push(update);
+        }
+        match (old.is_some(), new.is_some()) {
+            (false, true) => {
+                changes.plan.added.push(Update::Set(kind.peers(), Some(SetKind::Nets)));
+                let names: Vec<String> = self.nodes.keys().cloned().collect();
+                self.flush_nodes(kind, names.iter(), changes);
+            }
+            (true, false) => {
+                let gone: Vec<VtepId> = self.vteps.keys().filter(|id| id.tunnel == kind).cloned().collect();
+                gone.into_iter().for_each(|id| self.set_vtep(id, None, changes));
+                self.members.retain(|(other, _), _| *other != kind);
+                self.peers.remove(&kind);
+                changes.plan.removed.push(Update::Set(kind.peers(), None));
+            }
+            _ => {}
+        }
+        if new.is_some() {
+            self.flush_external(kind, changes);
+        }
+    }
+
+    fn flush_nodes<'n>(
+        &mut self,
+        kind: TunnelKind,
+        nodes: impl Iterator<Item = &'n String>,
+        changes: &mut TunnelChanges,
+    ) {
+        let mut members = MemberChanges::default();
+        for node in nodes {
+            let vtep = self.vtep(kind, node);
+            self.set_vtep(VtepId { tunnel: kind, node: node.clone() }, vtep, changes);
+            let (key, peer) = ((kind, Peer::Node(node.clone())), self.peer(kind, node));
+            let old = match peer {
+                Some(peer) => self.members.insert(key, peer),
+                None => self.members.remove(&key),
+            };
+            if old != peer {
+                let known = self.peers.entry(kind).or_default();
+                peer.iter().for_each(|net| members.add(known, *net));
+                old.iter().for_each(|net| members.remove(known, *net));
+            }
+        }
+        members.tell(kind, changes);
+    }
+
+    fn set_vtep(&mut self, id: VtepId, vtep: Option<Vtep>, changes: &mut TunnelChanges) {
+        let old = match vtep {
+            Some(vtep) => self.vteps.insert(id.clone(), vtep),
+            None => self.vteps.remove(&id),
+        };
+        if old == vtep {
+            return;
+        }
+        if id.tunnel == TunnelKind::VxlanV6 {
+            changes.ends.push((id.node.clone(), vtep.map(|vtep| vtep.address)));
+        }
+        let part = if vtep.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
+        part.push(Update::Vtep(id, vtep));
+    }
+
+    /// Those that the settings name. They are counted as if one more node had each.
+    fn flush_external(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
+        let suits = |net: &&IpNet| net.addr().is_ipv4() == kind.is_ipv4();
+        let wanted: BTreeSet<IpNet> = self.settings.external.iter().filter(suits).map(IpNet::trunc).collect();
+        let told = self.members.keys().filter_map(|(other, peer)| match peer {
+            Peer::External(net) if *other == kind => Some(*net),
+            _ => None,
+        });
+        let told: BTreeSet<IpNet> = told.collect();
+        let mut members = MemberChanges::default();
+        let known = self.peers.entry(kind).or_default();
+        for net in wanted.difference(&told) {
+            self.members.insert((kind, Peer::External(*net)), *net);
+            members.add(known, *net);
+        }
+        for net in told.difference(&wanted) {
+            self.members.remove(&(kind, Peer::External(*net)));
+            members.remove(known, *net);
+        }
+        members.tell(kind, changes);
+    }
+}
+
+/// Members that came and went, taken together.
+#[derive(Debug, Default)]
+struct MemberChanges {
+    added: BTreeSet<IpNet>,
+    removed: BTreeSet<IpNet>,
+}
+
+impl MemberChanges {
+    fn add(&mut self, known: &mut BTreeMap<IpNet, usize>, net: IpNet) {
+        let count = known.entry(net).or_default();
+        *count += 1;
+        if *count == 1 && !self.removed.remove(&net) {
+            self.added.insert(net);
+        }
+    }
+
+    fn remove(&mut self, known: &mut BTreeMap<IpNet, usize>, net: IpNet) {
+        let Some(count) = known.get_mut(&net) else { return };
+        *count -= 1;
+        if *count == 0 {
+            known.remove(&net);
+            if !self.added.remove(&net) {
+                self.removed.insert(net);
+            }
+        }
+    }
+
+    fn tell(self, kind: TunnelKind, changes: &mut TunnelChanges) {
+        if self.added.is_empty() && self.removed.is_empty() {
+            return;
+        }
+        let members = |nets: BTreeSet<IpNet>| nets.into_iter().map(Member::Net).collect();
+        let (added, removed) = (members(self.added), members(self.removed));
+        changes.plan.added.push(Update::Members { set: kind.peers(), added, removed });
+    }
+}

@@ -1,0 +1,292 @@
+//! Pools that ask for tunnels in, tunnels out: devices, the other ends, who may send through them, and routes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_compute::{Compute, Environment};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Member, Plan, Route, RouteKey, TunnelKind, TunnelProtocol, VtepId};
+
+type Entry = (Key, Value);
+
+fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Entry {
+    let object = json!({
+        "kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": {"name": name}, "spec": spec,
+    });
+    let mut resource = Resource::from_store(kind, object).unwrap();
+    resource.set_defaults();
+    (Key::resource(kind, "", name), Value::Resource(resource))
+}
+
+/// Node 3 in network 1 is 172.16.1.3 and fd00:1::3; its tunnels end at 10.0.3.1 and fd10::3:1.
+fn node(number: u8, network: u8, has_ends: bool) -> Entry {
+    let mut spec = json!({"bgp": {
+        "ipv4Address": format!("172.16.{network}.{number}/24"), "ipv6Address": format!("fd00:{network}::{number}/64"),
+    }});
+    if has_ends {
+        spec["ipv4VXLANTunnelAddr"] = json!(format!("10.0.{number}.1"));
+        spec["ipv6VXLANTunnelAddr"] = json!(format!("fd10::{number}:1"));
+        spec["bgp"]["ipv4IPIPTunnelAddr"] = json!(format!("10.0.{number}.2"));
+    }
+    resource(Kind::Node, &format!("n{number}"), spec)
+}
+
+fn pool(name: &str, cidr: &str, vxlan: &str, ipip: &str) -> Entry {
+    resource(Kind::IPPool, name, json!({"cidr": cidr, "vxlanMode": vxlan, "ipipMode": ipip}))
+}
+
+fn block(cidr: &str, owner: &str, users: &[&str]) -> Entry {
+    let attributes: Vec<_> =
+        users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
+    let text = json!({
+        "cidr": cidr, "affinity": format!("host:{owner}"),
+        "allocations": (0..users.len()).collect::<Vec<_>>(), "attributes": attributes,
+    });
+    let key = Key::Block { cidr: cidr.parse().unwrap() };
+    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    (key, value)
+}
+
+fn felix(spec: serde_json::Value) -> Entry {
+    resource(Kind::FelixConfiguration, "default", spec)
+}
+
+struct World {
+    compute: Compute,
+    plan: Plan,
+}
+
+impl World {
+    fn new(entries: &[Entry]) -> World {
+        let mut world = World { compute: Compute::new("n1", Environment::default()), plan: Plan::default() };
+        entries.iter().for_each(|entry| world.put(entry.clone()));
+        world.flush();
+        world
+    }
+
+    fn put(&mut self, (key, value): Entry) {
+        self.compute.put(&key, &value);
+    }
+
+    /// How many changes of the plan there were.
+    fn flush(&mut self) -> usize {
+        let updates = self.compute.flush();
+        let count = updates.len();
+        updates.into_iter().for_each(|update| self.plan.apply(update));
+        count
+    }
+
+    fn with(mut self, entry: Entry) -> World {
+        self.put(entry);
+        self.flush();
+        self
+    }
+
+    fn route(&self, net: &str) -> Option<Route> {
+        let net: ipnet::IpNet = net.parse().unwrap();
+        self.plan.routes.get(&RouteKey::from(net)).copied()
+    }
+
+    fn peers(&self, kind: TunnelKind) -> Vec<String> {
+        let set = self.plan.sets.get(&kind.peers());
+        let members = set.into_iter().flat_map(|set| &set.members);
+        members
+            .map(|member| match member {
+                Member::Net(net) => net.to_string(),
+                Member::Port { .. } => panic!("a port"),
+            })
+            .collect()
+    }
+}
+
+fn through(kind: TunnelKind, gateway: &str) -> Option<Route> {
+    Some(Route::through(kind, Some(gateway.parse().unwrap())))
+}
+
+fn via(address: &str) -> Option<Route> {
+    Some(Route::via(address.parse().unwrap()))
+}
+
+/// n1 and n2 in one network, n3 in another.
+fn cluster(vxlan: &str, ipip: &str) -> Vec<Entry> {
+    vec![
+        node(1, 0, true),
+        node(2, 0, true),
+        node(3, 1, true),
+        pool("v4", "10.0.0.0/16", vxlan, ipip),
+        pool("v6", "fd10::/112", vxlan, "Never"),
+        block("10.0.1.0/26", "n1", &["n1"]),
+        block("10.0.2.0/26", "n2", &["n2", "n3"]),
+        block("10.0.3.0/26", "n3", &["n3"]),
+        block("fd10::2:0/122", "n2", &["n2"]),
+        block("fd10::3:0/122", "n3", &["n3"]),
+    ]
+}
+
+#[test]
+fn a_pool_with_vxlan_has_devices_ends_and_routes() {
+    let world = World::new(&cluster("Always", "Never"));
+    assert_eq!(
+        world.plan.tunnels.keys().copied().collect::<Vec<_>>(),
+        [TunnelKind::VxlanV4, TunnelKind::VxlanV6]
+    );
+    let device = &world.plan.tunnels[&TunnelKind::VxlanV4];
+    assert_eq!(device.address, Some("10.0.1.1".parse().unwrap()));
+    assert_eq!(device.local, "172.16.0.1".parse::<IpAddr>().unwrap());
+    let TunnelProtocol::Vxlan { vni, port, mac } = device.protocol else { panic!("not VXLAN") };
+    assert_eq!((vni, port, mac[0]), (4096, 4789, 0x66));
+    let vtep = world.plan.vteps[&VtepId { tunnel: TunnelKind::VxlanV6, node: "n3".into() }];
+    assert_eq!((vtep.address, vtep.node), ("fd10::3:1".parse().unwrap(), "fd00:1::3".parse().unwrap()));
+    assert_eq!(world.plan.vteps.len(), 4, "two nodes, two families: {:?}", world.plan.vteps.keys());
+    assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32", "172.16.1.3/32"]);
+    assert_eq!(world.route("10.0.1.0/26"), Some(Route::BLACKHOLE));
+    assert_eq!(world.route("10.0.2.0/26"), through(TunnelKind::VxlanV4, "10.0.2.1"));
+    assert_eq!(world.route("10.0.2.1/32"), through(TunnelKind::VxlanV4, "10.0.3.1"), "lent by n2 to n3");
+    assert_eq!(world.route("fd10::3:0/122"), through(TunnelKind::VxlanV6, "fd10::3:1"));
+    assert_eq!(world.route("fd10::3:1/128"), Some(Route::through(TunnelKind::VxlanV6, None)));
+}
+
+#[test]
+fn across_subnets_only_what_crosses_is_wrapped() {
+    let world = World::new(&cluster("CrossSubnet", "Never"));
+    assert_eq!(world.route("10.0.2.0/26"), via("172.16.0.2"));
+    assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::VxlanV4, "10.0.3.1"));
+    assert_eq!(world.route("fd10::2:0/122"), via("fd00:0::2"));
+    assert_eq!(world.route("fd10::3:0/122"), through(TunnelKind::VxlanV6, "fd10::3:1"));
+    // A node that moves into our network needs no tunnel any more.
+    let world = world.with(node(3, 0, true));
+    assert_eq!(world.route("10.0.3.0/26"), via("172.16.0.3"));
+    let world = World::new(&cluster("Never", "CrossSubnet"));
+    assert_eq!(world.route("10.0.2.0/26"), via("172.16.0.2"));
+    assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::Ipip, "172.16.1.3"));
+}
+
+#[test]
+fn a_pool_with_ipip_sends_to_the_node_itself() {
+    let world = World::new(&cluster("Never", "Always"));
+    assert_eq!(world.plan.tunnels.keys().copied().collect::<Vec<_>>(), [TunnelKind::Ipip]);
+    assert_eq!(world.plan.tunnels[&TunnelKind::Ipip].address, Some("10.0.1.2".parse().unwrap()));
+    assert_eq!(world.peers(TunnelKind::Ipip), ["172.16.0.1/32", "172.16.0.2/32", "172.16.1.3/32"]);
+    assert_eq!(world.route("10.0.2.0/26"), through(TunnelKind::Ipip, "172.16.0.2"));
+    assert_eq!(world.plan.vteps.len(), 0);
+    assert_eq!(world.route("fd10::2:0/122"), via("fd00:0::2"), "IPv6 has none");
+    let world = world.with(felix(json!({"programClusterRoutes": "EnabledNoEncapOnly"})));
+    assert_eq!(world.route("10.0.2.0/26"), None, "left to BGP");
+    assert_eq!(world.plan.tunnels.len(), 1, "which sends through our device");
+}
+
+#[test]
+fn a_route_waits_for_the_end_of_its_tunnel() {
+    let world = World::new(&cluster("Always", "Never")).with(node(3, 1, false));
+    assert_eq!(world.route("10.0.3.0/26"), None);
+    assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32"]);
+    let world = world.with(node(3, 1, true));
+    assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::VxlanV4, "10.0.3.1"));
+}
+
+#[test]
+fn one_change_among_many_nodes_is_a_few_changes_of_the_plan() {
+    let mut entries = cluster("Always", "Never");
+    entries.extend((4..250).map(|number| node(number, 1, true)));
+    entries.extend((4..250).map(|number| block(&format!("10.0.{number}.0/26"), &format!("n{number}"), &[])));
+    let mut world = World::new(&entries);
+    assert_eq!(world.plan.vteps.len(), 2 * 248);
+    world.put(node(200, 2, true));
+    // Two ends and two members of sets; the routes lead to the same ends as before.
+    assert_eq!(world.flush(), 4);
+    world.put(node(200, 2, true));
+    assert_eq!(world.flush(), 0);
+    world.compute.delete(&Key::resource(Kind::Node, "", "n200"));
+    // Two ends, two members of sets, a block and the IPv6 end.
+    assert_eq!(world.flush(), 6);
+}
+
+#[test]
+fn settings_change_tunnels_and_can_switch_them() {
+    let world = World::new(&cluster("Always", "Never"));
+    let world = world.with(felix(json!({
+        "vxlanVNI": 7, "vxlanPort": 8472, "vxlanMTU": 1400, "externalNodesList": ["192.0.2.0/24", "172.16.0.2"],
+    })));
+    let device = &world.plan.tunnels[&TunnelKind::VxlanV4];
+    assert_eq!(device.mtu, Some(1400));
+    assert!(matches!(device.protocol, TunnelProtocol::Vxlan { vni: 7, port: 8472, .. }));
+    assert_eq!(world.plan.tunnels[&TunnelKind::VxlanV6].mtu, None);
+    assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32", "172.16.1.3/32", "192.0.2.0/24"]);
+    let world = world.with(felix(json!({"externalNodesList": ["172.16.0.2"]})));
+    assert_eq!(world.peers(TunnelKind::VxlanV4), ["172.16.0.2/32", "172.16.1.3/32"]);
+    let world = world.with(felix(json!({"vxlanEnabled": false})));
+    assert_eq!((world.plan.tunnels.len(), world.plan.vteps.len()), (0, 0));
+    assert_eq!(world.route("10.0.2.0/26"), None);
+    assert!(world.plan.sets.is_empty());
+    let world = world.with(felix(json!({})));
+    assert_eq!(world.plan.tunnels.len(), 2);
+    let world = World::new(&cluster("Never", "Never")).with(felix(json!({"ipipEnabled": true})));
+    assert_eq!(world.plan.tunnels.len(), 1, "also where no pool asks for it");
+}
+
+/// A small world in which nodes, pools and blocks come, change and go.
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let modes = prop::sample::select(vec![
+        ("Never", "Never"),
+        ("Always", "Never"),
+        ("CrossSubnet", "Never"),
+        ("Never", "Always"),
+        ("Never", "CrossSubnet"),
+    ]);
+    let name = prop::sample::select(vec!["n1", "n2", "n3", "n4"]);
+    prop_oneof![
+        3 => (1u8..5, 0u8..2, any::<bool>()).prop_map(|(n, net, ends)| node(n, net, ends)),
+        2 => (0u8..2, modes.clone())
+            .prop_map(|(i, (vxlan, ipip))| pool(&format!("p{i}"), &format!("10.{i}.0.0/16"), vxlan, ipip)),
+        1 => modes.prop_map(|(vxlan, _)| pool("v6", "fd10::/112", vxlan, "Never")),
+        2 => (0u8..2, 1u8..5, name.clone(), prop::collection::vec(name.clone(), 0..3)).prop_map(|(i, j, owner, users)|
+            block(&format!("10.{i}.{j}.0/26"), owner, &users)),
+        1 => (1u8..5, name).prop_map(|(j, owner)| block(&format!("fd10::{j}:0/122"), owner, &[])),
+        1 => prop::sample::select(vec![json!({}), json!({"vxlanEnabled": false}), json!({"ipipEnabled": true}),
+            json!({"externalNodesList": ["172.16.0.2", "192.0.2.0/24"]}), json!({"vxlanPort": 8472})])
+            .prop_map(felix),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn the_order_of_news_does_not_matter(
+        history in prop::collection::vec((any_entry(), prop::bool::weighted(0.2), any::<bool>()), 0..50),
+        order in any::<prop::sample::Index>(),
+    ) {
+        let mut told = World::new(&[]);
+        let mut state = BTreeMap::new();
+        for ((key, value), deleted, flush) in history {
+            if deleted {
+                told.compute.delete(&key);
+                state.remove(&key);
+            } else {
+                told.put((key.clone(), value.clone()));
+                state.insert(key, value);
+            }
+            if flush {
+                told.flush();
+            }
+        }
+        told.flush();
+        let mut entries: Vec<Entry> = state.into_iter().collect();
+        if !entries.is_empty() {
+            let turn = order.index(entries.len());
+            entries.rotate_left(turn);
+            if turn % 2 == 0 {
+                entries.reverse();
+            }
+        }
+        prop_assert_eq!(&told.plan, &World::new(&entries).plan);
+        // What is taken away leaves nothing.
+        for (key, _) in &entries {
+            told.compute.delete(key);
+            told.flush();
+        }
+        prop_assert_eq!(told.plan, Plan::default());
+    }
+}

@@ -1,0 +1,35 @@
+//! Writes forwarding entries, and removes those of nodes that are gone.
+
+use crate::engine::Engine;
+use crate::kernel::{FdbKey, RefusalKind};
+use std::net::IpAddr;
+
+impl Engine {
+    /// Writes what is missing; what is too much is returned, to be removed when no route leads there any more.
+    pub(crate) async fn apply_forwarding(&mut self) -> Vec<(FdbKey, IpAddr)> {
+        let (missing, unwanted) = self.core.forwarding_work();
+        for (key, node) in missing {
+            let written = self.kernel.set_forwarding_entry(key, &self.core.name(key.device), node).await;
+            match written {
+                Ok(()) => self.core.forwarding_is(key, node, true),
+                Err(refusal) => self.core.forwarding_failed(key, refusal.reason),
+            }
+        }
+        unwanted
+    }
+
+    pub(crate) async fn remove_forwarding(&mut self, unwanted: Vec<(FdbKey, IpAddr)>) {
+        for (key, node) in unwanted {
+            match self.kernel.delete_forwarding_entry(key, node).await {
+                Ok(()) => self.core.forwarding_is(key, node, false),
+                // Where the MAC has another node now, that took the place of this one.
+                Err(refusal) if refusal.kind == RefusalKind::Missing => {
+                    self.core.forwarding_is(key, node, false);
+                }
+                Err(refusal) => {
+                    tracing::warn!(%node, reason = refusal.reason, "forwarding entry of a node that is gone is not removed; will try again");
+                }
+            }
+        }
+    }
+}

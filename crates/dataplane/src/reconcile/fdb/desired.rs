@@ -1,0 +1,17 @@
+//! The forwarding entries of a tunnel device: the MAC of every other end is behind its node.
+
+use super::super::Core;
+use crate::kernel::FdbKey;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+impl Core {
+    /// Of several nodes that claim one MAC the first by name has it.
+    pub(in crate::reconcile) fn wanted_forwarding(&self, device: u32) -> BTreeMap<FdbKey, IpAddr> {
+        let mut wanted = BTreeMap::new();
+        for vtep in self.tunnel_at(device).into_iter().flat_map(|kind| self.plan.vteps(kind)) {
+            wanted.entry(FdbKey { device, mac: vtep.mac }).or_insert(vtep.node);
+        }
+        wanted
+    }
+}

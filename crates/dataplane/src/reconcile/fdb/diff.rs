@@ -1,0 +1,31 @@
+//! Which forwarding entries are missing, and which are too many.
+
+use super::super::Core;
+use crate::kernel::FdbKey;
+use std::net::IpAddr;
+
+type Entries = Vec<(FdbKey, IpAddr)>;
+
+impl Core {
+    /// The entries that are missing, and those that are not wanted. On our own devices every entry is ours.
+    pub fn forwarding_work(&mut self) -> (Entries, Entries) {
+        let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
+        for device in std::mem::take(&mut self.unchecked_forwarding) {
+            self.forwarding_errors.retain(|key, _| key.device != device);
+            if self.tunnel_at(device).is_none() {
+                continue;
+            }
+            let wanted = self.wanted_forwarding(device);
+            if self.in_sync {
+                let there = self.forwarding.of(device);
+                unwanted.extend(there.filter(|(key, node)| wanted.get(key) != Some(node)));
+            }
+            missing.extend(wanted.into_iter().filter(|(key, node)| !self.forwarding.has(key, *node)));
+        }
+        (missing, unwanted)
+    }
+
+    pub fn forwarding_is(&mut self, key: FdbKey, node: IpAddr, present: bool) {
+        self.forwarding.set(key, node, present);
+    }
+}

@@ -1,0 +1,44 @@
+//! The forwarding entries that the kernel has.
+
+use crate::kernel::FdbKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+#[derive(Debug, Default)]
+pub(crate) struct Forwarding {
+    /// Whoever appends to an entry gives it several nodes.
+    nodes: BTreeMap<FdbKey, BTreeSet<IpAddr>>,
+}
+
+impl Forwarding {
+    pub fn new(entries: Vec<(FdbKey, IpAddr)>) -> Forwarding {
+        let mut forwarding = Forwarding::default();
+        entries.into_iter().for_each(|(key, node)| forwarding.set(key, node, true));
+        forwarding
+    }
+
+    pub fn of(&self, device: u32) -> impl Iterator<Item = (FdbKey, IpAddr)> {
+        let entries = self.nodes.range(FdbKey::all_of(device));
+        entries.flat_map(|(key, nodes)| nodes.iter().map(|node| (*key, *node)))
+    }
+
+    pub fn has(&self, key: &FdbKey, node: IpAddr) -> bool {
+        self.nodes.get(key).is_some_and(|nodes| nodes.contains(&node))
+    }
+
+    pub fn set(&mut self, key: FdbKey, node: IpAddr, present: bool) {
+        if present {
+            self.nodes.entry(key).or_default().insert(node);
+        } else if let Some(nodes) = self.nodes.get_mut(&key) {
+            nodes.remove(&node);
+            if nodes.is_empty() {
+                self.nodes.remove(&key);
+            }
+        }
+    }
+
+    /// Forgets those of an interface that is gone.
+    pub fn drop_of(&mut self, index: u32) {
+        self.nodes.retain(|key, _| key.device != index);
+    }
+}

@@ -1,0 +1,349 @@
+//! Tunnels to other nodes: their devices, neighbours, forwarding entries and routes, and whose packets they take.
+
+use crate::namespace::{Namespace, eventually, key, node_pair, plan, pod, start, workload};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_dataplane::Report;
+use tortie_plan::{
+    Member, Plan, Route, Set, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId,
+};
+
+const OWN: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
+const OTHER: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
+const OTHER_TEXT: &str = "66:00:00:00:00:02";
+
+/// What one family of the tests looks like: this node has pods in the first block, the other in the second.
+struct Side {
+    kind: TunnelKind,
+    /// Outside the tunnel, of this node and of the other.
+    nodes: [&'static str; 2],
+    /// Inside the tunnel.
+    ends: [&'static str; 2],
+    blocks: [&'static str; 2],
+    pod: &'static str,
+}
+
+const V4: Side = Side {
+    kind: TunnelKind::VxlanV4,
+    nodes: ["192.168.77.1", "192.168.77.2"],
+    ends: ["10.65.0.1", "10.65.1.1"],
+    blocks: ["10.65.0.0/26", "10.65.1.0/26"],
+    pod: "10.65.0.2",
+};
+
+const V6: Side = Side {
+    kind: TunnelKind::VxlanV6,
+    nodes: ["fd77::1", "fd77::2"],
+    ends: ["fd80:65::1", "fd80:66::1"],
+    blocks: ["fd80:65::/122", "fd80:66::/122"],
+    pod: "fd80:65::2",
+};
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Side {
+    fn device(&self) -> TunnelDevice {
+        TunnelDevice {
+            address: Some(address(self.ends[0])),
+            local: address(self.nodes[0]),
+            mtu: None,
+            protocol: TunnelProtocol::Vxlan { vni: 4096, port: 4789, mac: OWN },
+        }
+    }
+
+    fn vtep(&self) -> Vtep {
+        Vtep { address: address(self.ends[1]), mac: OTHER, node: address(self.nodes[1]) }
+    }
+
+    fn vtep_id(&self) -> VtepId {
+        VtepId { tunnel: self.kind, node: "other".into() }
+    }
+
+    /// Puts the tunnel, its other end and the routes into a plan.
+    fn plan(&self, plan: &mut Plan) {
+        plan.tunnels.insert(self.kind, self.device());
+        plan.vteps.insert(self.vtep_id(), self.vtep());
+        let members = BTreeSet::from([Member::Net(address(self.nodes[1]).into())]);
+        plan.sets.insert(self.kind.peers(), Set { kind: SetKind::Nets, members });
+        plan.routes.insert(key(self.blocks[0]), Route::BLACKHOLE);
+        let through = Route::through(self.kind, Some(address(self.ends[1])));
+        plan.routes.insert(key(self.blocks[1]), through);
+        if self.kind == TunnelKind::VxlanV6 {
+            let end = format!("{}/128", self.ends[1]);
+            plan.routes.insert(key(&end), Route::through(self.kind, None));
+        }
+    }
+
+    fn forwarding(&self, node: &Namespace) -> Vec<String> {
+        let text = node.exec(&["bridge", "fdb", "show", "dev", self.kind.device()]);
+        let entries = text.lines().filter(|line| line.contains(" dst "));
+        entries.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    fn neighbours(&self, node: &Namespace) -> Vec<String> {
+        let text = node.ip(&["neigh", "show", "dev", self.kind.device(), "nud", "permanent"]);
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    /// Everything that belongs to the other node is there.
+    fn is_whole(&self, node: &Namespace) -> bool {
+        if !node.has_link(self.kind.device()) {
+            return false;
+        }
+        let [_, other] = self.nodes;
+        let route = node.routes(self.blocks[1]);
+        self.forwarding(node) == [format!("{OTHER_TEXT} dst {other} self permanent")]
+            && self.neighbours(node) == [format!("{} lladdr {OTHER_TEXT} PERMANENT", self.ends[1])]
+            && route.len() == 1
+            && route[0].contains(&format!("via {} dev {} proto 80", self.ends[1], self.kind.device()))
+            && route[0].contains("onlink")
+    }
+
+    /// Makes the other node with the tools that an administrator has.
+    fn by_hand(&self, other: &Namespace, name: &str) {
+        let family = if self.kind.is_ipv4() { "-4" } else { "-6" };
+        let length = if self.kind.is_ipv4() { 32 } else { 128 };
+        let [ours, theirs] = self.nodes;
+        other.ip(&format!(
+            "link add {name} address {OTHER_TEXT} type vxlan id 4096 dstport 4789 local {theirs} dev eth0 nolearning"
+        ));
+        let nodad = if self.kind.is_ipv4() { "" } else { "nodad" };
+        other.ip(&format!("{family} addr add {}/{length} dev {name} {nodad}", self.ends[1]));
+        other.ip(&format!("link set {name} up"));
+        other.exec(&format!("bridge fdb append 66:00:00:00:00:01 dst {ours} dev {name} self permanent"));
+        other.ip(&format!("{family} neigh add {} lladdr 66:00:00:00:00:01 dev {name}", self.ends[0]));
+        other.ip(&format!("{family} route add {} via {} dev {name} onlink", self.blocks[0], self.ends[0]));
+    }
+}
+
+fn whole_plan() -> Plan {
+    let mut whole = plan(&[("one", workload("cali1", &[V4.pod, V6.pod]))], &[]);
+    V4.plan(&mut whole);
+    V6.plan(&mut whole);
+    whole
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vxlan_made_by_hand_is_the_other_end_of_ours() {
+    let (node, other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    let sandbox = pod(&node, "cali1", &[V4.pod, V6.pod]).await;
+    let outcome = dataplane.replace(whole_plan()).await.unwrap();
+    assert_eq!(outcome.failures, []);
+    V4.by_hand(&other, "vx4");
+    V6.by_hand(&other, "vx6");
+    for side in [&V4, &V6] {
+        assert!(side.is_whole(&node), "{:?} {:?}", side.forwarding(&node), side.neighbours(&node));
+        assert!(other.pings(side.pod), "from the other node to our pod");
+        assert!(sandbox.pings(side.ends[1]), "from our pod to the other node");
+        assert!(node.pings(side.ends[1]), "from our node to the other");
+    }
+    let link = &node.json("link show dev vxlan.calico")[0];
+    assert_eq!((&link["mtu"], &link["address"]), (&1450.into(), &"66:00:00:00:00:01".into()));
+    let data = &link["linkinfo"]["info_data"];
+    assert_eq!((&data["id"], &data["port"], &data["learning"]), (&4096.into(), &4789.into(), &false.into()));
+    assert_eq!((&data["local"], &data["link"]), (&V4.nodes[0].into(), &"eth0".into()));
+    assert_eq!(node.json("link show dev vxlan-v6.calico")[0]["mtu"], 1430);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_do_to_a_tunnel_is_mended() {
+    let (node, _other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(whole_plan()).await.unwrap();
+    for side in [&V4, &V6] {
+        let device = side.kind.device();
+        assert!(side.is_whole(&node));
+        node.ip(&["link", "del", device]);
+        eventually("the device is back with all that belongs to it", || side.is_whole(&node)).await;
+        node.exec(&format!("bridge fdb del {OTHER_TEXT} dev {device} self"));
+        eventually("the forwarding entry is back", || side.is_whole(&node)).await;
+        node.exec(&format!("bridge fdb append 66:00:00:00:00:09 dst {} dev {device} self", side.nodes[1]));
+        eventually("a foreign forwarding entry is removed", || side.is_whole(&node)).await;
+        node.ip(&["neigh", "del", side.ends[1], "dev", device]);
+        eventually("the neighbour is back", || side.is_whole(&node)).await;
+        node.ip(&["route", "del", side.blocks[1]]);
+        eventually("the route is back", || side.is_whole(&node)).await;
+        node.ip(&["link", "set", device, "down"]);
+        eventually("the device is up again", || side.is_whole(&node)).await;
+        node.ip(&["link", "set", device, "mtu", "1300"]);
+        eventually("the MTU is as it was", || {
+            node.json(&format!("link show dev {device}"))[0]["mtu"] != 1300
+        })
+        .await;
+        node.ip(&["addr", "flush", "dev", device, "scope", "global"]);
+        eventually("the address is back", || {
+            side.is_whole(&node) && node.ip(&["addr", "show", "dev", device]).contains(side.ends[0])
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_keeps_the_tunnel_and_settings_change_it() {
+    let (node, _other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(whole_plan()).await.unwrap();
+    let index = |name: &str| node.json(&format!("link show dev {name}"))[0]["ifindex"].clone();
+    let before = index("vxlan.calico");
+    // What a node leaves behind that is gone by the time we are back.
+    node.exec("bridge fdb append 66:00:00:00:00:07 dst 192.168.77.7 dev vxlan.calico self permanent");
+    dataplane.stop().await;
+    node.ip("neigh add 10.65.7.1 lladdr 66:00:00:00:00:07 dev vxlan.calico");
+    node.ip("route add 10.65.7.0/26 via 10.65.7.1 dev vxlan.calico onlink proto 80");
+
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(whole_plan()).await.unwrap();
+    assert_eq!(index("vxlan.calico"), before, "the same device");
+    assert!(V4.is_whole(&node), "{:?} {:?}", V4.forwarding(&node), V4.neighbours(&node));
+    assert_eq!(node.routes("10.65.7.0/26"), [""; 0]);
+
+    let mut device = V4.device();
+    device.protocol = TunnelProtocol::Vxlan { vni: 7, port: 8472, mac: OWN };
+    device.mtu = Some(1400);
+    device.address = Some(address("10.65.0.9"));
+    let outcome = dataplane.apply(vec![Update::Tunnel(TunnelKind::VxlanV4, Some(device))]).await.unwrap();
+    assert_eq!(outcome.failures, []);
+    assert!(V4.is_whole(&node), "made anew with all that belongs to it");
+    let link = &node.json("link show dev vxlan.calico")[0];
+    let data = &link["linkinfo"]["info_data"];
+    assert_eq!((&link["mtu"], &data["id"], &data["port"]), (&1400.into(), &7.into(), &8472.into()));
+    let addresses = node.ip("addr show dev vxlan.calico");
+    assert!(addresses.contains("10.65.0.9/32") && !addresses.contains("10.65.0.1/32"), "{addresses}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_plan_no_longer_has_is_removed() {
+    let (node, _other) = node_pair();
+    node.ip("link add vxlan9 type vxlan id 9 dstport 4790 local 192.168.77.1 dev eth0");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(whole_plan()).await.unwrap();
+    // A node leaves.
+    let gone = vec![
+        Update::Route(key(V4.blocks[1]), None),
+        Update::Vtep(V4.vtep_id(), None),
+        Update::Members {
+            set: V4.kind.peers(),
+            added: Vec::new(),
+            removed: vec![Member::Net(address(V4.nodes[1]).into())],
+        },
+    ];
+    assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
+    assert_eq!(V4.forwarding(&node), [""; 0]);
+    assert_eq!(V4.neighbours(&node), [""; 0]);
+    assert_eq!(node.routes(V4.blocks[1]), [""; 0]);
+    assert!(V6.is_whole(&node), "the other family is as it was");
+    // Comes back elsewhere, with another MAC.
+    let elsewhere =
+        Vtep { address: address("10.65.1.9"), mac: [2, 0, 0, 0, 0, 9], node: address("192.168.77.9") };
+    dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(elsewhere))]).await.unwrap();
+    assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.9 self permanent"]);
+    let moved = Vtep { node: address("192.168.77.10"), ..elsewhere };
+    dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(moved))]).await.unwrap();
+    assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.10 self permanent"]);
+    assert_eq!(V4.neighbours(&node), ["10.65.1.9 lladdr 02:00:00:00:00:09 PERMANENT"]);
+    // The pools need no tunnels any more.
+    dataplane.replace(plan(&[], &[(V4.blocks[1], Route::via(address(V4.nodes[1])))])).await.unwrap();
+    assert!(!node.has_link("vxlan.calico") && !node.has_link("vxlan-v6.calico"));
+    assert!(node.routes(V4.blocks[1])[0].contains("via 192.168.77.2 dev eth0"));
+    assert_eq!(node.routes(V6.blocks[1]), [""; 0]);
+    assert!(node.has_link("vxlan9"), "a tunnel of somebody else");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
+    let (node, _other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    let plain = |side: &Side| (side.blocks[1], Route::via(address(side.nodes[1])));
+    let mut all = plan(&[], &[plain(&V4), plain(&V6)]);
+    assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
+    for _ in 0..3 {
+        // The gateway is inside the block that has another route until then.
+        V4.plan(&mut all);
+        V6.plan(&mut all);
+        assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
+        assert!(V4.is_whole(&node) && V6.is_whole(&node), "{:?}", node.routes(V6.blocks[1]));
+        all = plan(&[], &[plain(&V4), plain(&V6)]);
+        assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
+        assert!(node.routes(V6.blocks[1])[0].contains("dev eth0"), "{:?}", node.routes(V6.blocks[1]));
+    }
+}
+
+/// How many packets a rule of ours with this comment has dropped.
+fn dropped(node: &Namespace, comment: &str) -> u64 {
+    let table = node.exec("nft list table inet tortie");
+    let rules = table.lines().filter(|line| line.contains(comment));
+    let packets = |line: &str| line.split("counter packets ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+    rules.filter_map(packets).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
+    let (node, other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    let sandbox = pod(&node, "cali1", &[V4.pod, V6.pod]).await;
+    let mut whole = whole_plan();
+    for side in [&V4, &V6] {
+        whole.sets.get_mut(&side.kind.peers()).unwrap().members.clear();
+    }
+    dataplane.replace(whole).await.unwrap();
+    V4.by_hand(&other, "vx4");
+    V6.by_hand(&other, "vx6");
+    const STRANGER: &str = "a tunnel of no known node";
+    for side in [&V4, &V6] {
+        let before = dropped(&node, STRANGER);
+        let ping = ["ping", "-c", "3", "-i", "0.2", "-W", "1", side.pod];
+        assert!(!other.try_exec(&ping).status.success(), "a stranger reaches our pod");
+        assert!(dropped(&node, STRANGER) > before, "{}", node.exec("nft list table inet tortie"));
+        let known = Member::Net(address(side.nodes[1]).into());
+        let members = Update::Members { set: side.kind.peers(), added: vec![known], removed: Vec::new() };
+        dataplane.apply(vec![members]).await.unwrap();
+        assert!(other.pings(side.pod), "as a known node it does");
+    }
+    // The workload pretends to be another node.
+    sandbox.ip(&format!(
+        "link add vx type vxlan id 4096 dstport 4789 local {} remote 192.168.77.1 dev eth0",
+        V4.pod
+    ));
+    sandbox.ip("addr add 10.99.0.1/24 dev vx");
+    sandbox.ip("link set vx up");
+    sandbox.ip("neigh add 10.99.0.2 lladdr 66:00:00:00:00:01 dev vx");
+    let before = dropped(&node, STRANGER) + dropped(&node, "workloads may not encapsulate");
+    sandbox.try_exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.99.0.2"]);
+    let after = dropped(&node, STRANGER) + dropped(&node, "workloads may not encapsulate");
+    assert!(after > before, "{}", node.exec("nft list table inet tortie"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
+    let (node, _other) = node_pair();
+    let (dataplane, mut reports) = start(&node).await;
+    let mut whole = plan(&[], &[]);
+    V4.plan(&mut whole);
+    let lost = TunnelDevice { local: address("192.168.99.1"), ..V4.device() };
+    whole.tunnels.insert(TunnelKind::VxlanV4, lost);
+    V6.plan(&mut whole);
+    let ipip = TunnelDevice { protocol: TunnelProtocol::Ipip, ..V4.device() };
+    whole.tunnels.insert(TunnelKind::Ipip, ipip);
+    dataplane.replace(whole).await.unwrap();
+    assert!(V6.is_whole(&node));
+    let named = loop {
+        match reports.next().await.expect("the dataplane runs") {
+            Report::Tunnels(failures) if !failures.is_empty() => break failures,
+            _ => {}
+        }
+    };
+    let texts: Vec<String> = named.iter().map(ToString::to_string).collect();
+    assert_eq!(texts[0], "interface vxlan.calico: no interface has the node's address 192.168.99.1");
+    // Kernels differ in whether they have IPIP.
+    if node.try_ip("link add probe type ipip local 192.168.77.1 remote 192.168.77.2").status.success() {
+        assert_eq!(texts.len(), 1, "{texts:?}");
+        assert!(node.ip("addr show dev tunl0").contains(V4.ends[0]));
+    } else {
+        assert!(texts[1].starts_with("interface tunl0: this kernel has no ipip devices"), "{texts:?}");
+    }
+    node.ip("addr add 192.168.99.1/24 dev eth0");
+    eventually("the device is there when the address is", || V4.is_whole(&node)).await;
+}

@@ -1,0 +1,71 @@
+//! Segments fit the way where the settings ask for it, however large the interface of the workload is.
+
+use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, request, workload};
+use crate::plans::ONE;
+use nix::sys::socket::{getsockopt, sockopt};
+use std::net::{TcpListener, TcpStream};
+use tortie_dataplane::{Dataplane, pod as wiring};
+use tortie_plan::Settings;
+
+/// How large the segments are that the other side may send on a new connection.
+fn segment(pod: &Namespace, there: &Namespace, address: &str) -> u32 {
+    let bind = address.to_owned();
+    let listener = there.open().run(move || TcpListener::bind(bind).unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let _client = pod.open().run(move || TcpStream::connect(to).unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    getsockopt(&server, sockopt::TcpMaxSeg).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
+    let (node, there) = node_pair();
+    let pod = pod(&node, "cali1", &ONE).await;
+    there.ip("addr add 198.51.100.1/32 dev lo");
+    there.ip("addr add 2001:db8::1/128 dev lo");
+    there.ip("route add 10.65.0.0/16 via 192.168.77.1");
+    there.ip("route add fd80:65::/32 via fd77::1");
+    node.ip("route add 198.51.100.1/32 via 192.168.77.2 mtu 1300");
+    node.ip("route add 2001:db8::1/128 via fd77::2 mtu 1300");
+    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    // Headers and the option of time stamps.
+    let fits = |header: u32| 1300 - header - 12;
+    for address in ["198.51.100.1:0", "[2001:db8::1]:0"] {
+        assert!(segment(&pod, &there, address) > fits(40), "nobody interferes unless asked to: {address}");
+    }
+    let settings = Settings { clamp_mss: true, ..Settings::default() };
+    assert_eq!(dataplane.configure(settings).await.unwrap().failures, []);
+    assert_eq!(segment(&pod, &there, "198.51.100.1:0"), fits(40));
+    assert_eq!(segment(&pod, &there, "[2001:db8::1]:0"), fits(60));
+    assert_eq!(dataplane.configure(Settings::default()).await.unwrap().failures, []);
+    assert!(segment(&pod, &there, "198.51.100.1:0") > fits(40), "and no more when it is taken back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
+    let (node, there) = node_pair();
+    let pod = Namespace::new("pod");
+    let wanted = wiring::Attach { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
+    wiring::attach(&node.open(), &wanted).await.unwrap();
+    there.ip("route add 10.65.0.0/16 via 192.168.77.1");
+    there.ip("route add fd80:65::/32 via fd77::1");
+    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
+    for (address, header) in ONE.into_iter().zip([28, 48]) {
+        let ping = |size: u32| {
+            let size = size.to_string();
+            there.try_exec(&["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", &size, address])
+        };
+        eventually("what fits arrives", || ping(1400 - header).status.success()).await;
+        // The first is answered by the node, the next is not sent any more.
+        eventually("what does not fit is told of", || {
+            let output = ping(1401 - header);
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(!output.status.success(), "{said}");
+            said.contains("1400")
+        })
+        .await;
+    }
+}

@@ -1,0 +1,112 @@
+//! Tar archives (ustar), as far as images need them: files, directories and links, the same bytes for the same contents.
+
+use std::io::{self, Write};
+
+const BLOCK: usize = 512;
+const LONGEST_NAME: usize = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    Link,
+    Directory,
+}
+
+#[derive(Debug)]
+pub struct Archive<W: Write> {
+    out: W,
+}
+
+impl<W: Write> Archive<W> {
+    pub fn new(out: W) -> Archive<W> {
+        Archive { out }
+    }
+
+    pub fn directory(&mut self, name: &str) -> io::Result<()> {
+        self.out.write_all(&header(&format!("{name}/"), Kind::Directory, 0o755, 0, "")?)
+    }
+
+    pub fn link(&mut self, name: &str, target: &str) -> io::Result<()> {
+        self.out.write_all(&header(name, Kind::Link, 0o777, 0, target)?)
+    }
+
+    pub fn file(&mut self, name: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
+        self.out.write_all(&header(name, Kind::File, mode, contents.len() as u64, "")?)?;
+        self.out.write_all(contents)?;
+        self.out.write_all(&[0; BLOCK][..padding(contents.len())])
+    }
+
+    /// Two empty blocks are the end.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(&[0; 2 * BLOCK])?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+fn padding(size: usize) -> usize {
+    (BLOCK - size % BLOCK) % BLOCK
+}
+
+fn header(name: &str, kind: Kind, mode: u32, size: u64, target: &str) -> io::Result<[u8; BLOCK]> {
+    for text in [name, target] {
+        if text.len() > LONGEST_NAME {
+            return Err(io::Error::other(format!("{text} is too long for an archive")));
+        }
+    }
+    let mut block = [0; BLOCK];
+    let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, &format!("{mode:07o}"));
+    // Owner and group: root.
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, &format!("{size:011o}"));
+    // The beginning of time, so that nothing depends on when it was made.
+    put(136, "00000000000");
+    // The sum is taken with blanks in its place.
+    put(148, "        ");
+    put(
+        156,
+        match kind {
+            Kind::File => "0",
+            Kind::Link => "2",
+            Kind::Directory => "5",
+        },
+    );
+    put(157, target);
+    put(257, "ustar\u{0}00");
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    let sum = format!("{sum:06o}\u{0} ");
+    block[148..156].copy_from_slice(sum.as_bytes());
+    Ok(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn tar_reads_what_we_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.tar");
+        let mut archive = Archive::new(std::fs::File::create(&file).unwrap());
+        archive.directory("bin").unwrap();
+        archive.file("bin/tool", 0o755, &[7; 1000]).unwrap();
+        archive.link("bin/other", "tool").unwrap();
+        archive.file("empty", 0o644, b"").unwrap();
+        archive.finish().unwrap();
+        let ran = Command::new("tar").arg("-C").arg(dir.path()).arg("-xf").arg(&file).output().unwrap();
+        assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+        assert_eq!(std::fs::read(dir.path().join("bin/other")).unwrap(), [7; 1000]);
+        assert_eq!(std::fs::read_link(dir.path().join("bin/other")).unwrap().to_str(), Some("tool"));
+        assert_eq!(std::fs::metadata(dir.path().join("empty")).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn names_that_do_not_fit_are_refused() {
+        let mut archive = Archive::new(Vec::new());
+        assert!(archive.file(&"x".repeat(101), 0o644, b"").is_err());
+    }
+}

@@ -1,0 +1,86 @@
+//! The control groups of a node's pods: one for each node in every hierarchy, or kubelets would remove each other's pods.
+
+use crate::error::{Error, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// How long the processes of a group may take to be gone.
+const LIMIT: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(50);
+/// What a group of processors and memory nodes must be told before a process may enter it.
+const PROCESSORS: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+
+/// Makes the group in every hierarchy there is.
+pub fn create(name: &str) -> Result<()> {
+    for hierarchy in hierarchies() {
+        let group = hierarchy.join(name);
+        match fs::create_dir(&group) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::file(&group)(error)),
+            _ => {}
+        }
+        for file in PROCESSORS {
+            let (own, parent) = (group.join(file), hierarchy.join(file));
+            if let Ok(value) = fs::read_to_string(&parent)
+                && own.exists()
+            {
+                fs::write(&own, value.trim()).map_err(Error::file(&own))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes every group whose name begins so, with those below it, as soon as nobody is in them.
+pub fn remove(prefix: &str) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left: Vec<PathBuf> = groups(prefix).into_iter().filter(|group| !remove_tree(group)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let left: Vec<String> = left.iter().map(|group| group.display().to_string()).collect();
+            return Err(Error::refused(format!("control groups are still in use: {}", left.join(", "))));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+pub fn groups(prefix: &str) -> Vec<PathBuf> {
+    let begins = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+    };
+    hierarchies().iter().flat_map(|hierarchy| directories(hierarchy)).filter(begins).collect()
+}
+
+/// Version 2 has one hierarchy, version 1 one for each controller.
+fn hierarchies() -> Vec<PathBuf> {
+    let root = PathBuf::from(ROOT);
+    let is_hierarchy = |dir: &PathBuf| dir.join("cgroup.procs").is_file();
+    match is_hierarchy(&root) {
+        true => vec![root],
+        false => directories(&root).into_iter().filter(is_hierarchy).collect(),
+    }
+}
+
+fn directories(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let entries = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        entry.file_type().ok()?.is_dir().then(|| entry.path())
+    });
+    entries.collect()
+}
+
+/// The files of a group go with its directory; false if somebody is still in it.
+fn remove_tree(group: &Path) -> bool {
+    let below = directories(group).iter().all(|group| remove_tree(group));
+    below
+        && match fs::remove_dir(group) {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+}

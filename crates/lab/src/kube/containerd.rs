@@ -1,0 +1,52 @@
+//! The container runtime of a node.
+
+use super::image::PAUSE;
+use std::path::{Path, PathBuf};
+
+/// As seen on the node.
+pub const SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// Its configuration. Some machines give their root less than it usually has: nothing here needs more.
+pub fn config() -> String {
+    format!(
+        r#"version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+
+[grpc]
+address = "{SOCKET}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE}"
+restrict_oom_score_adj = true
+disable_apparmor = true
+tolerate_missing_hugetlb_controller = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{}"
+conf_dir = "{}"
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "overlayfs"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = false
+"#,
+        plugins().display(),
+        networks().display()
+    )
+}
+
+/// Where the node's CNI plugins are.
+pub fn plugins() -> &'static Path {
+    Path::new("/opt/cni/bin")
+}
+
+/// Where the node's CNI configurations are.
+pub fn networks() -> PathBuf {
+    PathBuf::from("/etc/cni/net.d")
+}

@@ -1,0 +1,152 @@
+//! The control plane: our own store, the API server on it, the controllers and the scheduler.
+
+use super::credentials::{self, User};
+use super::{Kubernetes, READY_LIMIT, SERVICES, dir};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::netns;
+use crate::place::Place;
+use crate::process::{Daemon, Started};
+use crate::topology;
+use ipnet::IpNet;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// In the fabric's namespace, where only the control plane is.
+const STORE: &str = "http://127.0.0.1:2379";
+/// Of each node, in the ranges of the pods. Our own address management does not need them; host-local does.
+const NODE_MASKS: [u8; 2] = [24, 120];
+
+fn daemon(place: &Place, name: &str) -> Daemon {
+    Daemon::in_dir(name, &dir(place).join(name))
+}
+
+/// All of its daemons, in the order in which they start.
+pub fn daemons(place: &Place) -> [Daemon; 4] {
+    ["store", "kube-apiserver", "kube-controller-manager", "kube-scheduler"].map(|name| daemon(place, name))
+}
+
+/// Returns when the API server is ready and the others run.
+pub async fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+    credentials::create(place, cluster)?;
+    for daemon in daemons(place) {
+        let dir = daemon.log.parent().unwrap_or(Path::new("/")).to_owned();
+        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    }
+    let [store, api, controllers, scheduler] = daemons(place);
+    // kube-apiserver compacts by itself.
+    let mut command = Command::new(place.bin().join("tortie"));
+    command.arg("datastore").arg("--data-dir").arg(dir(place).join("store/data"));
+    command.args(["--listen", STORE, "--keep-history", "0"]);
+    // Whoever comes first waits for it.
+    let _store = store.start(&place.fabric(), command)?;
+    let started = api.start(&place.fabric(), api_server(place, kubernetes))?;
+    ready(place, cluster, started).await?;
+    let _controllers = controllers.start(&place.fabric(), controller_manager(place, cluster, kubernetes))?;
+    let _scheduler = scheduler.start(&place.fabric(), kube_scheduler(place, kubernetes))?;
+    Ok(())
+}
+
+async fn ready(place: &Place, cluster: &Cluster, started: Started) -> Result<()> {
+    started
+        .ready_within(READY_LIMIT, || async {
+            kubectl(place, cluster, &["get", "--raw", "/readyz"]).await.map(drop)
+        })
+        .await
+}
+
+/// Runs kubectl as the lab's administrator; what it prints, or what it complains of.
+pub async fn kubectl(
+    place: &Place,
+    cluster: &Cluster,
+    arguments: &[&str],
+) -> std::result::Result<String, String> {
+    let kubernetes = cluster.kubernetes.as_ref().ok_or("the lab has no Kubernetes")?;
+    let mut command = Command::new(kubernetes.program("kubectl"));
+    command.env("KUBECONFIG", User::Admin.kubeconfig(place)).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = in_fabric(place, command).await.map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+async fn in_fabric(place: &Place, command: Command) -> Result<Output> {
+    let netns = netns::open(&place.fabric())?;
+    let failed = |source| Error::Io { what: "kubectl".to_owned(), source };
+    let running = tokio::task::spawn_blocking(move || {
+        let spawned = netns.command(command).and_then(|command| command.spawn());
+        spawned.map_err(std::io::Error::other)?.wait_with_output()
+    });
+    running.await.map_err(|error| failed(error.into()))?.map_err(failed)
+}
+
+fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
+    let file = |name: &str| credentials::file(place, name).display().to_string();
+    let address = topology::gateway(1).ipv4;
+    let mut command = Command::new(kubernetes.program("kube-apiserver"));
+    command
+        .arg(format!("--etcd-servers={STORE}"))
+        .arg("--bind-address=0.0.0.0")
+        .arg(format!("--secure-port={}", credentials::API_PORT))
+        .arg(format!("--advertise-address={address}"))
+        .arg(format!("--tls-cert-file={}", file("apiserver.crt")))
+        .arg(format!("--tls-private-key-file={}", file("apiserver.key")))
+        .arg(format!("--client-ca-file={}", file("ca.crt")))
+        .arg(format!("--kubelet-client-certificate={}", file("kubelet-client.crt")))
+        .arg(format!("--kubelet-client-key={}", file("kubelet-client.key")))
+        .arg("--kubelet-preferred-address-types=InternalIP")
+        .arg(format!("--token-auth-file={}", file("tokens")))
+        .args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"])
+        .arg("--allow-privileged=true")
+        .arg(format!("--service-cluster-ip-range={}", SERVICES.join(",")))
+        .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
+        .arg(format!("--service-account-key-file={}", file("accounts.pub")))
+        .arg(format!("--service-account-signing-key-file={}", file("accounts.key")));
+    command
+}
+
+fn controller_manager(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Command {
+    let file = |name: &str| credentials::file(place, name).display().to_string();
+    let mut command = Command::new(kubernetes.program("kube-controller-manager"));
+    command
+        .arg(format!("--kubeconfig={}", User::ControllerManager.kubeconfig(place).display()))
+        .args(["--leader-elect=false", "--use-service-account-credentials=true"])
+        .args(["--bind-address=127.0.0.1"])
+        .arg(format!("--root-ca-file={}", file("ca.crt")))
+        .arg(format!("--service-account-private-key-file={}", file("accounts.key")));
+    let ranges = pod_ranges(cluster);
+    match ranges.is_empty() {
+        true => command.arg("--allocate-node-cidrs=false"),
+        false => {
+            let listed: Vec<String> = ranges.iter().map(|(range, _)| range.to_string()).collect();
+            command.arg("--allocate-node-cidrs=true").arg(format!("--cluster-cidr={}", listed.join(",")));
+            command.arg(format!("--service-cluster-ip-range={}", SERVICES.join(",")));
+            for (range, mask) in ranges {
+                let family = if matches!(range, IpNet::V4(_)) { 4 } else { 6 };
+                command.arg(format!("--node-cidr-mask-size-ipv{family}={mask}"));
+            }
+            &mut command
+        }
+    };
+    command
+}
+
+/// One range of each family out of which nodes can be given a part each, with the length of a node's part.
+fn pod_ranges(cluster: &Cluster) -> Vec<(IpNet, u8)> {
+    let of = |ipv6: bool| {
+        let mask = NODE_MASKS[usize::from(ipv6)];
+        let fits = |pool: &&IpNet| matches!(pool, IpNet::V6(_)) == ipv6 && pool.prefix_len() + 7 <= mask;
+        cluster.pools.iter().find(fits).map(|pool| (*pool, mask))
+    };
+    [of(false), of(true)].into_iter().flatten().collect()
+}
+
+fn kube_scheduler(place: &Place, kubernetes: &Kubernetes) -> Command {
+    let mut command = Command::new(kubernetes.program("kube-scheduler"));
+    command
+        .arg(format!("--kubeconfig={}", User::Scheduler.kubeconfig(place).display()))
+        .args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
+    command
+}

@@ -1,0 +1,203 @@
+//! Who is who in the lab's Kubernetes: an authority, the API server's certificates, and a token for everybody else.
+//!
+//! Users and groups are the usual ones, so that the usual rules hold for them: a kubelet may do what a kubelet may.
+
+use super::{SERVICES, dir};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::topology;
+use ipnet::IpNet;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub const API_PORT: u16 = 6443;
+/// Names by which pods and people call the API server.
+const NAMES: [&str; 5] = [
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "localhost",
+];
+
+/// Somebody with a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    Admin,
+    ControllerManager,
+    Scheduler,
+    Proxy,
+    /// The kubelet of a node.
+    Node(String),
+    /// Our daemon on a node.
+    Tortie,
+}
+
+impl User {
+    fn name(&self) -> String {
+        match self {
+            User::Admin => "admin".to_owned(),
+            User::ControllerManager => "system:kube-controller-manager".to_owned(),
+            User::Scheduler => "system:kube-scheduler".to_owned(),
+            User::Proxy => "system:kube-proxy".to_owned(),
+            User::Node(name) => format!("system:node:{name}"),
+            // The account that the manifests of `deploy/` have, with the rights they give it.
+            User::Tortie => "system:serviceaccount:kube-system:tortie-node".to_owned(),
+        }
+    }
+
+    fn groups(&self) -> &'static str {
+        match self {
+            User::Admin => "system:masters",
+            User::Node(_) => "system:nodes",
+            User::Tortie => "system:serviceaccounts,system:serviceaccounts:kube-system",
+            _ => "",
+        }
+    }
+
+    fn file(&self) -> String {
+        match self {
+            User::Admin => "admin.kubeconfig".to_owned(),
+            User::ControllerManager => "controller-manager.kubeconfig".to_owned(),
+            User::Scheduler => "scheduler.kubeconfig".to_owned(),
+            User::Proxy => "proxy.kubeconfig".to_owned(),
+            User::Node(name) => format!("{name}.kubeconfig"),
+            User::Tortie => "tortie.kubeconfig".to_owned(),
+        }
+    }
+
+    pub fn kubeconfig(&self, place: &Place) -> PathBuf {
+        dir(place).join(self.file())
+    }
+}
+
+/// A file of the authority or of the API server.
+pub fn file(place: &Place, name: &str) -> PathBuf {
+    dir(place).join("pki").join(name)
+}
+
+/// Where the API server is, for everybody in the lab.
+pub fn server() -> String {
+    format!("https://{}:{API_PORT}", topology::gateway(1).ipv4)
+}
+
+/// Makes all of it, anew for each lab.
+pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
+    let pki = dir(place).join("pki");
+    fs::create_dir_all(&pki).map_err(Error::file(&pki))?;
+    let authority = Authority::new().map_err(broken)?;
+    secret(&file(place, "ca.crt"), &authority.certificate)?;
+    let addresses = api_addresses()?;
+    let names = NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
+    let serving = authority.issue(names, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
+    pair(place, "apiserver", serving.map_err(broken)?)?;
+    // Kubelets believe the API server by this one.
+    let client = authority.issue(
+        Vec::new(),
+        "kube-apiserver-kubelet-client",
+        Some("system:masters"),
+        ExtendedKeyUsagePurpose::ClientAuth,
+    );
+    pair(place, "kubelet-client", client.map_err(broken)?)?;
+    let accounts = KeyPair::generate().map_err(broken)?;
+    secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
+    secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
+    let nodes = cluster.nodes.iter().map(|node| User::Node(node.name.clone()));
+    let users = [User::Admin, User::ControllerManager, User::Scheduler, User::Proxy, User::Tortie];
+    let mut tokens = String::new();
+    for user in users.into_iter().chain(nodes) {
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        let name = user.name();
+        tokens += &format!("{token},{name},{name},\"{}\"\n", user.groups());
+        secret(&user.kubeconfig(place), &kubeconfig(&authority.certificate, &token).to_string())?;
+    }
+    secret(&file(place, "tokens"), &tokens)
+}
+
+/// The gateway of the first rack, the loopback, and the first address of each range of services.
+fn api_addresses() -> Result<Vec<String>> {
+    let gateway = topology::gateway(1);
+    let mut addresses = vec![gateway.ipv4.to_string(), gateway.ipv6.to_string(), "127.0.0.1".to_owned()];
+    for range in SERVICES {
+        let range: IpNet =
+            range.parse().map_err(|_| Error::refused(format!("{range:?} is no range of services")))?;
+        addresses.extend(range.hosts().next().map(|address| address.to_string()));
+    }
+    Ok(addresses)
+}
+
+fn kubeconfig(authority: &str, token: &str) -> Value {
+    let authority = data_encoding::BASE64.encode(authority.as_bytes());
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": server(), "certificate-authority-data": authority}}],
+        "users": [{"name": "lab", "user": {"token": token}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "current-context": "lab",
+    })
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+}
+
+/// A certificate and its key, in PEM.
+struct Issued {
+    certificate: String,
+    key: String,
+}
+
+impl Authority {
+    fn new() -> std::result::Result<Authority, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        let mut parameters = CertificateParams::new(Vec::new())?;
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        parameters.distinguished_name.push(DnType::CommonName, "tortie lab");
+        let certificate = parameters.self_signed(&key)?.pem();
+        Ok(Authority { issuer: Issuer::new(parameters, key), certificate })
+    }
+
+    fn issue(
+        &self,
+        names: Vec<String>,
+        common_name: &str,
+        organisation: Option<&str>,
+        purpose: ExtendedKeyUsagePurpose,
+    ) -> std::result::Result<Issued, rcgen::Error> {
+        let mut parameters = CertificateParams::new(names)?;
+        parameters.distinguished_name.push(DnType::CommonName, common_name);
+        if let Some(organisation) = organisation {
+            parameters.distinguished_name.push(DnType::OrganizationName, organisation);
+        }
+        parameters.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate()?;
+        let certificate = parameters.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued { certificate, key: key.serialize_pem() })
+    }
+}
+
+fn pair(place: &Place, name: &str, issued: Issued) -> Result<()> {
+    secret(&file(place, &format!("{name}.crt")), &issued.certificate)?;
+    secret(&file(place, &format!("{name}.key")), &issued.key)
+}
+
+/// A file for its owner alone.
+fn secret(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write;
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file(path))
+}
+
+fn broken(error: rcgen::Error) -> Error {
+    Error::refused(format!("cannot make certificates: {error}"))
+}

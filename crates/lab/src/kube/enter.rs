@@ -1,0 +1,56 @@
+//! Commands inside: on a node with all its namespaces, and kubectl beside the API server.
+
+use super::credentials::User;
+use super::machine;
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::{Place, netns_path};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
+};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+/// Runs a command on a node and ends as it ends; returns only if that fails. The caller must not have other threads.
+pub fn on_node(place: &Place, node: &str, mut command: Command) -> Result<()> {
+    let failed = |source: std::io::Error| Error::Io { what: node.to_owned(), source };
+    let pid = machine::first_process(place, node).running();
+    let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let pid = pid.ok_or_else(|| Error::refused(format!("{node} does not run")))?;
+    let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let all = ThreadNameSpaceType::MOUNT
+        | ThreadNameSpaceType::NETWORK
+        | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+        | ThreadNameSpaceType::PROCESS_ID;
+    move_into_thread_name_spaces(handle.as_fd(), all).map_err(|error| failed(error.into()))?;
+    // Only a child is in the namespace of processes.
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().map_err(|source| Error::Io { what: program, source })?;
+    std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+}
+
+/// Becomes kubectl with the rights of the lab's administrator; returns only if that fails.
+pub fn kubectl(place: &Place, arguments: &[OsString]) -> Result<()> {
+    let cluster = Cluster::load(place)?;
+    let Some(kubernetes) = &cluster.kubernetes else {
+        let command = place.command("up --kubernetes");
+        return Err(Error::refused(format!("this lab has no Kubernetes; `{command}` makes one that does")));
+    };
+    let program = kubernetes.program("kubectl");
+    let mut command = Command::new(&program);
+    command.args(arguments).env("KUBECONFIG", User::Admin.kubeconfig(place));
+    into_fabric(place)?;
+    Err(Error::file(&program)(command.exec()))
+}
+
+/// Moves the calling thread to where the API server is reached.
+pub fn into_fabric(place: &Place) -> Result<()> {
+    let path = netns_path(&place.fabric());
+    let namespace = File::open(&path).map_err(Error::file(&path))?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| Error::file(&path)(error.into()))
+}

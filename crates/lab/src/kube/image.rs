@@ -1,0 +1,229 @@
+//! Container images, made without a container tool and without a network: one layer, in the layout that OCI specifies.
+
+use super::archive::Archive;
+use super::programs;
+use crate::error::{Error, Result};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The process that holds a pod's namespaces.
+pub const PAUSE: &str = "localhost/pause:lab";
+pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
+/// What `deploy/` asks for.
+pub const TORTIE: &str = "localhost/tortie:latest";
+
+const NAMES: [&str; 3] = ["calicoctl", "calico", "calico-ipam"];
+/// Waits to be ended, and reaps what is left to it where a pod shares its processes.
+const WAIT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
+
+/// One layer and what to run from it.
+#[derive(Debug)]
+pub struct Image {
+    name: String,
+    layer: Vec<u8>,
+    entrypoint: Vec<String>,
+}
+
+impl Image {
+    /// Debian's busybox with all its names.
+    pub fn busybox() -> Result<Image> {
+        Ok(Image { name: BUSYBOX.to_owned(), layer: busybox_layer()?, entrypoint: Vec::new() })
+    }
+
+    pub fn pause() -> Result<Image> {
+        let entrypoint = ["/bin/sh", "-c", WAIT].map(str::to_owned).to_vec();
+        Ok(Image { name: PAUSE.to_owned(), layer: busybox_layer()?, entrypoint })
+    }
+
+    /// A program of ours and the libraries it is linked with, nothing else.
+    pub fn tortie(program: &Path, name: &str) -> Result<Image> {
+        let contents = fs::read(program).map_err(Error::file(program))?;
+        let failed = |source| Error::Io { what: format!("image {name}"), source };
+        let mut tree = Tree::default();
+        tree.file("usr/bin/tortie", 0o755, contents);
+        for other in NAMES {
+            tree.link(&format!("usr/bin/{other}"), "tortie");
+        }
+        for library in libraries(program)? {
+            // Where the program looks for it, with what the host has under that name.
+            let contents = fs::read(&library).map_err(Error::file(&library))?;
+            tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
+        }
+        let entrypoint = vec!["/usr/bin/tortie".to_owned()];
+        Ok(Image { name: name.to_owned(), layer: tree.layer().map_err(failed)?, entrypoint })
+    }
+
+    /// Writes the archive that `ctr images import` and `podman load` read.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        self.try_write(path).map_err(Error::file(path))
+    }
+
+    fn try_write(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let mut archive = Archive::new(BufWriter::new(File::create(&new)?));
+        archive.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        archive.directory("blobs")?;
+        archive.directory("blobs/sha256")?;
+        let layer = blob(&mut archive, "application/vnd.oci.image.layer.v1.tar", &self.layer)?;
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": {"Entrypoint": self.entrypoint, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "WorkingDir": "/"},
+            // Not compressed, so the digest of the layer is that of its contents.
+            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+        });
+        let config =
+            blob(&mut archive, "application/vnd.oci.image.config.v1+json", config.to_string().as_bytes())?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": config,
+            "layers": [layer],
+        });
+        let mut manifest = blob(
+            &mut archive,
+            "application/vnd.oci.image.manifest.v1+json",
+            manifest.to_string().as_bytes(),
+        )?;
+        let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+        manifest["annotations"] =
+            json!({"io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": tag});
+        let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+        archive.file("index.json", 0o644, index.to_string().as_bytes())?;
+        archive.finish()?;
+        fs::rename(&new, path)
+    }
+}
+
+/// What is in a layer, in the order of its names; directories are made where a name needs them.
+#[derive(Debug, Default)]
+struct Tree(std::collections::BTreeMap<String, Node>);
+
+#[derive(Debug)]
+enum Node {
+    Directory,
+    File { mode: u32, contents: Vec<u8> },
+    Link(String),
+}
+
+impl Tree {
+    fn file(&mut self, name: &str, mode: u32, contents: Vec<u8>) {
+        self.put(name, Node::File { mode, contents });
+    }
+
+    fn link(&mut self, name: &str, target: &str) {
+        self.put(name, Node::Link(target.to_owned()));
+    }
+
+    fn put(&mut self, name: &str, node: Node) {
+        for (end, _) in name.match_indices('/') {
+            self.0.entry(name[..end].to_owned()).or_insert(Node::Directory);
+        }
+        self.0.insert(name.to_owned(), node);
+    }
+
+    fn layer(&self) -> io::Result<Vec<u8>> {
+        let mut archive = Archive::new(Vec::new());
+        for (name, node) in &self.0 {
+            match node {
+                Node::Directory => archive.directory(name)?,
+                Node::File { mode, contents } => archive.file(name, *mode, contents)?,
+                Node::Link(target) => archive.link(name, target)?,
+            }
+        }
+        archive.finish()
+    }
+}
+
+fn busybox_layer() -> Result<Vec<u8>> {
+    let program = programs::which("busybox")
+        .ok_or_else(|| Error::refused("busybox is missing (package busybox-static)"))?;
+    let failed = |source| Error::Io { what: program.display().to_string(), source };
+    let listed = Command::new(&program).arg("--list").output().map_err(failed)?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let mut tree = Tree::default();
+    tree.file("bin/busybox", 0o755, fs::read(&program).map_err(failed)?);
+    tree.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n".to_vec());
+    tree.file("etc/group", 0o644, b"root:x:0:\n".to_vec());
+    tree.put("tmp", Node::Directory);
+    for name in listed.lines().filter(|name| *name != "busybox" && !name.contains('/')) {
+        tree.link(&format!("bin/{name}"), "busybox");
+    }
+    tree.layer().map_err(failed)
+}
+
+/// What the loader takes for a program, the loader itself among it; nothing for one that is linked statically.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::Io { what: "ldd".to_owned(), source };
+    let listed = Command::new("ldd").arg(program).output().map_err(failed)?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    Ok(listed.lines().filter_map(library).map(PathBuf::from).collect())
+}
+
+/// Of `libm.so.6 => /lib/libm.so.6 (0x7f...)` or `/lib64/ld.so (0x7f...)`, the path.
+fn library(line: &str) -> Option<&str> {
+    let path = line.split_once("=>").map_or(line, |(_, path)| path);
+    let path = path.trim().split(' ').next()?;
+    path.starts_with('/').then_some(path)
+}
+
+/// Adds a blob; what refers to it.
+fn blob<W: io::Write>(archive: &mut Archive<W>, media_type: &str, contents: &[u8]) -> io::Result<Value> {
+    let digest: String = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
+    archive.file(&format!("blobs/sha256/{digest}"), 0o644, contents)?;
+    Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": contents.len()}))
+}
+
+/// In the words of OCI.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_as_the_loader_lists_them() {
+        assert_eq!(library("\tlibm.so.6 => /lib/libm.so.6 (0x00007f)"), Some("/lib/libm.so.6"));
+        assert_eq!(library("\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2"));
+        assert_eq!(library("\tlinux-vdso.so.1 (0x00007f)"), None);
+        assert_eq!(library("\tnot a dynamic executable"), None);
+    }
+
+    #[test]
+    fn an_image_is_what_its_index_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = std::env::current_exe().unwrap();
+        let file = dir.path().join("image.tar");
+        Image::tortie(&program, "localhost/x:1").unwrap().write(&file).unwrap();
+        let ran = Command::new("tar").arg("-C").arg(dir.path()).arg("-xf").arg(&file).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        let read = |name: &str| -> Value {
+            serde_json::from_slice(&fs::read(dir.path().join(name)).unwrap()).unwrap()
+        };
+        let blob = |digest: &Value| format!("blobs/{}", digest.as_str().unwrap().replace(':', "/"));
+        let index = read("index.json");
+        let entry = &index["manifests"][0];
+        assert_eq!(entry["annotations"]["io.containerd.image.name"], "localhost/x:1");
+        let manifest = read(&blob(&entry["digest"]));
+        let config = read(&blob(&manifest["config"]["digest"]));
+        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+        assert_eq!(config["config"]["Entrypoint"], json!(["/usr/bin/tortie"]));
+        let layer = dir.path().join(blob(&manifest["layers"][0]["digest"]));
+        let size = fs::metadata(&layer).unwrap().len();
+        assert_eq!(manifest["layers"][0]["size"], size);
+        let ran = Command::new("tar").arg("-tf").arg(&layer).output().unwrap();
+        let listed = String::from_utf8(ran.stdout).unwrap();
+        assert!(listed.contains("usr/bin/tortie\n") && listed.contains("usr/bin/calico-ipam\n"), "{listed}");
+        assert!(listed.contains("libc.so.6"), "{listed}");
+    }
+}

@@ -1,0 +1,98 @@
+//! A node as a machine of its own: a first process in namespaces for processes, mounts and the host's name, which starts
+//! what runs on the node and reaps what is left to it. With its end everything on the node ends.
+
+use super::mounts;
+use super::steps::Step;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::place::Place;
+use crate::process::{Daemon, Started};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::{WaitStatus, wait};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tortie_process::PidFile;
+
+/// When there is nobody to wait for.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub fn daemon(place: &Place, node: &str) -> Daemon {
+    Daemon::in_dir(&format!("the machine of {node}"), &dir(place, node))
+}
+
+fn dir(place: &Place, node: &str) -> PathBuf {
+    place.node_dir(node).join("machine")
+}
+
+fn steps_file(place: &Place, node: &str) -> PathBuf {
+    dir(place, node).join("steps.json")
+}
+
+/// The first process of a node, by its number on the host.
+pub fn first_process(place: &Place, node: &str) -> PidFile {
+    PidFile::at(dir(place, node).join("first"))
+}
+
+/// Starts a machine that takes these steps.
+pub fn start(place: &Place, node: &str, steps: &[Step]) -> Result<Started> {
+    let dir = dir(place, node);
+    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    files::replace(&steps_file(place, node), &steps)?;
+    daemon(place, node).start(&place.node_netns(node), command(place, node, false))
+}
+
+fn command(place: &Place, node: &str, first: bool) -> Command {
+    let mut command = Command::new(place.bin().join("tortie"));
+    command.args(["lab", "--name", place.name(), "--dir"]).arg(place.dir()).args(["machine", node]);
+    if first {
+        command.arg("--first");
+    }
+    command
+}
+
+/// What [`start`] starts: its child is the first process in a new namespace of processes.
+pub fn boot(place: &Place, node: &str) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWPID).map_err(|error| namespaces(node, error))?;
+    let failed = |source| Error::Io { what: format!("the first process of {node}"), source };
+    let mut child = command(place, node, true).spawn().map_err(failed)?;
+    first_process(place, node).write(child.id()).map_err(failed)?;
+    let status = child.wait().map_err(failed)?;
+    Err(Error::refused(format!("the first process of {node} ended ({status})")))
+}
+
+/// The first process: never ends by itself once all steps are taken.
+pub fn run(place: &Place, node: &str) -> Result<()> {
+    let steps: Vec<Step> = files::read(&steps_file(place, node))?
+        .ok_or_else(|| Error::refused(format!("{node} has nothing to do")))?;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS).map_err(|error| namespaces(node, error))?;
+    mounts::prepare(place.dir(), &place.node_dir(node))?;
+    nix::unistd::sethostname(node).map_err(|error| namespaces(node, error))?;
+    let mut daemons = BTreeMap::new();
+    for step in &steps {
+        let started = step.take().map_err(|source| Error::Io { what: node.to_owned(), source })?;
+        daemons.extend(started);
+    }
+    loop {
+        match wait() {
+            Ok(status) => report(&mut daemons, status),
+            Err(Errno::ECHILD) => std::thread::sleep(PAUSE),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(namespaces(node, error)),
+        }
+    }
+}
+
+/// Of a daemon it is worth a word that it is gone; all others come and go.
+fn report(daemons: &mut BTreeMap<u32, &str>, status: WaitStatus) {
+    let pid = status.pid().and_then(|pid| u32::try_from(pid.as_raw()).ok());
+    if let Some(name) = pid.and_then(|pid| daemons.remove(&pid)) {
+        crate::up::say(&format!("{name} ended: {status:?}"));
+    }
+}
+
+fn namespaces(node: &str, error: Errno) -> Error {
+    Error::Kernel { object: format!("namespaces of {node}"), reason: error.to_string() }
+}

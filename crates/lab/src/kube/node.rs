@@ -1,0 +1,173 @@
+//! What runs on a node of Kubernetes, and the files it is told by.
+
+use super::containerd;
+use super::control;
+use super::credentials::{self, User};
+use super::image::Image;
+use super::machine;
+use super::steps::{Line, Step};
+use super::{Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::process::Started;
+use crate::topology::Node;
+use crate::{cni, node};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Of the images of all nodes.
+const IMAGES: [&str; 2] = ["pause.tar", "busybox.tar"];
+/// kube-proxy would set these for the whole machine.
+const CONNTRACK: [&str; 4] = ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
+
+/// The images that every node has from the beginning.
+pub fn write_images(place: &Place) -> Result<()> {
+    let dir = images(place);
+    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    Image::pause()?.write(&dir.join(IMAGES[0]))?;
+    Image::busybox()?.write(&dir.join(IMAGES[1]))
+}
+
+fn images(place: &Place) -> PathBuf {
+    dir(place).join("images")
+}
+
+/// Starts the machine; [`ready`] waits for it.
+pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &Node) -> Result<Started> {
+    let group = place.node_netns(&node.name);
+    cgroups::create(&group)?;
+    let files = place.node_dir(&node.name).join("kubernetes");
+    fs::create_dir_all(&files).map_err(Error::file(&files))?;
+    let runtime = write(files.join("containerd.toml"), &containerd::config())?;
+    let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, &group).to_string())?;
+    let network = write(files.join("network.json"), &cni::template(cluster).to_string())?;
+    let log = |name: &str| files.join(format!("{name}.log"));
+    let daemon = |name: &str, line: Line| Step::Start { name: name.to_owned(), line, log: log(name) };
+    let mut steps = vec![
+        daemon("containerd", Line::new("containerd", ["--config", &text(&runtime)])),
+        Step::Await { socket: PathBuf::from(containerd::SOCKET) },
+    ];
+    for name in IMAGES {
+        let image = text(&images(place).join(name));
+        let line = Line::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
+        steps.push(Step::Run { line });
+    }
+    // The plugins of the distribution, beside which ours are installed.
+    let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
+    let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
+    steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+    steps.push(daemon("kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
+    if kubernetes.proxy != Proxy::None {
+        steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));
+    }
+    let line = tortie_line(place, cluster, node, &network);
+    let log = node::daemon(place, &node.name).log;
+    steps.push(Step::Start { name: "tortie".to_owned(), line, log });
+    machine::start(place, &node.name, &steps)
+}
+
+/// Returns when our daemon takes pods and Kubernetes says that the node does.
+pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Started) -> Result<()> {
+    started
+        .ready_within(READY_LIMIT, || async {
+            cni::status(place, cluster, &node.name).await?;
+            let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+            let said = control::kubectl(place, cluster, &["get", "node", &node.name, "-o", path]).await?;
+            match said.as_str() {
+                "True" => Ok(()),
+                other => Err(format!("Kubernetes says of {}: Ready is {other:?}", node.name)),
+            }
+        })
+        .await
+}
+
+fn kubelet_config(place: &Place, group: &str) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": false},
+            "x509": {"clientCAFile": credentials::file(place, "ca.crt")},
+        },
+        "authorization": {"mode": "AlwaysAllow"},
+        "containerRuntimeEndpoint": format!("unix://{}", containerd::SOCKET),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{group}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "oomScoreAdj": 0,
+        "localStorageCapacityIsolation": false,
+        // The disk is the host's, whatever is on it.
+        "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
+            "nodefs.inodesFree": "0%", "memory.available": "10Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "clusterDomain": "cluster.local",
+        "resolvConf": "",
+    })
+}
+
+fn kubelet_line(place: &Place, kubernetes: &Kubernetes, node: &Node, config: &Path) -> Line {
+    let arguments = [
+        format!("--config={}", config.display()),
+        format!("--kubeconfig={}", User::Node(node.name.clone()).kubeconfig(place).display()),
+        format!("--hostname-override={}", node.name),
+        format!("--node-ip={},{}", node.ipv4.addr(), node.ipv6.addr()),
+    ];
+    Line::new(kubernetes.program("kubelet"), arguments.iter().map(String::as_str))
+}
+
+fn proxy_line(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &Node) -> Line {
+    let mode = match kubernetes.proxy {
+        Proxy::Nftables => "nftables",
+        _ => "iptables",
+    };
+    let pools: Vec<String> = first_of_each_family(cluster);
+    let mut arguments = vec![
+        format!("--kubeconfig={}", User::Proxy.kubeconfig(place).display()),
+        format!("--proxy-mode={mode}"),
+        format!("--hostname-override={}", node.name),
+        format!("--cluster-cidr={}", pools.join(",")),
+    ];
+    arguments.extend(CONNTRACK.iter().map(|name| format!("--conntrack-{name}=0")));
+    Line::new(kubernetes.program("kube-proxy"), arguments.iter().map(String::as_str))
+}
+
+fn first_of_each_family(cluster: &Cluster) -> Vec<String> {
+    let of = |ipv6: bool| {
+        let is = move |pool: &&ipnet::IpNet| matches!(pool, ipnet::IpNet::V6(_)) == ipv6;
+        cluster.pools.iter().find(is).map(ToString::to_string)
+    };
+    [of(false), of(true)].into_iter().flatten().collect()
+}
+
+/// Our daemon, with the usual directories: the machine has its own.
+fn tortie_line(place: &Place, cluster: &Cluster, node: &Node, network: &Path) -> Line {
+    let mut line = Line::new(place.bin().join("tortie"), ["node", "--install-cni"]);
+    let variables = node::store_variables(place, cluster).into_iter();
+    // The daemon is not the administrator, and needs no file that says so.
+    let variables = variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG");
+    line.variables.extend(variables.map(|(name, value)| (name.to_owned(), value)));
+    line.variables.extend(node::daemon_variables(cluster, &node.name));
+    line.variables.extend(
+        [
+            ("NODENAME", node.name.clone()),
+            ("CALICO_K8S_NODE_REF", node.name.clone()),
+            ("KUBECONFIG", text(&User::Tortie.kubeconfig(place))),
+            ("CNI_NETWORK_CONFIG_FILE", text(network)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    line
+}
+
+fn write(path: PathBuf, contents: &str) -> Result<PathBuf> {
+    fs::write(&path, contents).map_err(Error::file(&path))?;
+    Ok(path)
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,98 @@
+//! Where the programs are that we do not bring ourselves.
+
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Kubernetes' own, which must all be in one directory.
+const KUBERNETES: [&str; 6] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"];
+/// What a node needs of the host, and the Debian package that has it.
+const HOST: [(&str, &str); 6] = [
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("iptables", "iptables"),
+    ("conntrack", "conntrack"),
+    ("busybox", "busybox-static"),
+];
+/// Where distributions put the plugins that every node has.
+const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
+/// Without it no runtime makes a pod.
+const LOOPBACK: &str = "loopback";
+
+#[derive(Clone, Debug)]
+pub struct Programs {
+    pub dir: PathBuf,
+}
+
+impl Programs {
+    /// In a given directory, or in one of those on the PATH.
+    pub fn find(given: Option<&Path>) -> Result<Programs> {
+        let Some(dir) = given else {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let found = std::env::split_paths(&path).find(|dir| missing(dir).is_empty());
+            return found.map(|dir| Programs { dir }).ok_or_else(|| {
+                Error::refused(format!(
+                    "Kubernetes is not on the PATH ({}): `make kube` builds it and prints its directory, for --kube",
+                    KUBERNETES.join(", ")
+                ))
+            });
+        };
+        let dir = std::path::absolute(dir).map_err(Error::file(dir))?;
+        match missing(&dir).as_slice() {
+            [] => Ok(Programs { dir }),
+            names => Err(Error::refused(format!(
+                "{} has no {}: `make kube` builds Kubernetes and prints its directory, for --kube",
+                dir.display(),
+                names.join(", ")
+            ))),
+        }
+    }
+
+    /// What the nodes will need besides, before anything is made.
+    pub fn check_host(&self) -> Result<()> {
+        let lacking = HOST.iter().filter(|(program, _)| which(program).is_none());
+        let mut lacking: Vec<String> =
+            lacking.map(|(program, package)| format!("{program} (package {package})")).collect();
+        if plugins().is_none() {
+            lacking.push(format!("CNI plugin {LOOPBACK} (package containernetworking-plugins)"));
+        }
+        match lacking.is_empty() {
+            true => Ok(()),
+            false => Err(Error::refused(format!("nodes of Kubernetes need {}", lacking.join(", ")))),
+        }
+    }
+}
+
+/// The directory of the host's CNI plugins.
+pub fn plugins() -> Option<&'static Path> {
+    PLUGINS.iter().map(Path::new).find(|dir| dir.join(LOOPBACK).is_file())
+}
+
+/// The first of that name on the PATH.
+pub fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+fn missing(dir: &Path) -> Vec<&'static str> {
+    KUBERNETES.iter().copied().filter(|name| !dir.join(name).is_file()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_the_way_to_get_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("kubelet"), "").unwrap();
+        let error = Programs::find(Some(dir.path())).unwrap_err().to_string();
+        assert!(error.contains("kube-apiserver") && error.contains("make kube"), "{error}");
+        assert!(!error.contains("kubelet"), "{error}");
+        for name in KUBERNETES {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(Programs::find(Some(dir.path())).unwrap().dir, dir.path());
+    }
+}

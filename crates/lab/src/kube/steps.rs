@@ -1,0 +1,116 @@
+//! What the first process of a node does, as a list that it is given: start this, wait for that, run the other to its end.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Generous, since machines that run tests are busy.
+const LIMIT: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Step {
+    /// A daemon that stays.
+    Start { name: String, line: Line, log: PathBuf },
+    /// Until somebody answers at the socket.
+    Await { socket: PathBuf },
+    /// A command that must succeed.
+    Run { line: Line },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    /// Beside what the first process has itself.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Line {
+    pub fn new<'a>(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = &'a str>) -> Line {
+        let arguments = arguments.into_iter().map(str::to_owned).collect();
+        Line { program: program.into(), arguments, variables: BTreeMap::new() }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).envs(&self.variables).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Step {
+    /// The process that was started, if one stays.
+    pub fn take(&self) -> io::Result<Option<(u32, &str)>> {
+        match self {
+            Step::Start { name, line, log } => {
+                let log = File::options().create(true).append(true).open(log)?;
+                let child = line.command().stdout(log.try_clone()?).stderr(log).spawn();
+                child.map(|child| Some((child.id(), name.as_str()))).map_err(|error| about(line, &error))
+            }
+            Step::Await { socket } => {
+                let deadline = Instant::now() + LIMIT;
+                loop {
+                    match UnixStream::connect(socket) {
+                        Ok(_) => return Ok(None),
+                        Err(error) if Instant::now() > deadline => {
+                            let seconds = LIMIT.as_secs();
+                            let path = socket.display();
+                            return Err(io::Error::other(format!(
+                                "nobody answers at {path} after {seconds} s: {error}"
+                            )));
+                        }
+                        Err(_) => std::thread::sleep(PAUSE),
+                    }
+                }
+            }
+            Step::Run { line } => {
+                let output = line.command().output().map_err(|error| about(line, &error))?;
+                match output.status.success() {
+                    true => Ok(None),
+                    false => Err(about(line, &String::from_utf8_lossy(&output.stderr).trim())),
+                }
+            }
+        }
+    }
+}
+
+fn about(line: &Line, reason: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{} {}: {reason}", line.program.display(), line.arguments.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_do_what_they_say_or_tell_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let shell = |text: &str| Line::new("/bin/sh", ["-c", text]);
+        let mut line = shell("echo $WORD; echo gone >&2");
+        line.variables.insert("WORD".into(), "here".into());
+        let log = dir.path().join("log");
+        let step = Step::Start { name: "x".into(), line, log: log.clone() };
+        let text = serde_json::to_string(&step).unwrap();
+        let step: Step = serde_json::from_str(&text).unwrap();
+        let (_, name) = step.take().unwrap().unwrap();
+        assert_eq!(name, "x");
+        let deadline = Instant::now() + LIMIT;
+        while std::fs::read_to_string(&log).unwrap() != "here\ngone\n" {
+            assert!(Instant::now() < deadline, "{:?}", std::fs::read_to_string(&log));
+            std::thread::sleep(PAUSE);
+        }
+        assert!(Step::Run { line: shell("true") }.take().unwrap().is_none());
+        let error = Step::Run { line: shell("echo why >&2; false") }.take().unwrap_err().to_string();
+        assert!(error.ends_with(": why"), "{error}");
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(Step::Await { socket }.take().unwrap().is_none());
+    }
+}

@@ -1,0 +1,307 @@
+//! ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2) as global policies of the tiers that exist for them.
+//!
+//! What this version cannot express fails closed: a rule that accepts is left out, any other denies everything in its
+//! direction.
+
+use super::ports::{PortsByProtocol, Towards, merged, rules};
+use super::selectors::{of_namespaces, of_pods};
+use crate::kinds::{
+    Action, EntityRule, GlobalNetworkPolicySpec, LabelSelector, PolicyType, Rule, RuleMetadata,
+};
+use crate::scalar::{Float, Port, Protocol};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ClusterNetworkPolicySpec {
+    pub tier: String,
+    pub priority: i32,
+    pub subject: Subject,
+    pub ingress: Vec<PolicyRule>,
+    pub egress: Vec<PolicyRule>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Subject {
+    namespaces: Option<LabelSelector>,
+    pods: Option<NamespacedPods>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NamespacedPods {
+    namespace_selector: LabelSelector,
+    pod_selector: LabelSelector,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PolicyRule {
+    name: String,
+    action: String,
+    #[serde(alias = "to")]
+    from: Vec<Peer>,
+    /// Absent: every protocol.
+    protocols: Option<Vec<ProtocolMatch>>,
+}
+
+/// One field is set; if none is, it is one that this version does not know.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Peer {
+    namespaces: Option<LabelSelector>,
+    pods: Option<NamespacedPods>,
+    networks: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ProtocolMatch {
+    tcp: Option<Destination>,
+    udp: Option<Destination>,
+    sctp: Option<Destination>,
+    destination_named_port: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Destination {
+    destination_port: Option<PortMatch>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct PortMatch {
+    number: Option<u16>,
+    range: Option<PortRange>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct PortRange {
+    start: u16,
+    end: u16,
+}
+
+/// `None` for one that means nothing: an unknown tier, no subject, no rules.
+pub fn global_network_policy(spec: &ClusterNetworkPolicySpec) -> Option<GlobalNetworkPolicySpec> {
+    let tier = match spec.tier.as_str() {
+        "Admin" => "kube-admin",
+        "Baseline" => "kube-baseline",
+        _ => return None,
+    };
+    let pods_of =
+        |namespaces: &LabelSelector, pods: &LabelSelector| (of_namespaces(namespaces), of_pods(pods));
+    let (namespace_selector, selector) = match (&spec.subject.namespaces, &spec.subject.pods) {
+        (Some(namespaces), None) => pods_of(namespaces, &LabelSelector::default()),
+        (None, Some(pods)) => pods_of(&pods.namespace_selector, &pods.pod_selector),
+        _ => return None,
+    };
+    let mut types = Vec::new();
+    types.extend((!spec.ingress.is_empty()).then_some(PolicyType::Ingress));
+    types.extend((!spec.egress.is_empty()).then_some(PolicyType::Egress));
+    let converted =
+        |rules: &[PolicyRule], towards| rules.iter().flat_map(|rule| convert(rule, towards)).collect();
+    (!types.is_empty()).then(|| GlobalNetworkPolicySpec {
+        tier: tier.to_owned(),
+        order: Some(Float(f64::from(spec.priority))),
+        selector,
+        namespace_selector,
+        types,
+        ingress: converted(&spec.ingress, Towards::Ingress),
+        egress: converted(&spec.egress, Towards::Egress),
+        ..GlobalNetworkPolicySpec::default()
+    })
+}
+
+fn convert(rule: &PolicyRule, towards: Towards) -> Vec<Rule> {
+    let action = match rule.action.as_str() {
+        "Accept" => Some(Action::Allow),
+        "Deny" => Some(Action::Deny),
+        "Pass" => Some(Action::Pass),
+        _ => None,
+    };
+    let metadata = (!rule.name.is_empty())
+        .then(|| RuleMetadata { annotations: BTreeMap::from([("name".to_owned(), rule.name.clone())]) });
+    let peers: Option<Vec<EntityRule>> = rule.from.iter().map(|peer| entity(peer, towards)).collect();
+    let peers = peers.filter(|peers| !peers.is_empty());
+    match (action, peers, by_protocol(rule.protocols.as_deref())) {
+        (Some(action), Some(peers), Some(protocols)) => {
+            rules(&action, metadata.as_ref(), &protocols, &peers, towards)
+        }
+        (Some(Action::Allow), ..) => Vec::new(),
+        _ => vec![Rule { action: Action::Deny, metadata, ..Rule::default() }],
+    }
+}
+
+fn entity(peer: &Peer, towards: Towards) -> Option<EntityRule> {
+    let of = |namespaces: &LabelSelector, pods: &LabelSelector| EntityRule {
+        selector: of_pods(pods),
+        namespace_selector: of_namespaces(namespaces),
+        ..EntityRule::default()
+    };
+    match (&peer.namespaces, &peer.pods, peer.networks.as_slice()) {
+        (Some(namespaces), None, []) => Some(of(namespaces, &LabelSelector::default())),
+        (None, Some(pods), []) => Some(of(&pods.namespace_selector, &pods.pod_selector)),
+        (None, None, networks) if towards == Towards::Egress && !networks.is_empty() => {
+            Some(EntityRule { nets: networks.to_vec(), ..EntityRule::default() })
+        }
+        _ => None,
+    }
+}
+
+/// Ports with a name have no protocol of their own.
+fn by_protocol(matches: Option<&[ProtocolMatch]>) -> Option<PortsByProtocol> {
+    let Some(matches) = matches else { return Some(vec![(None, Vec::new())]) };
+    let mut protocols: BTreeMap<&str, Option<Vec<Port>>> = BTreeMap::new();
+    let mut named = Vec::new();
+    for one in matches {
+        let name = &one.destination_named_port;
+        let (protocol, destination) = match (&one.tcp, &one.udp, &one.sctp, name.is_empty()) {
+            (Some(tcp), None, None, true) => ("TCP", tcp),
+            (None, Some(udp), None, true) => ("UDP", udp),
+            (None, None, Some(sctp), true) => ("SCTP", sctp),
+            (None, None, None, false) => {
+                named.push(Port::Named(name.clone()));
+                continue;
+            }
+            _ => return None,
+        };
+        let listed = protocols.entry(protocol).or_insert_with(|| Some(Vec::new()));
+        match &destination.destination_port {
+            None => *listed = None,
+            Some(port) => {
+                let port = match (port.number, &port.range) {
+                    (Some(number), None) => Port::Number(number),
+                    (None, Some(range)) => Port::range(range.start, range.end).ok()?,
+                    _ => return None,
+                };
+                listed.as_mut().into_iter().for_each(|ports| ports.push(port.clone()));
+            }
+        }
+    }
+    let ported = |(name, ports): (&str, Option<Vec<Port>>)| {
+        (Some(Protocol::from(name)), merged(ports.unwrap_or_default()))
+    };
+    let mut all: PortsByProtocol = protocols.into_iter().map(ported).collect();
+    if !named.is_empty() {
+        all.push((None, named));
+    }
+    // An empty list is not a list of everything.
+    (!all.is_empty()).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value as Json, json};
+
+    const PODS: &str = "projectcalico.org/orchestrator == 'k8s'";
+
+    fn converted(spec: Json) -> Option<Json> {
+        let spec: ClusterNetworkPolicySpec = serde_json::from_value(spec).unwrap();
+        global_network_policy(&spec).map(|spec| serde_json::to_value(spec).unwrap())
+    }
+
+    fn with_egress(rule: Json) -> Json {
+        let spec = json!({"tier": "Admin", "priority": 7, "subject": {"namespaces": {}}, "egress": [rule]});
+        converted(spec).unwrap()["egress"].take()
+    }
+
+    #[test]
+    fn tiers_subjects_and_priorities() {
+        let rule = json!([{"name": "r", "action": "Pass", "from": [{"namespaces": {}}]}]);
+        let policy = converted(json!({"tier": "Baseline", "priority": 12, "subject": {"namespaces":
+            {"matchLabels": {"a": "b"}}}, "ingress": rule}));
+        let all = json!({"selector": PODS, "namespaceSelector": "all()"});
+        assert_eq!(
+            policy.unwrap(),
+            json!({"tier": "kube-baseline", "order": 12, "selector": PODS, "namespaceSelector": "a == 'b'",
+                "types": ["Ingress"],
+                "ingress": [{"action": "Pass", "source": all, "metadata": {"annotations": {"name": "r"}}}]})
+        );
+        let pods = json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"x": "y"}}}});
+        let policy =
+            converted(json!({"tier": "Admin", "priority": 0, "subject": pods, "ingress": rule})).unwrap();
+        assert_eq!(policy["selector"], format!("{PODS} && x == 'y'"));
+        assert_eq!((&policy["tier"], &policy["order"]), (&json!("kube-admin"), &json!(0)));
+    }
+
+    #[test]
+    fn what_means_nothing_is_nothing() {
+        let rule = json!([{"action": "Deny", "from": [{"namespaces": {}}]}]);
+        for spec in [
+            json!({"tier": "Other", "subject": {"namespaces": {}}, "ingress": rule}),
+            json!({"tier": "Admin", "subject": {}, "ingress": rule}),
+            json!({"tier": "Admin", "ingress": rule}),
+            json!({"tier": "Admin", "subject": {"namespaces": {}}}),
+        ] {
+            assert_eq!(converted(spec.clone()), None, "{spec}");
+        }
+    }
+
+    #[test]
+    fn ports_and_networks() {
+        let nets = json!([{"networks": ["10.0.0.0/8", "fd00::/8"]}]);
+        let expected = |protocol: Option<&str>, ports: Json| {
+            let mut rule = json!({"action": "Allow", "destination": {"nets": ["10.0.0.0/8", "fd00::/8"]}});
+            if let Some(protocol) = protocol {
+                rule["protocol"] = protocol.into();
+            }
+            if ports.as_array().is_some_and(|ports| !ports.is_empty()) {
+                rule["destination"]["ports"] = ports;
+            }
+            rule
+        };
+        for (protocols, rules) in [
+            (json!(null), vec![expected(None, json!([]))]),
+            (json!([{"tcp": {}}]), vec![expected(Some("TCP"), json!([]))]),
+            (
+                json!([{"tcp": {"destinationPort": {"number": 80}}}, {"tcp": {"destinationPort": {"range": {"start": 81, "end": 90}}}}]),
+                vec![expected(Some("TCP"), json!(["80:90"]))],
+            ),
+            (
+                json!([{"udp": {"destinationPort": {"number": 53}}}, {"sctp": {}}, {"destinationNamedPort": "web"}]),
+                vec![
+                    expected(Some("SCTP"), json!([])),
+                    expected(Some("UDP"), json!([53])),
+                    expected(None, json!(["web"])),
+                ],
+            ),
+        ] {
+            let rule = json!({"action": "Accept", "to": nets, "protocols": protocols});
+            assert_eq!(with_egress(rule), Json::from(rules), "{protocols}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_expressed_fails_closed() {
+        let fine = json!([{"namespaces": {}}]);
+        for (peers, protocols) in [
+            (json!([{"nodes": {}}]), json!(null)),
+            (json!([{"domainNames": ["example.com"]}]), json!(null)),
+            (json!([]), json!(null)),
+            (json!([{"namespaces": {}}, {}]), json!(null)),
+            (fine.clone(), json!([{}])),
+            (fine.clone(), json!([])),
+            (fine.clone(), json!([{"tcp": {"destinationPort": {}}}])),
+            (fine, json!([{"tcp": {"destinationPort": {"range": {"start": 9, "end": 3}}}}])),
+        ] {
+            for (action, expected) in [
+                ("Accept", json!(null)),
+                ("Deny", json!([{"action": "Deny"}])),
+                ("Pass", json!([{"action": "Deny"}])),
+                ("Forward", json!([{"action": "Deny"}])),
+            ] {
+                let rule = json!({"action": action, "to": peers, "protocols": protocols});
+                assert_eq!(with_egress(rule.clone()), expected, "{rule}");
+            }
+        }
+        // Networks are not peers of ingress.
+        let spec = json!({"tier": "Admin", "subject": {"namespaces": {}},
+            "ingress": [{"action": "Pass", "from": [{"networks": ["10.0.0.0/8"]}]}]});
+        assert_eq!(converted(spec).unwrap()["ingress"], json!([{"action": "Deny"}]));
+    }
+}

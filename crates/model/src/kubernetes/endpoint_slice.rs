@@ -1,0 +1,113 @@
+//! EndpointSlices: where the endpoints of a service are.
+
+use crate::scalar::Protocol;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Names the service of a slice.
+pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// A slice as policy needs it. Every address has every port; whether an endpoint is ready does not matter to policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointSlice {
+    /// In the slice's namespace.
+    pub service: String,
+    pub addresses: Vec<IpAddr>,
+    pub ports: Vec<ServicePort>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ServicePort {
+    pub protocol: u8,
+    pub port: u16,
+}
+
+/// The fields of discovery.k8s.io/v1 that are read.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RawEndpointSlice {
+    address_type: String,
+    endpoints: Option<Vec<RawEndpoint>>,
+    ports: Option<Vec<RawPort>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RawEndpoint {
+    addresses: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RawPort {
+    protocol: Option<String>,
+    port: Option<u16>,
+}
+
+impl EndpointSlice {
+    /// `None` for a slice that belongs to no service.
+    pub fn read(labels: &BTreeMap<String, String>, raw: &RawEndpointSlice) -> Option<EndpointSlice> {
+        let service = labels.get(SERVICE_LABEL).filter(|name| !name.is_empty())?.clone();
+        let named = raw.address_type == "FQDN";
+        let endpoints = raw.endpoints.iter().flatten().filter(|_| !named);
+        let mut addresses: Vec<IpAddr> =
+            endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|text| text.parse().ok()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut ports: Vec<ServicePort> = raw.ports.iter().flatten().filter_map(RawPort::read).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Some(EndpointSlice { service, addresses, ports })
+    }
+}
+
+impl RawPort {
+    /// A port without a number is any port, which rules cannot name.
+    fn read(&self) -> Option<ServicePort> {
+        let protocol = self.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or("TCP");
+        Some(ServicePort { protocol: Protocol::from(protocol).number()?, port: self.port? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(labels: serde_json::Value, slice: serde_json::Value) -> Option<serde_json::Value> {
+        let labels: BTreeMap<String, String> = serde_json::from_value(labels).unwrap();
+        let slice = EndpointSlice::read(&labels, &serde_json::from_value(slice).unwrap())?;
+        Some(serde_json::to_value(slice).unwrap())
+    }
+
+    #[test]
+    fn every_address_has_every_port() {
+        let slice = json!({
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.1", "10.0.0.2"]},
+            ],
+            "ports": [{"name": "web", "port": 80}, {"protocol": "UDP", "port": 53}, {"protocol": "TCP"}],
+        });
+        let expected = json!({"service": "s", "addresses": ["10.0.0.1", "10.0.0.2"],
+            "ports": [{"protocol": 6, "port": 80}, {"protocol": 17, "port": 53}]});
+        assert_eq!(read(json!({SERVICE_LABEL: "s", "a": "b"}), slice.clone()), Some(expected));
+        assert_eq!(read(json!({"a": "b"}), slice), None);
+    }
+
+    #[test]
+    fn names_are_no_addresses() {
+        let slice =
+            json!({"addressType": "FQDN", "endpoints": [{"addresses": ["a.example"]}], "ports": null});
+        assert_eq!(
+            read(json!({SERVICE_LABEL: "s"}), slice),
+            Some(json!({"service": "s", "addresses": [], "ports": []}))
+        );
+        let nothing = json!({"addressType": "IPv6", "endpoints": null});
+        assert_eq!(
+            read(json!({SERVICE_LABEL: "s"}), nothing),
+            Some(json!({"service": "s", "addresses": [], "ports": []}))
+        );
+    }
+}

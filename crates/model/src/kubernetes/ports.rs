@@ -1,0 +1,66 @@
+//! Ports as rules have them: by protocol, in as few ranges as there can be.
+
+use crate::kinds::{Action, EntityRule, Rule, RuleMetadata};
+use crate::scalar::{Port, Protocol};
+
+/// The ports of each protocol that a rule is about. No protocol means any, no ports mean all of them.
+pub type PortsByProtocol = Vec<(Option<Protocol>, Vec<Port>)>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    /// Peers send, their traffic comes to these ports.
+    Ingress,
+    /// Peers have the ports.
+    Egress,
+}
+
+/// One rule for each protocol and each peer.
+pub fn rules(
+    action: &Action,
+    metadata: Option<&RuleMetadata>,
+    protocols: &PortsByProtocol,
+    peers: &[EntityRule],
+    towards: Towards,
+) -> Vec<Rule> {
+    let mut rules = Vec::with_capacity(protocols.len() * peers.len());
+    for (protocol, ports) in protocols {
+        for peer in peers {
+            let mut rule = Rule {
+                action: action.clone(),
+                protocol: protocol.clone(),
+                metadata: metadata.cloned(),
+                ..Rule::default()
+            };
+            match towards {
+                Towards::Egress => rule.destination = EntityRule { ports: ports.clone(), ..peer.clone() },
+                Towards::Ingress => {
+                    rule.source = peer.clone();
+                    rule.destination.ports = ports.clone();
+                }
+            }
+            rules.push(rule);
+        }
+    }
+    rules
+}
+
+/// Names first, then the fewest ranges that hold the same numbers.
+pub fn merged(ports: Vec<Port>) -> Vec<Port> {
+    let (mut names, mut ranges) = (Vec::new(), Vec::new());
+    for port in ports {
+        match port.bounds() {
+            Some(bounds) => ranges.push(bounds),
+            None => names.push(port),
+        }
+    }
+    ranges.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some((_, end)) if u32::from(first) <= u32::from(*end) + 1 => *end = last.max(*end),
+            _ => joined.push((first, last)),
+        }
+    }
+    names.extend(joined.into_iter().filter_map(|(first, last)| Port::range(first, last).ok()));
+    names
+}

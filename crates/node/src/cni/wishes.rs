@@ -1,0 +1,235 @@
+//! What annotations of a pod and of its namespace ask for.
+
+use super::config::NetworkConfig;
+use super::identity::CALICO_IPAM;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_cni::{CniError, code};
+
+const POOLS_V4: &str = "cni.projectcalico.org/ipv4pools";
+const POOLS_V6: &str = "cni.projectcalico.org/ipv6pools";
+const FAMILIES: &str = "cni.projectcalico.org/ipFamilies";
+const ADDRESSES: &str = "cni.projectcalico.org/ipAddrs";
+const ADDRESSES_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
+const FLOATING: &str = "cni.projectcalico.org/floatingIPs";
+const MAC: &str = "cni.projectcalico.org/hwAddr";
+
+/// Where a pod's addresses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Addresses {
+    #[default]
+    Any,
+    /// These, from our address management.
+    Exactly(Vec<IpAddr>),
+    /// These, whatever address management says.
+    Unmanaged(Vec<IpAddr>),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    pub addresses: Addresses,
+    pub v4_pools: Option<Vec<String>>,
+    pub v6_pools: Option<Vec<String>>,
+    /// Whether to have an address of each family.
+    pub families: Option<Families>,
+    pub mac: Option<[u8; 6]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    pub v4: bool,
+    pub v6: bool,
+}
+
+type Annotations = BTreeMap<String, String>;
+
+impl Wishes {
+    /// The pod's annotations are stronger than those of its namespace.
+    pub fn read(
+        pod: &Annotations,
+        namespace: &Annotations,
+        config: &NetworkConfig,
+    ) -> Result<Wishes, CniError> {
+        let own_ipam = config.ipam.kind == CALICO_IPAM;
+        let either = |name: &str| pod.get(name).or_else(|| namespace.get(name));
+        let mut wishes = Wishes { addresses: addresses(pod, config)?, ..Wishes::default() };
+        if own_ipam {
+            wishes.v4_pools = either(POOLS_V4).map(|text| list(text)).transpose()?;
+            wishes.v6_pools = either(POOLS_V6).map(|text| list(text)).transpose()?;
+            wishes.families = either(FAMILIES).map(|text| families(text)).transpose()?;
+        }
+        if pod.get(FLOATING).is_some_and(|text| !text.is_empty()) {
+            return Err(failed(match config.feature_control.floating_ips {
+                false => "requested feature is not enabled: floating_ips".to_owned(),
+                true => format!("annotation {FLOATING}: floating addresses are not supported yet"),
+            }));
+        }
+        wishes.mac = pod.get(MAC).map(|text| mac(text)).transpose()?;
+        Ok(wishes)
+    }
+
+    /// The configuration with the wishes for pools and families in it.
+    pub fn apply(&self, config: &mut NetworkConfig) {
+        let ipam = &mut config.ipam;
+        if let Some(pools) = &self.v4_pools {
+            ipam.ipv4_pools = pools.clone();
+        }
+        if let Some(pools) = &self.v6_pools {
+            ipam.ipv6_pools = pools.clone();
+        }
+        if let Some(families) = self.families {
+            ipam.assign_ipv4 = Some(families.v4.to_string());
+            ipam.assign_ipv6 = Some(families.v6.to_string());
+        }
+    }
+}
+
+fn addresses(pod: &Annotations, config: &NetworkConfig) -> Result<Addresses, CniError> {
+    let given = |name: &'static str| pod.get(name).map(|text| (name, text));
+    let (name, text) = match (given(ADDRESSES), given(ADDRESSES_NO_IPAM)) {
+        (None, None) => return Ok(Addresses::Any),
+        (Some(_), Some(_)) => {
+            let message =
+                "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time";
+            return Err(failed(message.to_owned()));
+        }
+        (Some(given), None) | (None, Some(given)) => given,
+    };
+    let short = name.rsplit('/').next().unwrap_or(name);
+    if name == ADDRESSES_NO_IPAM && !config.feature_control.ip_addrs_no_ipam {
+        return Err(failed("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
+    }
+    if config.ipam.kind != CALICO_IPAM {
+        return Err(failed(format!("{short} is not compatible with configured IPAM: {}", config.ipam.kind)));
+    }
+    let texts = list(text)?;
+    if texts.is_empty() {
+        return Err(failed(format!("annotation {name:?} specified but empty")));
+    }
+    let parse = |text: &String| text.parse().map_err(|_| failed(format!("invalid IP format: {text}")));
+    let addresses: Vec<IpAddr> = texts.iter().map(parse).collect::<Result<_, _>>()?;
+    for (family, v4) in [("IPv4", true), ("IPv6", false)] {
+        if addresses.iter().filter(|address| address.is_ipv4() == v4).count() > 1 {
+            let message = format!("cannot have more than one {family} address for {name:?} annotation");
+            return Err(failed(message));
+        }
+    }
+    Ok(match name {
+        ADDRESSES => Addresses::Exactly(addresses),
+        _ => Addresses::Unmanaged(addresses),
+    })
+}
+
+fn families(text: &str) -> Result<Families, CniError> {
+    #[derive(Deserialize, PartialEq)]
+    enum Family {
+        IPv4,
+        IPv6,
+    }
+    let listed: Vec<Family> =
+        serde_json::from_str(text).map_err(|error| failed(format!("error parsing ipFamilies: {error}")))?;
+    Ok(Families { v4: listed.contains(&Family::IPv4), v6: listed.contains(&Family::IPv6) })
+}
+
+fn list(text: &str) -> Result<Vec<String>, CniError> {
+    serde_json::from_str(text).map_err(|error| failed(format!("failed to parse '{text}' as JSON: {error}")))
+}
+
+fn mac(text: &str) -> Result<[u8; 6], CniError> {
+    let wrong = || failed(format!("annotation {MAC}: {text:?} is not a MAC address"));
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
+        .collect();
+    bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()).ok_or_else(wrong)
+}
+
+fn failed(message: String) -> CniError {
+    CniError::new(code::FAILED, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> NetworkConfig {
+        NetworkConfig::parse(&format!(r#"{{"name":"n"{text}}}"#)).unwrap().0
+    }
+
+    fn ours() -> NetworkConfig {
+        config(r#","ipam":{"type":"calico-ipam"}"#)
+    }
+
+    fn annotations(pairs: &[(&str, &str)]) -> Annotations {
+        let name = |name: &str| format!("cni.projectcalico.org/{name}");
+        pairs.iter().map(|(key, value)| (name(key), (*value).to_owned())).collect()
+    }
+
+    fn read(pod: &[(&str, &str)], namespace: &[(&str, &str)]) -> Result<Wishes, String> {
+        let read = Wishes::read(&annotations(pod), &annotations(namespace), &ours());
+        read.map_err(|error| error.message)
+    }
+
+    #[test]
+    fn a_pod_is_stronger_than_its_namespace() {
+        let wishes = read(
+            &[("ipv4pools", r#"["mine"]"#), ("hwAddr", "1c:0c:0a:c0:ff:ee")],
+            &[("ipv4pools", r#"["ours"]"#), ("ipv6pools", r#"["six"]"#), ("ipFamilies", r#"["IPv6"]"#)],
+        )
+        .unwrap();
+        assert_eq!(wishes.mac, Some([0x1c, 0x0c, 0x0a, 0xc0, 0xff, 0xee]));
+        let mut config = ours();
+        wishes.apply(&mut config);
+        assert_eq!(
+            (config.ipam.ipv4_pools, config.ipam.ipv6_pools),
+            (vec!["mine".into()], vec!["six".into()])
+        );
+        assert_eq!(config.ipam.assign_ipv4.as_deref(), Some("false"));
+        assert_eq!(config.ipam.assign_ipv6.as_deref(), Some("true"));
+        assert_eq!(read(&[], &[]).unwrap(), Wishes::default());
+    }
+
+    #[test]
+    fn addresses_are_one_of_each_family_at_most() {
+        let wishes = read(&[("ipAddrs", r#"["10.0.0.1","fd00::1"]"#)], &[]).unwrap();
+        let both = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec();
+        assert_eq!(wishes.addresses, Addresses::Exactly(both));
+        let refused = |text: &str| read(&[("ipAddrs", text)], &[]).unwrap_err();
+        assert_eq!(
+            refused(r#"["10.0.0.1","10.0.0.2"]"#),
+            r#"cannot have more than one IPv4 address for "cni.projectcalico.org/ipAddrs" annotation"#
+        );
+        assert_eq!(refused("[]"), r#"annotation "cni.projectcalico.org/ipAddrs" specified but empty"#);
+        assert_eq!(refused(r#"["x"]"#), "invalid IP format: x");
+        assert!(refused("10.0.0.1").starts_with("failed to parse '10.0.0.1' as JSON: "));
+    }
+
+    #[test]
+    fn what_is_not_enabled_or_not_possible_is_refused() {
+        let refused = |pairs: &[(&str, &str)], config: &NetworkConfig| {
+            Wishes::read(&annotations(pairs), &Annotations::new(), config).unwrap_err().message
+        };
+        let list = r#"["10.0.0.1"]"#;
+        assert_eq!(
+            refused(&[("ipAddrsNoIpam", list)], &ours()),
+            "requested feature is not enabled: ip_addrs_no_ipam"
+        );
+        assert_eq!(
+            refused(&[("ipAddrsNoIpam", list), ("ipAddrs", list)], &ours()),
+            "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time"
+        );
+        assert_eq!(
+            refused(&[("ipAddrs", list)], &config(r#","ipam":{"type":"host-local"}"#)),
+            "ipAddrs is not compatible with configured IPAM: host-local"
+        );
+        assert_eq!(
+            refused(&[("floatingIPs", list)], &ours()),
+            "requested feature is not enabled: floating_ips"
+        );
+        let enabled = config(r#","ipam":{"type":"calico-ipam"},"feature_control":{"floating_ips":true}"#);
+        assert!(refused(&[("floatingIPs", list)], &enabled).contains("not supported yet"));
+        assert!(refused(&[("hwAddr", "1c:0c")], &ours()).contains("not a MAC address"));
+        assert!(refused(&[("ipFamilies", r#"["IPv5"]"#)], &ours()).starts_with("error parsing ipFamilies: "));
+    }
+}

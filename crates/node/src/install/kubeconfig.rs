@@ -1,0 +1,122 @@
+//! The credentials of the plugins: a token of an account of their own, renewed long before it ends.
+
+use crate::startup::Variables;
+use jiff::Timestamp;
+use serde_json::json;
+use std::time::{Duration, Instant};
+use tortie_store::orchestrator::{Orchestrator, Server, Token};
+
+const ACCOUNT: &str = "tortie-cni-plugin";
+const NAMESPACE: &str = "kube-system";
+/// In a pod, the namespace it is in.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+const SOONEST: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub struct Credentials {
+    namespace: String,
+    account: String,
+    /// How often to renew, if somebody has said it.
+    interval: Option<Duration>,
+    due: Option<Instant>,
+}
+
+impl Credentials {
+    pub fn of(variables: &Variables) -> Result<Credentials, String> {
+        let or = |name: &str, usual: &str| match variables.get(name) {
+            "" => usual.to_owned(),
+            given => given.to_owned(),
+        };
+        let own = std::fs::read_to_string(NAMESPACE_FILE).unwrap_or_default();
+        let usual = if own.trim().is_empty() { NAMESPACE } else { own.trim() };
+        let interval = match variables.get("CNI_TOKEN_REFRESH_INTERVAL") {
+            "" => None,
+            text => {
+                let parsed = text.parse::<tortie_model::scalar::Duration>().ok();
+                let parsed = parsed.and_then(|parsed| parsed.to_std()).filter(|parsed| !parsed.is_zero());
+                Some(parsed.ok_or_else(|| format!("CNI_TOKEN_REFRESH_INTERVAL={text} is not a duration"))?)
+            }
+        };
+        Ok(Credentials {
+            namespace: or("POD_NAMESPACE", usual),
+            account: or("CALICO_CNI_SERVICE_ACCOUNT", ACCOUNT),
+            interval,
+            due: None,
+        })
+    }
+
+    pub fn are_due(&self) -> bool {
+        self.due.is_none_or(|due| due <= Instant::now())
+    }
+
+    /// Until they are due.
+    pub fn remaining(&self) -> Duration {
+        self.due.map(|due| due.saturating_duration_since(Instant::now())).unwrap_or_default().max(SOONEST)
+    }
+
+    /// A kubeconfig with a new token.
+    pub async fn renew(&mut self, orchestrator: &Orchestrator) -> Result<String, String> {
+        let token = orchestrator.token(&self.namespace, &self.account, LIFETIME.as_secs()).await;
+        let token = token.map_err(|error| {
+            format!("no token for the service account {}/{}: {error}", self.namespace, self.account)
+        })?;
+        let wait = self.interval.unwrap_or_else(|| wait(&token, Timestamp::now(), rand::random()));
+        self.due = Some(Instant::now() + wait);
+        Ok(text(orchestrator.server(), &token.text))
+    }
+}
+
+/// A quarter of its life, and up to as much again, so that not all nodes come at once.
+fn wait(token: &Token, now: Timestamp, jitter: f64) -> Duration {
+    let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
+    let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
+    let quarter = Duration::from_secs(left) / 4;
+    (quarter + quarter.mul_f64(jitter.clamp(0.0, 1.0))).max(SOONEST)
+}
+
+fn text(server: &Server, token: &str) -> String {
+    let mut cluster = json!({"server": server.url});
+    match &server.authority {
+        Some(pem) => {
+            cluster["certificate-authority-data"] = data_encoding::BASE64.encode(pem.as_bytes()).into();
+        }
+        None => cluster["insecure-skip-tls-verify"] = true.into(),
+    }
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": cluster}],
+        "users": [{"name": "calico", "user": {"token": token}}],
+        "contexts": [{"name": "calico-context", "context": {"cluster": "local", "user": "calico"}}],
+        "current-context": "calico-context",
+    });
+    // JSON is YAML too.
+    format!("{config:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_renewed_long_before_it_ends() {
+        let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+        let token = |expires: &str| Token { text: "x".into(), expires: expires.into() };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
+        assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
+        assert_eq!(wait(&token("2029-01-01T00:00:00Z"), now, 1.0), SOONEST);
+        assert_eq!(wait(&token("soon"), now, 1.0), SOONEST);
+    }
+
+    #[test]
+    fn without_an_authority_nothing_is_checked() {
+        let server = Server { url: "https://10.96.0.1:443".into(), authority: None };
+        assert!(text(&server, "t").contains("insecure-skip-tls-verify"));
+        let server = Server { authority: Some("PEM".into()), ..server };
+        let text = text(&server, "t");
+        assert!(text.contains(r#""certificate-authority-data": "UEVN""#), "{text}");
+        assert!(!text.contains("insecure"), "{text}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Installs the CNI plugins on the host and keeps them there: programs, credentials, and the configuration last, so that a
+//! runtime never finds a network that it could not use.
+//!
+//! What is written is noted first, in the state directory, and [`remove`] takes it away in the opposite order.
+
+mod files;
+mod kubeconfig;
+mod network;
+
+use crate::startup::Variables;
+use crate::state::State;
+use files::Manifest;
+use kubeconfig::Credentials;
+use network::{Network, Values};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tortie_cni::Plugin;
+use tortie_store::Limits;
+use tortie_store::config::KubernetesTarget;
+use tortie_store::orchestrator::Orchestrator;
+
+/// The part of the daemon, on the health page.
+const PART: &str = "CNI installation";
+/// Between looks at whether everything is still there.
+const LOOK: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(5);
+/// In a container the host's directories are here, if anywhere.
+const HOST: &str = "/host";
+const KUBECONFIG: &str = "calico-kubeconfig";
+
+/// Everything that the environment says about it.
+#[derive(Debug)]
+pub struct Installer {
+    program: PathBuf,
+    bin_dir: PathBuf,
+    conf_dir: PathBuf,
+    /// The configuration directory by the name that it has on the host.
+    shown_dir: PathBuf,
+    file: String,
+    /// Of another installation, to be removed.
+    old_file: Option<String>,
+    keep_programs: bool,
+    network: Network,
+    values: Values,
+    credentials: Option<Credentials>,
+    orchestrator: Option<KubernetesTarget>,
+    manifest: Manifest,
+    programs_checked: bool,
+}
+
+impl Installer {
+    /// `kubernetes_datastore` is whether the node runs on that datastore.
+    pub fn new(
+        variables: &Variables,
+        node: &str,
+        state_dir: &Path,
+        kubernetes_datastore: bool,
+        orchestrator: Option<KubernetesTarget>,
+    ) -> Result<Installer, String> {
+        let or = |name: &str, usual: &str| match variables.get(name) {
+            "" => usual.to_owned(),
+            given => given.to_owned(),
+        };
+        let shown_dir = PathBuf::from(or("CNI_NET_DIR", "/etc/cni/net.d"));
+        let file = plain(or("CNI_CONF_NAME", "10-calico.conflist"))?;
+        let old_file = plain(or("CNI_OLD_CONF_NAME", &file))?;
+        let kubeconfig = shown_dir.join(KUBECONFIG);
+        Ok(Installer {
+            program: std::env::current_exe().map_err(|error| format!("own program: {error}"))?,
+            bin_dir: on_host(&or("CNI_BIN_DIR", "/opt/cni/bin")),
+            conf_dir: on_host(&shown_dir.display().to_string()),
+            old_file: Some(old_file).filter(|old| *old != file),
+            file,
+            keep_programs: !variables.flag("UPDATE_CNI_BINARIES", true),
+            network: Network::read(variables, orchestrator.is_some())?,
+            values: Values::new(variables, node, kubernetes_datastore, &kubeconfig),
+            credentials: orchestrator.as_ref().map(|_| Credentials::of(variables)).transpose()?,
+            orchestrator,
+            manifest: Manifest::load(state_dir)?,
+            shown_dir,
+            programs_checked: false,
+        })
+    }
+
+    /// Never returns. What does not succeed is tried again, and is a trouble of the node meanwhile.
+    pub async fn run(mut self, state: Arc<State>) {
+        loop {
+            let pause = match self.pass().await {
+                Ok(pause) => {
+                    state.set_trouble(PART, None);
+                    pause
+                }
+                Err(reason) => {
+                    tracing::warn!(reason, "the CNI plugins are not installed; trying again");
+                    state.set_trouble(PART, Some(reason));
+                    RETRY
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Makes everything as it should be; when to look again.
+    async fn pass(&mut self) -> Result<Duration, String> {
+        let text = self.network.fill(&self.values)?;
+        self.copy_programs()?;
+        let mut pause = LOOK;
+        if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
+            let path = self.conf_dir.join(KUBECONFIG);
+            if !path.exists() || credentials.are_due() {
+                let orchestrator = Orchestrator::connect(target, Limits::default()).await;
+                let orchestrator = orchestrator.map_err(|error| error.to_string())?;
+                let text = credentials.renew(&orchestrator).await?;
+                self.manifest.write(&path, text.as_bytes(), 0o600)?;
+            }
+            pause = pause.min(credentials.remaining());
+        }
+        self.manifest.write(&self.conf_dir.join(&self.file), text.as_bytes(), 0o600)?;
+        if let Some(old) = &self.old_file {
+            files::remove(&self.conf_dir.join(old))?;
+        }
+        Ok(pause)
+    }
+
+    fn copy_programs(&mut self) -> Result<(), String> {
+        for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+            let to = self.bin_dir.join(plugin.name());
+            let there = to.exists();
+            if there && (self.keep_programs || self.programs_checked) {
+                continue;
+            }
+            self.manifest.copy(&self.program, &to)?;
+        }
+        if !self.programs_checked {
+            let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
+            tracing::info!(%programs, %networks, "the CNI plugins are in their place");
+        }
+        self.programs_checked = true;
+        Ok(())
+    }
+}
+
+/// Takes away what an installer of this state directory has written, the configuration first.
+pub fn remove(state_dir: &Path) -> Result<Vec<PathBuf>, String> {
+    Manifest::load(state_dir)?.remove()
+}
+
+/// Where a directory of the host is seen from here.
+fn on_host(path: &str) -> PathBuf {
+    let mounted = Path::new(HOST).join(path.trim_start_matches('/'));
+    if mounted.is_dir() { mounted } else { PathBuf::from(path) }
+}
+
+/// A name of a file, without a way out of its directory.
+fn plain(name: String) -> Result<String, String> {
+    match name.contains('/') || name.starts_with('.') {
+        true => Err(format!("CNI_CONF_NAME, CNI_OLD_CONF_NAME: {name:?} is not the name of a file")),
+        false => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    fn variables(dir: &Path) -> Variables {
+        let text = |path: PathBuf| path.display().to_string();
+        Variables(BTreeMap::from([
+            ("CNI_NET_DIR".to_owned(), text(dir.join("net.d"))),
+            ("CNI_BIN_DIR".to_owned(), text(dir.join("bin"))),
+            ("CNI_OLD_CONF_NAME".to_owned(), "00-old.conf".to_owned()),
+        ]))
+    }
+
+    #[tokio::test]
+    async fn everything_comes_stays_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let state = at("state");
+        for name in ["net.d", "bin", "state"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("net.d/00-old.conf"), "{}").unwrap();
+        fs::write(at("bin/other"), "not ours").unwrap();
+        let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
+        assert_eq!(installer.pass().await.unwrap(), LOOK);
+        let own = fs::metadata(std::env::current_exe().unwrap()).unwrap().len();
+        for name in ["bin/calico", "bin/calico-ipam"] {
+            assert_eq!(fs::metadata(at(name)).unwrap().len(), own);
+        }
+        let list: Value = serde_json::from_slice(&fs::read(at("net.d/10-calico.conflist")).unwrap()).unwrap();
+        assert_eq!(list["plugins"][0]["nodename"], "n1");
+        assert!(!at("net.d/00-old.conf").exists());
+        // Whatever somebody removes comes back.
+        for name in ["bin/calico", "net.d/10-calico.conflist"] {
+            fs::remove_file(at(name)).unwrap();
+        }
+        installer.pass().await.unwrap();
+        assert!(at("bin/calico").exists() && at("net.d/10-calico.conflist").exists());
+        let removed = remove(&state).unwrap();
+        assert_eq!(removed[0], at("net.d/10-calico.conflist"), "the configuration goes first");
+        let left: Vec<_> = fs::read_dir(at("bin")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["other"]);
+        assert!(fs::read_dir(at("net.d")).unwrap().next().is_none());
+        assert_eq!(remove(&state).unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut variables = variables(dir.path());
+        variables.0.insert("CNI_CONF_NAME".into(), "../x".into());
+        let refused = Installer::new(&variables, "n1", dir.path(), false, None).unwrap_err();
+        assert!(refused.contains("\"../x\""), "{refused}");
+    }
+}

@@ -1,0 +1,201 @@
+//! The addresses of the node's tunnels: allocated while a pool asks for tunnels, written to the Node, given back after.
+//!
+//! An address is recorded under a handle of its own before the Node says it, and leaves the Node before it is given
+//! back: whatever is killed whenever, the next look finds the handle and puts it right.
+
+use crate::state::State;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::sync::watch;
+use tortie_ipam::Allocator;
+use tortie_ipam::allocator::{Tunnel, TunnelPools};
+use tortie_ipam::pool::Pool;
+use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec};
+use tortie_model::{FeedEvent, KeyRange, Kind};
+use tortie_store::{Client, Resources};
+
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// How often a Node that others change meanwhile is tried again.
+const ATTEMPTS: usize = 10;
+/// The part of the node that has trouble with them.
+const WARNING: &str = "tunnel addresses";
+
+/// The tunnels whose addresses are looked after here.
+const LOOKED_AFTER: [Tunnel; 3] = [Tunnel::Ipip, Tunnel::VxlanV4, Tunnel::VxlanV6];
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Store(#[from] tortie_store::Error),
+    #[error(transparent)]
+    Ipam(#[from] tortie_ipam::Error),
+    #[error("the Node keeps changing; trying again")]
+    Contended,
+}
+
+/// Says when pools or the node itself may have changed.
+pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
+    let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
+    let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own]);
+    let (changed, receiver) = watch::channel(());
+    tokio::spawn(async move {
+        while let Some(event) = feed.recv().await {
+            let news = matches!(event, FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync);
+            if news && changed.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Keeps the addresses as the pools want them, for as long as the node runs.
+pub async fn keep(
+    allocator: &Allocator,
+    resources: &Resources,
+    state: &State,
+    mut changed: watch::Receiver<()>,
+) {
+    let mut reported = None;
+    loop {
+        changed.mark_unchanged();
+        let trouble = reconcile(allocator, resources).await.err().map(|failure| failure.to_string());
+        if trouble != reported {
+            match &trouble {
+                Some(trouble) => {
+                    tracing::warn!(trouble, "the addresses of tunnels are not as the pools want them")
+                }
+                None => tracing::info!("the addresses of tunnels are as the pools want them"),
+            }
+            reported.clone_from(&trouble);
+        }
+        state.set_warning(WARNING, trouble.clone());
+        let news = async {
+            if changed.changed().await.is_err() {
+                // The feed has ended, and with it the node.
+                std::future::pending::<()>().await;
+            }
+        };
+        match trouble {
+            Some(_) => drop(tokio::time::timeout(RETRY, news).await),
+            None => news.await,
+        }
+    }
+}
+
+/// One look: every tunnel has the address it should have, and the Node says so.
+async fn reconcile(allocator: &Allocator, resources: &Resources) -> Result<(), Failure> {
+    let name = &allocator.owner().name;
+    for _ in 0..ATTEMPTS {
+        let node = match resources.get_as::<NodeSpec>("", name).await {
+            Ok(node) => node,
+            // Who deletes the Node has its addresses released.
+            Err(tortie_store::Error::DoesNotExist { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let pools = resources.list_as::<IPPoolSpec>(None).await?;
+        let pools: Vec<Pool> = pools.iter().filter_map(Pool::of).collect();
+        let given = TunnelPools { pools: &pools, node_labels: &node.metadata.labels, wireguard: false };
+        let mut written = node.clone();
+        let (mut assigned, mut ended) = (Vec::new(), Vec::new());
+        let mut failure = None;
+        for tunnel in LOOKED_AFTER {
+            let current = address(&node, tunnel);
+            let pools = tunnel.pools(&given);
+            if pools.is_empty() {
+                set(&mut written, tunnel, None);
+                ended.push((tunnel, current));
+                continue;
+            }
+            match allocator.ensure_tunnel(tunnel, current, &pools).await {
+                Ok(address) => {
+                    if address != current {
+                        assigned.push((tunnel, address));
+                    }
+                    set(&mut written, tunnel, address);
+                }
+                // The others are looked after all the same.
+                Err(error) => failure = Some(Failure::from(error)),
+            }
+        }
+        if written != node {
+            match resources.update(written.into()).await {
+                Ok(_) => {
+                    for (tunnel, address) in &assigned {
+                        tracing::info!(?tunnel, ?address, "the tunnel has got an address");
+                    }
+                }
+                Err(tortie_store::Error::Conflict { .. }) => continue,
+                Err(error) => {
+                    give_back(allocator, &assigned).await;
+                    return Err(error.into());
+                }
+            }
+        }
+        // The Node does not name them any more.
+        for (tunnel, current) in ended {
+            allocator.release_tunnel(tunnel, current).await?;
+        }
+        return failure.map_or(Ok(()), Err);
+    }
+    Err(Failure::Contended)
+}
+
+/// What was assigned for a Node that could not be written.
+async fn give_back(allocator: &Allocator, assigned: &[(Tunnel, Option<IpAddr>)]) {
+    for (tunnel, address) in assigned {
+        if let Err(error) = allocator.release_tunnel(*tunnel, *address).await {
+            tracing::warn!(%error, ?tunnel, "the address of a tunnel is not given back yet; the next look does it");
+        }
+    }
+}
+
+fn address(node: &Node, tunnel: Tunnel) -> Option<IpAddr> {
+    let spec = &node.spec;
+    let text = match tunnel {
+        Tunnel::Ipip => spec.bgp.as_ref().map_or("", |bgp| &bgp.ipv4_ipip_tunnel_addr),
+        Tunnel::VxlanV4 => &spec.ipv4_vxlan_tunnel_addr,
+        Tunnel::VxlanV6 => &spec.ipv6_vxlan_tunnel_addr,
+        Tunnel::WireguardV4 | Tunnel::WireguardV6 => "",
+    };
+    text.parse().ok()
+}
+
+fn set(node: &mut Node, tunnel: Tunnel, address: Option<IpAddr>) {
+    let text = address.map(|address| address.to_string()).unwrap_or_default();
+    let spec = &mut node.spec;
+    match tunnel {
+        Tunnel::VxlanV4 => spec.ipv4_vxlan_tunnel_addr = text,
+        Tunnel::VxlanV6 => spec.ipv6_vxlan_tunnel_addr = text,
+        Tunnel::Ipip => {
+            spec.bgp.get_or_insert_default().ipv4_ipip_tunnel_addr = text;
+            // An object with nothing in it is refused.
+            spec.bgp = spec.bgp.take().filter(|bgp| *bgp != NodeBGPSpec::default());
+        }
+        Tunnel::WireguardV4 | Tunnel::WireguardV6 => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_model::ObjectMeta;
+
+    #[test]
+    fn an_address_is_read_as_it_was_written_and_leaves_nothing() {
+        let empty = Node::new(ObjectMeta { name: "n1".into(), ..ObjectMeta::default() }, NodeSpec::default());
+        let mut node = empty.clone();
+        for (tunnel, text) in
+            [(Tunnel::Ipip, "10.1.0.1"), (Tunnel::VxlanV4, "10.1.0.2"), (Tunnel::VxlanV6, "fd00::2")]
+        {
+            set(&mut node, tunnel, Some(text.parse().unwrap()));
+            assert_eq!(address(&node, tunnel), Some(text.parse().unwrap()));
+        }
+        assert_eq!(node.spec.bgp.as_ref().unwrap().ipv4_ipip_tunnel_addr, "10.1.0.1");
+        for tunnel in LOOKED_AFTER {
+            set(&mut node, tunnel, None);
+        }
+        assert_eq!(node, empty);
+    }
+}

@@ -1,0 +1,86 @@
+//! What Kubernetes says of the pods on this node, put right by what CNI has wired here.
+//!
+//! The addresses of a pod are in its status, which kubelet writes: for a while after a pod got a new sandbox they are those
+//! of the former one. Whoever wired the new one knows better.
+
+use crate::journal::{Journal, Phase};
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tortie_model::{FeedEvent, Key, Resource, Value};
+use tortie_sync::Feed;
+
+/// Events that wait for the engine beside those in the feed.
+const QUEUE: usize = 64;
+
+/// The same feed with the addresses of attachments as they are wired.
+pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
+    let (sender, corrected) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        while let Some(mut event) = feed.recv().await {
+            correct(&mut event, &node, |key| addresses(&journal, key));
+            if sender.send(event).await.is_err() {
+                return;
+            }
+        }
+    });
+    corrected
+}
+
+/// The addresses that an endpoint's attachment has, or is about to have.
+fn addresses(journal: &Journal, key: &Key) -> Option<Vec<IpAddr>> {
+    let record = journal
+        .find(|record| record.phase != Phase::Removing && record.endpoint_key().as_ref() == Some(key))?;
+    Some(record.result?.ips.iter().map(|ip| ip.address.addr()).collect())
+}
+
+/// An endpoint without addresses is left so: its pod is done.
+fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Vec<IpAddr>>) {
+    let FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
+    else {
+        return;
+    };
+    let spec = &mut endpoint.spec;
+    if spec.node == node
+        && !spec.ip_networks.is_empty()
+        && let Some(addresses) = wired(key)
+    {
+        spec.ip_networks = addresses.into_iter().map(|address| IpNet::from(address).to_string()).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tortie_model::Kind;
+
+    fn put(node: &str, networks: &[&str]) -> FeedEvent {
+        let key = Key::resource(Kind::WorkloadEndpoint, "shop", "n1-k8s-web-eth0");
+        let object = json!({"metadata": {"name": "n1-k8s-web-eth0", "namespace": "shop"},
+            "spec": {"node": node, "orchestrator": "k8s", "pod": "web", "ipNetworks": networks}});
+        let value = Value::decode(&key, object.to_string().as_bytes()).unwrap();
+        FeedEvent::Put { key, value, revision: 7.into() }
+    }
+
+    fn networks(mut event: FeedEvent, wired: Option<&[&str]>) -> Vec<String> {
+        let wired = wired.map(|all| all.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>());
+        correct(&mut event, "n1", |_| wired.clone());
+        match event {
+            FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {
+                endpoint.spec.ip_networks
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wired_counts_here_and_while_the_pod_lives() {
+        let old = ["10.0.0.1/32"];
+        assert_eq!(networks(put("n1", &old), Some(&["10.0.0.9", "fd00::9"])), ["10.0.0.9/32", "fd00::9/128"]);
+        assert_eq!(networks(put("n1", &old), None), old);
+        assert_eq!(networks(put("n2", &old), Some(&["10.0.0.9"])), old);
+        assert!(networks(put("n1", &[]), Some(&["10.0.0.9"])).is_empty());
+    }
+}

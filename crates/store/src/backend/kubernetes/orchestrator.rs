@@ -1,0 +1,190 @@
+//! What the node's daemon asks of Kubernetes itself, whichever datastore it runs on: what a pod is to be given, and how
+//! the node is to be described.
+
+use super::api::{Api, STRATEGIC_MERGE_PATCH};
+use super::core::{CoreNode, Labelled, Pod};
+use super::failure::Failure;
+use super::{connection, pod, profile};
+use crate::config::KubernetesTarget;
+use crate::{Error, Limits, Result};
+use serde::de::DeserializeOwned;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use tortie_model::kinds::{Profile, WorkloadEndpoint};
+
+#[derive(Clone, Debug)]
+pub struct Orchestrator {
+    api: Api,
+    server: Server,
+}
+
+/// Where the API server is, for a kubeconfig that somebody else will use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pub url: String,
+    /// PEM; without it the certificate is not checked.
+    pub authority: Option<String>,
+}
+
+/// A pod as Kubernetes describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodDescription {
+    pub annotations: BTreeMap<String, String>,
+    /// Labels, profiles, ports and the like; without what only the plugin that wires the pod knows.
+    pub endpoint: WorkloadEndpoint,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamespaceDescription {
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub profile: Profile,
+}
+
+/// One condition of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition<'a> {
+    pub kind: &'a str,
+    pub status: bool,
+    pub reason: &'a str,
+    pub message: &'a str,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    pub text: String,
+    /// RFC 3339.
+    pub expires: String,
+}
+
+impl Orchestrator {
+    pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Orchestrator> {
+        let config = connection::config(target).await?;
+        let server = Server {
+            url: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
+            authority: authority(&config),
+        };
+        Ok(Orchestrator { api: Api::connect(target, limits).await?, server })
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// `interface_prefix` is what the names of the host's interfaces begin with.
+    pub async fn pod(&self, namespace: &str, name: &str, interface_prefix: &str) -> Result<PodDescription> {
+        let id = format!("Pod({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let pod: Pod = read(&id, self.api.get(&path).await)?;
+        let (_, endpoint) = pod::endpoint(&pod, interface_prefix).ok_or_else(|| {
+            Error::Config(format!("{id} has no endpoint: it uses the host's network or has no node"))
+        })?;
+        let endpoint = endpoint.map_err(|reason| Error::Config(format!("{id}: {reason}")))?;
+        Ok(PodDescription { annotations: pod.metadata.annotations, endpoint })
+    }
+
+    pub async fn namespace(&self, name: &str) -> Result<NamespaceDescription> {
+        let id = format!("Namespace({name})");
+        let namespace: Labelled = read(&id, self.api.get(&format!("/api/v1/namespaces/{name}")).await)?;
+        let (_, profile) = profile::from_namespace(&namespace);
+        let (labels, annotations) = (namespace.metadata.labels, namespace.metadata.annotations);
+        Ok(NamespaceDescription { labels, annotations, profile })
+    }
+
+    pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Profile> {
+        let id = format!("ServiceAccount({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
+        let account: Labelled = read(&id, self.api.get(&path).await)?;
+        Ok(profile::from_service_account(&account).1)
+    }
+
+    /// What Kubernetes gives a node for its pods, one of each family.
+    pub async fn pod_cidrs(&self, node: &str) -> Result<Vec<String>> {
+        let node: CoreNode =
+            read(&format!("Node({node})"), self.api.get(&format!("/api/v1/nodes/{node}")).await)?;
+        match node.spec.pod_cidrs.is_empty() && !node.spec.pod_cidr.is_empty() {
+            true => Ok(vec![node.spec.pod_cidr]),
+            false => Ok(node.spec.pod_cidrs),
+        }
+    }
+
+    pub async fn set_condition(&self, node: &str, condition: Condition<'_>, now: &str) -> Result<()> {
+        let status = if condition.status { "True" } else { "False" };
+        let patch = json!({"status": {"conditions": [{
+            "type": condition.kind,
+            "status": status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }]}});
+        let path = format!("/api/v1/nodes/{node}/status");
+        let patched = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
+        patched.map(drop).map_err(|failure| failure.about(format!("Node({node})")))
+    }
+
+    /// A token of an account that ends by itself.
+    pub async fn token(&self, namespace: &str, account: &str, seconds: u64) -> Result<Token> {
+        let id = format!("ServiceAccount({namespace}/{account})");
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds}});
+        let answer = self.api.post(&path, &wanted).await.map_err(|failure| failure.about(id.clone()))?;
+        let text = |pointer: &str| answer.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
+        match (text("/status/token"), text("/status/expirationTimestamp")) {
+            (Some(text), Some(expires)) => Ok(Token { text, expires }),
+            _ => Err(Error::Datastore(format!("the Kubernetes API gave no token for {id}"))),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(id: &str, answer: std::result::Result<Json, Failure>) -> Result<T> {
+    let object = answer.map_err(|failure| failure.about(id.to_owned()))?;
+    serde_json::from_value(object)
+        .map_err(|error| Error::Datastore(format!("{id} cannot be read as such an object: {error}")))
+}
+
+/// The authority's certificates in PEM, wherever they came from.
+fn authority(config: &kube::Config) -> Option<String> {
+    if config.accept_invalid_certs {
+        return None;
+    }
+    if let Some(file) = &config.root_cert_file
+        && let Ok(text) = std::fs::read_to_string(file)
+    {
+        return Some(text);
+    }
+    let certificates = config.root_cert.as_ref()?;
+    Some(certificates.iter().map(|certificate| pem(certificate)).collect())
+}
+
+fn pem(certificate: &[u8]) -> String {
+    let text = data_encoding::BASE64.encode(certificate);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem + "-----END CERTIFICATE-----\n"
+}
+
+/// Never shows the token.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Token").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_written_as_others_read_them() {
+        let text = pem(&[0xab; 60]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.first(), Some(&"-----BEGIN CERTIFICATE-----"));
+        assert_eq!(lines.last(), Some(&"-----END CERTIFICATE-----"));
+        assert_eq!((lines.len(), lines[1].len(), lines[2].len()), (4, 64, 16));
+    }
+}

@@ -1,0 +1,80 @@
+//! Policies of Kubernetes as policies of ours, and what rules that name services need.
+
+use super::core::{ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy};
+use super::uid;
+use tortie_model::kinds::{GlobalNetworkPolicy, NetworkPolicy};
+use tortie_model::kubernetes::{
+    CLUSTER_NETWORK_POLICY_PREFIX, EndpointSlice, NETWORK_POLICY_PREFIX, global_network_policy,
+    network_policy::network_policy,
+};
+use tortie_model::{Key, Kind};
+
+pub fn from_network_policy(object: &CoreNetworkPolicy) -> (Key, NetworkPolicy) {
+    let meta = &object.metadata;
+    let name = format!("{NETWORK_POLICY_PREFIX}{}", meta.name);
+    let key = Key::resource(Kind::NetworkPolicy, &meta.namespace, &name);
+    let metadata = meta.derived(name, &meta.namespace, uid::convert(&meta.uid));
+    (key, NetworkPolicy::new(metadata, network_policy(&object.spec)))
+}
+
+/// Without a policy if the object means nothing.
+pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (Key, Option<GlobalNetworkPolicy>) {
+    let meta = &object.metadata;
+    let name = format!("{CLUSTER_NETWORK_POLICY_PREFIX}{}", meta.name);
+    let key = Key::resource(Kind::GlobalNetworkPolicy, "", &name);
+    let metadata = meta.derived(name, "", uid::convert(&meta.uid));
+    (key, global_network_policy(&object.spec).map(|spec| GlobalNetworkPolicy::new(metadata, spec)))
+}
+
+/// Without endpoints if the slice belongs to no service.
+pub fn from_endpoint_slice(object: &CoreEndpointSlice) -> (Key, Option<EndpointSlice>) {
+    let meta = &object.metadata;
+    let key = Key::EndpointSlice { namespace: meta.namespace.clone(), name: meta.name.clone() };
+    (key, EndpointSlice::read(&meta.labels, &object.slice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const UID: &str = "80000000-0000-4000-8000-000000000001";
+    const CONVERTED: &str = "01000000-0000-4000-8000-000000000080";
+
+    #[test]
+    fn policies_have_the_names_that_older_peers_gave_them() {
+        let object = serde_json::from_value(
+            json!({"metadata": {"name": "web", "namespace": "shop", "uid": UID,
+            "labels": {"a": "b"}, "managedFields": [{}]}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}),
+        );
+        let (key, policy) = from_network_policy(&object.unwrap());
+        assert_eq!(key, Key::resource(Kind::NetworkPolicy, "shop", "knp.default.web"));
+        assert_eq!(policy.metadata.name, "knp.default.web");
+        assert_eq!((policy.metadata.namespace.as_str(), policy.metadata.uid.as_str()), ("shop", CONVERTED));
+        assert!(policy.metadata.labels.is_empty());
+        let object = serde_json::from_value(
+            json!({"metadata": {"name": "all", "uid": UID}, "spec": {"tier": "Admin",
+            "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}),
+        );
+        let (key, policy) = from_cluster_network_policy(&object.unwrap());
+        assert_eq!(key, Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"));
+        let policy = policy.unwrap();
+        assert_eq!((policy.metadata.name.as_str(), policy.metadata.uid.as_str()), ("kcnp.all", CONVERTED));
+        assert_eq!(policy.spec.tier, "kube-admin");
+        let object = serde_json::from_value(json!({"metadata": {"name": "odd"}, "spec": {"tier": "Odd"}}));
+        assert!(from_cluster_network_policy(&object.unwrap()).1.is_none());
+    }
+
+    #[test]
+    fn slices_belong_to_services() {
+        let slice = |labels: serde_json::Value| {
+            let object = json!({"metadata": {"name": "web-x", "namespace": "shop", "labels": labels},
+                "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": 80}]});
+            from_endpoint_slice(&serde_json::from_value(object).unwrap())
+        };
+        let (key, endpoints) = slice(json!({"kubernetes.io/service-name": "web"}));
+        assert_eq!(key, Key::EndpointSlice { namespace: "shop".into(), name: "web-x".into() });
+        assert_eq!(endpoints.unwrap().service, "web");
+        assert!(slice(json!({})).1.is_none());
+    }
+}

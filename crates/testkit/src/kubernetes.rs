@@ -1,0 +1,408 @@
+//! A real Kubernetes API server for one test, on an etcd of its own. There is no kubelet: pods are objects.
+
+use crate::{PATIENCE, Process, eventually, eventually_showing, free_port, process, run};
+use serde_json::{Value as Json, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+use tortie_model::{Kind, schema};
+
+const TOKEN: &str = "secret";
+/// Of a node, whose requests are written down.
+const NODE_TOKEN: &str = "secret-node";
+
+/// An API group in which a cluster may keep Calico's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalicoGroup {
+    /// crd.projectcalico.org/v1
+    V1,
+    /// projectcalico.org/v3
+    V3,
+}
+
+impl CalicoGroup {
+    pub const BOTH: [CalicoGroup; 2] = [CalicoGroup::V1, CalicoGroup::V3];
+
+    pub fn api_version(self) -> &'static str {
+        match self {
+            CalicoGroup::V1 => "crd.projectcalico.org/v1",
+            CalicoGroup::V3 => "projectcalico.org/v3",
+        }
+    }
+}
+
+/// Gone, with its data, when it is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    // In the order in which they go.
+    server: Option<Process>,
+    etcd: Option<Process>,
+    dir: TempDir,
+    /// The network namespace it is in, if not the test's own.
+    namespace: Option<String>,
+    address: String,
+    port: u16,
+    etcd_ports: [u16; 2],
+}
+
+impl ApiServer {
+    /// On the loopback of the test.
+    pub fn start() -> ApiServer {
+        let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
+        ApiServer::with(None, "127.0.0.1", ports)
+    }
+
+    /// In a network namespace, at an address that it has there.
+    pub fn start_in(namespace: &str, address: &str) -> ApiServer {
+        ApiServer::with(Some(namespace.to_owned()), address, [6443, 2379, 2380])
+    }
+
+    fn with(namespace: Option<String>, address: &str, [port, clients, peers]: [u16; 3]) -> ApiServer {
+        let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
+        let mut server = ApiServer {
+            server: None,
+            etcd: None,
+            dir,
+            namespace,
+            address: address.to_owned(),
+            port,
+            etcd_ports: [clients, peers],
+        };
+        server.write_files();
+        server.resume();
+        server
+    }
+
+    fn write_files(&self) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        self.write("sa.key", &key.serialize_pem());
+        self.write("sa.pub", &key.public_key_pem());
+        let tokens = [(TOKEN, "admin"), (NODE_TOKEN, "node")];
+        let line = |(token, user): (&str, &str)| format!("{token},{user},{user},system:masters\n");
+        self.write("tokens", &tokens.map(line).concat());
+        self.write_kubeconfig("kubeconfig", json!({"token": TOKEN}));
+        self.write_kubeconfig("kubeconfig-node", json!({"token": NODE_TOKEN}));
+        let rules = json!([{"level": "Metadata", "users": ["node"]}, {"level": "None"}]);
+        let audit = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules,
+            "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"]});
+        self.write("audit.yaml", &audit.to_string());
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A kubeconfig for whoever proves who they are like this; its path.
+    pub fn write_kubeconfig(&self, name: &str, user: Json) -> PathBuf {
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url(), "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "test", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        self.write(name, &text.to_string())
+    }
+
+    /// That of somebody who may do everything.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig")
+    }
+
+    /// That of a node, whose requests are written down.
+    pub fn node_kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig-node")
+    }
+
+    /// What whoever has the node's kubeconfig has asked for: verbs and paths.
+    pub fn requests_of_node(&self) -> Vec<(String, String)> {
+        let log = std::fs::read_to_string(self.path("audit.log")).unwrap_or_default();
+        let text = |event: &Json, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
+        events.map(|event| (text(&event, "verb"), text(&event, "requestURI"))).collect()
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://{}:{}", self.address, self.port)
+    }
+
+    /// What makes our programs use it.
+    pub fn environment(&self, group: CalicoGroup) -> Vec<(&'static str, String)> {
+        vec![
+            ("DATASTORE_TYPE", "kubernetes".to_owned()),
+            ("KUBECONFIG", self.kubeconfig().display().to_string()),
+            ("CALICO_API_GROUP", group.api_version().to_owned()),
+        ]
+    }
+
+    fn command(&self, program: impl AsRef<Path>) -> Command {
+        match &self.namespace {
+            None => Command::new(program.as_ref()),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(program.as_ref());
+                command
+            }
+        }
+    }
+
+    fn log(&self, name: &str) -> std::fs::File {
+        std::fs::File::options().create(true).append(true).open(self.path(name)).unwrap()
+    }
+
+    /// Starts what does not run, with the data that is there, and returns when it serves.
+    pub fn resume(&mut self) {
+        let [clients, peers] = self.etcd_ports.map(|port| format!("http://127.0.0.1:{port}"));
+        if self.etcd.is_none() {
+            let mut command = self.command("etcd");
+            command
+                .args(["--name", "test", "--data-dir"])
+                .arg(self.path("etcd"))
+                .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
+                .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+                .args(["--initial-cluster", &format!("test={peers}")])
+                .stdout(self.log("etcd.log"))
+                .stderr(self.log("etcd.log"));
+            self.etcd = Some(Process::start(&mut command));
+        }
+        if self.server.is_none() {
+            let path = |name: &str| self.path(name).display().to_string();
+            let mut command = self.command(program());
+            command
+                .arg(format!("--etcd-servers={clients}"))
+                .arg(format!("--secure-port={}", self.port))
+                .arg(format!("--bind-address={}", self.address))
+                .arg(format!("--cert-dir={}", path("certs")))
+                .arg(format!("--token-auth-file={}", path("tokens")))
+                .arg(format!("--service-account-key-file={}", path("sa.pub")))
+                .arg(format!("--service-account-signing-key-file={}", path("sa.key")))
+                .arg(format!("--audit-policy-file={}", path("audit.yaml")))
+                .arg(format!("--audit-log-path={}", path("audit.log")))
+                .args([
+                    "--service-account-issuer=https://kubernetes.default.svc",
+                    "--service-cluster-ip-range=10.96.0.0/16",
+                    "--authorization-mode=AlwaysAllow",
+                    "--disable-admission-plugins=ServiceAccount",
+                    "--etcd-compaction-interval=0",
+                    // Continuations are read from etcd, where a test can make the past go away.
+                    "--feature-gates=ListFromCacheSnapshot=false",
+                    "--endpoint-reconciler-type=none",
+                ])
+                .stdout(self.log("server.log"))
+                .stderr(self.log("server.log"));
+            if !self.address.starts_with("127.") {
+                command.arg(format!("--advertise-address={}", self.address));
+            }
+            self.server = Some(Process::start(&mut command));
+        }
+        let picture = || std::fs::read_to_string(self.path("server.log")).unwrap_or_default();
+        eventually_showing("the API server is ready", || self.send("GET", "/readyz", None).is_ok(), picture);
+    }
+
+    /// kill -9 of the API server; its data stays.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Nothing before this moment is remembered.
+    pub fn forget_the_past(&self) {
+        let endpoint = format!("http://127.0.0.1:{}", self.etcd_ports[0]);
+        let ctl = |words: &[&str]| {
+            run(self.command("etcdctl").args(["--endpoints", &endpoint]).args(words).env("ETCDCTL_API", "3"))
+        };
+        let status: Json =
+            serde_json::from_str(&ctl(&["endpoint", "status", "-w", "json"])).unwrap_or_default();
+        let revision = status.pointer("/0/Status/header/revision").and_then(Json::as_u64).unwrap_or_default();
+        ctl(&["compact", &revision.to_string()]);
+    }
+
+    /// A request as another program would send it; the answer, or the refusal.
+    pub fn send(&self, method: &str, path: &str, body: Option<&Json>) -> Result<Json, String> {
+        self.send_as(TOKEN, method, path, "application/json", body)
+    }
+
+    pub fn send_as(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        form: &str,
+        body: Option<&Json>,
+    ) -> Result<Json, String> {
+        let mut command = self.command("curl");
+        command.args([
+            "-sk",
+            "--max-time",
+            &PATIENCE.as_secs().to_string(),
+            "-X",
+            method,
+            "-w",
+            "\n%{http_code}",
+        ]);
+        command.args([
+            "-H",
+            &format!("Authorization: Bearer {token}"),
+            "-H",
+            &format!("Content-Type: {form}"),
+        ]);
+        if body.is_some() {
+            command.args(["--data-binary", "@-"]);
+        }
+        command.arg(format!("{}{path}", self.url()));
+        let output = process::output(&mut command, &body.map(Json::to_string).unwrap_or_default());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (text, code) = text.rsplit_once('\n').unwrap_or((&text, ""));
+        match code.parse::<u16>() {
+            Ok(200..300) => Ok(serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_owned()))),
+            _ => Err(format!("{method} {path}: {code} {text} {}", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
+    /// The answer to a request that must succeed.
+    pub fn must(&self, method: &str, path: &str, body: Option<&Json>) -> Json {
+        self.send(method, path, body).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// Creates an object in its collection.
+    pub fn create(&self, path: &str, object: &Json) -> Json {
+        self.must("POST", path, Some(object))
+    }
+
+    /// Creates many objects, each with the path of its collection, over a few connections.
+    pub fn create_all(&self, objects: &[(String, Json)]) {
+        for (number, batch) in objects.chunks(1000).enumerate() {
+            let mut config = String::new();
+            for (path, object) in batch {
+                let body = object.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+                config += &format!(
+                    "next\nsilent\ninsecure\nfail\nrequest = POST\noutput = /dev/null\nurl = \"{}{path}\"\nheader = \"Authorization: Bearer \
+                     {TOKEN}\"\nheader = \"Content-Type: application/json\"\ndata = \"{body}\"\n",
+                    self.url()
+                );
+            }
+            let file =
+                self.write(&format!("create-{number}"), config.strip_prefix("next\n").unwrap_or(&config));
+            run(self.command("curl").args(["--parallel", "--parallel-max", "16", "--config"]).arg(&file));
+        }
+    }
+
+    pub fn merge(&self, path: &str, patch: &Json) -> Json {
+        let form = "application/merge-patch+json";
+        let merged = self.send_as(TOKEN, "PATCH", path, form, Some(patch));
+        merged.unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// The definitions of Calico's kinds in a group, until they are served.
+    pub fn install(&self, group: CalicoGroup) {
+        let crds: Vec<Json> = match group {
+            CalicoGroup::V3 => schema::crds(),
+            CalicoGroup::V1 => schema::crds().iter().map(in_first_group).collect(),
+        };
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        crds.iter().for_each(|crd| drop(self.create(path, crd)));
+        for crd in &crds {
+            let text = |pointer: &str| crd.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+            let path = format!("/apis/{}/{}", group.api_version(), text("/spec/names/plural"));
+            eventually(&path, || self.send("GET", &format!("{path}?limit=1"), None).is_ok());
+        }
+    }
+
+    /// A definition of ClusterNetworkPolicy that takes anything.
+    pub fn install_cluster_network_policies(&self) {
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "clusternetworkpolicies.policy.networking.k8s.io",
+                // The group is the community's; the API server asks for this in the groups of Kubernetes.
+                "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/network-policy-api"},
+            },
+            "spec": {
+                "group": "policy.networking.k8s.io", "scope": "Cluster",
+                "names": {"kind": "ClusterNetworkPolicy", "plural": "clusternetworkpolicies",
+                    "singular": "clusternetworkpolicy", "listKind": "ClusterNetworkPolicyList"},
+                "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema":
+                    {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+            },
+        });
+        self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
+        let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+        eventually(path, || self.send("GET", path, None).is_ok());
+    }
+
+    pub fn add_namespace(&self, name: &str, labels: Json) {
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        self.create("/api/v1/namespaces", &object);
+    }
+
+    /// Takes a namespace away from its pods, as nobody does who waits for them to go.
+    pub fn remove_namespace(&self, name: &str) {
+        let path = format!("/api/v1/namespaces/{name}");
+        self.must("DELETE", &path, None);
+        let mut object = self.must("GET", &path, None);
+        object["spec"]["finalizers"] = json!([]);
+        self.must("PUT", &format!("{path}/finalize"), Some(&object));
+        eventually("the namespace is gone", || self.send("GET", &path, None).is_err());
+    }
+
+    /// A node as kubelet makes it.
+    pub fn add_node(&self, name: &str) {
+        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        self.create("/api/v1/nodes", &object);
+    }
+
+    /// A pod that the scheduler has put on a node. `ports` are those of its container.
+    pub fn add_pod(&self, namespace: &str, name: &str, node: &str, labels: Json, ports: Json) -> Json {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"nodeName": node, "serviceAccountName": "default", "automountServiceAccountToken": false,
+                "containers": [{"name": "c", "image": "none", "ports": ports}]},
+        });
+        self.create(&format!("/api/v1/namespaces/{namespace}/pods"), &object)
+    }
+
+    /// What kubelet says of a pod that runs.
+    pub fn set_pod_addresses(&self, namespace: &str, name: &str, addresses: &[String]) {
+        let listed: Vec<Json> = addresses.iter().map(|address| json!({ "ip": address })).collect();
+        let status = json!({"phase": "Running", "podIP": addresses.first(), "podIPs": listed});
+        self.merge(
+            &format!("/api/v1/namespaces/{namespace}/pods/{name}/status"),
+            &json!({ "status": status }),
+        );
+    }
+
+    /// At once, as kubelet does when everything of the pod is gone.
+    pub fn remove_pod(&self, namespace: &str, name: &str) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
+        self.must("DELETE", &path, None);
+    }
+}
+
+/// The API server's program, which is not built by Cargo.
+fn program() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
+    let program = PathBuf::from(run(Command::new(script).arg("where")).trim());
+    assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
+    program
+}
+
+/// The definition of the same kind in the group of older installations, which has no schema to speak of.
+fn in_first_group(crd: &Json) -> Json {
+    let mut crd = crd.clone();
+    if crd["spec"]["names"]["kind"] == Kind::IPAMConfiguration.name() {
+        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
+            "plural": "ipamconfigs", "singular": "ipamconfig"});
+    }
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
+    crd["metadata"]["name"] = format!("{plural}.crd.projectcalico.org").into();
+    crd["spec"]["group"] = "crd.projectcalico.org".into();
+    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
+        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
+    crd
+}

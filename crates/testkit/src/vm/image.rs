@@ -1,0 +1,135 @@
+//! The first file system of a guest: programs with their libraries at the places they have on the host, modules, and
+//! the script that the kernel starts.
+
+use super::cpio::Archive;
+use super::modules::Modules;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Mounts what programs expect, loads the modules, starts the command and turns the machine off.
+const INIT: &str = r#"#!/busybox/busybox sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/busybox HOME=/root
+/busybox/busybox --install -s /busybox
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+hostname guest
+ip link set lo up
+while read -r module; do insmod "/modules/$module.ko" || echo "guest: $module is not loaded"; done </modules/order
+echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s"
+# What programs complain of must not get between the lines of the tests.
+/command 2>/tmp/complaints
+code=$?
+if [ $code != 0 ]; then tail -n 100 /tmp/complaints; dmesg | tail -n 40; fi
+echo "guest: exit $code after $(cut -d' ' -f1 /proc/uptime) s"
+reboot -f
+"#;
+
+/// The names that programs know protocols by.
+const PROTOCOLS: &str = "icmp 1\nipencap 4\ntcp 6\nudp 17\nipv6-icmp 58\nsctp 132\nudplite 136\n";
+
+/// Directories that programs expect to be there.
+const DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
+
+#[derive(Debug, Default)]
+pub struct Image {
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    modules: Vec<String>,
+}
+
+impl Image {
+    /// A program of the host, by its name or path, with the libraries it needs. It is found where it is here.
+    pub fn program(&mut self, program: &str) {
+        let path = found(program);
+        for library in libraries(&path) {
+            let contents = read(&library);
+            self.files.entry(library).or_insert(contents);
+        }
+        self.files.insert(path.clone(), stripped(&path));
+    }
+
+    pub fn file(&mut self, path: &str, contents: impl Into<Vec<u8>>) {
+        self.files.insert(path.into(), contents.into());
+    }
+
+    /// Modules, with those that they need.
+    pub fn modules(&mut self, modules: &Modules, wanted: &[&str]) {
+        for (name, contents) in modules.in_order(wanted) {
+            self.files.insert(format!("/modules/{name}.ko").into(), contents);
+            self.modules.push(name);
+        }
+    }
+
+    /// The archive. `command` is a script for the shell.
+    pub fn finish(mut self, command: &str) -> Vec<u8> {
+        let order: String = self.modules.iter().map(|module| format!("{module}\n")).collect();
+        self.file("/modules/order", order);
+        self.file("/init", INIT);
+        self.file("/etc/protocols", PROTOCOLS);
+        self.file("/command", format!("#!/busybox/busybox sh\n{command}\n"));
+        self.file("/busybox/busybox", read(&found("busybox")));
+        let mut archive = Archive::default();
+        let mut made = BTreeSet::new();
+        let expected = DIRECTORIES.iter().map(|path| Path::new(path).join("x"));
+        let paths: Vec<PathBuf> = expected.chain(self.files.keys().cloned()).collect();
+        for path in &paths {
+            let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
+            parents.reverse();
+            for parent in parents.into_iter().filter(|parent| *parent != Path::new("/")) {
+                if made.insert(parent.to_owned()) {
+                    archive.directory(&parent.to_string_lossy());
+                }
+            }
+        }
+        // The kernel opens it before anything is mounted.
+        archive.device("/dev/console", 5, 1);
+        for (path, contents) in &self.files {
+            archive.file(&path.to_string_lossy(), contents);
+        }
+        archive.finish()
+    }
+}
+
+/// Where a program is.
+fn found(program: &str) -> PathBuf {
+    if program.starts_with('/') {
+        return program.into();
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let dirs = path.split(':').chain(["/usr/sbin", "/usr/bin", "/sbin", "/bin"]);
+    let mut places = dirs.map(|dir| Path::new(dir).join(program));
+    places
+        .find(|place| place.is_file())
+        .unwrap_or_else(|| panic!("{program} is not installed here; run make setup"))
+}
+
+/// The libraries that a program is loaded with; none if it needs none.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().unwrap_or_else(|error| panic!("ldd: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!text.contains("not found"), "{}: {text}", program.display());
+    let words = text.lines().flat_map(str::split_whitespace);
+    words
+        .filter(|word| word.starts_with('/'))
+        .map(|word| PathBuf::from(word.trim_end_matches(':')))
+        .filter(|path| path != program)
+        .collect()
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Without what only debuggers read, which is most of what a test is built of.
+fn stripped(program: &Path) -> Vec<u8> {
+    let dir = tempfile::tempdir().expect("there is room for temporary files");
+    let smaller = dir.path().join("program");
+    let output = Command::new("strip").arg("-o").arg(&smaller).arg(program).output();
+    match output {
+        Ok(output) if output.status.success() => read(&smaller),
+        _ => read(program),
+    }
+}

@@ -1,0 +1,64 @@
+//! What the tests in the guest came to, read from its serial line.
+
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+pub struct Results {
+    /// By name: whether it succeeded.
+    outcomes: BTreeMap<String, bool>,
+    /// Everything that was said.
+    text: String,
+}
+
+impl Results {
+    pub fn read(text: &str) -> Results {
+        let outcomes = text.lines().filter_map(|line| {
+            let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+            Some((name.to_owned(), outcome.trim() == "ok"))
+        });
+        Results { outcomes: outcomes.collect(), text: text.to_owned() }
+    }
+
+    /// Fails the test on the host as it failed in the guest.
+    pub fn expect_success(&self, test: &str) {
+        match self.outcomes.get(test) {
+            Some(true) => {
+                let times = self.text.lines().filter(|line| line.starts_with("guest: "));
+                times.for_each(|line| println!("{line}"));
+            }
+            Some(false) => panic!("{test} failed in the guest:\n{}", self.of(test)),
+            None => panic!("the guest says nothing of {test}:\n{}", self.text),
+        }
+    }
+
+    /// What a test said before it failed.
+    fn of(&self, test: &str) -> &str {
+        let begin = format!("---- {test} stdout ----");
+        let Some(from) = self.text.find(&begin) else { return &self.text };
+        let rest = self.text.get(from..).unwrap_or_default();
+        let end = rest.get(1..).and_then(|rest| rest.find("\n---- ").or_else(|| rest.find("\nfailures:")));
+        end.and_then(|end| rest.get(..=end)).unwrap_or(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERIAL: &str = "guest: up after 3 s\n\nrunning 3 tests\ntest a::one ... ok\ntest a::two ... FAILED\n\
+        failures:\n\n---- a::two stdout ----\nleft: 1\n\nfailures:\n    a::two\n\ntest result: FAILED. 1 passed\n";
+
+    #[test]
+    fn a_test_is_told_from_the_others() {
+        let results = Results::read(SERIAL);
+        results.expect_success("a::one");
+        assert_eq!(results.outcomes, BTreeMap::from([("a::one".into(), true), ("a::two".into(), false)]));
+        assert_eq!(results.of("a::two"), "---- a::two stdout ----\nleft: 1\n");
+    }
+
+    #[test]
+    #[should_panic(expected = "the guest says nothing of a::three")]
+    fn one_that_the_guest_did_not_run_has_not_succeeded() {
+        Results::read(SERIAL).expect_success("a::three");
+    }
+}

@@ -1,0 +1,73 @@
+//! The API server goes away under traffic and comes back without a memory of what was.
+
+use crate::world::World;
+use serde_json::json;
+use std::fs::File;
+use tortie_testkit::{CalicoGroup, Process, eventually};
+
+#[test]
+fn an_outage_changes_nothing_and_what_was_missed_is_heard() {
+    let mut world = World::new(CalicoGroup::V3);
+    let web = world.add("shop", "web", json!({"role": "web"}));
+    let client = world.add("shop", "client", json!({"role": "client"}));
+    let other = world.add("other", "other", json!({}));
+    let role = json!({"podSelector": {"matchLabels": {"role": "client"}}});
+    world.apply_policy("open", json!({"podSelector": {}, "ingress": [{"from": [role]}]}));
+    world.wait_for(&client, &web, true);
+    world.wait_for(&other, &web, false);
+
+    // Whatever is written to the kernel is seen.
+    let files = tempfile::tempdir().unwrap();
+    let listen = |name: &str, words: &[&str]| {
+        let mut command = world.host.command(words[0]);
+        command.args(&words[1..]).stdout(File::create(files.path().join(name)).unwrap());
+        Process::start(&mut command)
+    };
+    let written = |name: &str| std::fs::read_to_string(files.path().join(name)).unwrap();
+    let _listeners = [listen("nft", &["nft", "monitor"]), listen("ip", &["ip", "monitor", "route", "link"])];
+    // They listen once they tell of what is not ours.
+    eventually("the listeners hear", || {
+        world.host.nft("add table inet probe\ndelete table inet probe\n");
+        world.host.ip("route replace 192.0.2.0/24 dev eth0");
+        world.host.ip("route del 192.0.2.0/24 dev eth0");
+        written("nft").contains("probe") && written("ip").contains("192.0.2.0")
+    });
+    let ours = |name: &str| -> Vec<String> {
+        let said = written(name);
+        let foreign = |line: &&str| {
+            line.contains("probe") || line.contains("192.0.2.0") || line.starts_with("# new generation")
+        };
+        said.lines().filter(|line| !foreign(line)).map(str::to_owned).collect()
+    };
+    let log = files.path().join("ping");
+    let mut ping = client.netns.command("ping");
+    ping.args(["-n", "-i", "0.02", &web.addresses[0]]).stdout(File::create(&log).unwrap());
+    let _ping = Process::start(&mut ping);
+    let answers = || std::fs::read_to_string(&log).unwrap().matches(" ms\n").count();
+
+    let lost = |world: &World| world.log().matches("the datastore is out of reach").count();
+    let back = |world: &World| world.log().matches("the datastore is back").count();
+    world.server.stop();
+    eventually("the node notices", || lost(&world) == 1);
+    let before = answers();
+    eventually("traffic goes on", || answers() > before + 100);
+    world.server.resume();
+    // Whoever comes back cannot hear what happened meanwhile.
+    world.server.forget_the_past();
+    eventually("the node is back", || back(&world) == 1);
+    assert_eq!(lost(&world), 1, "{}", world.log());
+    assert_eq!(ours("nft"), Vec::<String>::new(), "{}", world.log());
+    assert_eq!(ours("ip"), Vec::<String>::new(), "{}", world.log());
+
+    // Everything is heard afterwards: of namespaces, of pods, of policies.
+    world
+        .server
+        .merge("/api/v1/namespaces/shop/pods/client", &json!({"metadata": {"labels": {"role": "x"}}}));
+    world.wait_for(&client, &web, false);
+    let team = json!({"namespaceSelector": {"matchLabels": {"team": "b"}}});
+    world.apply_policy("open", json!({"podSelector": {}, "ingress": [{"from": [team]}]}));
+    world.server.merge("/api/v1/namespaces/other", &json!({"metadata": {"labels": {"team": "b"}}}));
+    world.wait_for(&other, &web, true);
+    let late = world.add("shop", "late", json!({}));
+    world.wait_for(&other, &late, true);
+}

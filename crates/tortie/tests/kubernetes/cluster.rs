@@ -1,0 +1,199 @@
+//! A lab with Kubernetes, and what is left of it afterwards: nothing.
+
+use crate::pods::Pod;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+use tortie_testkit::eventually;
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+/// Two clusters at a time are too much for a small machine.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Removed when dropped, also if the test fails.
+pub struct Cluster {
+    name: String,
+    dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Where Kubernetes' programs are, which are not built by Cargo.
+fn programs() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
+    let output = Command::new(script).arg("dir").output().expect("scripts/kube/build");
+    let dir = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    assert!(dir.join("kubelet").exists(), "{} has no kubelet: run `make kube` first", dir.display());
+    dir
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
+        Cluster { name: format!("kube{}", std::process::id()), dir, _alone: alone }
+    }
+
+    /// Returns when all nodes are ready.
+    pub fn up(arguments: &[&str]) -> Cluster {
+        let cluster = Cluster::new();
+        let output = cluster.begin(arguments).output().unwrap();
+        assert!(output.status.success(), "lab up: {}", String::from_utf8_lossy(&output.stderr));
+        cluster
+    }
+
+    /// One whose `lab up` was killed when the first node had begun to start.
+    pub fn half_way() -> Cluster {
+        let cluster = Cluster::new();
+        let mut child = cluster.begin(&["--nodes", "1"]).stderr(Stdio::null()).spawn().unwrap();
+        let first = cluster.place().join("nodes/node1/machine/first");
+        eventually("the first node starts", || {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "lab up ended by itself: {ended:?}");
+            first.exists()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        cluster
+    }
+
+    fn begin(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&["up", "--kubernetes"]);
+        command.args(arguments).arg("--kube").arg(programs());
+        command
+    }
+
+    fn place(&self) -> PathBuf {
+        self.dir.path().join("lab")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(TORTIE);
+        command.args(["lab", "--name", &self.name, "--dir"]).arg(self.place()).args(arguments);
+        command.stdin(Stdio::null()).env_remove("KUBECONFIG");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn must(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "lab {arguments:?}: {said}\n{}", self.picture());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What kubectl prints; nothing if it fails, which on a busy machine it may for a while.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.run(&[&["kubectl"], arguments].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub fn apply(&self, objects: &str) {
+        let file = self.dir.path().join("objects.yaml");
+        fs::write(&file, objects).unwrap();
+        let file = file.display().to_string();
+        eventually("kubectl applies the objects", || {
+            self.run(&["kubectl", "apply", "--filename", &file]).status.success()
+        });
+    }
+
+    pub fn on(&self, node: &str, command: &[&str]) -> String {
+        self.must(&[&["exec", node, "--"], command].concat())
+    }
+
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let output = self.run(&[&["ctl"], arguments].concat());
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        format!("{out}{err}")
+    }
+
+    pub fn ctl_json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.must(&[&["ctl"], arguments].concat())).unwrap()
+    }
+
+    pub fn ctl_apply(&self, objects: &str) {
+        let file = self.dir.path().join("calico.yaml");
+        fs::write(&file, objects).unwrap();
+        self.must(&["ctl", "apply", "-f", &file.display().to_string()]);
+    }
+
+    pub fn pods(&self, labels: &str) -> Vec<Pod> {
+        Pod::read(&self.kubectl(&["get", "pods", "-n", "demo", "-l", labels, "-o", "json"]))
+    }
+
+    pub fn all_pods(&self) -> Vec<Pod> {
+        Pod::read(&self.kubectl(&["get", "pods", "-A", "-o", "json"]))
+    }
+
+    /// For whoever looks at a failure.
+    pub fn picture(&self) -> String {
+        let mut text = String::new();
+        for arguments in [
+            &["kubectl", "get", "nodes,pods,services", "-A", "-o", "wide"][..],
+            &["kubectl", "get", "events", "-A"],
+            &["exec", "node1", "--", "ip", "route"],
+            &["logs"],
+        ] {
+            let output = self.run(arguments);
+            let out = String::from_utf8_lossy(&output.stdout);
+            let lines: Vec<&str> = out.lines().collect();
+            text += &format!("{arguments:?}\n{}\n", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+        text
+    }
+
+    /// Brings it down and looks for what is left.
+    pub fn down(&self) {
+        self.must(&["down"]);
+        assert!(!self.place().exists(), "{} is still there", self.place().display());
+        let ours = format!("tortie-{}-", self.name);
+        eventually("no process, no mount and no namespace is left", || self.traces(&ours).is_empty());
+        assert_eq!(names("/run/netns", &ours), Vec::<String>::new());
+        for hierarchy in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+            let dir = hierarchy.path().display().to_string();
+            assert_eq!(names(&dir, &ours), Vec::<String>::new(), "{dir}");
+        }
+        assert_eq!(names("/sys/fs/cgroup", &ours), Vec::<String>::new());
+    }
+
+    /// Processes that are about this lab, or see something of it mounted.
+    fn traces(&self, ours: &str) -> Vec<String> {
+        let place = self.place().display().to_string();
+        let own = std::process::id().to_string();
+        let processes = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            let pid = entry.file_name().into_string().ok()?;
+            let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+            let is_process = pid.bytes().all(|digit| digit.is_ascii_digit()) && pid != own;
+            let said = String::from_utf8_lossy(&[read("cmdline"), read("mountinfo")].concat()).into_owned();
+            (is_process && (said.contains(&place) || said.contains(ours))).then_some(pid)
+        });
+        processes.collect()
+    }
+}
+
+/// What is called so in a directory.
+fn names(dir: &str, prefix: &str) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect()
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Once more does no harm; what cannot be removed at once may be a moment later.
+        for _ in 0..3 {
+            if self.run(&["down"]).status.success() {
+                return;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A real Kubernetes on our network: real kubelets call the real plugin, and what people do with kubectl works.
+//!
+//! ```text
+//!   fabric namespace: bridge rack1, tortie datastore (twice), kube-apiserver, controllers, scheduler
+//!        |                                  |
+//!   node1: kubelet, containerd,        node2: the same
+//!          kube-proxy, tortie node
+//! ```
+//!
+//! One cluster serves all cases: it takes a while to come up.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cluster;
+mod pods;
+
+use cluster::Cluster;
+use pods::{Pod, fetch};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_testkit::{eventually, eventually_showing};
+
+const WEB: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: demo, labels: {team: cats}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: demo}
+spec:
+  replicas: 6
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}
+      containers:
+      - name: web
+        image: docker.io/library/busybox:latest
+        imagePullPolicy: Never
+        command: [sh, -c, "mkdir -p /www && hostname >/www/index.html && exec httpd -f -p 8080 -h /www"]
+        ports: [{name: http, containerPort: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: demo}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{port: 80, targetPort: http}]
+"#;
+
+const PARTICULAR: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: fixed
+  namespace: demo
+  labels: {app: fixed}
+  annotations:
+    cni.projectcalico.org/ipAddrs: '["10.244.77.7", "fd00:10:244::777"]'
+    cni.projectcalico.org/hwAddr: "1c:0c:0a:c0:ff:ee"
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: docker.io/library/busybox:latest
+    imagePullPolicy: Never
+    command: [sh, -c, "mkdir -p /www && hostname >/www/index.html && exec httpd -f -p 8080 -h /www"]
+    ports: [{containerPort: 8080, hostPort: 18080}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: pooled
+  namespace: demo
+  annotations: {cni.projectcalico.org/ipv4pools: '["special"]'}
+spec:
+  nodeName: node2
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: wait, image: "docker.io/library/busybox:latest", imagePullPolicy: Never, command: [sleep, "86400"]}
+"#;
+
+const SPECIAL_POOL: &str = "
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: special}
+spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: Automatic}
+";
+
+#[test]
+fn pods_of_a_real_cluster_live_on_our_network() {
+    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh"]);
+    the_plugins_are_installed(&cluster);
+    cluster.apply(WEB);
+    let pods = web_pods(&cluster);
+    addresses_are_ours(&cluster, &pods);
+    pods_reach_each_other(&cluster, &pods);
+    services_work(&cluster, &pods);
+    routes_are_those_of_the_textbook(&cluster, &pods);
+    annotations_are_heard(&cluster);
+    what_is_deleted_leaves_nothing(&cluster);
+    cluster.down();
+}
+
+/// Killed at any moment, `lab up` leaves only what `lab down` removes.
+#[test]
+fn a_lab_that_is_killed_half_way_is_removed() {
+    let cluster = Cluster::half_way();
+    cluster.down();
+}
+
+/// All six, running, with an address of each family.
+fn web_pods(cluster: &Cluster) -> Vec<Pod> {
+    let ready =
+        |pods: &[Pod]| pods.len() == 6 && pods.iter().all(|pod| pod.ready && pod.addresses.len() == 2);
+    eventually_showing("six pods run", || ready(&cluster.pods("app=web")), || cluster.picture());
+    cluster.pods("app=web")
+}
+
+fn the_plugins_are_installed(cluster: &Cluster) {
+    let list = cluster.on("node1", &["cat", "/etc/cni/net.d/10-calico.conflist"]);
+    assert!(list.contains("\"nodename\": \"node1\""), "{list}");
+    let mode = cluster.on("node1", &["stat", "-c", "%a", "/etc/cni/net.d/calico-kubeconfig"]);
+    assert_eq!(mode.trim(), "600");
+    eventually("Kubernetes knows that the network is there", || {
+        let path = "jsonpath={.status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
+        cluster.kubectl(&["get", "node", "node1", "-o", path]) == "CalicoIsUp"
+    });
+}
+
+fn addresses_are_ours(cluster: &Cluster, pods: &[Pod]) {
+    let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
+    assert_eq!(nodes, BTreeSet::from(["node1", "node2"]));
+    let endpoints = cluster.ctl_json(&["get", "workloadendpoints", "-n", "demo", "-o", "json"]);
+    let endpoints = endpoints["items"].as_array().unwrap();
+    for pod in pods {
+        let endpoint = endpoints.iter().find(|item| item["spec"]["pod"] == pod.name.as_str()).unwrap();
+        let networks: BTreeSet<String> =
+            pod.addresses.iter().map(|address| ipnet::IpNet::from(*address).to_string()).collect();
+        let stored = endpoint["spec"]["ipNetworks"].as_array().unwrap();
+        assert_eq!(
+            stored.iter().map(|net| net.as_str().unwrap().to_owned()).collect::<BTreeSet<_>>(),
+            networks
+        );
+        assert_eq!(endpoint["metadata"]["labels"]["app"], "web");
+        assert_eq!(endpoint["metadata"]["labels"]["projectcalico.org/serviceaccount"], "default");
+        assert_eq!(endpoint["spec"]["profiles"], serde_json::json!(["kns.demo", "ksa.demo.default"]));
+        assert_eq!(endpoint["spec"]["ports"][0]["name"], "http");
+        for (address, pool) in pod.addresses.iter().zip(["10.244.0.0/16", "fd00:10:244::/112"]) {
+            let pool: ipnet::IpNet = pool.parse().unwrap();
+            assert!(pool.contains(address), "{} has {address}", pod.name);
+        }
+    }
+}
+
+fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
+    let (here, there): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| pod.node == "node1");
+    let (from, beside, across) = (here[0], here[1], there[0]);
+    for to in [beside, across] {
+        for address in &to.addresses {
+            eventually_showing(
+                &format!("{} ({}) reaches {} ({}) at {address}", from.name, from.node, to.name, to.node),
+                || fetch(cluster, from, *address, 8080) == to.name,
+                || cluster.picture(),
+            );
+        }
+    }
+}
+
+fn services_work(cluster: &Cluster, pods: &[Pod]) {
+    let listed =
+        cluster.kubectl(&["get", "service", "web", "-n", "demo", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
+    let addresses: Vec<IpAddr> = listed.split_whitespace().map(|text| text.parse().unwrap()).collect();
+    assert_eq!(addresses.len(), 2, "{listed}");
+    let names: BTreeSet<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+    for node in ["node1", "node2"] {
+        let from = pods.iter().find(|pod| pod.node == node).unwrap();
+        for address in &addresses {
+            eventually_showing(
+                &format!("a pod on {node} reaches the service at {address}"),
+                || names.contains(fetch(cluster, from, *address, 80).as_str()),
+                || cluster.picture(),
+            );
+        }
+    }
+}
+
+/// A route for each pod here, one for each block elsewhere, and a hole for what is left of ours.
+fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod]) {
+    let routes = || cluster.on("node1", &["ip", "-4", "route"]);
+    let local = pods.iter().filter(|pod| pod.node == "node1");
+    let local: Vec<String> = local.map(|pod| format!("{} dev cali", pod.addresses[0])).collect();
+    eventually_showing(
+        "node1 has the routes of its pods, of its own block and of the other node's",
+        || {
+            let routes = routes();
+            let has = |start: &str, part: &str| {
+                routes.lines().any(|line| line.starts_with(start) && line.contains(part))
+            };
+            local.iter().all(|start| has(start, "scope link"))
+                && has("blackhole 10.244.", "/26")
+                && has("10.244.", "/26 via 10.10.1.2 dev eth0")
+        },
+        routes,
+    );
+}
+
+fn annotations_are_heard(cluster: &Cluster) {
+    cluster.ctl_apply(SPECIAL_POOL);
+    cluster.apply(PARTICULAR);
+    let pod = |name: &str| cluster.all_pods().into_iter().find(|pod| pod.name == name);
+    eventually_showing(
+        "both particular pods run",
+        || ["fixed", "pooled"].iter().all(|name| pod(name).is_some_and(|pod| pod.ready)),
+        || cluster.picture(),
+    );
+    let (fixed, pooled) = (pod("fixed").unwrap(), pod("pooled").unwrap());
+    let wanted: [IpAddr; 2] = ["10.244.77.7".parse().unwrap(), "fd00:10:244::777".parse().unwrap()];
+    assert_eq!(fixed.addresses, wanted);
+    let link = cluster.kubectl(&["exec", "-n", "demo", "fixed", "--", "cat", "/sys/class/net/eth0/address"]);
+    assert_eq!(link.trim(), "1c:0c:0a:c0:ff:ee");
+    assert!(pooled.addresses[0].to_string().starts_with("10.99.0."), "{pooled:?}");
+    // Reached across nodes all the same, and by the port that portmap has opened on its host.
+    for (address, port) in [(wanted[0], 8080), (wanted[1], 8080), ("10.10.1.1".parse().unwrap(), 18080)] {
+        eventually_showing(
+            &format!("the other pod reaches {address} port {port}"),
+            || fetch(cluster, &pooled, address, port) == "fixed",
+            || cluster.picture(),
+        );
+    }
+}
+
+fn what_is_deleted_leaves_nothing(cluster: &Cluster) {
+    cluster.kubectl(&["delete", "namespace", "demo", "--wait=false"]);
+    eventually_showing("no pod is left", || cluster.all_pods().is_empty(), || cluster.picture());
+    eventually_showing(
+        "no endpoint is left",
+        || {
+            let left = cluster.ctl_json(&["get", "workloadendpoints", "-a", "-o", "json"]);
+            left["items"].as_array().is_none_or(Vec::is_empty)
+        },
+        || cluster.picture(),
+    );
+    eventually_showing(
+        "no address is left, and the records are true",
+        || {
+            let check = cluster.ctl(&["ipam", "check"]);
+            check.contains("found 0 problems") || check.contains("Found 0 problems")
+        },
+        || cluster.ctl(&["ipam", "check"]),
+    );
+    for node in ["node1", "node2"] {
+        let links = cluster.on(node, &["ip", "-br", "link"]);
+        assert!(!links.contains("cali"), "{node}:\n{links}");
+    }
+}

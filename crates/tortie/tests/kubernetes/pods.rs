@@ -1,0 +1,46 @@
+//! Pods as kubectl shows them, and what they can reach.
+
+use crate::cluster::Cluster;
+use serde_json::Value;
+use std::net::IpAddr;
+
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub name: String,
+    pub node: String,
+    pub ready: bool,
+    /// In the order in which Kubernetes has them.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Pod {
+    /// Of a list; none where there is none to read.
+    pub fn read(list: &str) -> Vec<Pod> {
+        let list: Value = serde_json::from_str(list).unwrap_or_default();
+        let pod = |item: &Value| {
+            let text =
+                |pointer: &str| item.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let listed =
+                |pointer: &str| item.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+            let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            Pod {
+                name: text("/metadata/name"),
+                node: text("/spec/nodeName"),
+                ready: listed("/status/conditions").iter().any(is_ready),
+                addresses: listed("/status/podIPs")
+                    .iter()
+                    .filter_map(|ip| ip["ip"].as_str()?.parse().ok())
+                    .collect(),
+            }
+        };
+        list["items"].as_array().into_iter().flatten().map(pod).collect()
+    }
+}
+
+/// What a web server says to a pod; nothing if it does not answer.
+pub fn fetch(cluster: &Cluster, from: &Pod, address: IpAddr, port: u16) -> String {
+    let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
+    let answer = cluster.kubectl(&["exec", "-n", "demo", &from.name, "--", "sh", "-c", &line]);
+    let body = answer.replace('\r', "");
+    body.split_once("\n\n").map(|(_, body)| body.trim().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,234 @@
+//! Pods whose packets travel inside others: in different subnets, with a router between that knows nothing of pods.
+
+mod capture;
+
+use crate::restart::Pinger;
+use crate::{Lab, family};
+use capture::{Capture, Seen};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::process::Command;
+
+fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
+    tortie_testkit::eventually_showing(what, so, || {
+        let show = |node: &str| {
+            lab.run(&[
+                "exec",
+                node,
+                "--",
+                "sh",
+                "-c",
+                "ip -d link show type vxlan; ip route; ip -6 route; bridge fdb show | grep dst",
+            ])
+        };
+        format!("{}\n{}\n{}", lab.picture(), show("node1"), show("node2"))
+    });
+}
+
+impl Lab {
+    fn pings(&self, from: &str, to: &str) -> bool {
+        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "2", to]).status.success()
+    }
+
+    fn shell(&self, node: &str, script: &str) -> String {
+        self.run(&["exec", node, "--", "sh", "-c", script])
+    }
+
+    fn node(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run(&["ctl", "get", "node", name, "-o", "json"])).unwrap()
+    }
+
+    /// Changes the mode of both pools.
+    fn vxlan_mode(&self, mode: &str) {
+        for pool in ["lab-ipv4-1", "lab-ipv6-2"] {
+            let patch = format!(r#"{{"spec": {{"vxlanMode": "{mode}"}}}}"#);
+            self.run(&["ctl", "patch", "ippool", pool, "-p", &patch]);
+        }
+    }
+
+    fn addresses_are_accounted_for(&self) {
+        eventually(self, "no address is leaked", || {
+            self.run(&["ctl", "ipam", "check"]).contains("found 0 problems")
+        });
+    }
+}
+
+/// Pods `one` to `three` on nodes 1 to 3, of which the third is in another rack.
+fn pods(lab: &Lab) -> Vec<(&'static str, Vec<String>)> {
+    [("one", "node1"), ("two", "node2"), ("three", "node3")]
+        .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
+        .into()
+}
+
+fn all_reach_all(lab: &Lab, pods: &[(&str, Vec<String>)]) {
+    for (from, _) in pods {
+        for address in pods.iter().filter(|(to, _)| to != from).flat_map(|(_, addresses)| addresses) {
+            eventually(lab, &format!("{from} reaches {address}"), || lab.pings(from, address));
+        }
+    }
+}
+
+#[test]
+fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
+    let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan"]);
+    let mut pods = pods(&lab);
+    all_reach_all(&lab, &pods);
+    let host_to_pod = family(&pods[2].1, false).to_owned();
+    eventually(&lab, "a node reaches pods in another rack", || lab.pings("node1", &host_to_pod));
+    let node = lab.node("node3");
+    let end = node["spec"]["ipv4VXLANTunnelAddr"].as_str().unwrap().to_owned();
+    let link = lab.shell("node1", "ip -d link show vxlan.calico");
+    assert!(link.contains("vxlan id 4096 local 10.10.1.1 dev eth0"), "{link}");
+    assert!(
+        link.contains("dstport 4789") && link.contains("nolearning") && link.contains("mtu 1450"),
+        "{link}"
+    );
+    let routes = lab.shell("node1", "ip route");
+    assert!(routes.contains(&format!("via {end} dev vxlan.calico proto 80 onlink")), "{routes}");
+    assert_eq!(routes.matches("blackhole ").count(), 1, "{routes}");
+    let fabric = format!("tortie-{}-net", lab.name);
+    let router = tortie_testkit::run(Command::new("ip").args(["-n", &fabric, "route"]));
+    assert!(!router.contains("10.244."), "the router knows nothing of pods: {router}");
+    lab.addresses_are_accounted_for();
+
+    // A daemon ends and starts again while packets are under way.
+    let talks = [("one", 2, false), ("one", 2, true), ("three", 0, false), ("three", 0, true)];
+    let pingers: Vec<Pinger> =
+        talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[*to].1, *v6))).collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+    for node in ["node1", "node3"] {
+        for how in [&["--kill"][..], &[]] {
+            lab.run(&[&["node", "stop", node], how].concat());
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+            lab.run(&["node", "start", node]);
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+        }
+    }
+    pingers.iter().for_each(Pinger::none_lost);
+    drop(pingers);
+
+    // A node leaves: nothing of it stays with the others.
+    lab.run(&["pod", "del", "three"]);
+    lab.run(&["node", "stop", "node3"]);
+    lab.run(&["ctl", "delete", "node", "node3"]);
+    let of_node3 = |address: &str| {
+        let seen = lab.shell("node1", "bridge fdb show; ip neigh; ip -6 neigh; ip route; ip -6 route");
+        seen.lines()
+            .any(|line| line.contains(&format!("dst {address} ")) || line.starts_with(&format!("{end} ")))
+            || seen.contains(&format!("via {end} "))
+    };
+    eventually(&lab, "the others forget the node", || !of_node3("10.10.2.3") && !of_node3("fd00:10:10:2::3"));
+
+    // It comes back with another address.
+    lab.shell(
+        "node3",
+        "ip -4 addr flush dev eth0 && ip addr add 10.10.2.77/24 dev eth0 && ip route replace default via 10.10.2.254",
+    );
+    lab.run(&["node", "start", "node3"]);
+    pods[2].1 = lab.add("three", "node3", &[]);
+    eventually(&lab, "the others know where it is", || {
+        lab.shell("node1", "bridge fdb show dev vxlan.calico").contains("dst 10.10.2.77 ")
+    });
+    all_reach_all(&lab, &pods);
+    lab.addresses_are_accounted_for();
+}
+
+#[test]
+fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
+    let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan-cross"]);
+    let pods = pods(&lab);
+    all_reach_all(&lab, &pods);
+    let capture = Capture::start(&format!("tortie-{}-node1", lab.name), "eth0");
+    for v6 in [false, true] {
+        let address = |pod: usize| -> IpAddr { family(&pods[pod].1, v6).parse().unwrap() };
+        capture.packets();
+        lab.ping("one", &address(1).to_string());
+        lab.ping("one", &address(2).to_string());
+        let seen = capture.packets();
+        let between = |other: IpAddr| -> Vec<Seen> {
+            let ends = [address(0), other];
+            seen.iter()
+                .filter(|p| ends.contains(&p.source) && ends.contains(&p.destination))
+                .copied()
+                .collect()
+        };
+        let (within, across) = (between(address(1)), between(address(2)));
+        assert!(
+            within.len() >= 2 && within.iter().all(|packet| !packet.wrapped),
+            "within a rack: {within:?}"
+        );
+        assert!(across.len() >= 2 && across.iter().all(|packet| packet.wrapped), "between racks: {across:?}");
+    }
+}
+
+#[test]
+fn the_mode_of_a_pool_changes_while_pods_talk() {
+    let lab = Lab::up(&["--nodes", "2"]);
+    let one = lab.add("one", "node1", &[]);
+    let two = lab.add("two", "node2", &[]);
+    let pingers: Vec<Pinger> =
+        [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)]
+            .iter()
+            .map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6)))
+            .collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
+    let through_tunnels = |node: &str| {
+        let routes = lab.shell(node, "ip route; ip -6 route");
+        let through = |family: &str, device: &str| {
+            routes.lines().any(|line| line.starts_with(family) && line.contains(&format!("dev {device}")))
+        };
+        (through("10.244.", "vxlan.calico"), through("fd00:10:244:", "vxlan-v6.calico"))
+    };
+    let has_devices = |node: &str| lab.shell(node, "ip -o link show type vxlan").lines().count();
+    for (mode, wrapped) in
+        [("Always", true), ("CrossSubnet", false), ("Never", false), ("Always", true), ("Never", false)]
+    {
+        let before: usize = pingers.iter().map(Pinger::lost).sum();
+        lab.vxlan_mode(mode);
+        let devices = if mode == "Never" { 0 } else { 2 };
+        for node in ["node1", "node2"] {
+            eventually(&lab, &format!("{node} does as the pool says: {mode}"), || {
+                let through = through_tunnels(node);
+                let routed = if wrapped { through == (true, true) } else { !through.0 };
+                routed && has_devices(node) == devices
+            });
+        }
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
+        let after: usize = pingers.iter().map(Pinger::lost).sum();
+        println!(
+            "vxlanMode {mode}: {} packets of {} talks at 200 a second lost",
+            after - before,
+            pingers.len()
+        );
+    }
+    let spec = lab.node("node1")["spec"].clone();
+    assert_eq!((&spec["ipv4VXLANTunnelAddr"], &spec["ipv6VXLANTunnelAddr"]), (&Value::Null, &Value::Null));
+    lab.addresses_are_accounted_for();
+}
+
+#[test]
+fn ipip_without_the_kernel_s_support_is_told_of_and_the_node_goes_on() {
+    let lab = Lab::up(&["--nodes", "2", "--encap", "ipip"]);
+    let one = lab.add("one", "node1", &[]);
+    let two = lab.add("two", "node2", &[]);
+    eventually(&lab, "IPv6 goes through VXLAN all the same", || lab.pings("one", family(&two, true)));
+    eventually(&lab, "the tunnel has an address", || {
+        lab.node("node1")["spec"]["bgp"]["ipv4IPIPTunnelAddr"].is_string()
+    });
+    lab.addresses_are_accounted_for();
+    let health = || {
+        let output = lab.output(&["exec", "node1", "--", "tortie", "health"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    if lab.shell("node1", "ip -o link show type ipip").contains("tunl0") {
+        eventually(&lab, "pods reach each other by IPIP", || {
+            lab.pings("one", family(&two, false)) && lab.pings("two", family(&one, false))
+        });
+        let routes = lab.shell("node1", "ip route");
+        assert!(routes.contains("via 10.10.1.2 dev tunl0 proto 80 onlink"), "{routes}");
+    } else {
+        eventually(&lab, "health names what is missing", || {
+            health().contains("interface tunl0: this kernel has no ipip devices")
+        });
+    }
+}

@@ -1,0 +1,171 @@
+//! Another plugin wires the containers, we police them: Debian's `ptp`, and `bridge` with a bridge for each container.
+
+use crate::world::{Namespace, World, eventually};
+use serde_json::{Value, json};
+use tortie_testkit::output;
+
+const PLUGINS: &str = "/usr/lib/cni";
+const ENVIRONMENT: [(&str, &str); 3] = [
+    ("CALICO_NETWORKING_BACKEND", "none"),
+    ("FELIX_INTERFACEPREFIX", "veth,cbr"),
+    ("FELIX_ROUTESYNCDISABLED", "true"),
+];
+
+/// A container that somebody else has wired.
+struct Wired {
+    namespace: Namespace,
+    interface: String,
+    addresses: Vec<String>,
+}
+
+fn wire(world: &World, name: &str, config: Value) -> Wired {
+    let namespace = world.container();
+    let plugin = format!("{PLUGINS}/{}", config["type"].as_str().unwrap());
+    let mut command = world.host.command(&plugin);
+    for (variable, value) in [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", name),
+        ("CNI_NETNS", &namespace.path()),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", PLUGINS),
+    ] {
+        command.env(variable, value);
+    }
+    let output = output(&mut command, &config.to_string());
+    assert!(output.status.success(), "{plugin}: {}", String::from_utf8_lossy(&output.stdout));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let interface = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
+    let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+    let addresses = result["ips"].as_array().unwrap().iter().map(address).collect();
+    Wired { namespace, interface, addresses }
+}
+
+fn network(world: &World, plugin: &str, number: u8) -> Value {
+    let subnets = [format!("10.55.{number}.0/24"), format!("fd55:{number}::/64")];
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{"subnet": subnet}])).collect();
+    json!({
+        "cniVersion": "0.4.0", "name": format!("net{number}"), "type": plugin,
+        "bridge": format!("cbr{number}"), "isGateway": true,
+        "ipam": {
+            "type": "host-local", "dataDir": world.path("host-local"), "ranges": ranges,
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+        },
+    })
+}
+
+/// The endpoint that whoever wired it would tell the datastore of.
+fn endpoint(wired: &Wired, name: &str) -> String {
+    let networks: Vec<String> = wired
+        .addresses
+        .iter()
+        .map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }))
+        .collect();
+    json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint",
+        "metadata": {"name": format!("n1-cni-{name}-eth0"), "namespace": "default", "labels": {"name": name}},
+        "spec": {
+            "node": "n1", "orchestrator": "cni", "containerID": name, "endpoint": "eth0",
+            "interfaceName": wired.interface, "ipNetworks": networks, "profiles": ["open"],
+        },
+    })
+    .to_string()
+}
+
+fn policy(rules: Value) -> String {
+    json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "guard"},
+        "spec": {"selector": "name in {'b', 'd'}", "types": ["Ingress"], "ingress": rules},
+    })
+    .to_string()
+}
+
+/// What the other plugin and the kernel have made, without what changes by itself.
+fn theirs(world: &World, wired: &[Wired]) -> Vec<String> {
+    let mut theirs = Vec::new();
+    for family in ["-4", "-6"] {
+        theirs.extend(world.host.ip(&[family, "route", "show", "table", "all"]).lines().map(str::to_owned));
+    }
+    theirs.extend(world.host.ip("neigh show nud permanent").lines().map(str::to_owned));
+    for wired in wired {
+        for key in [
+            "ipv4/conf/IF/proxy_arp",
+            "ipv4/conf/IF/rp_filter",
+            "ipv6/conf/IF/accept_ra",
+            "ipv6/conf/IF/proxy_ndp",
+        ] {
+            let key = format!("net/{}", key.replace("IF", &wired.interface));
+            theirs.push(format!("{key} = {}", world.host.sysctl(&key)));
+        }
+        let link = &world.host.json(&format!("link show dev {}", wired.interface))[0];
+        theirs.push(format!("{} {} {}", link["ifname"], link["address"], link["mtu"]));
+    }
+    // The kernel forgets and learns multicast routes and the like on its own.
+    theirs.retain(|line| !line.contains("multicast") && !line.contains("fe80") && !line.contains("anycast"));
+    theirs.sort();
+    theirs
+}
+
+#[test]
+fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
+    let mut world = World::without_node("10.77.0.0/24");
+    for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+        world.host.exec(&["sysctl", "-qw", switch]);
+    }
+    let wired = [
+        wire(&world, "a", network(&world, "ptp", 1)),
+        wire(&world, "b", network(&world, "ptp", 2)),
+        wire(&world, "c", network(&world, "bridge", 3)),
+        wire(&world, "d", network(&world, "bridge", 4)),
+    ];
+    let [a, b, c, d] = &wired;
+    assert!(a.interface.starts_with("veth") && c.interface == "cbr3", "{} {}", a.interface, c.interface);
+    let reaches = |from: &Wired, to: &Wired| -> Vec<bool> {
+        let pings = |address: &String| {
+            from.namespace.try_exec(&["ping", "-n", "-c", "1", "-W", "1", address]).status.success()
+        };
+        to.addresses.iter().map(pings).collect()
+    };
+    let all = |from: &Wired, to: &Wired, expected: bool, why: &str| {
+        eventually(why, || reaches(from, to) == [expected, expected]);
+    };
+    all(a, b, true, "without us they reach each other");
+    all(a, d, true, "without us they reach each other");
+    all(c, d, true, "without us they reach each other");
+    let before = theirs(&world, &wired);
+
+    world.start(&ENVIRONMENT);
+    all(a, b, false, "an interface with our prefix and no endpoint is closed");
+    let open = "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}, spec: {ingress: [{action: Allow}], egress: [{action: Allow}]}}";
+    world.calicoctl(&["apply", "-f", "-"], open);
+    for (wired, name) in wired.iter().zip(["a", "b", "c", "d"]) {
+        world.calicoctl(&["apply", "-f", "-"], &endpoint(wired, name));
+    }
+    for (from, to) in [(a, b), (b, a), (a, d), (c, d), (d, c)] {
+        all(from, to, true, "their profile opens them");
+    }
+    world.calicoctl(
+        &["apply", "-f", "-"],
+        &policy(json!([{"action": "Allow", "source": {"selector": "name == 'c'"}}])),
+    );
+    all(a, b, false, "b is closed to a");
+    all(a, d, false, "d is closed to a");
+    all(c, b, true, "and open to c");
+    all(c, d, true, "and open to c");
+    all(b, a, true, "a is guarded by nothing");
+
+    // Only its own addresses get out of a container.
+    a.namespace.ip("addr add 10.55.1.99/32 dev eth0");
+    let ping = |source: &str| {
+        let words = ["ping", "-n", "-c", "1", "-W", "1", "-I", source, &c.addresses[0]];
+        a.namespace.try_exec(&words).status.success()
+    };
+    eventually("its own source is good", || ping(&a.addresses[0]));
+    assert!(!ping("10.55.1.99"), "a source that is not its own");
+
+    world.stop();
+    all(a, b, false, "a daemon that is gone opens nothing");
+    world.start(&ENVIRONMENT);
+    all(c, b, true, "a daemon that is back closes nothing");
+    all(a, d, false, "nor opens anything");
+    assert_eq!(theirs(&world, &wired), before, "{}", world.log());
+}

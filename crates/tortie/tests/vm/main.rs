@@ -1,0 +1,52 @@
+//! What needs a kernel that this machine may not have: IPIP, WireGuard, SCTP, flow tables, VRF. One guest runs all of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod devices;
+mod sctp;
+// Shared with the tests of a node, which use more of it.
+#[allow(dead_code)]
+#[path = "../node/world.rs"]
+mod world;
+
+use std::path::Path;
+use tortie_testkit::vm::Machine;
+
+/// Those that the tests need, each with what it needs itself.
+const MODULES: [&str; 27] = [
+    "bridge",
+    "dummy",
+    "hmac",
+    "ipip",
+    "nf_conntrack_netlink",
+    "nf_log_syslog",
+    "nfnetlink_log",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_fib_ipv4",
+    "nft_fib_ipv6",
+    "nft_flow_offload",
+    "nf_flow_table_inet",
+    "nft_limit",
+    "nft_log",
+    "nft_masq",
+    "nft_nat",
+    "nft_reject_inet",
+    "sctp",
+    "sha1_generic",
+    "veth",
+    "vrf",
+    "vxlan",
+    "wireguard",
+    "crc32c_generic",
+];
+
+fn machine() -> Machine {
+    let programs = [world::TORTIE, "ip", "bridge", "nft", "ping", "bird", "birdc"];
+    Machine {
+        sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
+        programs: programs.map(str::to_owned).to_vec(),
+        modules: MODULES.to_vec(),
+    }
+}
