@@ -60,7 +60,7 @@ pub enum Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Verdict::Allow => "allow",
             Verdict::Deny => "deny",
             Verdict::Pass => "pass",

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_denials_are_told_and_not_more_than_fit() {
+    fn only_denials_are_reported_and_not_more_than_fit() {
         let mut all: Vec<RuleCounter> =
             (0..MOST + 50).map(|number| counter(number, Verdict::Deny, 1)).collect();
         all.push(counter(9999, Verdict::Allow, 1_000_000));

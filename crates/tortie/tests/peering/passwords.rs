@@ -20,7 +20,7 @@ impl World {
 }
 
 #[test]
-fn a_missing_or_wrong_password_is_told_and_errors_of_the_past_are_not() {
+fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
     let world = World::new();
     let router =
         world.router(Config { number: 2, asn: 65001, password: Some("right".into()), ..Config::default() });
