@@ -103,7 +103,7 @@ impl Nat {
             let (set, changes) = (SetId::new(name), nets.take_changes());
             let (added, removed) = match (was, wanted) {
                 (_, false) => {
-                    updates.extend(was.then(|| Update::Set(set, None)));
+                    updates.extend(was.then_some(Update::Set(set, None)));
                     continue;
                 }
                 (false, true) => {
