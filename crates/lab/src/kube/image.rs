@@ -12,7 +12,8 @@ use std::process::Command;
 
 /// The process that holds a pod's namespaces.
 pub const PAUSE: &str = "localhost/pause:lab";
-pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
+/// What is called `latest` is always pulled unless a pod says otherwise; the other is there for those that do not.
+const BUSYBOX: [&str; 2] = ["docker.io/library/busybox:latest", "docker.io/library/busybox:1"];
 /// What `deploy/` asks for.
 pub const TORTIE: &str = "localhost/tortie:latest";
 
@@ -23,7 +24,8 @@ const WAIT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; d
 /// One layer and what to run from it.
 #[derive(Debug)]
 pub struct Image {
-    name: String,
+    /// All of them for the same.
+    names: Vec<String>,
     layer: Vec<u8>,
     entrypoint: Vec<String>,
 }
@@ -31,12 +33,13 @@ pub struct Image {
 impl Image {
     /// Debian's busybox with all its names.
     pub fn busybox() -> Result<Image> {
-        Ok(Image { name: BUSYBOX.to_owned(), layer: busybox_layer()?, entrypoint: Vec::new() })
+        let names = BUSYBOX.map(str::to_owned).to_vec();
+        Ok(Image { names, layer: busybox_layer()?, entrypoint: Vec::new() })
     }
 
     pub fn pause() -> Result<Image> {
         let entrypoint = ["/bin/sh", "-c", WAIT].map(str::to_owned).to_vec();
-        Ok(Image { name: PAUSE.to_owned(), layer: busybox_layer()?, entrypoint })
+        Ok(Image { names: vec![PAUSE.to_owned()], layer: busybox_layer()?, entrypoint })
     }
 
     /// A program of ours and the libraries it is linked with, nothing else.
@@ -54,7 +57,7 @@ impl Image {
             tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
         let entrypoint = vec!["/usr/bin/tortie".to_owned()];
-        Ok(Image { name: name.to_owned(), layer: tree.layer().map_err(failed)?, entrypoint })
+        Ok(Image { names: vec![name.to_owned()], layer: tree.layer().map_err(failed)?, entrypoint })
     }
 
     /// Writes the archive that `ctr images import` and `podman load` read.
@@ -84,15 +87,20 @@ impl Image {
             "config": config,
             "layers": [layer],
         });
-        let mut manifest = blob(
+        let manifest = blob(
             &mut archive,
             "application/vnd.oci.image.manifest.v1+json",
             manifest.to_string().as_bytes(),
         )?;
-        let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
-        manifest["annotations"] =
-            json!({"io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": tag});
-        let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+        let named = |name: &String| {
+            let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+            let mut manifest = manifest.clone();
+            manifest["annotations"] =
+                json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
+            manifest
+        };
+        let manifests: Vec<Value> = self.names.iter().map(named).collect();
+        let index = json!({"schemaVersion": 2, "manifests": manifests});
         archive.file("index.json", 0o644, index.to_string().as_bytes())?;
         archive.finish()?;
         fs::rename(&new, path)
