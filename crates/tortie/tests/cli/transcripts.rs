@@ -162,6 +162,8 @@ fn normalise(text: &str, lab: &Lab) -> String {
         .replace(&lab.work().display().to_string(), "WORK");
     for (pattern, name) in [
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
+        // YAML quotes one that could be taken for something else.
+        (r#"uid: "UID""#, "uid: UID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
         (r#"(resourceVersion"?: )"\d+""#, "${1}\"REVISION\""),
         // As wide as what it stands for, so that tables stay in shape.
