@@ -101,14 +101,14 @@ impl Records {
     }
 
     /// All steps of an operation. That others were faster is an outcome, not an error.
-    pub async fn carry_out(&self, operation: &Operation) -> Result<Outcome> {
+    pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
         match (self.count(), self.carrier) {
             (Store::Client(client), Carrier::Transaction) => Ok(client.carry_out(operation).await?),
-            (Store::Client(client), Carrier::Steps) => Ok(one_by_one(client, operation).await?),
+            (Store::Client(client), Carrier::Steps) => Ok(one_by_one(client, &operation).await?),
             #[cfg(test)]
             (Store::Simulated(process), Carrier::Transaction) => Ok(process.transact(operation).await?),
             #[cfg(test)]
-            (Store::Simulated(process), Carrier::Steps) => Ok(one_by_one(process, operation).await?),
+            (Store::Simulated(process), Carrier::Steps) => Ok(one_by_one(process, &operation).await?),
         }
     }
 

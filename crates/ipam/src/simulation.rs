@@ -261,7 +261,7 @@ impl Process {
         Ok(self.list(range).await?.into_iter().map(|entry| entry.key).collect())
     }
 
-    pub async fn transact(&self, operation: &Operation) -> Result<Outcome> {
+    pub async fn transact(&self, operation: Operation) -> Result<Outcome> {
         self.turn().await?;
         let changes = operation.fold();
         self.write_all(&changes, |world| {

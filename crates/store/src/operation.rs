@@ -78,6 +78,19 @@ impl Step {
         }
     }
 
+    /// The step as it is; `None` if it builds on an entry that no earlier step wrote.
+    fn into_change(self) -> Option<Change> {
+        match self {
+            Step::Create { key, value } => Some(Change::Create { key, value }),
+            Step::Update { key, value, expected: Expected::At(revision) } => {
+                Some(Change::Update { key, value, revision })
+            }
+            Step::Delete { key, expected: Expected::At(revision) } => Some(Change::Delete { key, revision }),
+            Step::Update { expected: Expected::Written, .. }
+            | Step::Delete { expected: Expected::Written, .. } => None,
+        }
+    }
+
     /// The step with its revision filled in; `None` if the entry it builds on was not written.
     fn change(&self, revision_of: impl Fn(&Key) -> Option<Revision>) -> Option<Change> {
         let find = |key: &Key, expected: &Expected| match expected {
@@ -115,33 +128,26 @@ impl Operation {
         Operation { commit: vec![step], ..Operation::default() }
     }
 
-    fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.prepare.iter().map(|reversible| &reversible.step).chain(&self.commit).chain(&self.finish)
-    }
-
     /// The changes of one transaction: each entry is written once, with its last value, if it stands as its first step
     /// expects.
-    pub fn fold(&self) -> Vec<Change> {
+    pub fn fold(self) -> Vec<Change> {
+        let Operation { checks, prepare, commit, finish } = self;
         let mut changes: Vec<Change> = Vec::new();
-        for step in self.steps() {
-            let earlier = changes.iter().position(|change| change.key() == step.key());
-            match earlier {
+        for step in prepare.into_iter().map(|reversible| reversible.step).chain(commit).chain(finish) {
+            match changes.iter().position(|change| change.key() == step.key()) {
                 // An entry that this operation itself created or read: only the value changes.
                 Some(index) => {
-                    let merged = merge(&changes[index], step);
-                    match merged {
-                        Some(change) => changes[index] = change,
-                        None => {
-                            changes.remove(index);
-                        }
+                    let earlier = changes.remove(index);
+                    if let Some(change) = merge(earlier, step) {
+                        changes.insert(index, change);
                     }
                 }
-                None => changes.extend(step.change(|_| None)),
+                None => changes.extend(step.into_change()),
             }
         }
-        for (key, revision) in &self.checks {
-            if !changes.iter().any(|change| change.key() == key) {
-                changes.push(Change::Keep { key: key.clone(), revision: revision.clone() });
+        for (key, revision) in checks {
+            if !changes.iter().any(|change| *change.key() == key) {
+                changes.push(Change::Keep { key, revision });
             }
         }
         changes
@@ -149,8 +155,8 @@ impl Operation {
 }
 
 /// Two steps on one entry as one change; `None` if they cancel each other.
-fn merge(first: &Change, then: &Step) -> Option<Change> {
-    Some(match (first.clone(), then.clone()) {
+fn merge(first: Change, then: Step) -> Option<Change> {
+    Some(match (first, then) {
         (Change::Create { key, .. }, Step::Update { value, .. } | Step::Create { value, .. }) => {
             Change::Create { key, value }
         }
@@ -276,8 +282,8 @@ impl CompareAndSwap for Client {
 
 impl Client {
     /// Carries out an operation, in one transaction where the store has them.
-    pub async fn carry_out(&self, operation: &Operation) -> Result<Outcome> {
-        let Some(transactions) = self.transactions() else { return one_by_one(self, operation).await };
+    pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
+        let Some(transactions) = self.transactions() else { return one_by_one(self, &operation).await };
         let changes = operation.fold();
         match transactions.commit(&changes).await {
             Ok(revision) => Ok(Outcome::Done(Written::Together(revision))),

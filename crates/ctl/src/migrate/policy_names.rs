@@ -23,7 +23,7 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
         errors.extend(listing.unreadable.iter().map(ToString::to_string));
         for entry in listing.entries {
             let Some(operation) = moved(entry) else { continue };
-            match store.client().carry_out(&operation).await {
+            match store.client().carry_out(operation.clone()).await {
                 Ok(Outcome::Done(_)) => migrated += 1,
                 Ok(Outcome::Refused(key)) => errors.push(refusal(&key, &operation)),
                 Err(error) => errors.push(error.to_string()),

@@ -104,7 +104,7 @@ impl Allocator {
                 (Some(found), _) if block::belongs_to(&found.value, owner) => found,
                 (_, None) => return Err(does_not_exist(&affinity_key(owner, cidr))),
                 (found, Some(claim)) => {
-                    self.records.carry_out(&operations::withdraw(owner, cidr, claim)).await?;
+                    self.records.carry_out(operations::withdraw(owner, cidr, claim)).await?;
                     let Some(found) = found else { return Err(does_not_exist(&block_key(cidr))) };
                     let theirs = found.value.affinity.unwrap_or_else(|| "nobody".to_owned());
                     return Err(Error::ClaimConflict {
@@ -130,7 +130,7 @@ impl Allocator {
                 Some(claim) => operations::give_up(owner, cidr, claim, step),
                 None => Operation::one(step),
             };
-            if let Outcome::Done(_) = self.records.carry_out(&operation).await? {
+            if let Outcome::Done(_) = self.records.carry_out(operation).await? {
                 return Ok(());
             }
         }

@@ -221,7 +221,7 @@ impl Allocator {
         let (counted, handle) = job.handle.as_ref().map(|handle| handle.add(next.cidr, count)).unzip();
         let mut operation = operations::assign(update_block(&next, &found.revision), counted);
         operation.checks.extend(check);
-        match self.records.carry_out(&operation).await? {
+        match self.records.carry_out(operation).await? {
             Outcome::Done(written) => {
                 if let (Some(record), Some(handle)) = (job.handle.as_mut(), handle) {
                     let revision = written.revision(&handle_key(&record.id));

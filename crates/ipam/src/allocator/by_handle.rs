@@ -82,7 +82,7 @@ impl Allocator {
                 addresses.extend(given_back);
                 written.push((cidr, next));
             }
-            match self.records.carry_out(&operation).await? {
+            match self.records.carry_out(operation).await? {
                 Outcome::Done(done) => {
                     existed = true;
                     released.append(&mut addresses);
@@ -136,7 +136,7 @@ impl Allocator {
             cache.remember(cidr, None);
             let leave = record.leave(&[name]).into_iter().collect();
             let operation = operations::release(found.as_ref().map(touch_block), leave);
-            if let Outcome::Done(done) = self.records.carry_out(&operation).await?
+            if let Outcome::Done(done) = self.records.carry_out(operation).await?
                 && done.unfinished().is_empty()
             {
                 return Ok(());

@@ -142,7 +142,7 @@ impl Allocator {
                 CachedBlock::Present(found) if !block::belongs_to(&found.value, &self.owner) => {
                     let withdraw = operations::withdraw(&self.owner, claim.cidr, &claim.affinity);
                     // That the claim is gone already is as good.
-                    self.records.carry_out(&withdraw).await?;
+                    self.records.carry_out(withdraw).await?;
                     return Ok(None);
                 }
                 CachedBlock::Present(found) if claim.affinity.value.state == AffinityState::Confirmed => {
@@ -160,7 +160,7 @@ impl Allocator {
                 }
             };
             let confirm = operations::confirm(&self.owner, claim.cidr, &claim.affinity, step);
-            match self.records.carry_out(&confirm).await? {
+            match self.records.carry_out(confirm).await? {
                 Outcome::Done(written) => {
                     let found = Versioned { value: block, revision: stands_at(&written, &block_key)? };
                     claim.block = CachedBlock::present(found.clone());
@@ -189,7 +189,7 @@ impl Allocator {
         let CachedBlock::Present(found) = &claim.block else { return Ok(None) };
         let operation = operations::claim(&self.owner, claim.cidr, operations::touch_block(found));
         // Whoever comes next finds the block and its claim, confirmed or not.
-        self.records.carry_out(&operation).await?;
+        self.records.carry_out(operation).await?;
         Ok(None)
     }
 

@@ -56,13 +56,13 @@ impl Allocator {
     ) -> Result<Option<Versioned<Block>>> {
         let block = block::fresh(cidr, &self.owner, reserved, now);
         let operation = operations::claim(&self.owner, cidr, create_block(&block));
-        self.carry_out_claim(block, &operation, cache).await
+        self.carry_out_claim(block, operation, cache).await
     }
 
     async fn carry_out_claim(
         &self,
         block: Block,
-        operation: &Operation,
+        operation: Operation,
         cache: &mut BlockCache,
     ) -> Result<Option<Versioned<Block>>> {
         let Outcome::Done(written) = self.records.carry_out(operation).await? else { return Ok(None) };
@@ -132,7 +132,7 @@ impl Allocator {
         let step = update_block(&block, &found.revision);
         let theirs = theirs.as_ref().map(|(owner, affinity)| (owner, affinity));
         let operation = operations::take_over(&self.owner, block.cidr, step, theirs);
-        self.carry_out_claim(block, &operation, cache).await
+        self.carry_out_claim(block, operation, cache).await
     }
 }
 

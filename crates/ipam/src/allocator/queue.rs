@@ -78,7 +78,7 @@ impl Allocator {
             if batch.requests.is_empty() {
                 return Ok(());
             }
-            let refused = match self.records.carry_out(&batch.operation).await? {
+            let refused = match self.records.carry_out(batch.operation).await? {
                 Outcome::Refused(key) => key,
                 Outcome::Done(written) => {
                     for block in batch.blocks {

@@ -138,7 +138,7 @@ impl Allocator {
             }
             let deleted = matches!(step, Step::Delete { .. });
             let operation = operations::release(Some(step), counted);
-            match self.records.carry_out(&operation).await? {
+            match self.records.carry_out(operation).await? {
                 Outcome::Done(written) => {
                     for id in released.handles.keys() {
                         handles.remove(id);

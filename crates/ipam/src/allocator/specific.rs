@@ -82,7 +82,7 @@ impl Allocator {
             block::advance(&mut next);
             let counted = handle.as_ref().map(|record| record.add(cidr, 1).0);
             let operation = operations::assign(update_block(&next, &found.revision), counted);
-            match self.records.carry_out(&operation).await? {
+            match self.records.carry_out(operation).await? {
                 Outcome::Done(written) => {
                     let revision = stands_at(&written, &block_key(cidr))?;
                     cache.remember(cidr, Some(Versioned { value: next, revision }));

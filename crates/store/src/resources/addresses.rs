@@ -121,7 +121,7 @@ impl<'a> Addresses<'a> {
     async fn retry<F: Future<Output = Result<Plan>>>(&self, plan: impl Fn() -> F) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(operation) = plan().await? else { return Ok(()) };
-            if let Outcome::Done(_) = self.client.carry_out(&operation).await? {
+            if let Outcome::Done(_) = self.client.carry_out(operation).await? {
                 return Ok(());
             }
         }
