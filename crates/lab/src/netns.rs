@@ -7,7 +7,7 @@ use nlink::{Connection, Route};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// How long killed processes may take to be gone.
@@ -19,19 +19,27 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub fn prepare() -> Result<()> {
     let dir = netns_path("");
     std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let path = dir.display().to_string();
-    let path = path.trim_end_matches('/');
-    if mounts.lines().any(|line| line.split(' ').nth(4) == Some(path)) {
+    // Only what is a mount can be shared. The table of mounts does not say it: one may be hidden by another.
+    if mount(&dir, "--make-shared")?.status.success() {
         return Ok(());
     }
-    for words in [&["--bind", path, path][..], &["--make-shared", path]] {
-        let status = Command::new("mount").args(words).status().map_err(Error::file(Path::new("mount")))?;
-        if !status.success() {
-            return Err(Error::refused(format!("mount {} failed ({status})", words.join(" "))));
+    for flag in ["--bind", "--make-shared"] {
+        let output = mount(&dir, flag)?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::refused(format!("mount {flag} {}: {}", dir.display(), reason.trim())));
         }
     }
     Ok(())
+}
+
+fn mount(dir: &Path, flag: &str) -> Result<Output> {
+    let mut command = Command::new("mount");
+    command.arg(flag).arg(dir);
+    if flag == "--bind" {
+        command.arg(dir);
+    }
+    command.output().map_err(Error::file(Path::new("mount")))
 }
 
 /// Makes a namespace with its loopback up.

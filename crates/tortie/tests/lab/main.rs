@@ -274,3 +274,21 @@ fn logs_are_followed_and_top_shows_what_daemons_use() {
     let hint = lab.refused(&["exec", "wbe", "--", "true"]);
     assert!(hint.contains("did you mean web?"), "{hint}");
 }
+
+/// On a machine where `ip netns add` was never used before: the first use makes the directory of namespaces a mount.
+#[test]
+fn a_namespace_that_is_made_later_does_not_hide_those_of_the_lab() {
+    let script = r#"
+        mount --make-rprivate /
+        mount -t tmpfs none /run
+        "$0" lab --name "$1" up --nodes 1
+        ip netns add "$1-other"
+        "$0" lab --name "$1" down
+        ip netns del "$1-other"
+        test -z "$(ls /run/netns)""#;
+    let name = Lab::new().name.clone();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", script, env!("CARGO_BIN_EXE_tortie"), &name]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
