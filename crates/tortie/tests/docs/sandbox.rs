@@ -21,6 +21,11 @@ for dir in etc opt var/lib; do
   mount -t overlay overlay -o "lowerdir=/$dir,upperdir=$part/upper,workdir=$part/work" "/$dir"
 done
 rm -rf /etc/calico /etc/cni /opt/cni /var/lib/tortie /var/lib/calico
+# The repository may lie in a directory that is about to be hidden.
+mkdir -p /mnt/product/examples
+touch /mnt/product/tortie
+mount --bind "$TORTIE" /mnt/product/tortie
+mount --bind "$EXAMPLES" /mnt/product/examples
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
 hostname host1
@@ -31,8 +36,8 @@ ip address add 192.0.2.10/24 dev eth0
 ip address add 2001:db8::10/64 dev eth0
 ip link set eth0 up
 mkdir -p /run/bin /tmp/tour /tmp/steps
-for name in tortie calicoctl; do ln -s "$TORTIE" "/run/bin/$name"; done
-ln -s "$EXAMPLES" /tmp/tour/examples
+for name in tortie calicoctl; do ln -s /mnt/product/tortie "/run/bin/$name"; done
+ln -s /mnt/product/examples /tmp/tour/examples
 export PATH=/run/bin:$PATH HOME=/tmp/tour
 unset TORTIE EXAMPLES
 cd /tmp/tour
