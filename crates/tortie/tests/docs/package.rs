@@ -1,7 +1,7 @@
 //! The Debian package is built, installed and removed again, by dpkg, on a machine of its own.
 
 use crate::repository;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{SHARED, Sandbox};
 use std::process::Command;
 
 /// Runs a command that must succeed; what it prints.
@@ -13,8 +13,7 @@ fn must(sandbox: &mut Sandbox, command: &str) -> String {
 
 #[test]
 fn the_package_is_installed_and_removed() {
-    // Not in /tmp, of which the sandbox has its own.
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let built = Command::new(repository().join("scripts/deb"))
         .arg(env!("CARGO_BIN_EXE_tortie"))
         .arg(dir.path())
@@ -23,16 +22,16 @@ fn the_package_is_installed_and_removed() {
         .output()
         .unwrap();
     assert!(built.status.success(), "{built:?}");
-    let package = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+    let package = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().file_name();
 
-    let mut sandbox = Sandbox::new();
+    let mut sandbox = Sandbox::sharing(dir.path());
     // The machine's own programs stay as they are.
     must(
         &mut sandbox,
         "mkdir -p /mnt/usr/upper /mnt/usr/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/mnt/usr/upper,workdir=/mnt/usr/work /usr",
     );
     must(&mut sandbox, "export PATH=/usr/sbin:/usr/bin:/sbin:/bin; hash -r; ! command -v tortie");
-    must(&mut sandbox, &format!("cp {} tortie.deb", package.display()));
+    must(&mut sandbox, &format!("cp {SHARED}/{} tortie.deb", package.display()));
     must(&mut sandbox, "dpkg -i tortie.deb");
     assert!(must(&mut sandbox, "dpkg -s tortie").contains("Status: install ok installed"));
     assert!(must(&mut sandbox, "tortie --version").starts_with("tortie "));

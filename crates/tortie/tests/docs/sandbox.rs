@@ -2,6 +2,7 @@
 //! typed as it stands and nothing is left when it is dropped.
 
 use std::io::{PipeReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 /// How long one command may take; machines are busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 const MARK: &str = "@@done ";
+/// Where the shared directory is.
+pub const SHARED: &str = "/mnt/product/shared";
 
 /// Makes the machine, then runs the files whose names it reads, in one shell.
 const SCRIPT: &str = r#"
@@ -22,10 +25,11 @@ for dir in etc opt var/lib; do
 done
 rm -rf /etc/calico /etc/cni /opt/cni /var/lib/tortie /var/lib/calico
 # The repository may lie in a directory that is about to be hidden.
-mkdir -p /mnt/product/examples
+mkdir -p /mnt/product/examples /mnt/product/shared
 touch /mnt/product/tortie
 mount --bind "$TORTIE" /mnt/product/tortie
 mount --bind "$EXAMPLES" /mnt/product/examples
+mount --bind "$SHARED" /mnt/product/shared
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
 hostname host1
@@ -39,7 +43,7 @@ mkdir -p /run/bin /tmp/tour /tmp/steps
 for name in tortie calicoctl; do ln -s /mnt/product/tortie "/run/bin/$name"; done
 ln -s /mnt/product/examples /tmp/tour/examples
 export PATH=/run/bin:$PATH HOME=/tmp/tour
-unset TORTIE EXAMPLES
+unset TORTIE EXAMPLES SHARED
 cd /tmp/tour
 set +e
 exec 9<&0 </dev/null
@@ -73,6 +77,11 @@ pub struct Ran {
 
 impl Sandbox {
     pub fn new() -> Sandbox {
+        Sandbox::sharing(&crate::repository())
+    }
+
+    /// One that sees a directory of this machine as [`SHARED`].
+    pub fn sharing(dir: &Path) -> Sandbox {
         let (reader, writer) = std::io::pipe().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("unshare");
@@ -84,6 +93,7 @@ impl Sandbox {
             .env("LC_ALL", "C.UTF-8")
             .env("TORTIE", env!("CARGO_BIN_EXE_tortie"))
             .env("EXAMPLES", crate::repository().join("examples").canonicalize().unwrap())
+            .env("SHARED", dir.canonicalize().unwrap())
             .stdin(Stdio::piped())
             .stdout(writer.try_clone().unwrap())
             .stderr(writer);
