@@ -15,7 +15,6 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /tmp
 hostname guest
 ip link set lo up
 while read -r module; do insmod "/modules/$module.ko" || echo "guest: $module is not loaded"; done </modules/order
