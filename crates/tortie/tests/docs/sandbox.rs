@@ -77,7 +77,7 @@ pub struct Ran {
 
 impl Sandbox {
     pub fn new() -> Sandbox {
-        Sandbox::sharing(&crate::repository())
+        Sandbox::sharing(crate::repository())
     }
 
     /// One that sees a directory of this machine as [`SHARED`].
