@@ -2,12 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::place::netns_path;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
 use nlink::netlink::namespace::{self, Netns};
 use nlink::{Connection, Route};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// How long killed processes may take to be gone.
@@ -19,27 +20,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub fn prepare() -> Result<()> {
     let dir = netns_path("");
     std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let failed = |error: Errno| Error::file(&dir)(error.into());
     // Only what is a mount can be shared. The table of mounts does not say it: one may be hidden by another.
-    if mount(&dir, "--make-shared")?.status.success() {
-        return Ok(());
+    match share(&dir) {
+        Err(Errno::EINVAL) => {}
+        other => return other.map_err(failed),
     }
-    for flag in ["--bind", "--make-shared"] {
-        let output = mount(&dir, flag)?;
-        if !output.status.success() {
-            let reason = String::from_utf8_lossy(&output.stderr);
-            return Err(Error::refused(format!("mount {flag} {}: {}", dir.display(), reason.trim())));
-        }
-    }
-    Ok(())
+    let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(&dir), &dir, None::<&str>, bind, None::<&str>).map_err(failed)?;
+    share(&dir).map_err(failed)
 }
 
-fn mount(dir: &Path, flag: &str) -> Result<Output> {
-    let mut command = Command::new("mount");
-    command.arg(flag).arg(dir);
-    if flag == "--bind" {
-        command.arg(dir);
-    }
-    command.output().map_err(Error::file(Path::new("mount")))
+fn share(dir: &Path) -> nix::Result<()> {
+    mount(None::<&str>, dir, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)
 }
 
 /// Makes a namespace with its loopback up.
