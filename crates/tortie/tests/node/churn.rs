@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const PODS: usize = 500;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
+/// Until then the allocator's own stock still grows.
+const WARM_UP: usize = 1;
 /// Plugins at work at a time, as on a node that starts.
 const HANDS: usize = 16;
 
-/// How much more memory the node may have after the last round than after the first. The allocator keeps what its
+/// How much more memory the node may have after the last round than after the warm-up. The allocator keeps what its
 /// threads once needed, and each run divides the work between them differently. 20 KiB kept for each container would be
 /// more than this.
 const SLACK_KIB: u64 = 16 << 10;
@@ -116,7 +118,10 @@ fn many_containers_come_and_go_and_nothing_grows() {
         );
         println!("round {round}: {memory} KiB");
         let (known, base) = first.get_or_insert_with(|| (footprint.clone(), memory));
+        if round == WARM_UP {
+            *base = memory;
+        }
         assert_eq!(footprint, *known, "round {round}");
-        assert!(memory < *base + SLACK_KIB, "round {round}: {memory} KiB, after the first round {base} KiB");
+        assert!(memory < *base + SLACK_KIB, "round {round}: {memory} KiB, after the warm-up {base} KiB");
     }
 }
