@@ -112,10 +112,15 @@ struct Selection {
     kept: usize,
     kvs: Vec<KeyValue>,
     arena: BytesMut,
+    chunks: usize,
 }
 
 impl Selection {
     const CHUNK: usize = 256 * 1024;
+    /// For what comes after the first ones. The allocator keeps smaller buffers that are freed, one heap for every thread
+    /// that ever read a list; one of this size it maps and gives back whole, and takes only the pages that are written.
+    const LARGE_CHUNK: usize = 33 << 20;
+    const SMALL_CHUNKS: usize = 4;
 
     fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
         let value = if with_value { version.value } else { &[] };
@@ -127,7 +132,12 @@ impl Selection {
         }
         if self.arena.capacity() - self.arena.len() < need {
             // One key asked for, one small buffer; the second one means a list.
-            let chunk = if self.kvs.is_empty() { need } else { need.max(Self::CHUNK) };
+            let chunk = match self.chunks {
+                0 => need,
+                1..=Self::SMALL_CHUNKS => need.max(Self::CHUNK),
+                _ => need.max(Self::LARGE_CHUNK),
+            };
+            self.chunks += 1;
             self.arena = BytesMut::with_capacity(chunk);
         }
         let (key, value) = (self.share(key), self.share(value));

@@ -113,19 +113,18 @@ impl Records {
     }
 
     pub async fn block(&self, cidr: IpNet) -> Result<Option<Versioned<Block>>> {
-        let key = Key::Block { cidr };
-        let found = self.get(&key).await?.and_then(|found| match found.value {
-            Value::Block(value) => Some(Versioned { value, revision: found.revision }),
-            _ => None,
-        });
-        match found {
-            // Written back, it would go to another key.
-            Some(block) if block.value.cidr != cidr => Err(Error::Store(tortie_store::Error::Parse {
-                key: key.to_string(),
-                value: block.value.cidr.to_string(),
-                reason: "the block says it is another one".to_owned(),
-            })),
-            found => Ok(found),
+        as_block(cidr, self.get(&Key::Block { cidr }).await?)
+    }
+
+    /// The block after a refusal: what came with the refusal, or else what is read.
+    pub async fn block_now(
+        &self,
+        cidr: IpNet,
+        refused: Option<Box<Entry>>,
+    ) -> Result<Option<Versioned<Block>>> {
+        match refused {
+            Some(entry) => as_block(cidr, Some(Versioned { value: entry.value, revision: entry.revision })),
+            None => self.block(cidr).await,
         }
     }
 
@@ -269,6 +268,19 @@ impl Records {
             })
             .collect())
     }
+}
+
+fn as_block(cidr: IpNet, found: Option<Versioned<Value>>) -> Result<Option<Versioned<Block>>> {
+    let Some(Versioned { value: Value::Block(value), revision }) = found else { return Ok(None) };
+    // Written back, it would go to another key.
+    if value.cidr != cidr {
+        return Err(Error::Store(tortie_store::Error::Parse {
+            key: Key::Block { cidr }.to_string(),
+            value: value.cidr.to_string(),
+            reason: "the block says it is another one".to_owned(),
+        }));
+    }
+    Ok(Some(Versioned { value, revision }))
 }
 
 pub fn affinity_key(owner: &Owner, cidr: IpNet) -> Key {

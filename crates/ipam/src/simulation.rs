@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use tortie_model::ipam::{AffinityState, Block, Handle};
 use tortie_model::{Key, KeyRange, Value};
 use tortie_store::operation::{CompareAndSwap, Operation, Outcome, Written};
-use tortie_store::{Change, Entry, Error, Result, Revision};
+use tortie_store::{Change, Entry, Error, Refusal, Result, Revision};
 
 /// The entries all processes share.
 #[derive(Clone, Debug, Default)]
@@ -173,6 +173,11 @@ impl Entries {
         }
     }
 
+    fn entry(&self, key: &Key) -> Option<Entry> {
+        let (value, revision) = self.entries.get(key)?;
+        Some(Entry { key: key.clone(), value: value.clone(), revision: (*revision).into() })
+    }
+
     fn block(&self, cidr: &IpNet) -> Option<&Block> {
         match self.entries.get(&block_key(*cidr)) {
             Some((Value::Block(block), _)) => Some(block),
@@ -236,12 +241,8 @@ impl Process {
 
     pub async fn get(&self, key: &Key) -> Result<Entry> {
         self.turn().await?;
-        match self.world.0.lock().unwrap().entries.get(key) {
-            Some((value, revision)) => {
-                Ok(Entry { key: key.clone(), value: value.clone(), revision: (*revision).into() })
-            }
-            None => Err(Error::DoesNotExist { id: key.to_string(), reason: String::new() }),
-        }
+        let found = self.world.0.lock().unwrap().entry(key);
+        found.ok_or_else(|| Error::DoesNotExist { id: key.to_string(), reason: String::new() })
     }
 
     pub async fn list(&self, range: &KeyRange) -> Result<Vec<Entry>> {
@@ -266,7 +267,9 @@ impl Process {
         let changes = operation.fold();
         self.write_all(&changes, |world| {
             if let Some(refused) = changes.iter().find(|change| world.check(change).is_err()) {
-                return Ok(Outcome::Refused(refused.key().clone()));
+                let key = refused.key().clone();
+                let current = world.entry(&key).map(Box::new);
+                return Ok(Outcome::Refused(Refusal { key, current }));
             }
             let mut revision = world.writes.into();
             for change in &changes {

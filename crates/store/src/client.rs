@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Limits, etcd};
 use crate::page::{Continuation, Page};
 use crate::watch::Watch;
-use crate::{Config, Error, Result, Revision};
+use crate::{Config, Error, Outcome, Result, Revision};
 use std::time::Duration;
 use tortie_model::{Key, KeyRange, ValidationError, Value};
 
@@ -212,6 +212,14 @@ impl Transactions<'_> {
             complete(change.key())?;
         }
         self.0.commit(changes).await
+    }
+
+    /// [`Transactions::commit`], where it is no error that another writer was faster.
+    pub(crate) async fn carry_out(&self, changes: &[Change]) -> Result<Outcome> {
+        for change in changes {
+            complete(change.key())?;
+        }
+        self.0.carry_out(changes).await
     }
 }
 

@@ -16,7 +16,7 @@ pub use backend::{Limits, orchestrator};
 pub use client::{Change, Client, Entry, Event, Listing, Transactions};
 pub use config::Config;
 pub use error::Error;
-pub use operation::{Operation, Outcome};
+pub use operation::{Operation, Outcome, Refusal};
 pub use page::{Continuation, LabelSelector, Page};
 pub use resources::Resources;
 pub use tortie_model::Revision;

@@ -10,7 +10,7 @@
 //! finish    tidy up; whatever is left here is harmless
 //! ```
 
-use crate::{Change, Client, Error, Result, Revision};
+use crate::{Change, Client, Entry, Error, Result, Revision};
 use tortie_model::{Key, Value};
 
 /// What a step expects to find.
@@ -51,8 +51,16 @@ pub struct Operation {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Done(Written),
-    /// Another writer was faster; this is the first entry that was not as expected.
-    Refused(Key),
+    /// Another writer was faster.
+    Refused(Refusal),
+}
+
+/// The first entry of an operation that was not as expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    pub key: Key,
+    /// The entry as it is now, where the store says so along with the refusal; otherwise it has to be read.
+    pub current: Option<Box<Entry>>,
 }
 
 /// Where the entries of an operation stand after it.
@@ -176,6 +184,12 @@ fn merge(first: Change, then: Step) -> Option<Change> {
     })
 }
 
+impl From<Key> for Refusal {
+    fn from(key: Key) -> Refusal {
+        Refusal { key, current: None }
+    }
+}
+
 impl Written {
     /// The revision an entry stands at, if the operation wrote it.
     pub fn revision(&self, key: &Key) -> Option<Revision> {
@@ -203,7 +217,7 @@ pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> R
     for (done, Reversible { step, .. }) in operation.prepare.iter().enumerate() {
         if let Some(refused) = attempt(store, step, &mut revisions).await? {
             undo(store, &operation.prepare[..done], &mut revisions).await?;
-            return Ok(Outcome::Refused(refused));
+            return Ok(Outcome::Refused(refused.into()));
         }
     }
     for (done, step) in operation.commit.iter().enumerate() {
@@ -211,7 +225,7 @@ pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> R
             if done == 0 {
                 undo(store, &operation.prepare, &mut revisions).await?;
             }
-            return Ok(Outcome::Refused(refused));
+            return Ok(Outcome::Refused(refused.into()));
         }
     }
     let mut unfinished = Vec::new();
@@ -251,19 +265,14 @@ async fn attempt(
             revisions.push((step.key().clone(), revision));
             Ok(None)
         }
-        Err(error) if refused(&error).is_some() => Ok(Some(step.key().clone())),
+        Err(error) if is_refusal(&error) => Ok(Some(step.key().clone())),
         Err(error) => Err(error),
     }
 }
 
-/// The entry that was not as expected, if that is what the store says.
-fn refused(error: &Error) -> Option<&str> {
-    match error {
-        Error::AlreadyExists { id, .. } | Error::DoesNotExist { id, .. } | Error::Conflict { id, .. } => {
-            Some(id)
-        }
-        _ => None,
-    }
+/// Whether the entry was not as expected.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::AlreadyExists { .. } | Error::DoesNotExist { .. } | Error::Conflict { .. })
 }
 
 impl CompareAndSwap for Client {
@@ -284,15 +293,7 @@ impl Client {
     /// Carries out an operation, in one transaction where the store has them.
     pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
         let Some(transactions) = self.transactions() else { return one_by_one(self, &operation).await };
-        let changes = operation.fold();
-        match transactions.commit(&changes).await {
-            Ok(revision) => Ok(Outcome::Done(Written::Together(revision))),
-            Err(error) => {
-                let first = changes.iter().map(Change::key);
-                let first = first.into_iter().find(|key| refused(&error) == Some(key.to_string().as_str()));
-                first.cloned().map(Outcome::Refused).ok_or(error)
-            }
-        }
+        transactions.carry_out(&operation.fold()).await
     }
 }
 

@@ -25,7 +25,7 @@ pub async fn migrate(connection: &Connection, global: &Global, out: &mut dyn Wri
             let Some(operation) = moved(entry) else { continue };
             match store.client().carry_out(operation.clone()).await {
                 Ok(Outcome::Done(_)) => migrated += 1,
-                Ok(Outcome::Refused(key)) => errors.push(refusal(&key, &operation)),
+                Ok(Outcome::Refused(refused)) => errors.push(refusal(&refused.key, &operation)),
                 Err(error) => errors.push(error.to_string()),
             }
         }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
-use tortie_store::{Outcome, Revision};
+use tortie_store::{Outcome, Refusal, Revision};
 
 /// The most blocks of a host when nobody says otherwise.
 const USUAL_BLOCK_LIMIT: u32 = 20;
@@ -40,8 +40,7 @@ pub(super) struct Job<'a> {
 pub(super) enum Taken {
     Some(Versioned<Block>),
     Nothing,
-    /// This entry was not as expected.
-    Refused(Key),
+    Refused(Refusal),
 }
 
 impl Allocator {
@@ -185,7 +184,7 @@ impl Allocator {
                         gone = false;
                         break;
                     }
-                    Taken::Refused(key) if !self.look_again(claim, &key).await? => break,
+                    Taken::Refused(refusal) if !self.look_again(claim, &refusal.key).await? => break,
                     Taken::Refused(_) if job.assigned.missing() == 0 => return Ok(true),
                     Taken::Refused(_) => {}
                 }
@@ -234,11 +233,11 @@ impl Allocator {
                     .extend(taken.into_iter().filter_map(|address| IpNet::new(address, prefix).ok()));
                 Ok(Taken::Some(Versioned { value: next, revision }))
             }
-            Outcome::Refused(key) => {
-                if matches!(key, Key::Handle { .. }) {
+            Outcome::Refused(refusal) => {
+                if matches!(refusal.key, Key::Handle { .. }) {
                     self.refresh_handle(job).await?;
                 }
-                Ok(Taken::Refused(key))
+                Ok(Taken::Refused(refusal))
             }
         }
     }

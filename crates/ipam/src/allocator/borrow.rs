@@ -7,6 +7,7 @@ use crate::records::Versioned;
 use crate::{Result, pick};
 use tortie_model::Key;
 use tortie_model::ipam::Block;
+use tortie_store::Refusal;
 
 impl Allocator {
     /// Takes what is missing wherever there is something, without changing whose the blocks are.
@@ -53,10 +54,12 @@ impl Allocator {
                     return Ok(());
                 }
                 Taken::Nothing => return Ok(()),
-                Taken::Refused(Key::Block { .. }) => match self.records.block(cidr).await? {
-                    Some(current) => found = current,
-                    None => return Ok(()),
-                },
+                Taken::Refused(Refusal { key: Key::Block { .. }, current }) => {
+                    match self.records.block_now(cidr, current).await? {
+                        Some(current) => found = current,
+                        None => return Ok(()),
+                    }
+                }
                 Taken::Refused(_) => {}
             }
             if job.assigned.missing() == 0 {

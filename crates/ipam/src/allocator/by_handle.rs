@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use tokio::sync::oneshot;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
-use tortie_store::Outcome;
 use tortie_store::operation::Step;
+use tortie_store::{Outcome, Refusal};
 
 /// A store takes 128 steps in one transaction.
 const BLOCKS_PER_TRANSACTION: usize = 100;
@@ -95,7 +95,7 @@ impl Allocator {
                     }
                     record = None;
                 }
-                Outcome::Refused(Key::Block { cidr }) => cache.remember(cidr, None),
+                Outcome::Refused(Refusal { key: Key::Block { cidr }, .. }) => cache.remember(cidr, None),
                 Outcome::Refused(_) => record = None,
             }
         }

@@ -174,8 +174,8 @@ impl Allocator {
                         return self.claim_again(claim).await;
                     }
                 }
-                Outcome::Refused(key) => {
-                    if !self.look_again(claim, &key).await? {
+                Outcome::Refused(refusal) => {
+                    if !self.look_again(claim, &refusal.key).await? {
                         return Ok(None);
                     }
                 }

@@ -79,7 +79,7 @@ impl Allocator {
                 return Ok(());
             }
             let refused = match self.records.carry_out(batch.operation).await? {
-                Outcome::Refused(key) => key,
+                Outcome::Refused(refusal) => refusal,
                 Outcome::Done(written) => {
                     for block in batch.blocks {
                         let cidr = block.cidr;
@@ -92,15 +92,15 @@ impl Allocator {
                     return Ok(());
                 }
             };
-            let unaffected = |request: &BatchedRequest| match &refused {
+            let unaffected = |request: &BatchedRequest| match &refused.key {
                 Key::Handle { id } => request.handle() != Some(id),
                 _ => true,
             };
             let requests = batch.requests.into_iter().filter(unaffected);
             queued = requests.map(BatchedRequest::into_queued).collect();
-            match refused {
+            match refused.key {
                 Key::Block { cidr } => {
-                    let found = self.records.block(cidr).await?;
+                    let found = self.records.block_now(cidr, refused.current).await?;
                     cache.remember(cidr, found);
                 }
                 // Not ours any more, or not for certain: for someone to look at who has the time.

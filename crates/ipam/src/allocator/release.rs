@@ -17,7 +17,7 @@ use tortie_model::key::AffinityType;
 use tortie_model::selector::Selector;
 use tortie_model::{Key, Kind};
 use tortie_store::operation::Step;
-use tortie_store::{Outcome, Revision};
+use tortie_store::{Outcome, Refusal, Revision};
 
 /// A store takes 128 steps in one transaction; each address may bring a handle with it.
 const PER_TRANSACTION: usize = 100;
@@ -156,7 +156,7 @@ impl Allocator {
                         return Ok(());
                     }
                 }
-                Outcome::Refused(Key::Handle { id }) => {
+                Outcome::Refused(Refusal { key: Key::Handle { id }, .. }) => {
                     handles.remove(&id);
                 }
                 Outcome::Refused(_) => cache.remember(cidr, None),

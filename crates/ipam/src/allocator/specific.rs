@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tortie_model::Key;
 use tortie_model::ipam::Block;
 use tortie_model::ipam::block::BlockError;
-use tortie_store::Outcome;
+use tortie_store::{Outcome, Refusal};
 
 impl Allocator {
     /// Assigns the address, reserved or not. Selectors, assignment mode and block limits are not asked.
@@ -88,7 +88,7 @@ impl Allocator {
                     cache.remember(cidr, Some(Versioned { value: next, revision }));
                     return Ok(space::host_net(address));
                 }
-                Outcome::Refused(Key::Handle { .. }) => look_at_handle = true,
+                Outcome::Refused(Refusal { key: Key::Handle { .. }, .. }) => look_at_handle = true,
                 Outcome::Refused(_) => cache.remember(cidr, None),
             }
         }

@@ -91,7 +91,7 @@ async fn steps_build_on_each_other() {
 async fn a_refused_commit_undoes_what_was_prepared() {
     let memory = Memory::with(&[("b", 9, 2), ("c", 7, 3)]);
     let outcome = one_by_one(&memory, &operation()).await.unwrap();
-    assert_eq!(outcome, Outcome::Refused(key("b")));
+    assert_eq!(outcome, Outcome::Refused(key("b").into()));
     assert_eq!(memory.stored("a"), None);
     assert_eq!(memory.stored("b"), Some(value(9)));
     assert_eq!(memory.stored("c"), Some(value(7)));

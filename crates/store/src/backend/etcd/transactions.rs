@@ -1,13 +1,45 @@
 //! Several entries changed at once: all conditions in one request, decided by the server.
 
-use super::entries::{absent, exists, found, get, mismatch, op, path, put, unchanged};
+use super::entries::{absent, exists, found, get, mismatch, op, path, put, read, unchanged};
 use super::{Etcd, number, opaque};
-use crate::{Change, Error, Result, Revision};
+use crate::operation::{Refusal, Written};
+use crate::{Change, Error, Outcome, Result, Revision};
 use tortie_etcd_proto::etcdserverpb::DeleteRangeRequest;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
+use tortie_etcd_proto::mvccpb::KeyValue;
+
+enum Attempt<'a> {
+    Done(Revision),
+    /// The first change that found its entry otherwise than it expects, and that entry.
+    Refused {
+        change: &'a Change,
+        stored: Option<KeyValue>,
+    },
+}
 
 impl Etcd {
     pub(crate) async fn commit(&self, changes: &[Change]) -> Result<Revision> {
+        match self.attempt(changes).await? {
+            Attempt::Done(revision) => Ok(revision),
+            Attempt::Refused { change: Change::Create { key, .. }, stored } => {
+                Err(exists(key, stored.as_ref()))
+            }
+            Attempt::Refused { change, stored } => Err(mismatch(change.key(), stored.as_ref())),
+        }
+    }
+
+    pub(crate) async fn carry_out(&self, changes: &[Change]) -> Result<Outcome> {
+        Ok(match self.attempt(changes).await? {
+            Attempt::Done(revision) => Outcome::Done(Written::Together(revision)),
+            Attempt::Refused { change, stored } => {
+                let key = change.key().clone();
+                let current = stored.and_then(|kv| read(key.clone(), &kv.value, kv.mod_revision).ok());
+                Outcome::Refused(Refusal { key, current: current.map(Box::new) })
+            }
+        })
+    }
+
+    async fn attempt<'a>(&self, changes: &'a [Change]) -> Result<Attempt<'a>> {
         let mut compare = Vec::new();
         let mut success = Vec::new();
         let mut failure = Vec::new();
@@ -35,21 +67,19 @@ impl Etcd {
         }
         let done = self.cluster.transact(compare, success, failure).await?;
         if done.succeeded {
-            return Ok(opaque(done.revision));
+            return Ok(Attempt::Done(opaque(done.revision)));
         }
         for (index, change) in changes.iter().enumerate() {
             let stored = found(&done, index).next();
             let current = stored.as_ref().map(|kv| kv.mod_revision);
-            match change {
-                Change::Create { key, .. } if current.is_some() => return Err(exists(key, stored.as_ref())),
-                Change::Update { key, revision, .. }
-                | Change::Delete { key, revision }
-                | Change::Keep { key, revision }
-                    if current != Some(number(revision)) =>
-                {
-                    return Err(mismatch(key, stored.as_ref()));
-                }
-                _ => {}
+            let as_expected = match change {
+                Change::Create { .. } => current.is_none(),
+                Change::Update { revision, .. }
+                | Change::Delete { revision, .. }
+                | Change::Keep { revision, .. } => current == Some(number(revision)),
+            };
+            if !as_expected {
+                return Ok(Attempt::Refused { change, stored });
             }
         }
         Err(Error::Datastore("the datastore refused a transaction whose conditions hold".into()))
