@@ -88,8 +88,16 @@ impl Snapshot {
             .collect()
     }
 
-    pub fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Fault> {
-        lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id)
+    /// The keys attached to a lease, in order.
+    pub fn lease_keys(
+        &self,
+        id: i64,
+        allowance: &mut Allowance,
+    ) -> Result<Result<Vec<Vec<u8>>, Refusal>, Fault> {
+        let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id, |key| {
+            allowance.take(range::KEY_VALUE_BYTES + key.len())
+        })?;
+        Ok(allowance.check().map(|()| keys))
     }
 
     /// About how large a copy of this state is.
