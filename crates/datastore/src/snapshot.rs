@@ -6,7 +6,7 @@ use super::directory::{self, Identity};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
-use super::limits::{Allowance, READ_WORK, Work};
+use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, READ_WORK, WRITE_WORK, Work};
 use super::range;
 use super::refusal::Refusal;
 use super::txn;
@@ -17,7 +17,9 @@ use redb::{
 };
 use std::fs::File;
 use std::sync::{Arc, PoisonError, RwLock};
-use tortie_etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use tortie_etcd_proto::etcdserverpb::{
+    DeleteRangeRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+};
 
 pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
 
@@ -86,6 +88,14 @@ impl Snapshot {
             .range::<i64>(..)?
             .map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())).map_err(Into::into))
             .collect()
+    }
+
+    /// Whether the answer to a deletion, with what was deleted, would be too large.
+    pub fn measure_delete(&self, request: &DeleteRangeRequest) -> Result<Result<(), Refusal>, Fault> {
+        let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+        let work = Work::new(WRITE_WORK);
+        range::measure_delete(&self.view(&work), request, &mut allowance)?;
+        Ok(self.view(&work).check_work().and(allowance.check()))
     }
 
     /// The keys attached to a lease, in order.
