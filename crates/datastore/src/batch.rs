@@ -5,14 +5,14 @@ use super::auth::AuthState;
 use super::change::{Change, Commit};
 use super::fault::Fault;
 use super::index::{Index, LatestVersion};
-use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, Work};
+use super::limits::{Allowance, MAX_HELD_BYTES, MAX_LEASES, MAX_WRITE_ANSWER_BYTES, WRITE_WORK, Work};
 use super::range;
 use super::record::{Entry, Revision, Version, decode_history, encode_history};
 use super::refusal::Refusal;
 use super::span::Span;
 use super::view::{HISTORY, LEASE_KEYS, View};
 use bytes::Bytes;
-use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -67,6 +67,10 @@ pub struct Batch<'t> {
     commits: Vec<Commit>,
     lease_changes: Vec<LeaseChange>,
     scratch: Vec<u8>,
+    /// Bytes of old values that the changes of this group keep.
+    held: usize,
+    /// Whether every change of the request being applied keeps its old value.
+    is_whole: bool,
     /// What the request being applied may still look at.
     pub work: Work,
 }
@@ -106,6 +110,8 @@ impl<'t> Batch<'t> {
             commits: Vec::new(),
             lease_changes: Vec::new(),
             scratch: Vec::new(),
+            held: 0,
+            is_whole: true,
             work: Work::new(usize::MAX),
         })
     }
@@ -128,7 +134,8 @@ impl<'t> Batch<'t> {
         if !self.open.is_empty() {
             self.state.revision += 1;
             let changes = std::mem::take(&mut self.open);
-            self.commits.push(Commit { revision: self.state.revision, changes });
+            let is_whole = std::mem::replace(&mut self.is_whole, true);
+            self.commits.push(Commit { revision: self.state.revision, changes, is_whole });
         }
         self.state.revision
     }
@@ -201,50 +208,59 @@ impl<'t> Batch<'t> {
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
-    /// Refuses to delete when the answer, which is to hold what was deleted, would be too large.
+    /// Refuses to delete when that would be too much at once, or the answer, which may hold what was deleted, too large.
     pub fn delete_within_limits(
         &mut self,
         request: &DeleteRangeRequest,
     ) -> Result<Result<DeleteRangeResponse, Refusal>, Fault> {
-        if request.prev_kv {
-            let (key, range_end) = (request.key.clone(), request.range_end.clone());
-            let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
-            range::measure(
-                &self.view(),
-                &RangeRequest { key, range_end, ..Default::default() },
-                &mut allowance,
-            )?;
-            if let Err(refusal) = allowance.check() {
-                return Ok(Err(refusal));
-            }
+        let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+        self.work.set(WRITE_WORK);
+        range::measure_delete(&self.view(), request, &mut allowance)?;
+        if let Err(refusal) = self.view().check_work().and(allowance.check()) {
+            return Ok(Err(refusal));
         }
+        self.work.set(usize::MAX);
         Ok(Ok(self.delete(request)?))
     }
 
     pub fn delete(&mut self, request: &DeleteRangeRequest) -> Result<DeleteRangeResponse, Fault> {
         let mut deletions = Vec::new();
+        let mut room = MAX_HELD_BYTES.saturating_sub(self.held);
         let span = Span::new(&request.key, &request.range_end);
         self.view().visit(&span, self.revision(), |key, version| {
-            deletions.push((version.at, version.key_value(Bytes::copy_from_slice(key))));
+            let key = Bytes::copy_from_slice(key);
+            let kept = request.prev_kv || version.value.len() <= room;
+            room = room.saturating_sub(version.value.len());
+            let kv = match kept {
+                true => version.key_value(key),
+                // All that is needed to delete it.
+                false => KeyValue { key, lease: version.lease, ..Default::default() },
+            };
+            deletions.push((version.at, kv, kept));
             ControlFlow::Continue(())
         })?;
         let deleted = deletions.len() as i64;
-        let prev_kvs =
-            if request.prev_kv { deletions.iter().map(|(_, kv)| kv.clone()).collect() } else { Vec::new() };
-        for (previous, kv) in deletions {
-            self.write_tombstone(previous, kv)?;
+        let prev_kvs = match request.prev_kv {
+            true => deletions.iter().map(|(_, kv, _)| kv.clone()).collect(),
+            false => Vec::new(),
+        };
+        for (previous, kv, kept) in deletions {
+            self.write_tombstone(previous, kv, kept)?;
         }
         Ok(DeleteRangeResponse { header: self.header(), deleted, prev_kvs })
     }
 
-    /// `None` when there is such a lease already.
-    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Option<()>, Fault> {
-        if self.leases()?.get(id)?.is_some() {
-            return Ok(None);
+    pub fn grant(&mut self, id: i64, ttl: i64) -> Result<Result<(), Refusal>, Fault> {
+        let leases = self.leases()?;
+        if leases.get(id)?.is_some() {
+            return Ok(Err(Refusal::LEASE_EXISTS));
         }
-        self.leases()?.insert(id, ttl)?;
+        if leases.len()? >= MAX_LEASES {
+            return Ok(Err(Refusal::TOO_MANY_LEASES));
+        }
+        leases.insert(id, ttl)?;
         self.lease_changes.push(LeaseChange::Granted { id, ttl });
-        Ok(Some(()))
+        Ok(Ok(()))
     }
 
     /// Deletes the lease and its keys, in order of key; `None` when there is no such lease.
@@ -252,10 +268,10 @@ impl<'t> Batch<'t> {
         if self.leases()?.remove(id)?.is_none() {
             return Ok(None);
         }
-        let keys = lease_keys(self.lease_keys()?, id)?;
+        let keys = lease_keys(self.lease_keys()?, id, |_| true)?;
         for key in keys {
             if let Newest { at, live: Some(kv) } = self.newest(&key)? {
-                self.write_tombstone(at, kv)?;
+                self.write_tombstone(at, kv, true)?;
             }
         }
         self.lease_changes.push(LeaseChange::Revoked { id });
@@ -325,7 +341,8 @@ impl<'t> Batch<'t> {
         Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
     }
 
-    fn write_tombstone(&mut self, previous: Revision, kv: KeyValue) -> Result<(), Fault> {
+    /// Without its value, what is deleted is no previous value for watchers.
+    fn write_tombstone(&mut self, previous: Revision, kv: KeyValue, has_value: bool) -> Result<(), Fault> {
         let at = self.next_revision();
         let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
         self.write(&Entry { key: &kv.key, previous, version })?;
@@ -333,12 +350,18 @@ impl<'t> Batch<'t> {
             self.lease_keys()?.remove((kv.lease, kv.key.as_ref()))?;
         }
         let key = kv.key.clone();
-        let before = self.before(Some(kv));
+        self.is_whole &= has_value;
+        let before = self.before(Some(kv).filter(|_| has_value));
         self.push(Change::delete(key, at.main, before));
         Ok(())
     }
 
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, mut change: Change) {
+        self.held += change.previous.as_ref().map_or(0, |kv| kv.value.len());
+        if self.held > MAX_HELD_BYTES {
+            change.previous = None;
+            self.is_whole = false;
+        }
         if !self.first_changes.is_empty() {
             self.first_changes.entry(change.kv.key.clone()).or_insert(self.open.len());
         }
@@ -383,16 +406,17 @@ impl<'t> Batch<'t> {
     }
 }
 
-/// The keys attached to a lease, in order.
+/// The keys attached to a lease, in order, as far as they are taken.
 pub fn lease_keys(
     table: &impl ReadableTable<(i64, &'static [u8]), ()>,
     id: i64,
+    mut take: impl FnMut(&[u8]) -> bool,
 ) -> Result<Vec<Vec<u8>>, Fault> {
     let mut keys = Vec::new();
     for row in table.range((id, &[][..])..)? {
         let (key, _) = row?;
         let (lease, key) = key.value();
-        if lease != id {
+        if lease != id || !take(key) {
             break;
         }
         keys.push(key.to_vec());

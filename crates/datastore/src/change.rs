@@ -11,6 +11,8 @@ use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 pub struct Commit {
     pub revision: i64,
     pub changes: Vec<Arc<Change>>,
+    /// Whether each change has what stood there before; else watchers read the revision from disk.
+    pub is_whole: bool,
 }
 
 /// One put or delete. Its wire form is made once, by the first watcher that needs it, and shared by the others.

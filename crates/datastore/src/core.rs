@@ -280,9 +280,7 @@ fn apply_one(batch: &mut Batch, write: &Write) -> Result<Result<Answer, Refusal>
         Write::Put(request) => Ok(Answer::Put(batch.put(request)?)),
         Write::Delete(request) => batch.delete_within_limits(request)?.map(Answer::Delete),
         Write::Txn(request) => txn::write(batch, request)?.map(Answer::Txn),
-        Write::Grant { id, ttl } => {
-            batch.grant(*id, *ttl)?.map(|()| done(batch)).ok_or(Refusal::LEASE_EXISTS)
-        }
+        Write::Grant { id, ttl } => batch.grant(*id, *ttl)?.map(|()| done(batch)),
         Write::Revoke { id } => batch.revoke(*id)?.map(|()| done(batch)).ok_or(Refusal::LEASE_NOT_FOUND),
         Write::Compact { revision } => compact(batch, *revision),
         Write::Alarm { no_space } => {
@@ -319,4 +317,55 @@ fn compact(batch: &mut Batch, revision: i64) -> Result<Answer, Refusal> {
     }
     batch.state.compacted = revision;
     Ok(done(batch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{MAX_LEASES, WRITE_WORK};
+    use tortie_etcd_proto::etcdserverpb::RequestOp;
+    use tortie_etcd_proto::etcdserverpb::request_op::Request;
+
+    fn delete(key: &str, range_end: &str) -> DeleteRangeRequest {
+        DeleteRangeRequest {
+            key: key.to_owned().into(),
+            range_end: range_end.to_owned().into(),
+            prev_kv: false,
+        }
+    }
+
+    #[test]
+    fn too_many_keys_are_not_deleted_at_once() {
+        let mut core = Core::in_memory().unwrap();
+        let put = |number: usize| {
+            let key = format!("{}/{number}", number % 2).into();
+            Write::Put(PutRequest { key, ..Default::default() })
+        };
+        let puts: Vec<Write> = (0..WRITE_WORK + 1).map(put).collect();
+        assert!(core.apply(&puts).unwrap().answers.iter().all(Result::is_ok));
+        let within = RequestOp { request: Some(Request::RequestDeleteRange(delete("0/", "2"))) };
+        let txn = TxnRequest { success: vec![within], ..Default::default() };
+        let revision = core.latest().get().state.revision;
+        let applied = core.apply(&[Write::Delete(delete("0/", "2")), Write::Txn(txn)]).unwrap();
+        assert_eq!(applied.answers, [Err(Refusal::TOO_MUCH_WORK), Err(Refusal::TOO_MUCH_WORK)]);
+        assert_eq!(core.latest().get().state.revision, revision, "what is refused changes nothing");
+        // In parts it can be done.
+        for (from, to) in [("0/", "1"), ("1/", "2")] {
+            let applied = core.apply(&[Write::Delete(delete(from, to))]).unwrap();
+            assert!(applied.answers[0].is_ok() && !applied.commits[0].changes.is_empty());
+        }
+    }
+
+    #[test]
+    fn there_are_not_more_leases_than_fit() {
+        let mut core = Core::in_memory().unwrap();
+        let grants: Vec<Write> = (1..=MAX_LEASES as i64 + 1).map(|id| Write::Grant { id, ttl: 60 }).collect();
+        let mut answers = core.apply(&grants).unwrap().answers;
+        assert_eq!(answers.pop(), Some(Err(Refusal::TOO_MANY_LEASES)));
+        assert!(answers.iter().all(Result::is_ok));
+        // One that ends makes room for another.
+        let answers =
+            core.apply(&[Write::Revoke { id: 7 }, Write::Grant { id: -7, ttl: 60 }]).unwrap().answers;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
 }

@@ -28,6 +28,9 @@ mod listener;
 mod options;
 mod range;
 mod reader;
+#[cfg(fuzzing)]
+pub mod record;
+#[cfg(not(fuzzing))]
 mod record;
 mod refusal;
 mod room;
@@ -47,4 +50,6 @@ pub use fault::Fault;
 pub use options::{AutoCompaction, Listen, ListenError, Options};
 pub use refusal::Refusal;
 pub use server::{ServeError, Server};
+#[cfg(fuzzing)]
+pub use tls::common_name;
 pub use tls::{TlsError, TlsFiles};

@@ -13,8 +13,13 @@ pub const MAX_WRITE_ANSWER_BYTES: usize = 16 << 20;
 pub const SMALL_ANSWER_BYTES: usize = 64 << 10;
 /// Versions of keys that a request may look at.
 pub const READ_WORK: usize = 4_000_000;
-/// The same for what a transaction compares and reads before it writes, while all other writes wait.
+/// The same for what a request that writes compares, reads and deletes, while all other writes wait.
 pub const WRITE_WORK: usize = 200_000;
+
+/// Old values that the changes of one group of writes keep for watchers; beyond that, watchers read them from disk.
+pub const MAX_HELD_BYTES: usize = 8 << 20;
+/// Leases at a time: each is kept in memory, whatever holds it.
+pub const MAX_LEASES: u64 = 200_000;
 
 const UNIT: usize = 1024;
 

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use tortie_etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
+use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeResponse, ResponseHeader};
 use tortie_etcd_proto::mvccpb::KeyValue;
 
 /// The answer, with a header that carries only the revision.
@@ -100,6 +100,25 @@ pub fn measure<H: HistoryTable>(
         let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != Some(seen);
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
+}
+
+/// What a deletion looks at, and what its answer would take in memory.
+pub fn measure_delete<H: HistoryTable>(
+    view: &View<H>,
+    delete: &DeleteRangeRequest,
+    allowance: &mut Allowance,
+) -> Result<(), Fault> {
+    // One key is no work.
+    if delete.range_end.is_empty() && !delete.prev_kv {
+        return Ok(());
+    }
+    let (key, range_end) = (delete.key.clone(), delete.range_end.clone());
+    let request = RangeRequest { key, range_end, keys_only: !delete.prev_kv, ..Default::default() };
+    match delete.prev_kv {
+        true => measure(view, &request, allowance),
+        // What was deleted is not in the answer.
+        false => measure(view, &request, &mut Allowance::new(usize::MAX)),
+    }
 }
 
 /// What a key takes in an answer besides its bytes.

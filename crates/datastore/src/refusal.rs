@@ -57,6 +57,8 @@ refusals! {
     TOO_MANY_REQUESTS = ResourceExhausted, "etcdserver: too many requests";
     ANSWER_TOO_LARGE = ResourceExhausted, "etcdserver: the answer would be too large; read it in pages, with a limit";
     TOO_MUCH_WORK = ResourceExhausted, "etcdserver: the request looks at too many keys; divide it into several";
+    TOO_MANY_LEASES = ResourceExhausted, "etcdserver: too many leases";
+    TIMED_OUT = Unavailable, "etcdserver: request timed out";
     STOPPED = Unavailable, "etcdserver: server stopped";
     STORAGE_FAILED = Internal, "etcdserver: storage failed, see the server's log";
 }

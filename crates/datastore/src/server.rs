@@ -8,10 +8,11 @@ use super::lessor::Lessor;
 use super::limits::AnswerBudget;
 use super::listener::{Listener, connection_limit};
 use super::options::{AutoCompaction, Listen, Options};
-use super::service::Service;
+use super::service::{Intake, Service};
 use super::tls::Tls;
 use super::watch::Hub;
 use super::writer::{Writer, WriterLoop};
+use futures::StreamExt;
 use redb::Database;
 use std::collections::VecDeque;
 use std::io;
@@ -20,10 +21,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::service::Routes;
+use tower::util::MapRequestLayer;
 
 /// How often leases are looked over, as in etcd.
 const LEASE_INTERVAL: Duration = Duration::from_millis(500);
+/// Leases that are revoked at the same time.
+const REVOCATIONS: usize = 64;
 /// How long after a power cut it may be unknown what had been acknowledged.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and watch streams that one connection may have open; more of them wait.
@@ -108,6 +114,8 @@ impl Server {
             chores.spawn(sync_acknowledged(acknowledged));
         }
         chores.spawn(compact_in_time(service.clone(), auto_compaction));
+        let intake = Arc::new(Intake::default());
+        chores.spawn(intake.clone().sweep());
 
         let mut stopping = stop.subscribe();
         let routes = service.routes();
@@ -115,7 +123,7 @@ impl Server {
         let mut serving = JoinSet::new();
         for listener in listeners {
             let stopped = stop.subscribe();
-            serving.spawn(serve_on(listener, routes.clone(), limit.clone(), stopped));
+            serving.spawn(serve_on(listener, routes.clone(), limit.clone(), intake.clone(), stopped));
         }
         drop(routes);
         let mut outcome = Ok(());
@@ -165,12 +173,14 @@ async fn serve_on(
     listener: Listener,
     routes: Routes,
     limit: Arc<Semaphore>,
+    intake: Arc<Intake>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
     let server = tonic::transport::Server::builder()
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .max_concurrent_streams(MAX_STREAMS)
+        .layer(MapRequestLayer::new(move |request: http::Request<Body>| intake.receive(request)))
         .add_routes(routes);
     let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
     Ok(server.serve_with_incoming_shutdown(listener.incoming(limit)?, stopped).await?)
@@ -180,11 +190,17 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
     let mut interval = tokio::time::interval(LEASE_INTERVAL);
     loop {
         interval.tick().await;
-        for id in lessor.expired(Instant::now()) {
-            if let Err(refusal) = writer.write(Write::Revoke { id }).await {
-                tracing::debug!("lease {id:x} was not revoked: {refusal}");
+        // Several at once share a commit; not so many that they would be in the way of other writes.
+        let revoking = futures::stream::iter(lessor.expired(Instant::now()));
+        let revoke = |id| {
+            let writer = &writer;
+            async move {
+                if let Err(refusal) = writer.write(Write::Revoke { id }).await {
+                    tracing::debug!("lease {id:x} was not revoked: {refusal}");
+                }
             }
-        }
+        };
+        revoking.for_each_concurrent(REVOCATIONS, revoke).await;
     }
 }
 

@@ -6,7 +6,7 @@ use super::directory::{self, Identity};
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
-use super::limits::{Allowance, READ_WORK, Work};
+use super::limits::{Allowance, MAX_WRITE_ANSWER_BYTES, READ_WORK, WRITE_WORK, Work};
 use super::range;
 use super::refusal::Refusal;
 use super::txn;
@@ -17,7 +17,9 @@ use redb::{
 };
 use std::fs::File;
 use std::sync::{Arc, PoisonError, RwLock};
-use tortie_etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use tortie_etcd_proto::etcdserverpb::{
+    DeleteRangeRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+};
 
 pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
 
@@ -88,8 +90,24 @@ impl Snapshot {
             .collect()
     }
 
-    pub fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Fault> {
-        lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id)
+    /// Whether the answer to a deletion, with what was deleted, would be too large.
+    pub fn measure_delete(&self, request: &DeleteRangeRequest) -> Result<Result<(), Refusal>, Fault> {
+        let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
+        let work = Work::new(WRITE_WORK);
+        range::measure_delete(&self.view(&work), request, &mut allowance)?;
+        Ok(self.view(&work).check_work().and(allowance.check()))
+    }
+
+    /// The keys attached to a lease, in order.
+    pub fn lease_keys(
+        &self,
+        id: i64,
+        allowance: &mut Allowance,
+    ) -> Result<Result<Vec<Vec<u8>>, Refusal>, Fault> {
+        let keys = lease_keys(&self.transaction.open_table(LEASE_KEYS)?, id, |key| {
+            allowance.take(range::KEY_VALUE_BYTES + key.len())
+        })?;
+        Ok(allowance.check().map(|()| keys))
     }
 
     /// About how large a copy of this state is.

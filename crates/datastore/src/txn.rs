@@ -7,7 +7,6 @@ use super::range;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::view::{HistoryTable, View};
-use bytes::Bytes;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use tortie_etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -171,22 +170,16 @@ fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refu
     Ok(())
 }
 
-/// What the answer takes in memory, on the state before the transaction; what it puts itself is small.
+/// What is looked at, and what the answer takes in memory, on the state before the transaction; what it puts itself is small.
 fn measure<H: HistoryTable>(view: &View<H>, path: &Path, allowance: &mut Allowance) -> Result<(), Fault> {
     let mut nested = path.nested.iter();
     for op in path.ops {
-        let one = |key: &Bytes, range_end: &Bytes| RangeRequest {
-            key: key.clone(),
-            range_end: range_end.clone(),
-            ..Default::default()
-        };
         match &op.request {
             Some(Request::RequestRange(request)) => range::measure(view, request, allowance)?,
-            Some(Request::RequestDeleteRange(delete)) if delete.prev_kv => {
-                range::measure(view, &one(&delete.key, &delete.range_end), allowance)?;
-            }
+            Some(Request::RequestDeleteRange(delete)) => range::measure_delete(view, delete, allowance)?,
             Some(Request::RequestPut(put)) if put.prev_kv => {
-                range::measure(view, &one(&put.key, &Bytes::new()), allowance)?;
+                let one = RangeRequest { key: put.key.clone(), ..Default::default() };
+                range::measure(view, &one, allowance)?;
             }
             Some(Request::RequestTxn(_)) => {
                 if let Some(inner) = nested.next() {

@@ -17,16 +17,12 @@ use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
+use tortie_testkit::resident;
 
 const VALUES: usize = 240;
 const VALUE_BYTES: usize = 100_000;
 const STREAMS: usize = 30;
-const MIB: usize = 1 << 20;
-
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
+const MIB: u64 = 1 << 20;
 
 async fn watch(channel: Channel) -> (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>) {
     let (requests, receiver) = mpsc::channel(1);
@@ -57,7 +53,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
         let put = PutRequest { key, value: vec![number as u8; VALUE_BYTES].into(), ..Default::default() };
         kv.put(put).await.unwrap();
     }
-    let begin = resident();
+    let begin = resident(std::process::id());
 
     // Watches that have much to catch up with, and clients that do not read.
     let mut watches = Vec::new();
@@ -67,7 +63,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     let mut highest = 0;
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        highest = highest.max(resident().saturating_sub(begin));
+        highest = highest.max(resident(std::process::id()).saturating_sub(begin));
     }
     println!("{STREAMS} unread watches: {} MiB", highest / MIB);
     assert!(highest < 150 * MIB, "{STREAMS} unread watches take {} MiB", highest / MIB);

@@ -1,12 +1,16 @@
 //! What Kubernetes is told of the node: whether its network is there.
 
+use crate::health::POLICY;
+use crate::state::State;
 use jiff::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 use tortie_store::Limits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{Condition, Orchestrator};
 
-const RETRY: Duration = Duration::from_secs(5);
+/// Between two looks at what there is to say.
+const PAUSE: Duration = Duration::from_secs(5);
 /// The end of the daemon does not wait for a server that is away.
 const PATIENCE: Duration = Duration::from_secs(3);
 const KIND: &str = "NetworkUnavailable";
@@ -20,15 +24,29 @@ const DOWN: Condition<'static> = Condition {
     message: "Calico is shutting down on this node",
 };
 
-/// Says that the network is there, as soon as somebody listens, and returns only when it is said. Until then the
-/// scheduler keeps pods away from a node that was said to have none.
-pub async fn say_up(target: KubernetesTarget, node: String) {
-    let mut told = false;
-    while let Err(error) = say(&target, &node, UP).await {
-        if !std::mem::replace(&mut told, true) {
-            tracing::warn!(%error, node, "Kubernetes is not told yet that the network is there; trying again");
+/// Says that the network is there, and when it is not because policy is not in force. As long as Kubernetes believes a node
+/// to have no network, the scheduler keeps pods away from it.
+pub async fn follow(target: KubernetesTarget, node: String, state: Arc<State>) {
+    let mut said: Option<Option<String>> = None;
+    let mut failed = false;
+    loop {
+        let trouble = state.troubles().remove(POLICY);
+        if said.as_ref() != Some(&trouble) {
+            let message = trouble.as_ref().map(|trouble| format!("policy is not in force: {trouble}"));
+            let condition = match &message {
+                Some(message) => Condition { kind: KIND, status: true, reason: "PolicyNotInForce", message },
+                None => UP,
+            };
+            match say(&target, &node, condition).await {
+                Ok(()) => (said, failed) = (Some(trouble), false),
+                Err(error) => {
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, node, "Kubernetes is not told yet how the network is; trying again");
+                    }
+                }
+            }
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -1,9 +1,10 @@
-//! One daemon per directory: the second is shown who is there, and leaves everything as it is.
+//! One daemon per directory and per network namespace: the second is shown who is there, and leaves everything as it is.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
 
 /// Held until it is dropped or the process ends.
 #[derive(Debug)]
@@ -16,8 +17,56 @@ pub struct DirLock {
 pub enum LockError {
     #[error("{dir} is in use by another node daemon ({holder}); stop that one, or use another directory")]
     Held { dir: String, holder: String },
+    #[error(
+        "another node daemon ({holder}) runs in this network namespace; stop that one: a host is one node"
+    )]
+    Served { holder: String },
     #[error("{path}: {error}")]
     Io { path: String, error: io::Error },
+}
+
+/// Keeps a second daemon out of a network namespace, whatever directories it uses: two that programme one kernel undo each
+/// other's work. It is a socket with an abstract name, which belongs to the namespace and ends with its process.
+#[derive(Debug)]
+pub struct NetnsLock {
+    _socket: Option<UnixListener>,
+}
+
+impl NetnsLock {
+    /// Locks the namespace of this process.
+    pub async fn acquire() -> Result<NetnsLock, LockError> {
+        NetnsLock::named("tortie-node").await
+    }
+
+    async fn named(name: &str) -> Result<NetnsLock, LockError> {
+        // A path that begins with a zero is an abstract name.
+        let path = format!("\0{name}");
+        let failed = |error| LockError::Io { path: format!("@{name}"), error };
+        match UnixListener::bind(&path) {
+            Ok(socket) => Ok(NetnsLock { _socket: Some(socket) }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let other = UnixStream::connect(&path).await.and_then(|other| other.peer_cred());
+                match other {
+                    // Anybody may take such a name; whoever is not root is no daemon, and must not keep ours from starting.
+                    Ok(other) if other.uid() != 0 => {
+                        tracing::warn!(
+                            uid = other.uid(),
+                            "a process without privileges has the name @{name}: this network namespace is not locked"
+                        );
+                        Ok(NetnsLock { _socket: None })
+                    }
+                    Ok(other) => {
+                        let pid = other.pid().filter(|pid| *pid > 0);
+                        let holder =
+                            pid.map_or("of another container".to_owned(), |pid| format!("process {pid}"));
+                        Err(LockError::Served { holder })
+                    }
+                    Err(_) => Err(LockError::Served { holder: "it does not say who it is".to_owned() }),
+                }
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
 }
 
 impl DirLock {
@@ -79,5 +128,15 @@ mod tests {
         drop(first);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
         DirLock::acquire(dir.path()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_namespace_has_one_holder_until_it_ends() {
+        let name = format!("tortie-test-{}", std::process::id());
+        let first = NetnsLock::named(&name).await.unwrap();
+        let error = NetnsLock::named(&name).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("(process {})", std::process::id())), "{error}");
+        drop(first);
+        NetnsLock::named(&name).await.unwrap();
     }
 }

@@ -4,7 +4,7 @@ use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
 use crate::install::Installer;
 use crate::journal::Journal;
-use crate::lock::{DirLock, LockError};
+use crate::lock::{DirLock, LockError, NetnsLock};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::reclaim::{self, Reclaim};
@@ -92,7 +92,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
         std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
     }
-    let _locks = lock(&args)?;
+    let _locks = (lock(&args)?, NetnsLock::acquire().await?);
     raise_descriptor_limit();
     let name = startup::node_name(&variables, &args.calico_dir().join("nodename"))?;
     let mut tasks = Tasks::default();
@@ -222,7 +222,8 @@ impl Start<'_> {
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
         interests.extend(client.is_kubernetes().then_some(KeyRange::EndpointSlices));
-        let mut feed = tortie_sync::follow(&client, interests);
+        let watches = state.liveness.part("datastore-watch");
+        let mut feed = tortie_sync::follow(&client, interests, move || watches.beat());
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
@@ -286,10 +287,10 @@ impl Start<'_> {
             tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
         }
         if let (Some(target), Some(node)) = (orchestrator, described) {
-            tasks.spawn("the node's condition in Kubernetes", async move {
-                kube_condition::say_up(target, node).await;
-                std::future::pending().await
-            });
+            tasks.spawn(
+                "the node's condition in Kubernetes",
+                kube_condition::follow(target, node, state.clone()),
+            );
         }
         println!("ready: node {name} on {}", args.socket().display());
         tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");

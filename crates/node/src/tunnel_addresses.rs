@@ -37,7 +37,7 @@ enum Failure {
 /// Says when pools or the node itself may have changed.
 pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
     let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
-    let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own]);
+    let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own], || {});
     let (changed, receiver) = watch::channel(());
     tokio::spawn(async move {
         while let Some(event) = feed.recv().await {

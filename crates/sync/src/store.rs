@@ -3,10 +3,11 @@
 use crate::Feed;
 use crate::outage::Outage;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tortie_model::{FeedEvent, KeyRange};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
@@ -14,19 +15,23 @@ use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 const QUEUE: usize = 1024;
 /// How often the connections of the watches are looked at. A watch that reconnects in between is no outage.
 const LOOK: Duration = Duration::from_secs(1);
+/// A watch gives a sign of life more often than this, whatever happens to the store.
+const STUCK: Duration = Duration::from_secs(300);
 
 /// Follows the ranges until the feed is dropped. A feed of which a part has ended ends: what it does not say any more would
-/// look like silence.
-pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
+/// look like silence. `alive` is called every second as long as no watch is stuck.
+pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
     let (sender, feed) = mpsc::channel(QUEUE);
     let missing = Arc::new(AtomicUsize::new(ranges.len()));
-    let (mut connections, mut tasks) = (Vec::with_capacity(ranges.len()), JoinSet::new());
+    let (mut connections, mut signs, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
     for range in ranges {
         let watch = client.watch(range, None);
         connections.push(watch.connection());
+        signs.push(watch.signs_of_life());
         tasks.spawn(pass_on(watch, missing.clone(), sender.clone()));
     }
     tasks.spawn(report_outages(connections, sender.clone()));
+    tasks.spawn(report_life(signs, alive));
     tokio::spawn(async move {
         let ended = tasks.join_next().await;
         if !sender.is_closed() {
@@ -59,6 +64,23 @@ async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Send
     }
 }
 
+async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
+    let mut look = tokio::time::interval(LOOK);
+    let mut last: Vec<(u64, Instant)> = signs.iter().map(|_| (0, Instant::now())).collect();
+    loop {
+        let now = look.tick().await;
+        for ((count, since), sign) in last.iter_mut().zip(&signs) {
+            let current = sign.load(Ordering::Relaxed);
+            if std::mem::replace(count, current) != current {
+                *since = now;
+            }
+        }
+        if last.iter().all(|(_, since)| now.duration_since(*since) < STUCK) {
+            alive();
+        }
+    }
+}
+
 async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: mpsc::Sender<FeedEvent>) {
     let mut look = tokio::time::interval(LOOK);
     let mut outage = Outage::default();
@@ -73,5 +95,36 @@ async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: m
         {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_stuck_is_not_alive() {
+        let signs: Vec<Arc<AtomicU64>> = (0..3).map(|_| Arc::default()).collect();
+        let beats = Arc::new(AtomicU64::new(0));
+        let counted = beats.clone();
+        let alive = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let _reporting = tokio::spawn(report_life(signs.clone(), alive));
+        let beats_within = async |seconds: u64, watches: &[Arc<AtomicU64>]| {
+            let before = beats.load(Ordering::Relaxed);
+            for _ in 0..seconds {
+                tokio::time::sleep(LOOK).await;
+                for watch in watches {
+                    watch.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            beats.load(Ordering::Relaxed) - before
+        };
+        assert!(beats_within(600, &signs).await >= 599);
+        let before_it_is_missed = beats_within(600, &signs[1..]).await;
+        assert!((299..=302).contains(&before_it_is_missed), "{before_it_is_missed}");
+        assert_eq!(beats_within(100, &signs[1..]).await, 0);
+        assert!(beats_within(100, &signs).await >= 98, "it goes on");
     }
 }

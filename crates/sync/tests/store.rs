@@ -49,7 +49,7 @@ async fn all_ranges_are_one_snapshot_then_changes() {
     put(&client, &handle("a")).await;
     put(&client, &Key::IpamConfig).await;
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
-    let mut feed = tortie_sync::follow(&client, ranges);
+    let mut feed = tortie_sync::follow(&client, ranges, || {});
     let mut snapshot = [next(&mut feed).await, next(&mut feed).await];
     snapshot.sort_by_key(|event| key_of(event).cloned());
     assert_eq!(snapshot.each_ref().map(key_of), [Some(&handle("a")), Some(&Key::IpamConfig)]);
@@ -67,7 +67,7 @@ async fn an_outage_is_said_once_when_it_begins_and_once_when_it_ends() {
     let mut etcd = Etcd::start().expect("etcd");
     let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
     let ranges = vec![KeyRange::Handles, KeyRange::IpamConfig, KeyRange::Blocks { ip_version: None }];
-    let mut feed = tortie_sync::follow(&client, ranges);
+    let mut feed = tortie_sync::follow(&client, ranges, || {});
     assert_eq!(next(&mut feed).await, FeedEvent::InSync);
     etcd.kill();
     let lost = next(&mut feed).await;

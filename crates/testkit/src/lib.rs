@@ -5,18 +5,22 @@
 
 pub mod conformance;
 mod etcd;
+mod half_sent;
 mod installation;
 mod kubernetes;
 mod netns;
 mod port;
 mod process;
+mod table_owner;
 pub mod vm;
 mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
+pub use half_sent::HalfSent;
 pub use installation::{Datastore, Installation, PluginCall};
 pub use kubernetes::{ApiServer, CalicoGroup};
 pub use netns::{Namespace, Words, run};
 pub use port::free_port;
-pub use process::{Process, feed, output};
+pub use process::{Process, feed, output, resident};
+pub use table_owner::TableOwner;
 pub use wait::{PATIENCE, eventually, eventually_async, eventually_showing};

@@ -55,3 +55,9 @@ pub fn feed(command: &mut Command, input: &str) -> Child {
 pub fn output(command: &mut Command, input: &str) -> Output {
     feed(command, input).wait_with_output().unwrap()
 }
+
+/// The bytes of memory that a process has.
+pub fn resident(pid: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}

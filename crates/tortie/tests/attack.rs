@@ -10,13 +10,16 @@ use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::transport::{Channel, Endpoint};
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
-use tortie_testkit::Datastore;
+use tortie_testkit::{Datastore, HalfSent, resident};
 
 const MAX_RESIDENT: u64 = 300 << 20;
 const MAX_P99: Duration = Duration::from_millis(50);
@@ -28,14 +31,20 @@ enum Attack {
     HugeTransactions,
     ManyWrites,
     IdleConnections,
+    HalfSentRequests,
+    ManyLeases,
+    LargeDeletes,
 }
 
-const ATTACKS: [Attack; 5] = [
+const ATTACKS: [Attack; 8] = [
     Attack::UnreadWatches,
     Attack::UnreadLists,
     Attack::HugeTransactions,
     Attack::ManyWrites,
     Attack::IdleConnections,
+    Attack::HalfSentRequests,
+    Attack::ManyLeases,
+    Attack::LargeDeletes,
 ];
 
 async fn connect(url: &str) -> Channel {
@@ -53,8 +62,8 @@ fn op(request: Request) -> RequestOp {
 /// As many puts and deletes as fit in a request.
 fn many_writes() -> TxnRequest {
     let ops = |kind: char| {
-        let groups = (0..90).map(|group| {
-            let inner = (0..100).map(|number| {
+        let groups = (0..60).map(|group| {
+            let inner = (0..60).map(|number| {
                 let key = Bytes::from(format!("{kind}{group:02}{number:03}"));
                 let range_end = Bytes::from(format!("{kind}{group:02}{number:03}~"));
                 match kind {
@@ -122,12 +131,47 @@ async fn run(attack: Attack, url: String) {
             std::future::pending::<()>().await;
             drop(idle);
         }
+        Attack::HalfSentRequests => {
+            let channel = connect(&url).await;
+            let part = Bytes::from(vec![0; 1 << 20]);
+            let mut begun = JoinSet::new();
+            for _ in 0..20 {
+                begun.spawn(half_sent(channel.clone(), part.clone()));
+            }
+            begun.join_next().await;
+        }
+        Attack::ManyLeases => {
+            let mut leases = LeaseClient::new(connect(&url).await);
+            loop {
+                let granted = leases.lease_grant(LeaseGrantRequest { ttl: 3600, id: 0 }).await;
+                assert!(
+                    granted.map_or_else(|refused| refused.message().contains("too many leases"), |_| true)
+                );
+            }
+        }
+        Attack::LargeDeletes => {
+            let mut kv = KvClient::new(connect(&url).await);
+            let delete = DeleteRangeRequest { key: "/".into(), range_end: "0".into(), prev_kv: true };
+            loop {
+                assert!(kv.delete_range(delete.clone()).await.is_err());
+            }
+        }
     }
 }
 
-fn resident(pid: u32) -> u64 {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+/// Announces a put, sends a part of it and waits; once it is given up, it begins again.
+async fn half_sent(mut channel: Channel, part: Bytes) {
+    loop {
+        let request = http::Request::builder()
+            .method("POST")
+            .uri("/etcdserverpb.KV/Put")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Body::new(HalfSent::new(3 << 19, part.clone())))
+            .unwrap();
+        std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+        channel.call(request).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +217,13 @@ async fn an_honest_client_is_served_under_every_attack() {
             highest = highest.max(resident(pid));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        attackers.shutdown().await;
+        attackers.abort_all();
+        while let Some(ended) = attackers.join_next().await {
+            assert!(
+                !ended.is_err_and(|error| error.is_panic()),
+                "{attack:?}: an attacker was not served as it should be"
+            );
+        }
         latencies.sort();
         let p99 = latencies[latencies.len() * 99 / 100];
         println!("{attack:?}: {} requests, p99 {p99:?}, resident {} MiB", latencies.len(), highest >> 20);

@@ -425,7 +425,8 @@ fn without_descriptors_it_waits_instead_of_spinning() {
     let before = processor_seconds(pid);
     std::thread::sleep(std::time::Duration::from_secs(3));
     let used = processor_seconds(pid) - before;
-    assert!(used < 1.0, "{used} s of processor time in 3 s of waiting for descriptors");
+    // Whoever spins has his share of the busiest machine, which is more.
+    assert!(used < 0.15, "{used} s of processor time in 3 s of waiting for descriptors");
     limit(1024);
     drop(waiting);
     assert_eq!(etcdctl.run(&["put", "k", "again"]), "OK\n");

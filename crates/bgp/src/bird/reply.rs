@@ -7,7 +7,7 @@ use crate::family::{Family, PerFamily};
 use crate::rib::attrs::Attrs;
 use ipnet::IpNet;
 use rustbgpd_wire::LargeCommunity;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -88,7 +88,7 @@ pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status
             is_session = kind == "BGP";
             if is_session {
                 let since = columns.nth(2).and_then(time).unwrap_or(daemon.now);
-                peers.push(unknown_peer(name, between(daemon.started, since)));
+                peers.push(PeerStatus::down(name, between(daemon.started, since)));
             }
         }
         let Some((key, value)) = line.text.split_once(':').filter(|_| line.code == PROTOCOL_DETAILS) else {
@@ -114,32 +114,6 @@ pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status
     }
     let (now, router_id) = (between(daemon.started, daemon.now), daemon.router_id);
     Ok(Status { now, asn, router_id, restarting: daemon.restarting, routes, attributes: 0, peers })
-}
-
-fn unknown_peer(name: &str, since: Duration) -> PeerStatus {
-    PeerStatus {
-        name: name.into(),
-        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        remote_as: 0,
-        external: false,
-        state: PeerState::Idle,
-        since,
-        router_id: None,
-        hold_time: None,
-        families: Vec::new(),
-        prefixes_in: PerFamily::default(),
-        prefixes_out: PerFamily::default(),
-        waiting: false,
-        last_error: None,
-        near_limit: false,
-        messages_in: 0,
-        messages_out: 0,
-        updates_in: 0,
-        updates_out: 0,
-        established: 0,
-        malformed: 0,
-        refused: 0,
-    }
 }
 
 fn note(peer: &mut PeerStatus, family: Family, key: &str, value: &str) {

@@ -114,7 +114,14 @@ impl Core {
         };
         connection.conn = None;
         connection.deferred = None;
-        self.record_error(peer_id, reason.to_owned());
+        // The end of a second connection is none of the session's errors.
+        let session_is_on_the_other = self
+            .peer(peer_id)
+            .and_then(|peer| peer.connection(direction.other()))
+            .is_some_and(PeerConnection::is_established);
+        if !session_is_on_the_other {
+            self.record_error(peer_id, reason.to_owned());
+        }
         self.event(now, peer_id, direction, Event::TcpConnectionFails);
         // Nobody connects again on behalf of a connection that was accepted, or while there is a session.
         let established = self.peer(peer_id).is_some_and(|peer| peer.established().is_some());

@@ -62,6 +62,35 @@ pub struct PeerStatus {
     pub refused: u64,
 }
 
+impl PeerStatus {
+    /// A session that has never been up, with a peer of which nothing is known yet.
+    pub fn down(name: &str, since: Time) -> PeerStatus {
+        PeerStatus {
+            name: name.into(),
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            remote_as: 0,
+            external: false,
+            state: PeerState::Idle,
+            since,
+            router_id: None,
+            hold_time: None,
+            families: Vec::new(),
+            prefixes_in: PerFamily::default(),
+            prefixes_out: PerFamily::default(),
+            waiting: false,
+            last_error: None,
+            near_limit: false,
+            messages_in: 0,
+            messages_out: 0,
+            updates_in: 0,
+            updates_out: 0,
+            established: 0,
+            malformed: 0,
+            refused: 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
     Idle,

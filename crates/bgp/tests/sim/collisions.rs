@@ -190,6 +190,8 @@ fn run(choices: &[usize]) -> Vec<usize> {
         let (up, times) = pair.established(node);
         assert!(up, "the session of node {node} is down after {choices:?}");
         assert_eq!(times, 1, "the session of node {node} came up {times} times after {choices:?}");
+        let error = &pair.cores[node].status(pair.now).peers[0].last_error;
+        assert_eq!(*error, None, "beside the session of node {node} after {choices:?}");
     }
     alternatives
 }

@@ -11,6 +11,7 @@ mod cluster;
 mod counted;
 mod cut;
 mod differential;
+mod encapsulated;
 mod faults;
 mod flips;
 mod flood;

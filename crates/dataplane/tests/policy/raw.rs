@@ -70,8 +70,12 @@ impl Link {
 }
 
 pub fn udp_v4(source: Ipv4Addr, destination: Ipv4Addr, port: u16) -> Vec<u8> {
-    let payload = udp(port);
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
+    v4(source, destination, 17, &udp(port))
+}
+
+/// A packet of any protocol.
+pub fn v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
     let length = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
     (packet[2], packet[3]) = (length[0], length[1]);
     packet.extend(source.octets());

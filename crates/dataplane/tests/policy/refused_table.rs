@@ -1,32 +1,10 @@
 //! The kernel refuses the whole table: nothing is blamed for it, it is reported everywhere, and the first success heals it.
 
-use crate::namespace::{Namespace, id, start};
+use crate::namespace::{id, start};
 use crate::plans::{open_plan, reaches, two_pods};
-use std::io::Write;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tortie_dataplane::{Concerns, KernelObject, Report, Reports};
-
-/// Somebody else who holds our table: the kernel lets nobody but its owner change it.
-struct Owner(Child);
-
-impl Owner {
-    fn take(node: &Namespace) -> Owner {
-        let mut command: Command = node.command("nft");
-        let mut child = command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let stdin = child.stdin.as_mut().unwrap();
-        stdin.write_all(b"add table inet tortie { flags owner; }\n").unwrap();
-        stdin.flush().unwrap();
-        Owner(child)
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use tortie_testkit::TableOwner;
 
 async fn reported(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Report {
     let next = async {
@@ -43,11 +21,7 @@ async fn reported(reports: &mut Reports, wanted: impl Fn(&Report) -> bool) -> Re
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_the_whole_table_blames_nothing_and_heals_at_once() {
     let (node, one, _two) = two_pods().await;
-    let owner = Owner::take(&node);
-    crate::namespace::eventually("the table is taken", || {
-        node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()
-    })
-    .await;
+    let owner = TableOwner::new(&node);
     let (dataplane, mut reports) = start(&node).await;
     let outcome = dataplane.replace(open_plan()).await.unwrap();
     let named: Vec<&KernelObject> = outcome.failures.iter().map(|failure| &failure.object).collect();

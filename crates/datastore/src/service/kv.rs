@@ -5,6 +5,7 @@ use crate::check;
 use crate::core::{Answer, Write};
 use crate::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES};
 use crate::refusal::Refusal;
+use crate::snapshot::Snapshot;
 use prost::Message;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status};
@@ -21,6 +22,16 @@ impl Service {
             true => Ok(Some(self.answers.wait_for(MAX_WRITE_ANSWER_BYTES).await?)),
             false => Ok(None),
         }
+    }
+}
+
+impl Service {
+    /// What is certain to be refused is refused here: the writer looks again, and all other writes wait for it meanwhile.
+    async fn within_limits(&self, request: DeleteRangeRequest) -> Result<DeleteRangeRequest, Status> {
+        let measure = move |snapshot: &Snapshot| Ok((snapshot.measure_delete(&request)?, request));
+        let (outcome, request) = self.read(measure).await?;
+        outcome?;
+        Ok(request)
     }
 }
 
@@ -68,7 +79,12 @@ impl Kv for Service {
         check::delete(&request)?;
         caller.check_delete(&request)?;
         check::size(request.encoded_len())?;
-        let permit = self.permit_for(request.prev_kv && !request.range_end.is_empty()).await?;
+        let lists = request.prev_kv && !request.range_end.is_empty();
+        let permit = self.permit_for(lists).await?;
+        let request = match lists {
+            true => self.within_limits(request).await?,
+            false => request,
+        };
         match self.writer.write(Write::Delete(request)).await? {
             Answer::Delete(mut answer) => {
                 self.complete(&mut answer.header);

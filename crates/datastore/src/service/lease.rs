@@ -1,7 +1,7 @@
 //! Leases.
 
 use super::auth::Caller;
-use super::{Service, unexpected};
+use super::{Gathered, Service, unexpected};
 use crate::auth::Access;
 use crate::core::{Answer, Write};
 use crate::lessor::{MAX_TTL, MIN_TTL};
@@ -25,10 +25,14 @@ impl Service {
         if caller.check_root().is_ok() {
             return Ok(());
         }
-        for key in self.read(move |snapshot| snapshot.lease_keys(id)).await? {
+        for key in self.lease_keys(id).await?.answer {
             caller.check(access, &Span::Key(key.into()))?;
         }
         Ok(())
+    }
+
+    async fn lease_keys(&self, id: i64) -> Result<Gathered<Vec<Vec<u8>>>, Status> {
+        self.gather(move |snapshot, allowance| snapshot.lease_keys(id, allowance)).await
     }
 }
 
@@ -106,17 +110,18 @@ impl Lease for Service {
             let header = self.current_header();
             return Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() }));
         };
-        let keys = match keys {
-            true => self.read(move |snapshot| snapshot.lease_keys(id)).await?,
-            false => Vec::new(),
+        let Gathered { answer: keys, share } = match keys {
+            true => self.lease_keys(id).await?,
+            false => Gathered { answer: Vec::new(), share: None },
         };
-        Ok(Response::new(LeaseTimeToLiveResponse {
+        let answer = LeaseTimeToLiveResponse {
             header: self.current_header(),
             id,
             ttl: time.remaining,
             granted_ttl: time.granted,
             keys: keys.into_iter().map(Bytes::from).collect(),
-        }))
+        };
+        Ok(Gathered { answer, share }.into_response())
     }
 
     async fn lease_leases(

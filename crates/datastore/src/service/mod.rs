@@ -1,6 +1,7 @@
 //! The gRPC services: check the form of a request, hand it on, complete the answer's header.
 
 mod auth;
+mod intake;
 mod kv;
 mod lease;
 mod maintenance;
@@ -18,6 +19,7 @@ use super::refusal::Refusal;
 use super::snapshot::{Latest, Snapshot};
 use super::watch::{Hub, TERM};
 use super::writer::Writer;
+pub use intake::Intake;
 use response::Finishing;
 use std::path::PathBuf;
 use std::sync::Arc;

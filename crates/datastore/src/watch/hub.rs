@@ -43,6 +43,8 @@ struct Live {
     next: i64,
     /// Events of the publication in progress.
     pending: Vec<Arc<Change>>,
+    /// They lack what stood there before.
+    incomplete: bool,
     /// An event was sent since the last progress notification.
     busy: bool,
 }
@@ -95,6 +97,7 @@ impl Hub {
             outbox: outbox.clone(),
             next,
             pending: Vec::new(),
+            incomplete: false,
             busy: false,
         }))
     }
@@ -115,7 +118,7 @@ impl Hub {
         let mut touched = Vec::new();
         for commit in commits {
             for change in &commit.changes {
-                watches.note(commit.revision, change, &mut touched);
+                watches.note(commit, change, &mut touched);
             }
         }
         for watch in touched {
@@ -192,19 +195,23 @@ impl Watches {
         }
     }
 
-    fn note(&mut self, revision: i64, change: &Arc<Change>, touched: &mut Vec<WatchId>) {
+    fn note(&mut self, commit: &Commit, change: &Arc<Change>, touched: &mut Vec<WatchId>) {
         let key = &change.kv.key;
         let by_key = self.keys.get(key).into_iter();
         let by_prefix =
             self.prefixes.range(..=key.len()).filter_map(|(len, prefixes)| prefixes.get(key.get(..*len)?));
         for watch in by_key.chain(by_prefix).flatten().chain(&self.others) {
             let Some(live) = self.live.get_mut(watch) else { continue };
-            if revision < live.next || !live.interest.span.contains(key) || !live.interest.wants(change) {
+            if commit.revision < live.next
+                || !live.interest.span.contains(key)
+                || !live.interest.wants(change)
+            {
                 continue;
             }
             if live.pending.is_empty() {
                 touched.push(*watch);
             }
+            live.incomplete |= live.interest.with_previous && !commit.is_whole;
             live.pending.push(change.clone());
         }
     }
@@ -221,7 +228,8 @@ impl Watches {
         let first = frame.events.first().map_or(revision, |change| change.kv.mod_revision);
         live.busy = true;
         // A fragmented response takes several places in the stream, which only catching up waits for.
-        let sent = !(live.interest.fragment && is_large(&frame)) && live.outbox.offer(frame);
+        let by_itself = live.incomplete || live.interest.fragment && is_large(&frame);
+        let sent = !by_itself && live.outbox.offer(frame);
         if sent {
             live.next = revision + 1;
         } else if let Some(live) = self.remove(watch) {

@@ -36,29 +36,7 @@ fn sample() -> String {
     metrics.count(&Totals::default());
     metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
     metrics.closed_connections.get_or_create(&[("listener", "health".into())]).inc();
-    let peer = PeerStatus {
-        name: "peer".into(),
-        address: Ipv4Addr::LOCALHOST.into(),
-        remote_as: 1,
-        external: true,
-        state: PeerState::Established,
-        since: Duration::ZERO,
-        router_id: None,
-        hold_time: None,
-        families: Vec::new(),
-        prefixes_in: PerFamily::default(),
-        prefixes_out: PerFamily::default(),
-        waiting: false,
-        last_error: None,
-        near_limit: false,
-        messages_in: 0,
-        messages_out: 0,
-        updates_in: 0,
-        updates_out: 0,
-        established: 0,
-        malformed: 0,
-        refused: 0,
-    };
+    let peer = PeerStatus { state: PeerState::Established, ..PeerStatus::down("peer", Duration::ZERO) };
     let status = Status {
         now: Duration::ZERO,
         asn: 1,

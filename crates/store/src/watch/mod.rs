@@ -11,6 +11,8 @@ use crate::{Error, Event, Result, Revision};
 use backoff::Backoff;
 use follower::{Change, Follower, Step, Update};
 use source::{Heard, Snapshot, Source};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -33,6 +35,7 @@ pub struct Connection {
 pub struct Watch {
     events: mpsc::Receiver<Event>,
     connection: watch::Receiver<Connection>,
+    signs: Arc<AtomicU64>,
     task: AbortHandle,
 }
 
@@ -40,9 +43,10 @@ impl Watch {
     pub(crate) fn start(source: impl Source, range: KeyRange, after: Option<Revision>) -> Watch {
         let (sender, events) = mpsc::channel(QUEUE);
         let (report, connection) = watch::channel(Connection::default());
-        let feed = Feed { source, range, sender, connection: report };
+        let signs = Arc::new(AtomicU64::new(0));
+        let feed = Feed { source, range, sender, connection: report, signs: signs.clone() };
         let task = tokio::spawn(feed.run(Follower::new(after))).abort_handle();
-        Watch { events, connection, task }
+        Watch { events, connection, signs, task }
     }
 
     /// `None` only when the runtime is shutting down. Safe to cancel.
@@ -58,6 +62,12 @@ impl Watch {
     /// The connection from now on, for whoever looks after more than one watch.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.connection.clone()
+    }
+
+    /// Counts whatever is heard of the store, and every attempt that fails. Every wait has a deadline, so a number that stays
+    /// the same for minutes is that of a watch that is stuck.
+    pub fn signs_of_life(&self) -> Arc<AtomicU64> {
+        self.signs.clone()
     }
 }
 
@@ -75,6 +85,7 @@ struct Feed<S> {
     range: KeyRange,
     sender: mpsc::Sender<Event>,
     connection: watch::Sender<Connection>,
+    signs: Arc<AtomicU64>,
 }
 
 impl<S: Source> Feed<S> {
@@ -87,6 +98,7 @@ impl<S: Source> Feed<S> {
                 Step::ListKeys { revision } => self.list_keys(&mut follower, revision).await,
                 Step::Watch { after } => self.watch(&mut follower, after, &mut backoff).await,
             };
+            self.signs.fetch_add(1, Ordering::Relaxed);
             match outcome {
                 Err(Gone) => return,
                 Ok(Ok(())) => self.connected(),
@@ -138,6 +150,7 @@ impl<S: Source> Feed<S> {
         loop {
             match self.source.next().await {
                 Ok(Heard::Updates { updates, revision }) => {
+                    self.signs.fetch_add(1, Ordering::Relaxed);
                     self.connected();
                     if !updates.is_empty() {
                         backoff.reset();

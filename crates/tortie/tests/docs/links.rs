@@ -82,7 +82,9 @@ fn every_link_leads_somewhere() {
                 "" => PathBuf::from(&page),
                 file => normal(&Path::new(&page).parent().unwrap().join(file)),
             };
-            if !repository().join(&path).exists() {
+            if page.starts_with("docs/") && !path.starts_with("docs") {
+                broken.push(format!("{page}: {target}: {} is not part of the site", path.display()));
+            } else if !repository().join(&path).exists() {
                 broken.push(format!("{page}: {target}: there is no {}", path.display()));
             } else if !anchor.is_empty() && !anchors(&read(&path.display().to_string())).contains(anchor) {
                 broken.push(format!("{page}: {target}: {} has no such heading", path.display()));

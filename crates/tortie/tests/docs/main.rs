@@ -100,3 +100,31 @@ fn every_command_block_is_run_or_says_why_not() {
         forgotten.join("\n")
     );
 }
+
+/// What a new user does, the page that shows how, and a command that does it.
+const TASKS: [(&str, &str, &str); 14] = [
+    ("make a cluster", "docs/get-started.md", "tortie lab up"),
+    ("write a policy", "docs/tutorials/policy.md", "calicoctl apply"),
+    ("ask why traffic passes or not", "docs/tutorials/policy.md", "tortie explain --from"),
+    ("see what a change would do", "docs/tutorials/policy.md", "tortie diff"),
+    ("protect a host", "docs/tutorials/protect-a-host.md", "kind: HostEndpoint"),
+    ("peer with a BIRD, with a password", "docs/tutorials/peer-with-your-router.md", "secretKeyRef"),
+    ("filter routes", "docs/tutorials/peer-with-your-router.md", "kind: BGPFilter"),
+    ("use a reflector", "docs/how-to/route-reflector.md", "routeReflectorClusterID"),
+    ("kill -9", "docs/how-to/crashes-and-reboots.md", "--kill"),
+    ("etcd with TLS", "docs/how-to/etcd-with-tls.md", "ETCD_CA_CERT_FILE"),
+    ("make this host a node", "docs/how-to/this-host-as-a-node.md", "tortie up"),
+    ("back up", "docs/how-to/back-up-and-restore.md", "snapshot save"),
+    ("migrate", "docs/tutorials/move-from-calico.md", "migrate import"),
+    ("make mistakes", "docs/how-to/find-mistakes.md", "tortie analyze"),
+];
+
+#[test]
+fn every_task_of_a_new_user_is_part_of_the_tour() {
+    for (task, page, command) in TASKS {
+        assert!(RUN.contains(&page), "{task}: {page} is not run");
+        let blocks = blocks::of(&read(page));
+        let mut steps = blocks.iter().filter(|block| block.is_run()).flat_map(blocks::steps);
+        assert!(steps.any(|step| step.command.contains(command)), "{task}: {page} does not run {command:?}");
+    }
+}

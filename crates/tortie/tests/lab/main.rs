@@ -7,6 +7,7 @@ mod encap;
 mod migration;
 mod podman;
 mod restart;
+mod talk;
 
 use serde_json::Value;
 use std::path::PathBuf;

@@ -54,12 +54,6 @@ fn open_files(pid: u32) -> Vec<String> {
     names
 }
 
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Does something for every pod, many at a time.
 fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -110,7 +104,7 @@ fn many_containers_come_and_go_and_nothing_grows() {
         });
         world.assert_clean("all are gone");
         eventually("the node has only its own files open", || open_files(world.pid()) == files);
-        let (footprint, memory) = (Footprint::of(&world), resident_kib(world.pid()));
+        let (footprint, memory) = (Footprint::of(&world), tortie_testkit::resident(world.pid()) / 1024);
         assert_eq!(
             (footprint.links, footprint.blocks),
             (before.links, footprint.affinities),

@@ -1,6 +1,6 @@
 //! An attacker, a careless operator and a bad day: the node goes on, or says what is wrong and leaves.
 
-use crate::world::{Namespace, TORTIE, World, eventually};
+use crate::world::{TORTIE, World, eventually};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
+use tortie_testkit::TableOwner;
 
 /// What somebody on the host gets from a page: its text, then the status code.
 fn page(world: &World, url: &str) -> String {
@@ -122,6 +123,19 @@ fn a_second_daemon_says_who_is_there_and_leaves() {
     assert!(!success, "{text}");
     let holder = format!("in use by another node daemon (process {},", world.pid());
     assert!(text.contains(&holder), "{text}");
+    // Directories of its own do not make it another host.
+    let own = world.dir.path().join("second");
+    let dirs = ["state", "run", "calico"].map(|name| own.join(name).display().to_string());
+    let second = world
+        .command(&[], &[])
+        .args(["--state-dir", &dirs[0], "--run-dir", &dirs[1], "--calico-dir", &dirs[2]])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (success, text) = end_of(second).expect("it leaves");
+    let holder = format!("another node daemon (process {}) runs in this network namespace", world.pid());
+    assert!(!success && text.contains(&holder), "{text}");
     // The first has lost nothing.
     let pod = world.container();
     world.must("ADD", "c1", &pod.path(), &world.config());
@@ -157,6 +171,7 @@ fn health_needs_nothing_switched_on() {
         "ok         dataplane: ",
         "ok         policy: in force",
         "ok         engine: alive",
+        "ok         datastore-watch: alive",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
@@ -216,33 +231,6 @@ fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
     world.must("DEL", "c1", &first.path(), &config);
     world.must("DEL", "c3", &neighbour.path(), &config);
     world.assert_clean("DEL");
-}
-
-/// Keeps the table that enforces policy from everybody else.
-struct TableOwner(Child);
-
-impl TableOwner {
-    fn new(host: &Namespace) -> TableOwner {
-        let mut nft = Command::new("ip")
-            .args(["netns", "exec", host.name(), "nft", "-i"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        nft.stdin.as_mut().unwrap().write_all(b"add table inet tortie { flags owner; }\n").unwrap();
-        let owner = TableOwner(nft);
-        eventually("the table has an owner", || {
-            !host.try_exec(&["nft", "add", "chain", "inet", "tortie", "x"]).status.success()
-        });
-        owner
-    }
-}
-
-impl Drop for TableOwner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

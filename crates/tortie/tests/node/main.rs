@@ -19,6 +19,7 @@ mod refusals;
 mod restored;
 mod settings;
 mod soak;
+mod systemd;
 mod textbook;
 mod up;
 mod world;

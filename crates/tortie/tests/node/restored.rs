@@ -1,6 +1,7 @@
 //! The datastore is put back to an earlier time, while containers live that it knows nothing of.
 
-use crate::world::{World, eventually};
+use crate::world::{TORTIE, World, eventually};
+use std::process::Command;
 
 /// What a backup from before the container would not have: its address, its block, its endpoint.
 fn forget(world: &World) {
@@ -71,7 +72,14 @@ fn two_holders_of_an_address_are_reported() {
     world.etcdctl(&["put", block, &value]);
     let handle = world.stored_at("/calico/ipam/v2/handle/net.c1");
     world.etcdctl(&["put", "/calico/ipam/v2/handle/net.other", &handle]);
-    world.start(&[]);
+    world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+    eventually("the metric counts it", || {
+        let page = world.host.try_exec("curl -s -m 20 http://127.0.0.1:9091/metrics");
+        String::from_utf8_lossy(&page.stdout).contains("tortie_address_conflicts 1")
+    });
+    let health = Command::new(TORTIE).arg("health").arg("--run-dir").arg(world.path("run")).output().unwrap();
+    let health = String::from_utf8_lossy(&health.stdout);
+    assert!(health.contains("addresses: ") && health.contains("net.other"), "{health}");
     let state = world.dir.path().join("state").display().to_string();
     let check = world.calicoctl(&["ipam", "check", "--state-dir", &state], "");
     assert!(check.contains("Found 1 IPs with more than one live holder."), "{check}");

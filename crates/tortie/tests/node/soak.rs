@@ -1,6 +1,7 @@
 //! Faults in a random order, under traffic, and the promises of ARCHITECTURE.md after each. The seed is printed; TORTIE_SEED
 //! repeats a walk, TORTIE_SOAK_SECONDS says how long it goes on.
 
+mod peer;
 mod traffic;
 
 use crate::world::{Namespace, World, eventually};
@@ -40,10 +41,12 @@ enum Fault {
     TableDeleted,
     RouteDeleted,
     UnfinishedRequests,
+    /// A BGP peer that sends nonsense, begins and does not go on, or says nothing.
+    StrangePeer,
     Churn,
 }
 
-const FAULTS: [Fault; 14] = [
+const FAULTS: [Fault; 15] = [
     Fault::DaemonKilled,
     Fault::DaemonTerminated,
     Fault::DaemonFrozen,
@@ -57,6 +60,7 @@ const FAULTS: [Fault; 14] = [
     Fault::TableDeleted,
     Fault::RouteDeleted,
     Fault::UnfinishedRequests,
+    Fault::StrangePeer,
     Fault::Churn,
 ];
 
@@ -98,6 +102,7 @@ fn copy(from: &Path, to: &Path) {
 impl Soak {
     fn new(seed: u64) -> Soak {
         let mut world = World::without_node("10.77.0.0/24");
+        world.host.ip(&format!("addr add {}/32 dev lo", peer::ADDRESS));
         world.start(&[("FELIX_HEALTHENABLED", "true")]);
         let config = world.config();
         let closed = json!({
@@ -199,6 +204,7 @@ impl Soak {
                 self.world.host.ip(&["route", "del", destination]);
             }
             Fault::UnfinishedRequests => self.flood(),
+            Fault::StrangePeer => self.strange_peer(),
             Fault::Churn => (0..3).for_each(|_| self.probe()),
         }
     }
@@ -233,6 +239,20 @@ impl Soak {
             let _ = request.write_all(b"{\"plugin\"");
         }
         self.probe();
+    }
+
+    /// A peer that is configured, so that the node listens to it, and gone again before the promises are looked at.
+    fn strange_peer(&mut self) {
+        let object = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "strange"},
+            "spec": {"peerIP": peer::ADDRESS.to_string(), "asNumber": 64999},
+        });
+        self.world.calicoctl(&["apply", "-f", "-"], &object.to_string());
+        let calls = Netns::open(self.world.host.path()).unwrap().run(peer::call_many).unwrap();
+        assert!(!calls.is_empty(), "nobody listens\n{}", self.world.log());
+        self.probe();
+        drop(calls);
+        self.world.calicoctl(&["delete", "bgppeer", "strange"], "");
     }
 
     fn is_well(&self) -> bool {

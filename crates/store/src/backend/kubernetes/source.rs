@@ -216,14 +216,15 @@ impl Source for KubernetesSource {
                 .collect();
             if waiting.is_empty() {
                 drop(waiting);
-                match due {
+                match due.filter(|due| *due < Instant::now() + silence) {
                     Some(due) if self.look_again(due).await? => {
                         return Ok(Heard::Stale("its kind is served now".into()));
                     }
-                    Some(_) => continue,
+                    Some(_) => {}
                     // Nothing of this range is kept here: nothing ever happens.
-                    None => return std::future::pending().await,
+                    None => tokio::time::sleep(silence).await,
                 }
+                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
             }
             let heard = tokio::select! {
                 heard = tokio::time::timeout(silence, select_all(waiting)) => {
@@ -237,7 +238,7 @@ impl Source for KubernetesSource {
                 {
                     return Ok(Heard::Stale("its kind is served now".into()));
                 }
-                continue;
+                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
             };
             let Ok((index, event)) = heard else {
                 return Err(Error::Datastore(format!(

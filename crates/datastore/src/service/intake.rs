@@ -1,0 +1,287 @@
+//! Requests that are begun and not finished: what they hold is bounded, and the oldest makes room.
+//!
+//! gRPC gathers a message until it is whole and answers once its stream has ended. A client may announce a large message on
+//! every stream it can open and never finish one. An honest request is whole within milliseconds of its first byte, so
+//! whoever has waited longest is given up first.
+
+use super::MAX_MESSAGE_BYTES;
+use crate::refusal::Refusal;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http;
+
+/// What all unfinished requests may hold together.
+const BUDGET: usize = 32 << 20;
+/// What one takes besides its message.
+const REQUEST_BYTES: usize = 4 << 10;
+/// How long one may take, from the first time it is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const SWEEP: Duration = Duration::from_secs(5);
+/// Whose requests go on for as long as the client likes; a message of theirs is finished when it is whole.
+const STREAMS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
+
+/// The unfinished requests of all connections.
+#[derive(Default)]
+pub struct Intake {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: usize,
+    next: u64,
+    /// By age.
+    requests: BTreeMap<u64, Unfinished>,
+}
+
+struct Unfinished {
+    bytes: usize,
+    since: Instant,
+    waker: Waker,
+}
+
+impl Intake {
+    /// The same request, held to the bounds.
+    pub fn receive(self: &Arc<Intake>, request: http::Request<Body>) -> http::Request<Body> {
+        let streams = STREAMS.contains(&request.uri().path());
+        let intake = self.clone();
+        request.map(|body| {
+            Body::new(Incoming { body, streams, message: Message::default(), place: None, intake })
+        })
+    }
+
+    /// Gives up what takes too long, for ever.
+    pub async fn sweep(self: Arc<Intake>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            let mut waiting = self.lock();
+            while let Some((_, oldest)) = waiting.requests.first_key_value()
+                && oldest.since.elapsed() >= PATIENCE
+            {
+                waiting.give_up_oldest();
+            }
+        }
+    }
+
+    /// A request waits for more of its client, with its place since it first did. None if it was given up.
+    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Option<u64> {
+        let mut waiting = self.lock();
+        let since = match place {
+            Some(place) => waiting.remove(place)?.since,
+            None => Instant::now(),
+        };
+        let place = place.unwrap_or(waiting.next);
+        waiting.next = waiting.next.max(place + 1);
+        waiting.bytes += bytes;
+        waiting.requests.insert(place, Unfinished { bytes, since, waker: waker.clone() });
+        while waiting.bytes > BUDGET {
+            waiting.give_up_oldest();
+        }
+        waiting.requests.contains_key(&place).then_some(place)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn remove(&mut self, place: u64) -> Option<Unfinished> {
+        let removed = self.requests.remove(&place)?;
+        self.bytes -= removed.bytes;
+        Some(removed)
+    }
+
+    fn give_up_oldest(&mut self) {
+        if let Some((_, oldest)) = self.requests.pop_first() {
+            self.bytes -= oldest.bytes;
+            oldest.waker.wake();
+        }
+    }
+}
+
+/// A request's body, on its way from the client.
+struct Incoming {
+    body: Body,
+    streams: bool,
+    message: Message,
+    place: Option<u64>,
+    intake: Arc<Intake>,
+}
+
+impl Incoming {
+    fn is_finished(&self) -> bool {
+        self.streams && self.message.is_whole
+    }
+
+    fn leave(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.intake.lock().remove(place);
+        }
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl HttpBody for Incoming {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.message.take(data);
+                }
+                if self.is_finished() {
+                    self.leave();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(end) => {
+                self.leave();
+                Poll::Ready(end)
+            }
+            Poll::Pending if self.is_finished() => Poll::Pending,
+            Poll::Pending => {
+                let bytes = REQUEST_BYTES + self.message.length.min(MAX_MESSAGE_BYTES);
+                self.place = self.intake.wait(self.place, bytes, context.waker());
+                match self.place {
+                    Some(_) => Poll::Pending,
+                    None => Poll::Ready(Some(Err(Refusal::TIMED_OUT.into()))),
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where in a sequence of messages the bytes end: each has a flag and its length before it.
+#[derive(Default)]
+struct Message {
+    header: Vec<u8>,
+    /// As announced.
+    length: usize,
+    /// Bytes still to come.
+    left: usize,
+    /// A message has ended, and the next has not begun.
+    is_whole: bool,
+}
+
+impl Message {
+    const HEADER: usize = 5;
+
+    fn take(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.left == 0 {
+                self.is_whole = false;
+                let (header, rest) = data.split_at(data.len().min(Self::HEADER - self.header.len()));
+                self.header.extend(header);
+                data = rest;
+                if let [_, length @ ..] = &*self.header
+                    && let Ok(length) = <[u8; 4]>::try_from(length)
+                {
+                    self.length = u32::from_be_bytes(length) as usize;
+                    self.left = self.length;
+                    self.header.clear();
+                    self.is_whole = self.left == 0;
+                }
+            } else {
+                let taken = data.len().min(self.left);
+                data = &data[taken..];
+                self.left -= taken;
+                self.is_whole = self.left == 0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tortie_testkit::HalfSent;
+
+    #[test]
+    fn messages_end_where_they_say() {
+        let bytes = [&[0, 0, 0, 0, 3][..], b"abc", &[0, 0, 0, 0, 0], &[0, 0, 0, 0, 2], b"d"].concat();
+        let ends = [8, 13];
+        for piece in 1..bytes.len() {
+            let mut message = Message::default();
+            let mut seen = 0;
+            for part in bytes.chunks(piece) {
+                message.take(part);
+                seen += part.len();
+                assert_eq!(message.is_whole, ends.contains(&seen), "{seen} bytes in pieces of {piece}");
+            }
+            assert_eq!((message.length, message.left), (2, 1));
+        }
+    }
+
+    fn begin(intake: &Arc<Intake>, path: &str, length: usize) -> Body {
+        let body = Body::new(HalfSent::new(length as u32, Bytes::new()));
+        intake.receive(http::Request::builder().uri(path).body(body).unwrap()).into_body()
+    }
+
+    /// Reads its header and lets it wait; whether it still may.
+    async fn may_wait(body: &mut Body) -> bool {
+        loop {
+            let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
+            match polled {
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Pending => return true,
+                Poll::Ready(_) => return false,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_makes_room_and_nobody_waits_for_ever() {
+        let intake = Arc::new(Intake::default());
+        tokio::spawn(intake.clone().sweep());
+        let put = "/etcdserverpb.KV/Put";
+        let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
+        let mut requests: Vec<Body> = (0..fit).map(|_| begin(&intake, put, MAX_MESSAGE_BYTES)).collect();
+        for request in &mut requests {
+            assert!(may_wait(request).await);
+        }
+        let mut last = begin(&intake, put, MAX_MESSAGE_BYTES);
+        assert!(may_wait(&mut last).await);
+        assert!(!may_wait(&mut requests[0]).await, "the oldest");
+        assert!(may_wait(&mut requests[1]).await);
+        // One that ends leaves its place to another.
+        drop(requests.remove(1));
+        let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
+        assert!(may_wait(&mut another).await && may_wait(&mut requests[1]).await);
+        // A stream between two messages waits for as long as it likes.
+        let mut stream = begin(&intake, STREAMS[1], 0);
+        assert!(may_wait(&mut stream).await);
+        tokio::time::sleep(PATIENCE + SWEEP).await;
+        assert!(!may_wait(&mut last).await && !may_wait(&mut another).await);
+        assert!(may_wait(&mut stream).await);
+        drop((requests, last, another));
+        assert_eq!(intake.lock().bytes, 0);
+    }
+}

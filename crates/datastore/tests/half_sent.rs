@@ -1,0 +1,71 @@
+//! Requests that are begun on every stream a client can have, and never finished.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use std::time::Duration;
+use support::{Embedded, connect};
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::transport::Channel;
+use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::{PutRequest, RangeRequest};
+use tortie_testkit::{HalfSent, resident};
+
+const MIB: u64 = 1 << 20;
+const CONNECTIONS: usize = 8;
+const STREAMS: usize = 40;
+const HONEST: usize = 64 << 10;
+
+/// Announces a put of a megabyte and a half, sends a megabyte of it, and waits for the answer.
+async fn half_sent(mut channel: Channel, megabyte: Bytes) -> Result<String, tonic::transport::Error> {
+    let request = http::Request::builder()
+        .method("POST")
+        .uri("/etcdserverpb.KV/Put")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(HalfSent::new(3 << 19, megabyte)))
+        .unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await?;
+    let response = channel.call(request).await?;
+    let status = Status::from_header_map(response.headers());
+    Ok(status.map_or_else(String::new, |status| status.message().to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_requests_make_room_for_others() {
+    let embedded = Embedded::start();
+    let mut honest = KvClient::new(connect(&embedded.url).await);
+    let put = |value: Vec<u8>| PutRequest { key: "/a".into(), value: value.into(), ..Default::default() };
+    honest.put(put(vec![1; 1000])).await.unwrap();
+    let before = resident(std::process::id());
+    let megabyte = Bytes::from(vec![0; MIB as usize]);
+    let mut attackers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let channel = connect(&embedded.url).await;
+        for _ in 0..STREAMS {
+            attackers.spawn(half_sent(channel.clone(), megabyte.clone()));
+        }
+    }
+    // All of them but what has room are refused, and nothing else is.
+    let mut highest = 0;
+    let fit = 32 / 2 + 8;
+    for _ in 0..CONNECTIONS * STREAMS - fit {
+        let said = loop {
+            tokio::select! {
+                ended = attackers.join_next() => break ended.unwrap().unwrap().unwrap(),
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            }
+            highest = highest.max(resident(std::process::id()).saturating_sub(before));
+            honest.put(put(vec![2; HONEST])).await.unwrap();
+        };
+        assert_eq!(said, "etcdserver: request timed out");
+    }
+    let get = RangeRequest { key: "/a".into(), ..Default::default() };
+    assert_eq!(honest.range(get).await.unwrap().into_inner().kvs[0].value.len(), HONEST);
+    println!("{} half-sent requests: {} MiB", CONNECTIONS * STREAMS, highest / MIB);
+    assert!(highest < 160 * MIB, "half-sent requests take {} MiB", highest / MIB);
+}

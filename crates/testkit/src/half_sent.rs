@@ -1,0 +1,32 @@
+//! A request that is begun and never finished.
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The body of a gRPC request: announces a message of some length, sends what it is given of it, and then nothing more.
+pub struct HalfSent(std::vec::IntoIter<Bytes>);
+
+impl HalfSent {
+    pub fn new(length: u32, sent: Bytes) -> HalfSent {
+        let header = [&[0][..], &length.to_be_bytes()].concat();
+        HalfSent(vec![header.into(), sent].into_iter())
+    }
+}
+
+impl Body for HalfSent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.next() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What Kubernetes is told of a node.
+
+use crate::world::{NODE, World};
+use serde_json::Value;
+use tortie_testkit::{CalicoGroup, TableOwner};
+
+/// The node's condition that the scheduler looks at: its status and the reason.
+fn condition(world: &World) -> (String, String) {
+    let node = world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
+    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == "NetworkUnavailable");
+    let text = |key: &str| found.and_then(|found| found[key].as_str()).unwrap_or_default().to_owned();
+    (text("status"), text("reason"))
+}
+
+#[test]
+fn a_node_whose_policy_is_not_in_force_has_no_network_for_kubernetes() {
+    let mut world = World::without_node(CalicoGroup::V3);
+    let owner = TableOwner::new(&world.host);
+    let kubeconfig = world.server.node_kubeconfig();
+    world.start(&kubeconfig);
+    let is = |status: &str, reason: &str| condition(&world) == (status.to_owned(), reason.to_owned());
+    world.wait("the scheduler keeps pods away", || is("True", "PolicyNotInForce"));
+    let node: Value = world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
+    assert!(node.to_string().contains("policy is not in force: table inet tortie"), "{node}");
+    drop(owner);
+    world.wait("pods may come", || is("False", "CalicoIsUp"));
+}

@@ -1,0 +1,34 @@
+//! A BGP peer that does not behave.
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 66);
+const NODE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(172, 30, 0, 1), 179);
+const CALLS: usize = 60;
+
+fn call() -> nix::Result<TcpStream> {
+    let stream = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+    bind(stream.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(ADDRESS, 0)))?;
+    connect(stream.as_raw_fd(), &SockaddrIn::from(NODE))?;
+    Ok(TcpStream::from(stream))
+}
+
+/// Many connections at once: a third says nothing, a third begins a message, a third sends messages that are none.
+pub fn call_many() -> Vec<TcpStream> {
+    let nonsense = [&[0xff; 16][..], &4096_u16.to_be_bytes(), &[2], &[0x55; 4077]].concat().repeat(50);
+    let mut calls: Vec<TcpStream> = (0..CALLS).filter_map(|_| call().ok()).collect();
+    for (number, stream) in calls.iter_mut().enumerate() {
+        // Whoever is closed meanwhile need not hear it.
+        let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = match number % 3 {
+            0 => Ok(()),
+            1 => stream.write_all(&[0xff; 7]),
+            _ => stream.write_all(&nonsense),
+        };
+    }
+    calls
+}
