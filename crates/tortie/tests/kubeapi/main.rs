@@ -5,5 +5,6 @@
 mod moving;
 mod outage;
 mod pods;
+mod services;
 mod token;
 mod world;

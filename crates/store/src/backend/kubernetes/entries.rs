@@ -282,8 +282,8 @@ impl Kubernetes {
             Some(Place { form: Form::NetworkPolicy | Form::ClusterNetworkPolicy, .. }) => {
                 Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one"))
             }
-            Some(Place { form: Form::EndpointSlice, .. }) => {
-                Err(unsupported(operation, key, "endpoints of services are Kubernetes' own"))
+            Some(Place { form: Form::EndpointSlice | Form::Service, .. }) => {
+                Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own"))
             }
             Some(place) => Ok(place),
             None if operation == "Delete" => Err(missing(key)),
