@@ -2,6 +2,7 @@
 //! kubelet but the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod controllers;
 mod moving;
 mod outage;
 mod pods;

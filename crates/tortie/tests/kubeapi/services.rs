@@ -1,10 +1,12 @@
 //! Services in BGP: what a router outside the cluster hears of them, from a node with our speaker and one with BIRD.
 
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use tortie_testkit::{ApiServer, CalicoGroup, Installation, Namespace, Process, eventually_showing};
+use tortie_testkit::{
+    ApiServer, CalicoGroup, Installation, Namespace, PluginCall, Process, eventually_showing,
+};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
@@ -143,8 +145,9 @@ impl Cluster {
             what,
             || so(self),
             || {
-                let logs: String = self.nodes.iter().map(Installation::log).collect();
-                    format!("{}\n{logs}", self.birdc("router.ctl", "show route all"))
+                let mut logs: String = self.nodes.iter().map(Installation::log).collect();
+                logs += &std::fs::read_to_string(self.path("controllers.log")).unwrap_or_default();
+                format!("{}\n{logs}", self.birdc("router.ctl", "show route all"))
             },
         );
     }
@@ -153,6 +156,93 @@ impl Cluster {
         self.wait(&format!("the router has {prefix} by {nodes:?}"), |cluster| {
             cluster.next_hops(prefix) == nodes
         });
+    }
+
+    /// The controllers of the cluster, with a pool for load balancers.
+    fn start_controllers(&mut self) {
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "services"},
+            "spec": {"cidr": "198.51.100.0/24", "blockSize": 28, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}});
+        self.server.create("/apis/projectcalico.org/v3/ippools", &pool);
+        let mut command = self.fabric.command(TORTIE);
+        command
+            .args(["controllers", "--identity", "a", "--status-file"])
+            .arg(self.path("status"))
+            .envs(self.server.environment(CalicoGroup::V3))
+            .stderr(std::fs::File::create(self.path("controllers.log")).unwrap());
+        let (controllers, line) = Process::until_first_line(&mut command);
+        assert!(line.starts_with("ready: "), "{line:?}");
+        self.daemons.push(controllers);
+    }
+
+    /// kube-proxy on both nodes.
+    fn start_proxies(&mut self) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
+        let programs = PathBuf::from(tortie_testkit::run(Command::new(script).arg("dir")).trim());
+        for (number, machine) in [1, 2].iter().zip(&self.namespaces[1..]) {
+            let address = json!([{"type": "InternalIP", "address": format!("172.31.0.{number}")}]);
+            let status = json!({"status": {"addresses": address}});
+            self.server.merge(&format!("/api/v1/nodes/n{number}/status"), &status);
+            let mut command = machine.command(programs.join("kube-proxy").to_str().unwrap());
+            command
+                .arg(format!("--kubeconfig={}", self.server.kubeconfig().display()))
+                .arg(format!("--hostname-override=n{number}"))
+                .args(["--proxy-mode=nftables", "--cluster-cidr=10.77.0.0/24"]);
+            // It would set these for the whole machine.
+            for limit in ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"] {
+                command.arg(format!("--conntrack-{limit}=0"));
+            }
+            self.daemons.push(Process::quiet(&mut command));
+        }
+    }
+
+    /// A pod on n2 that serves its name; its address.
+    fn start_web_server(&mut self) -> String {
+        self.server.add_pod("shop", "web", "n2", json!({"app": "web"}), json!([]));
+        let pod = Namespace::new("pod");
+        let config = json!({
+            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
+            "nodename": "n2", "ipam": {"type": "calico-ipam"}, "policy": {"type": "k8s"},
+            "kubernetes": {"kubeconfig": self.server.kubeconfig()},
+        });
+        let call = PluginCall {
+            plugin: "calico",
+            command: "ADD",
+            container: "web",
+            netns: &pod.path(),
+            config: &config.to_string(),
+            args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
+        };
+        let output = self.nodes[1].begin(&call).wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}\n{}", self.nodes[1].log());
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let address = said["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+        self.server.set_pod_addresses("shop", "web", std::slice::from_ref(&address));
+        std::fs::create_dir(self.path("www")).unwrap();
+        std::fs::write(self.path("www/index.html"), "web").unwrap();
+        let mut command = pod.command("busybox");
+        command.args(["httpd", "-f", "-p", "80", "-h"]).arg(self.path("www"));
+        self.daemons.push(Process::quiet(&mut command));
+        self.namespaces.push(pod);
+        address
+    }
+
+    /// Somebody behind the router.
+    fn client(&mut self) -> Namespace {
+        let (router, client) = (&self.namespaces[0], Namespace::new("client"));
+        router.ip(&format!("link add clients type veth peer name eth0 netns {}", client.name()));
+        router.ip("addr add 192.168.99.1/24 dev clients");
+        router.ip("link set clients up");
+        router.exec("sysctl -qw net.ipv4.ip_forward=1");
+        client.ip("addr add 192.168.99.2/24 dev eth0");
+        client.ip("link set eth0 up");
+        client.ip("route add default via 192.168.99.1");
+        client
+    }
+
+    /// The address that a service was given.
+    fn given(&self, service: &str) -> String {
+        let service = self.server.must("GET", &format!("{SERVICES}/{service}"), None);
+        service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Endpoints of the service, each on a node and ready or not.
@@ -242,4 +332,28 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     cluster.server.must("DELETE", &format!("{SERVICES}/web"), None);
     wait_for_all(&[]);
     cluster.wait_for("192.0.2.0/24", &["n1", "n2"]);
+}
+
+/// From a service without an address to a route outside the cluster, and to an answer from its pod.
+#[test]
+fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
+    let mut cluster = Cluster::new();
+    cluster.start_controllers();
+    cluster.start_proxies();
+    let address = cluster.start_web_server();
+    let client = cluster.client();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
+        "type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}], "selector": {"app": "web"}}});
+    cluster.server.create(SERVICES, &service);
+    cluster.wait("the service has an address", |cluster| cluster.given("web").starts_with("198.51.100."));
+    let given = cluster.given("web");
+    let route = format!("{given}/32");
+    cluster.endpoints_at("web", &[(address, "n2", true)]);
+    cluster.wait_for(&route, &["n2"]);
+    cluster.wait("the client is answered", |_| {
+        let answer = client.try_exec(&["curl", "-s", "--max-time", "5", &format!("http://{given}/")]);
+        answer.stdout == b"web"
+    });
+    cluster.server.must("DELETE", &format!("{SERVICES}/web"), None);
+    cluster.wait_for(&route, &[]);
 }

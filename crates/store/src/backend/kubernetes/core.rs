@@ -59,6 +59,7 @@ pub struct ContainerPort {
 #[serde(default)]
 pub struct PodStatus {
     pub phase: String,
+    pub reason: String,
     #[serde(rename = "podIP")]
     pub pod_ip: String,
     #[serde(rename = "podIPs")]

@@ -4,6 +4,7 @@ use super::Kubernetes;
 use super::api::{ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH, strange};
 use super::collection::{Collection, Form, Found, Place};
 use super::failure::Failure;
+use super::group::ApiGroup;
 use super::{node, object, pod, records};
 use crate::page::{Continuation, Page};
 use crate::{Entry, Error, Listing, Result, Revision};
@@ -94,6 +95,11 @@ impl Kubernetes {
     ) -> std::result::Result<(ListMetadata, Vec<Found>), Failure> {
         let text = self.api.list(&collection.path, query).await?;
         self.reader.read_list(collection.form, &text).map_err(|error| strange(&collection.path, &error))
+    }
+
+    /// Whether objects are in the group of projectcalico.org/v3.
+    pub(crate) fn is_v3(&self) -> bool {
+        self.reader.group == ApiGroup::V3
     }
 
     /// Labels of the first API group are not where the server looks, so the selection happens here.
