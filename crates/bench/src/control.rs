@@ -66,7 +66,7 @@ fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
                 ..WorkloadEndpointSpec::default()
             };
             // One of a hundred is gone already.
-            if (number * count + pod) % 100 != 0 {
+            if !(number * count + pod).is_multiple_of(100) {
                 let meta = ObjectMeta { namespace: "ns".to_owned(), ..ObjectMeta::default() };
                 pods.put(&WorkloadEndpoint::new(meta, spec));
             }

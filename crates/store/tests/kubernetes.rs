@@ -290,7 +290,10 @@ async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
     let key = Key::Service { namespace: "prod".into(), name: "web".into() };
     let found = client.get(&key).await.unwrap();
     let Value::Service(read) = &found.value else { panic!("{found:?}") };
-    assert_eq!((read.cluster_ips.len(), read.ip_versions.as_slice(), read.uid.is_empty()), (1, &[4][..], false));
+    assert_eq!(
+        (read.cluster_ips.len(), read.ip_versions.as_slice(), read.uid.is_empty()),
+        (1, &[4][..], false)
+    );
     let listed = client.list_keys(&KeyRange::Services).await.unwrap();
     assert!(listed.contains(&key), "{listed:?}");
 }

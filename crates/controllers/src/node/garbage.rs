@@ -73,6 +73,13 @@ enum Verdict {
     OfGoneNode,
 }
 
+/// What is to be released of a handle.
+#[derive(Debug, Default)]
+struct Leak {
+    addresses: Vec<Release>,
+    ask: Option<PodName>,
+}
+
 /// What the scan knows of an allocation.
 struct Seen<'a> {
     allocation: Allocation<'a>,
@@ -169,8 +176,8 @@ impl Garbage {
     fn releases(&mut self, seen: &[Seen<'_>], now: Time) -> Vec<Action> {
         let inhabited = inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
-        // By handle: what to release, or nothing if one of its addresses is held.
-        let mut handles: BTreeMap<&str, Option<(Vec<Release>, Option<PodName>)>> = BTreeMap::new();
+        // Nothing for a handle of which an address is held.
+        let mut handles: BTreeMap<&str, Option<Leak>> = BTreeMap::new();
         for Seen { allocation, verdict } in seen {
             let Some(handle) = allocation.handle().filter(|handle| !handle.is_empty()) else { continue };
             let (leaked, ask) = match verdict {
@@ -188,22 +195,22 @@ impl Garbage {
                     (!inhabited.contains(node), None)
                 }
             };
-            let entry = handles.entry(handle).or_insert_with(|| Some((Vec::new(), None)));
+            let entry = handles.entry(handle).or_insert_with(|| Some(Leak::default()));
             match (leaked, entry.as_mut()) {
-                (true, Some((addresses, asked))) => {
-                    addresses.push(Release {
+                (true, Some(leak)) => {
+                    leak.addresses.push(Release {
                         address: allocation.address,
                         handle: Some(handle.to_owned()),
                         sequence_number: Some(allocation.sequence_number),
                     });
-                    *asked = asked.take().or(ask);
+                    leak.ask = leak.ask.take().or(ask);
                 }
                 _ => *entry = None,
             }
         }
         self.suspects = suspects;
-        let release = |(handle, found): (&str, Option<(Vec<Release>, Option<PodName>)>)| {
-            let (addresses, ask) = found?;
+        let release = |(handle, leak): (&str, Option<Leak>)| {
+            let Leak { addresses, ask } = leak?;
             Some(Action::Release { handle: handle.to_owned(), addresses, ask })
         };
         handles.into_iter().filter_map(release).collect()

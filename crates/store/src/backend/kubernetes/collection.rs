@@ -2,7 +2,8 @@
 
 use super::api::{Detail, List, ListMetadata, ListQuery};
 use super::core::{
-    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreService, Labelled, Metadata, Pod,
+    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreService, Labelled, Metadata,
+    Pod,
 };
 use super::group::ApiGroup;
 use super::profile::{self, Origin};
