@@ -4,6 +4,7 @@
 mod bgp;
 mod cni;
 mod compute;
+mod control;
 mod heap;
 mod ipam;
 mod kubernetes;
@@ -33,7 +34,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -51,6 +52,7 @@ const SUITES: [Suite; 17] = [
     Suite { name: "policy-start", run: policy::start },
     Suite { name: "policy-packets", run: policy::packets },
     Suite { name: "kube-start", run: kubernetes::run },
+    Suite { name: "control", run: control::run },
 ];
 
 impl Suite {

@@ -34,6 +34,8 @@ pub struct Match {
     pub source: Option<Source>,
     /// The device a route of our own leads to; `*` stands for any characters. Learnt routes have none.
     pub device: Option<String>,
+    /// Only routes of services that originate here.
+    pub service: bool,
     pub peer: Option<PeerType>,
     pub community: Option<Community>,
     /// The path begins with these AS numbers.
@@ -128,6 +130,7 @@ impl Match {
             && self.prefix.as_ref().is_none_or(|prefix| prefix.matches(&route.prefix))
             && self.community.is_none_or(|community| attrs.has_community(community))
             && attrs.as_path.starts_with(&self.as_path_prefix)
+            && (!self.service || attrs.service)
             && self.local_pref.as_ref().is_none_or(|range| range.contains(&attrs.local_pref()))
             && self.device.as_ref().is_none_or(|pattern| {
                 attrs.device.as_ref().is_some_and(|device| glob(pattern.as_bytes(), device.as_bytes()))

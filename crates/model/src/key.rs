@@ -58,6 +58,11 @@ pub enum Key {
         namespace: String,
         name: String,
     },
+    /// Which addresses a Kubernetes service has; only the Kubernetes API has it.
+    Service {
+        namespace: String,
+        name: String,
+    },
     /// What the compactor of kube-controllers remembers; shared with Kubernetes' own compactor.
     CompactRevision,
 }
@@ -102,6 +107,7 @@ pub enum KeyRange {
         host: Option<String>,
     },
     EndpointSlices,
+    Services,
 }
 
 impl AffinityType {
@@ -161,6 +167,7 @@ impl fmt::Display for Key {
                 write!(f, "HostEndpointStatus(hostname={host}, name={endpoint})")
             }
             Key::EndpointSlice { namespace, name } => write!(f, "EndpointSlice({namespace}/{name})"),
+            Key::Service { namespace, name } => write!(f, "Service({namespace}/{name})"),
             Key::CompactRevision => f.write_str("compact_rev_key"),
         }
     }
@@ -199,6 +206,7 @@ impl KeyRange {
                 wanted(host, its_host)
             }
             (KeyRange::EndpointSlices, Key::EndpointSlice { .. }) => true,
+            (KeyRange::Services, Key::Service { .. }) => true,
             _ => false,
         }
     }
@@ -228,6 +236,7 @@ impl fmt::Display for KeyRange {
             }
             KeyRange::HostEndpointStatuses { host } => ("host endpoint statuses", [host.clone(), None]),
             KeyRange::EndpointSlices => ("endpoint slices", [None, None]),
+            KeyRange::Services => ("services", [None, None]),
         };
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(what)?;

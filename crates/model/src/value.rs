@@ -5,7 +5,7 @@
 
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
-use crate::kubernetes::EndpointSlice;
+use crate::kubernetes::{EndpointSlice, Service};
 use crate::object::DecodeError;
 use crate::status::{EndpointStatus, Heartbeat};
 use crate::{Key, Kind, Resource};
@@ -26,6 +26,8 @@ pub enum Value {
     Heartbeat(Heartbeat),
     EndpointStatus(EndpointStatus),
     EndpointSlice(EndpointSlice),
+    /// Boxed: it would make every value larger.
+    Service(Box<Service>),
     /// Under keys that are looked at but have no meaning here.
     Raw(Vec<u8>),
 }
@@ -56,6 +58,7 @@ impl Value {
                 Value::EndpointStatus(read(bytes)?)
             }
             Key::EndpointSlice { .. } => Value::EndpointSlice(read(bytes)?),
+            Key::Service { .. } => Value::Service(Box::new(read(bytes)?)),
             Key::IpamHost { .. } | Key::CompactRevision => Value::Raw(bytes.to_vec()),
         })
     }
@@ -71,6 +74,7 @@ impl Value {
             Value::Heartbeat(heartbeat) => write(heartbeat),
             Value::EndpointStatus(status) => write(status),
             Value::EndpointSlice(slice) => write(slice),
+            Value::Service(service) => write(service),
             Value::Raw(bytes) => bytes.clone(),
         }
     }

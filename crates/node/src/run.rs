@@ -221,7 +221,10 @@ impl Start<'_> {
         }
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
-        interests.extend(client.is_kubernetes().then_some(KeyRange::EndpointSlices));
+        if client.is_kubernetes() {
+            interests.push(KeyRange::EndpointSlices);
+            interests.extend(backend.speaks().then_some(KeyRange::Services));
+        }
         let watches = state.liveness.part("datastore-watch");
         let mut feed = tortie_sync::follow(&client, interests, move || watches.beat());
         if client.is_kubernetes() {

@@ -2,7 +2,7 @@
 
 use crate::tunnel::TunnelKind;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -26,6 +26,17 @@ pub struct Bgp {
     pub install: Install,
     /// Whose addresses BIRD shall not look at; in them `*` stands for any text.
     pub ignored_interfaces: Vec<String>,
+}
+
+impl Session {
+    /// Whether routes of others are announced with this node as the next hop.
+    pub fn takes_over(&self, own_as: u32) -> bool {
+        match self.next_hop {
+            NextHopMode::Auto => self.local_as.unwrap_or(own_as) != self.remote_as,
+            NextHopMode::Own => true,
+            NextHopMode::Keep => false,
+        }
+    }
 }
 
 impl Bgp {
@@ -162,12 +173,28 @@ pub struct Export {
     pub pools: Vec<IpNet>,
     /// Inside one of these nothing is.
     pub silent_pools: Vec<IpNet>,
+    /// Ranges of services that this node announces.
+    pub service_ranges: Vec<IpNet>,
+    /// Single addresses of services that this node announces.
+    pub service_addresses: BTreeSet<IpAddr>,
     /// As a reflector: routes inside these are passed on.
     pub reflected: Vec<IpNet>,
+    /// Where services have their addresses. Only a node that announces one of its own accord has endpoints for it, so
+    /// other nodes' routes inside these are not announced with this node as the next hop.
+    pub services: Vec<IpNet>,
     /// Communities that routes inside a net carry.
     pub communities: Vec<(IpNet, Vec<Community>)>,
     pub priority_v4: u32,
     pub priority_v6: u32,
+}
+
+impl Export {
+    /// Every route of a service that originates here. None of them is for the kernel: who has the address is not a matter
+    /// of routes.
+    pub fn service_routes(&self) -> impl Iterator<Item = IpNet> {
+        let single = self.service_addresses.iter().map(|address| IpNet::from(*address));
+        self.service_ranges.iter().copied().chain(single)
+    }
 }
 
 /// Which routes that BGP knows go into the kernel: all but those of pools whose routes somebody else writes.

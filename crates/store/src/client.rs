@@ -160,6 +160,14 @@ impl Client {
         matches!(self.backend, Backend::Kubernetes(_))
     }
 
+    /// Whether what people write is stored as they write it, so that nobody checks an object against others.
+    pub fn stores_v3_as_written(&self) -> bool {
+        match &self.backend {
+            Backend::Etcd(_) => false,
+            Backend::Kubernetes(kubernetes) => kubernetes.is_v3(),
+        }
+    }
+
     /// Whether nodes can say there how they and their endpoints are: it takes entries that go away by themselves.
     pub fn keeps_statuses(&self) -> bool {
         !self.is_kubernetes()

@@ -284,6 +284,18 @@ async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
     let Event::Put(put) = next(&mut slices).await else { panic!("no slice") };
     assert_eq!(put.key, Key::EndpointSlice { namespace: "prod".into(), name: "web-1".into() });
     assert!(matches!(&put.value, Value::EndpointSlice(slice) if slice.service == "web"), "{put:?}");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "externalTrafficPolicy": "Local"}});
+    server.create("/api/v1/namespaces/prod/services", &service);
+    let key = Key::Service { namespace: "prod".into(), name: "web".into() };
+    let found = client.get(&key).await.unwrap();
+    let Value::Service(read) = &found.value else { panic!("{found:?}") };
+    assert_eq!(
+        (read.cluster_ips.len(), read.ip_versions.as_slice(), read.uid.is_empty()),
+        (1, &[4][..], false)
+    );
+    let listed = client.list_keys(&KeyRange::Services).await.unwrap();
+    assert!(listed.contains(&key), "{listed:?}");
 }
 
 /// ClusterNetworkPolicies: most clusters do without them.

@@ -134,12 +134,14 @@ mod tests {
     fn the_chart_with_its_own_values_is_the_manifest() {
         let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
-        let mut text = read("chart/templates/node.yaml");
-        for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
-            let (name, value) = line.split_once(": ").unwrap();
-            text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+        for (template, manifest) in [("node", "20-node.yaml"), ("controllers", "30-controllers.yaml")] {
+            let mut text = read(&format!("chart/templates/{template}.yaml"));
+            for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
+                let (name, value) = line.split_once(": ").unwrap();
+                text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+            }
+            assert_eq!(text, read(manifest));
         }
-        assert_eq!(text, read("20-node.yaml"));
         assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
     }
 

@@ -1,5 +1,5 @@
 //! `tortie health`: the answer a probe of the node waits for, as exit code. Also under the names that manifests use:
-//! `calico component node health --felix-live ...` and `calico-node -felix-live ...`.
+//! `calico component node health --felix-live ...` and `calico-node -felix-live ...`. Those of the controllers are here too.
 
 use clap::Args;
 use serde_json::json;
@@ -64,9 +64,15 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
         });
         ["tortie", "health"].map(OsString::from).into_iter().chain(rest).collect()
     };
+    let controllers = |rest: &[&str]| {
+        let rest = rest.iter().map(|word| if *word == "-f" { "--status-file" } else { *word });
+        ["tortie", "controllers"].into_iter().chain(rest).map(OsString::from).collect()
+    };
     match (name, text.get(1..).unwrap_or_default()) {
         (Some("calico"), ["component", "node", "health", rest @ ..]) => ours(rest),
         (Some("calico-node"), rest) => ours(rest),
+        (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers(rest),
+        (Some("check-status"), rest) => controllers(rest),
         _ => args,
     }
 }
@@ -186,6 +192,11 @@ mod tests {
         assert_eq!(words("/bin/calico component node health --felix-live --threshold-time 5s"), ours);
         assert_eq!(words("calico-node -felix-live -threshold-time 5s"), ours);
         assert_eq!(words("calico-node --felix-live --threshold-time 5s"), ours);
+        assert_eq!(
+            words("calico component kube-controllers --health-port 9440"),
+            "tortie controllers --health-port 9440"
+        );
+        assert_eq!(words("/usr/bin/check-status -r -f x"), "tortie controllers -r --status-file x");
         for unchanged in ["calico", "tortie health -x", "calicoctl get nodes"] {
             assert_eq!(words(unchanged), unchanged);
         }

@@ -2,6 +2,7 @@
 //! CNI plugin; called by its own name the first word says which part of it is meant.
 
 mod bgp;
+mod controllers;
 mod crds;
 mod datastore;
 mod health;
@@ -60,6 +61,7 @@ enum Part {
   ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
     Node(node::NodeCommand),
+    Controllers(controllers::ControllersCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -201,6 +203,13 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(u8::from(found)));
         }
         Part::Health(args) => return health::run(&args, &mut out),
+        Part::Controllers(command) => match command.probe() {
+            Some(probe) => return controllers::answer(&command, probe, &mut out),
+            None => {
+                log_to_stderr();
+                controllers::run(command)
+            }
+        },
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
             tortie_process::end_with_supervisor()?;

@@ -5,7 +5,7 @@
 use super::filters::{add, beneath};
 use crate::family::Family;
 use ipnet::IpNet;
-use tortie_plan::bgp::{Bgp, Community, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
+use tortie_plan::bgp::{Bgp, Community, Export, LOCAL_PREF_OF_METRIC_0, PoolRoutes};
 
 pub(super) const LARGEST_PREF: u32 = LOCAL_PREF_OF_METRIC_0;
 
@@ -48,7 +48,8 @@ fn priority(normal: u32, family: Family) -> String {
 
 fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
     let export = &bgp.export;
-    let mut text = format!("function calico_export_to_bgp_peers_{family}(bool same_as)\n{{\n");
+    let mut text =
+        format!("function calico_export_to_bgp_peers_{family}(bool same_as; bool takes_over)\n{{\n");
     text += &inside(&export.silent_pools, family, "reject;");
     text +=
         "  if same_as && (ifname ~ \"*.cali\" || ifname ~ \"*.calico\" || ifname ~ \"tunl0\") then reject;\n";
@@ -64,7 +65,11 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
     let migrating =
         format!("{{ if bgp_local_pref > {} then accept; reject; }}", LARGEST_PREF.saturating_sub(normal));
     text += &inside(&blocks, family, &migrating);
+    let services: Vec<IpNet> = export.service_routes().collect();
+    text += &when(&services, family, ToString::to_string, "if source = RTS_STATIC then accept;");
     text += &inside(&export.reflected, family, "accept;");
+    let of_others = "if source = RTS_BGP then { if takes_over then reject; accept; }";
+    text += &inside(&export.services, family, of_others);
     text += &inside(&export.pools, family, "accept;");
     text + "  reject;\n}\n"
 }
@@ -88,6 +93,8 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
     let own = "  if source = RTS_DEVICE then reject;\n";
     let mut text = format!("filter calico_kernel_programming_{family}\n{{\n{own}");
     text += &inside(&bgp.install.never, family, "reject;");
+    // What goes nowhere in BIRD's table would go nowhere on this node either.
+    text += &when(&single(&bgp.export), family, ToString::to_string, "if source = RTS_STATIC then reject;");
     text += &format!(
         "  krt_metric = {normal};
   if source = RTS_BGP && defined(bgp_local_pref) then {{
@@ -103,6 +110,11 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
         text += &inside(std::slice::from_ref(net), family, verdict);
     }
     text + "  accept;\n}\n"
+}
+
+/// Single addresses of services.
+fn single(export: &Export) -> Vec<IpNet> {
+    export.service_addresses.iter().map(|address| IpNet::from(*address)).collect()
 }
 
 fn inside(nets: &[IpNet], family: Family, then: &str) -> String {

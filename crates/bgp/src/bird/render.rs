@@ -3,6 +3,8 @@
 use super::filters::{self, Direction};
 use super::policy;
 use crate::family::Family;
+use ipnet::IpNet;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_plan::bgp::{Bgp, NextHopMode, Secret, Session};
 
@@ -76,12 +78,14 @@ protocol direct direct1 {{ ipv4; ipv6; interface {ignored}-\"cali*\", -\"kube-ip
     )
 }
 
-/// Blocks of this node, which go nowhere unless a workload has the address, and peers that are behind a gateway.
+/// Blocks of this node, which go nowhere unless a workload has the address, services, and peers that are behind a gateway.
 fn originated(bgp: &Bgp, family: Family, number: u8) -> String {
     let mut text = format!("protocol static static{number} {{\n  {family};\n");
     let blocks = bgp.export.blocks.keys().filter(|block| block.prefix_len() < block.max_prefix_len());
-    for block in blocks.filter(|block| Family::of(block.addr()) == family) {
-        text += &format!("  route {block} blackhole;\n");
+    let mut own: BTreeSet<IpNet> = blocks.copied().chain(bgp.export.service_routes()).collect();
+    own.retain(|net| Family::of(net.addr()) == family);
+    for net in own {
+        text += &format!("  route {net} blackhole;\n");
     }
     for (peer, gateway) in bgp.gateways().iter().filter(|(peer, _)| Family::of(peer.addr()) == family) {
         text += &format!("  route {peer} via {gateway};\n");
@@ -139,7 +143,7 @@ fn session(bgp: &Bgp, name: &str, session: &Session, password: Option<&str>) -> 
   {}
   {family} {{
     import filter {{ {}calico_import_{family}(); }};
-    export filter {{ calico_priority_{family}(); {}calico_export_to_bgp_peers_{family}({same_as}); }};
+    export filter {{ calico_priority_{family}(); {}calico_export_to_bgp_peers_{family}({same_as}, {}); }};
     add paths on; gateway recursive;{next_hop}
   }};
 }}
@@ -147,5 +151,6 @@ fn session(bgp: &Bgp, name: &str, session: &Session, password: Option<&str>) -> 
         lines.join("\n  "),
         asked(Direction::Import),
         asked(Direction::Export),
+        session.takes_over(bgp.as_number),
     )
 }

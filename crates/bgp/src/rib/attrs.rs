@@ -36,6 +36,8 @@ pub struct Attrs {
     pub others: Box<[RawAttribute]>,
     /// The device a route of our own leads to, for filters. Never sent.
     pub device: Option<Arc<str>>,
+    /// The route of a service that originates here, for filters. Never sent.
+    pub service: bool,
 }
 
 impl Attrs {
@@ -96,6 +98,7 @@ impl Default for Attrs {
             cluster_list: Box::default(),
             others: Box::default(),
             device: None,
+            service: false,
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::{bgp, rendered, session, taken};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::bgp::*;
 
@@ -88,6 +89,9 @@ proptest! {
         (pools, silent_pools, reflected, never) in (
             vec(any_net(), 0..4), vec(any_net(), 0..4), vec(any_net(), 0..4), vec(any_net(), 0..4)
         ),
+        (service_ranges, service_addresses, services) in (
+            vec(any_net(), 0..4), btree_set(any::<IpAddr>(), 0..4), vec(any_net(), 0..4)
+        ),
         tagged in vec((any_net(), vec(communities(), 1..4)), 0..3),
         owned in vec((any_net(), any::<bool>()), 0..4),
         (priority_v4, priority_v6) in (1..2_147_483_647_u32, 1..2_147_483_647_u32),
@@ -98,7 +102,10 @@ proptest! {
             bgp.sessions.insert(name, Session { filters: filters.keys().cloned().collect(), ..session(peer) });
         }
         bgp.filters = filters.into_iter().map(|(name, filter)| (name, Arc::new(filter))).collect();
-        bgp.export = Export { blocks, pools, silent_pools, reflected, communities: tagged, priority_v4, priority_v6 };
+        bgp.export = Export {
+            blocks, pools, silent_pools, service_ranges, service_addresses, reflected, services, communities: tagged,
+            priority_v4, priority_v6,
+        };
         let routes = |ours| if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers };
         let pools = owned.into_iter().map(|(net, ours)| (net, routes(ours))).collect();
         bgp.install = Install { never, pools, own_subnet: None };

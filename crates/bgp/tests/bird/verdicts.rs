@@ -157,8 +157,15 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut silent = bgp.clone();
     silent.export.silent_pools = vec![net("10.5.0.0/16"), net("fd05::/16")];
     let export = |word: &str, same_as: bool| {
-        format!("{{ calico_priority_{word}(); calico_export_to_bgp_peers_{word}({same_as}); }}")
+        format!("{{ calico_priority_{word}(); calico_export_to_bgp_peers_{word}({same_as}, {}); }}", !same_as)
     };
+    let mut serving = bgp.clone();
+    // In no pool but announced for a service: a range, and single addresses that never go nowhere in the kernel.
+    serving.export.pools.clear();
+    serving.export.blocks.clear();
+    serving.export.service_ranges = vec![net("10.6.0.0/24"), net("fd06::/24")];
+    serving.export.service_addresses = ["10.6.0.9", "fd06::9"].map(crate::address).into();
+    let serving = Bird::start(&serving).await;
     let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
     for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
         // The single address inside a block is advertised because its priority says that it moves.
@@ -171,6 +178,12 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
         assert_eq!(quiet.passes(family, &export(word, false)), [2, 3, 5], "{word}");
         let kernel = format!("calico_kernel_programming_{word}");
         assert_eq!(bird.passes(family, &kernel), [0, 2, 3, 5], "the longest pool counts");
+        assert_eq!(
+            serving.passes(family, &export(word, true)),
+            [2, 3],
+            "services, and what is inside none is not"
+        );
+        assert_eq!(serving.passes(family, &kernel), [0, 2, 5], "{word}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is advertised by default, and which routes go into the kernel.
 
+use super::services::ServiceRoutes;
 use super::settings::Settings;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ pub(super) fn export(
     settings: &Settings,
     pools: &BTreeMap<String, IPPool>,
     blocks: &BTreeMap<IpNet, bool>,
+    services: &ServiceRoutes,
     reflects: bool,
 ) -> Export {
     let nets = |silent: bool| -> Vec<IpNet> {
@@ -25,7 +27,10 @@ pub(super) fn export(
         blocks: blocks.clone(),
         pools: nets(false),
         silent_pools: nets(true),
-        reflected: if reflects { settings.reflected_ranges.clone() } else { Vec::new() },
+        service_ranges: services.ranges(),
+        service_addresses: services.addresses(),
+        reflected: if reflects { settings.services.reflected() } else { Vec::new() },
+        services: settings.services.all(),
         communities: settings.communities.clone(),
         priority_v4: settings.priority_v4,
         priority_v6: settings.priority_v6,
@@ -54,5 +59,5 @@ pub(super) fn install(
     nets.sort_unstable();
     // It matters to those pools alone, and a change of it has every route looked at again.
     let across = nets.iter().any(|(_, routes)| *routes == PoolRoutes::IpipAcrossSubnets);
-    Install { never: settings.service_ranges.clone(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
+    Install { never: settings.services.ranges(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
 }

@@ -7,10 +7,12 @@ mod export;
 mod filters;
 mod nodes;
 mod peers;
+mod services;
 mod settings;
 
 use ipnet::IpNet;
 use nodes::NodeFacts;
+use services::ServiceRoutes;
 use settings::Settings;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,13 +43,15 @@ pub(crate) struct BgpResolver {
     pools: BTreeMap<String, IPPool>,
     /// Blocks of this node; false while one is being given up.
     blocks: BTreeMap<IpNet, bool>,
+    services: ServiceRoutes,
     changed: bool,
     published: Option<Arc<Bgp>>,
 }
 
 impl BgpResolver {
     pub fn new(host: &str, environment: BgpEnvironment) -> BgpResolver {
-        BgpResolver { host: host.to_owned(), environment, changed: true, ..BgpResolver::default() }
+        let services = ServiceRoutes::new(host);
+        BgpResolver { host: host.to_owned(), environment, services, changed: true, ..BgpResolver::default() }
     }
 
     /// Takes in what concerns BGP. A resource that cannot be used counts as absent; the error says why.
@@ -84,6 +88,11 @@ impl BgpResolver {
                 }
                 None => false,
             },
+            // Whether they are a change to this node is found out when it is asked.
+            Value::Service(_) | Value::EndpointSlice(_) => {
+                self.services.put(key, value);
+                false
+            }
             _ => false,
         };
         self.changed |= changed;
@@ -91,6 +100,7 @@ impl BgpResolver {
     }
 
     pub fn remove(&mut self, key: &Key) {
+        self.services.remove(key);
         self.changed |= match key {
             Key::Resource { kind: Kind::Node, name, .. } => self.nodes.remove(name).is_some(),
             Key::Resource { kind: Kind::IPPool, name, .. } => self.pools.remove(name).is_some(),
@@ -119,7 +129,12 @@ impl BgpResolver {
 
     /// What changed since the last time.
     pub fn flush(&mut self) -> Option<Arc<Bgp>> {
-        if !std::mem::take(&mut self.changed) {
+        if self.changed {
+            let services = Settings::of(&self.host, &self.configurations).services;
+            let excluded = self.nodes.get(&self.host).is_some_and(NodeFacts::announces_no_services);
+            self.services.configure(services, excluded);
+        }
+        if !(std::mem::take(&mut self.changed) | self.services.flush()) {
             return None;
         }
         let new = Arc::new(self.compute());
@@ -153,7 +168,13 @@ impl BgpResolver {
             listen,
             sessions,
             filters,
-            export: export::export(&settings, &self.pools, &self.blocks, own.cluster_id.is_some()),
+            export: export::export(
+                &settings,
+                &self.pools,
+                &self.blocks,
+                &self.services,
+                own.cluster_id.is_some(),
+            ),
             install: export::install(&settings, &self.pools, own.v4_subnet),
             ignored_interfaces: settings.ignored_interfaces,
         }

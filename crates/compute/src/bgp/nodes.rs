@@ -19,6 +19,9 @@ pub(super) struct NodeFacts {
     pub cluster_id: Option<Ipv4Addr>,
 }
 
+/// On a node with the value `true`: nothing outside shall send it what is for services.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
 impl NodeFacts {
     pub fn of(node: &Node) -> NodeFacts {
         let labels = node.metadata.labels.clone();
@@ -35,6 +38,10 @@ impl NodeFacts {
             as_number: bgp.as_number.map(|number| number.0).filter(|number| *number != 0),
             cluster_id: bgp.route_reflector_cluster_id.parse().ok(),
         }
+    }
+
+    pub fn announces_no_services(&self) -> bool {
+        self.labels.get(EXCLUDED).is_some_and(|value| value == "true")
     }
 
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {

@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tortie_model::kinds::{
-    BGPConfiguration, BGPPassword, BindMode, ProgramClusterRoutes, ServiceLoadBalancerAggregation,
+    BGPConfiguration, BGPPassword, BindMode, ProgramClusterRoutes, ServiceIPBlock,
+    ServiceLoadBalancerAggregation,
 };
 use tortie_model::scalar::Duration;
 use tortie_plan::bgp::{Community, Secret};
@@ -24,12 +25,21 @@ pub(super) struct Settings {
     pub port_of_all: u16,
     pub bind_to_node: bool,
     pub communities: Vec<(IpNet, Vec<Community>)>,
-    pub service_ranges: Vec<IpNet>,
-    pub reflected_ranges: Vec<IpNet>,
+    pub services: ServiceSettings,
     pub priority_v4: u32,
     pub priority_v6: u32,
     pub programs: Programs,
     pub ignored_interfaces: Vec<String>,
+}
+
+/// Which addresses of services may be announced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServiceSettings {
+    pub cluster: Vec<IpNet>,
+    pub external: Vec<IpNet>,
+    pub balancers: Vec<IpNet>,
+    /// Addresses of load balancers are announced as ranges.
+    pub aggregated: bool,
 }
 
 /// Which routes BGP writes into the kernel.
@@ -55,16 +65,6 @@ impl Settings {
             .collect();
         let spec = &all.spec;
         let communities = communities(node, all);
-        let nets = |blocks: &[tortie_model::kinds::ServiceIPBlock]| -> Vec<IpNet> {
-            blocks.iter().filter_map(|block| block.cidr.parse().ok()).collect()
-        };
-        let single = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
-        let (cluster, external) = (nets(&spec.service_cluster_ips), nets(&spec.service_external_ips));
-        let balancers = nets(&spec.service_load_balancer_ips);
-        let aggregated = spec.service_load_balancer_aggregation != ServiceLoadBalancerAggregation::Disabled;
-        let mut service_ranges = cluster;
-        service_ranges.extend(external.iter().filter(|net| !single(net)));
-        service_ranges.extend(balancers.iter().filter(|net| aggregated && !single(net)));
         let priority =
             |given: Option<i64>| given.and_then(|given| u32::try_from(given).ok()).unwrap_or(PRIORITY);
         Settings {
@@ -81,8 +81,7 @@ impl Settings {
             port_of_all,
             bind_to_node: spec.bind_mode == BindMode::NodeIP,
             communities,
-            service_ranges,
-            reflected_ranges: balancers.into_iter().chain(external).collect(),
+            services: ServiceSettings::of(all),
             priority_v4: priority(spec.ipv4_normal_route_priority),
             priority_v6: priority(spec.ipv6_normal_route_priority),
             programs: Programs::of(&spec.program_cluster_routes),
@@ -94,6 +93,43 @@ impl Settings {
     pub fn port_of(&self, node: &str) -> u16 {
         self.ports.get(node).copied().unwrap_or(self.port_of_all)
     }
+}
+
+impl ServiceSettings {
+    fn of(all: &BGPConfiguration) -> ServiceSettings {
+        let spec = &all.spec;
+        let nets = |blocks: &[ServiceIPBlock]| -> Vec<IpNet> {
+            blocks.iter().filter_map(|block| block.cidr.parse().ok()).map(|net: IpNet| net.trunc()).collect()
+        };
+        ServiceSettings {
+            cluster: nets(&spec.service_cluster_ips),
+            external: nets(&spec.service_external_ips),
+            balancers: nets(&spec.service_load_balancer_ips),
+            aggregated: spec.service_load_balancer_aggregation != ServiceLoadBalancerAggregation::Disabled,
+        }
+    }
+
+    /// The ranges that are announced as a whole, and of which no route goes into the kernel.
+    pub fn ranges(&self) -> Vec<IpNet> {
+        let balancers = self.balancers.iter().filter(|_| self.aggregated);
+        let outside = self.external.iter().chain(balancers).filter(|net| !is_single(net));
+        self.cluster.iter().chain(outside).copied().collect()
+    }
+
+    /// Wherever services may have addresses.
+    pub fn all(&self) -> Vec<IpNet> {
+        self.cluster.iter().chain(&self.external).chain(&self.balancers).copied().collect()
+    }
+
+    /// What reflectors pass on.
+    pub fn reflected(&self) -> Vec<IpNet> {
+        self.balancers.iter().chain(&self.external).copied().collect()
+    }
+}
+
+/// Whether a range is one address.
+pub(super) fn is_single(net: &IpNet) -> bool {
+    net.prefix_len() == net.max_prefix_len()
 }
 
 impl Programs {

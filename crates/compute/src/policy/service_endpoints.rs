@@ -163,6 +163,7 @@ mod tests {
             service: service.to_owned(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             ports: ports.iter().map(|&port| ServicePort { protocol: 6, port }).collect(),
+            ..EndpointSlice::default()
         }
     }
 

@@ -260,6 +260,7 @@ fn rules_that_name_a_service_follow_its_endpoints() {
             service: service.into(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             ports: ports.iter().map(|&port| ServicePort { protocol: 6, port }).collect(),
+            ..EndpointSlice::default()
         };
         (key, Value::EndpointSlice(value))
     };

@@ -1,5 +1,6 @@
 //! EndpointSlices: where the endpoints of a service are.
 
+use super::service::ip_version;
 use crate::scalar::Protocol;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,13 +9,19 @@ use std::net::IpAddr;
 /// Names the service of a slice.
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// A slice as policy needs it. Every address has every port; whether an endpoint is ready does not matter to policy.
+/// A slice as policy and routes need it. Every address has every port; whether an endpoint is ready matters to routes alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// In the slice's namespace.
     pub service: String,
     pub addresses: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
+    /// `None` where endpoints have names instead of addresses.
+    #[serde(default)]
+    pub ip_version: Option<u8>,
+    /// The nodes that have an endpoint that is ready; an empty name stands for endpoints that are on none.
+    #[serde(default)]
+    pub ready_on: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,9 +40,18 @@ pub struct RawEndpointSlice {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct RawEndpoint {
     addresses: Vec<String>,
+    conditions: RawConditions,
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RawConditions {
+    /// Not said means yes.
+    ready: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -50,15 +66,22 @@ impl EndpointSlice {
     pub fn read(labels: &BTreeMap<String, String>, raw: &RawEndpointSlice) -> Option<EndpointSlice> {
         let service = labels.get(SERVICE_LABEL).filter(|name| !name.is_empty())?.clone();
         let named = raw.address_type == "FQDN";
-        let endpoints = raw.endpoints.iter().flatten().filter(|_| !named);
-        let mut addresses: Vec<IpAddr> =
-            endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|text| text.parse().ok()).collect();
+        let endpoints = || raw.endpoints.iter().flatten().filter(|_| !named);
+        let mut addresses: Vec<IpAddr> = endpoints()
+            .flat_map(|endpoint| &endpoint.addresses)
+            .filter_map(|text| text.parse().ok())
+            .collect();
         addresses.sort_unstable();
         addresses.dedup();
         let mut ports: Vec<ServicePort> = raw.ports.iter().flatten().filter_map(RawPort::read).collect();
         ports.sort_unstable();
         ports.dedup();
-        Some(EndpointSlice { service, addresses, ports })
+        let ready = endpoints().filter(|endpoint| endpoint.conditions.ready != Some(false));
+        let mut ready_on: Vec<String> =
+            ready.map(|endpoint| endpoint.node_name.clone().unwrap_or_default()).collect();
+        ready_on.sort_unstable();
+        ready_on.dedup();
+        Some(EndpointSlice { service, addresses, ports, ip_version: ip_version(&raw.address_type), ready_on })
     }
 }
 
@@ -86,12 +109,14 @@ mod tests {
         let slice = json!({
             "addressType": "IPv4",
             "endpoints": [
-                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.1", "10.0.0.2"]},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}, "nodeName": "n1"},
+                {"addresses": ["10.0.0.1", "10.0.0.2"], "nodeName": "n2"}, {"addresses": ["10.0.0.1"]},
             ],
             "ports": [{"name": "web", "port": 80}, {"protocol": "UDP", "port": 53}, {"protocol": "TCP"}],
         });
         let expected = json!({"service": "s", "addresses": ["10.0.0.1", "10.0.0.2"],
-            "ports": [{"protocol": 6, "port": 80}, {"protocol": 17, "port": 53}]});
+            "ports": [{"protocol": 6, "port": 80}, {"protocol": 17, "port": 53}], "ip_version": 4,
+            "ready_on": ["", "n2"]});
         assert_eq!(read(json!({SERVICE_LABEL: "s", "a": "b"}), slice.clone()), Some(expected));
         assert_eq!(read(json!({"a": "b"}), slice), None);
     }
@@ -102,12 +127,12 @@ mod tests {
             json!({"addressType": "FQDN", "endpoints": [{"addresses": ["a.example"]}], "ports": null});
         assert_eq!(
             read(json!({SERVICE_LABEL: "s"}), slice),
-            Some(json!({"service": "s", "addresses": [], "ports": []}))
+            Some(json!({"service": "s", "addresses": [], "ports": [], "ip_version": null, "ready_on": []}))
         );
         let nothing = json!({"addressType": "IPv6", "endpoints": null});
         assert_eq!(
             read(json!({SERVICE_LABEL: "s"}), nothing),
-            Some(json!({"service": "s", "addresses": [], "ports": []}))
+            Some(json!({"service": "s", "addresses": [], "ports": [], "ip_version": 6, "ready_on": []}))
         );
     }
 }

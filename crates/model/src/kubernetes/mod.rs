@@ -8,9 +8,11 @@ mod endpoint_slice;
 pub mod network_policy;
 mod ports;
 mod selectors;
+mod service;
 
 pub use cluster_network_policy::{ClusterNetworkPolicySpec, global_network_policy};
 pub use endpoint_slice::{EndpointSlice, RawEndpointSlice, SERVICE_LABEL, ServicePort};
+pub use service::{ExternalTraffic, RawService, Service, ServiceForm};
 
 /// What policies made from a NetworkPolicy of Kubernetes are called, before its own name.
 pub const NETWORK_POLICY_PREFIX: &str = "knp.default.";

@@ -122,7 +122,12 @@ fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
     let migrating = Match { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
     rules.push(decide(migrating, Verdict::Accept));
     rules.push(decide(inside(&blocks), Verdict::Reject));
+    // By what they are and not by a list, so that an endpoint that moves does not have every route looked at again.
+    rules.push(decide(Match { service: true, ..Match::default() }, Verdict::Accept));
     rules.push(decide(inside(&export.reflected), Verdict::Accept));
+    let of_others = Match { source: Some(Source::Peers), ..inside(&export.services) };
+    let verdict = if session.takes_over(bgp.as_number) { Verdict::Reject } else { Verdict::Accept };
+    rules.push(decide(of_others, verdict));
     rules.push(decide(inside(&export.pools), Verdict::Accept));
     Filter { rules, default: Verdict::Reject }
 }
@@ -159,6 +164,7 @@ fn rule(rule: &FilterRule) -> Rule {
             prefix,
             source: rule.learnt.then_some(Source::Peers),
             device: rule.interface.clone(),
+            service: false,
             peer: rule
                 .internal
                 .map(|internal| if internal { PeerType::Internal } else { PeerType::External }),

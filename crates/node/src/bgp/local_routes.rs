@@ -1,4 +1,5 @@
-//! The routes this node originates: its blocks and the addresses of its workloads, and which of them the speaker has.
+//! The routes this node originates: its blocks, the addresses of its workloads and those of services, and which of them the
+//! speaker has.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,8 +8,14 @@ use tortie_bgp::Attrs;
 use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Workload, WorkloadId};
 
-/// A route that originates here: its metric and the interface it leads to.
-type LocalRoute = (u32, Option<Arc<str>>);
+/// A route that originates here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct LocalRoute {
+    metric: u32,
+    /// The interface it leads to.
+    interface: Option<Arc<str>>,
+    service: bool,
+}
 
 #[derive(Default)]
 pub struct LocalRoutes {
@@ -49,9 +56,12 @@ impl LocalRoutes {
             IpNet::V6(_) => bgp.export.priority_v6,
         };
         let mut wanted = BTreeMap::new();
+        for net in bgp.export.service_routes() {
+            wanted.insert(net, LocalRoute { metric: metric(&net), interface: None, service: true });
+        }
         for block in bgp.export.blocks.keys() {
             if block.prefix_len() < block.max_prefix_len() {
-                wanted.insert(*block, (metric(block), None));
+                wanted.insert(*block, LocalRoute { metric: metric(block), ..LocalRoute::default() });
             }
         }
         for workload in self.workloads.values() {
@@ -61,7 +71,8 @@ impl LocalRoutes {
                 // Inside a block of ours the block stands for it.
                 let covered = bgp.export.blocks.keys().any(|block| *block != net && block.contains(&net));
                 if !covered {
-                    wanted.insert(net, (metric(&net), Some(interface.clone())));
+                    let interface = Some(interface.clone());
+                    wanted.insert(net, LocalRoute { metric: metric(&net), interface, service: false });
                 }
             }
         }
@@ -75,10 +86,11 @@ impl LocalRoutes {
     }
 }
 
-fn attributes((metric, interface): &LocalRoute) -> Attrs {
+fn attributes(route: &LocalRoute) -> Attrs {
     Attrs {
-        local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(*metric)),
-        device: interface.clone(),
+        local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(route.metric)),
+        device: route.interface.clone(),
+        service: route.service,
         ..Attrs::local()
     }
 }

@@ -19,7 +19,7 @@ pub enum FormatError {
 
 type Result<T> = std::result::Result<T, FormatError>;
 
-/// A key of what feeds carry: resources, blocks and their affinities, endpoints of services.
+/// A key of what feeds carry: resources, blocks and their affinities, services and their endpoints.
 pub fn key_to_json(key: &Key) -> Result<Json> {
     Ok(match key {
         Key::Resource { kind, namespace, name } if namespace.is_empty() => {
@@ -33,6 +33,7 @@ pub fn key_to_json(key: &Key) -> Result<Json> {
             json!({ "blockAffinity": cidr.to_string(), "type": affinity.as_str(), "owner": owner })
         }
         Key::EndpointSlice { namespace, name } => json!({ "endpointSlice": name, "namespace": namespace }),
+        Key::Service { namespace, name } => json!({ "service": name, "namespace": namespace }),
         other => return Err(FormatError::Key(other.clone())),
     })
 }
@@ -56,6 +57,10 @@ pub fn key_from_json(json: &Json) -> Result<Key> {
     if let Some(name) = json.get("endpointSlice").and_then(Json::as_str) {
         let namespace = text(json, "namespace")?.to_owned();
         return Ok(Key::EndpointSlice { namespace, name: name.to_owned() });
+    }
+    if let Some(name) = json.get("service").and_then(Json::as_str) {
+        let namespace = text(json, "namespace")?.to_owned();
+        return Ok(Key::Service { namespace, name: name.to_owned() });
     }
     let name = text(json, "kind")?;
     let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == name);

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod condition;
+mod controllers;
 mod moving;
 mod outage;
 mod pods;
+mod services;
 mod token;
 mod world;

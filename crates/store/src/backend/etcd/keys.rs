@@ -16,6 +16,7 @@ const FELIX_BY_REGION: &str = "/calico/felix/v2/";
 const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
 /// Nobody writes here: only the Kubernetes API has services.
 const ENDPOINT_SLICES: &str = "/calico/kubernetes/endpointslices/";
+const SERVICES: &str = "/calico/kubernetes/services/";
 const COMPACT_REVISION: &str = "compact_rev_key";
 
 /// The text under which the store keeps it.
@@ -50,6 +51,7 @@ pub fn path(key: &Key) -> String {
             format!("{FELIX_BY_HOST}{host}/endpoint/{}", escape(endpoint))
         }
         Key::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES}{namespace}/{name}"),
+        Key::Service { namespace, name } => format!("{SERVICES}{namespace}/{name}"),
         Key::CompactRevision => COMPACT_REVISION.to_owned(),
     }
 }
@@ -111,6 +113,7 @@ pub fn prefix(range: &KeyRange) -> String {
             }
         },
         KeyRange::EndpointSlices => ENDPOINT_SLICES.to_owned(),
+        KeyRange::Services => SERVICES.to_owned(),
         KeyRange::HostEndpointStatuses { host: None } => FELIX_BY_HOST.to_owned(),
         KeyRange::HostEndpointStatuses { host: Some(host) } => format!("{FELIX_BY_HOST}{host}/endpoint/"),
     }

@@ -2,7 +2,8 @@
 
 use super::api::{Detail, List, ListMetadata, ListQuery};
 use super::core::{
-    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, Labelled, Metadata, Pod,
+    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreService, Labelled, Metadata,
+    Pod,
 };
 use super::group::ApiGroup;
 use super::profile::{self, Origin};
@@ -11,7 +12,9 @@ use super::{names, node, object, pod, policy};
 use crate::{Error, Revision};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
-use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX, is_derived_policy};
+use tortie_model::kubernetes::{
+    CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX, Service, is_derived_policy,
+};
 use tortie_model::names::split_workload_endpoint_name;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 
@@ -29,6 +32,7 @@ pub enum Form {
     NetworkPolicy,
     ClusterNetworkPolicy,
     EndpointSlice,
+    Service,
 }
 
 const NETWORK_POLICIES: &str = "/apis/networking.k8s.io/v1";
@@ -103,6 +107,9 @@ impl Reader {
             let collection = format!("{ENDPOINT_SLICES}/namespaces/{namespace}/endpointslices");
             return Some(core(Form::EndpointSlice, collection, name));
         }
+        if let Key::Service { namespace, name } = key {
+            return Some(core(Form::Service, format!("/api/v1/namespaces/{namespace}/services"), name));
+        }
         let Key::Resource { kind, namespace, name } = key else { return None };
         Some(match kind {
             Kind::NetworkPolicy if is_derived_policy(*kind, name) => {
@@ -175,6 +182,7 @@ impl Reader {
                 all
             }
             KeyRange::EndpointSlices => one(Form::EndpointSlice, format!("{ENDPOINT_SLICES}/endpointslices")),
+            KeyRange::Services => one(Form::Service, "/api/v1/services".into()),
             KeyRange::Blocks { .. } => vec![record(Kind::IPAMBlock)],
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {
                 let mut labels = vec![format!("{}={affinity}", names::AFFINITY_TYPE_LABEL)];
@@ -206,6 +214,7 @@ impl Reader {
             Form::NetworkPolicy => self.network_policy(&typed(object)?),
             Form::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
             Form::EndpointSlice => self.endpoint_slice(&typed(object)?),
+            Form::Service => self.service(&typed(object)?),
         }
     }
 
@@ -219,6 +228,7 @@ impl Reader {
             Form::Node => page(text, |node| self.node(node)),
             Form::NetworkPolicy => page(text, |policy| self.network_policy(policy)),
             Form::EndpointSlice => page(text, |slice| self.endpoint_slice(slice)),
+            Form::Service => page(text, |service| self.service(service)),
             Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy => None,
         };
         if let Some(read) = read {
@@ -295,6 +305,13 @@ impl Reader {
         let (key, slice) = policy::from_endpoint_slice(object);
         let value = slice.map(|slice| Ok(Value::EndpointSlice(slice)));
         Identity::in_metadata(&object.metadata).map(|meta| meta.found(key, value))
+    }
+
+    fn service(&self, object: &CoreService) -> Option<Found> {
+        let meta = &object.metadata;
+        let key = Key::Service { namespace: meta.namespace.clone(), name: meta.name.clone() };
+        let service = Service::read(&meta.uid, &meta.annotations, &object.service);
+        Identity::in_metadata(meta).map(|meta| meta.found(key, Some(Ok(Value::Service(Box::new(service))))))
     }
 }
 
@@ -447,6 +464,7 @@ mod tests {
         );
         assert_eq!(paths(KeyRange::all(Kind::GlobalNetworkPolicy)).len(), 2);
         assert_eq!(paths(KeyRange::EndpointSlices), ["/apis/discovery.k8s.io/v1/endpointslices"]);
+        assert_eq!(paths(KeyRange::Services), ["/api/v1/services"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use tortie_model::ObjectMeta;
 use tortie_model::kinds::StagedKubernetesNetworkPolicySpec;
-use tortie_model::kubernetes::{ClusterNetworkPolicySpec, RawEndpointSlice};
+use tortie_model::kubernetes::{ClusterNetworkPolicySpec, RawEndpointSlice, RawService};
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -59,6 +59,7 @@ pub struct ContainerPort {
 #[serde(default)]
 pub struct PodStatus {
     pub phase: String,
+    pub reason: String,
     #[serde(rename = "podIP")]
     pub pod_ip: String,
     #[serde(rename = "podIPs")]
@@ -132,6 +133,14 @@ pub struct CoreEndpointSlice {
     pub metadata: Metadata,
     #[serde(flatten)]
     pub slice: RawEndpointSlice,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CoreService {
+    pub metadata: Metadata,
+    #[serde(flatten)]
+    pub service: RawService,
 }
 
 impl Metadata {

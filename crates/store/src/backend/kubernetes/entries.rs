@@ -4,6 +4,7 @@ use super::Kubernetes;
 use super::api::{ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH, strange};
 use super::collection::{Collection, Form, Found, Place};
 use super::failure::Failure;
+use super::group::ApiGroup;
 use super::{node, object, pod, records};
 use crate::page::{Continuation, Page};
 use crate::{Entry, Error, Listing, Result, Revision};
@@ -94,6 +95,11 @@ impl Kubernetes {
     ) -> std::result::Result<(ListMetadata, Vec<Found>), Failure> {
         let text = self.api.list(&collection.path, query).await?;
         self.reader.read_list(collection.form, &text).map_err(|error| strange(&collection.path, &error))
+    }
+
+    /// Whether objects are in the group of projectcalico.org/v3.
+    pub(crate) fn is_v3(&self) -> bool {
+        self.reader.group == ApiGroup::V3
     }
 
     /// Labels of the first API group are not where the server looks, so the selection happens here.
@@ -282,8 +288,8 @@ impl Kubernetes {
             Some(Place { form: Form::NetworkPolicy | Form::ClusterNetworkPolicy, .. }) => {
                 Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one"))
             }
-            Some(Place { form: Form::EndpointSlice, .. }) => {
-                Err(unsupported(operation, key, "endpoints of services are Kubernetes' own"))
+            Some(Place { form: Form::EndpointSlice | Form::Service, .. }) => {
+                Err(unsupported(operation, key, "services and their endpoints are Kubernetes' own"))
             }
             Some(place) => Ok(place),
             None if operation == "Delete" => Err(missing(key)),

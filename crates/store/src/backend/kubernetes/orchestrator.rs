@@ -1,6 +1,10 @@
 //! What the node's daemon asks of Kubernetes itself, whichever datastore it runs on: what a pod is to be given, and how
 //! the node is to be described.
 
+mod control;
+
+pub use control::{Lease, PodHold, is_too_late};
+
 use super::api::{Api, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};
 use super::failure::Failure;

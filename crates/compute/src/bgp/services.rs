@@ -1,0 +1,218 @@
+//! Which addresses of services this node announces: ranges on every node, single addresses where they lead somewhere.
+//!
+//! Endpoints of services come and go all the time and hardly ever change what one node announces. So a service is decided
+//! anew when it or one of its slices changed, and BGP hears of it only if the outcome is another.
+
+use super::settings::{ServiceSettings, is_single};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, Service, ServiceForm};
+use tortie_model::{Key, Value};
+
+/// Namespace and name, of a service or of a slice.
+type Name = (Box<str>, Box<str>);
+
+#[derive(Debug, Default)]
+pub(super) struct ServiceRoutes {
+    host: String,
+    settings: ServiceSettings,
+    /// Nothing of services is announced here.
+    excluded: bool,
+    services: BTreeMap<Name, Box<Service>>,
+    slices: BTreeMap<Name, Slice>,
+    /// The names of a service's slices, which are in its namespace.
+    slices_of: BTreeMap<Name, BTreeSet<Box<str>>>,
+    undecided: BTreeSet<Name>,
+    /// What each service has announced, if anything.
+    decided: BTreeMap<Name, Vec<IpAddr>>,
+    /// By how many services each address is announced.
+    addresses: BTreeMap<IpAddr, usize>,
+}
+
+/// What matters of a part of a service's endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slice {
+    service: Box<str>,
+    ip_version: Option<u8>,
+    ready_here: bool,
+    ready_anywhere: bool,
+}
+
+impl ServiceRoutes {
+    pub fn new(host: &str) -> ServiceRoutes {
+        ServiceRoutes { host: host.to_owned(), ..ServiceRoutes::default() }
+    }
+
+    pub fn put(&mut self, key: &Key, value: &Value) {
+        match (key, value) {
+            (Key::Service { namespace, name }, Value::Service(service)) => {
+                let name = named(namespace, name);
+                if self.services.get(&name) != Some(service) {
+                    self.services.insert(name.clone(), service.clone());
+                    self.undecided.insert(name);
+                }
+            }
+            (Key::EndpointSlice { namespace, name }, Value::EndpointSlice(slice)) => {
+                self.put_slice(namespace, name, Slice::of(slice, &self.host));
+            }
+            _ => {}
+        }
+    }
+
+    pub fn remove(&mut self, key: &Key) {
+        match key {
+            Key::Service { namespace, name } => {
+                let name = named(namespace, name);
+                if self.services.remove(&name).is_some() {
+                    self.undecided.insert(name);
+                }
+            }
+            Key::EndpointSlice { namespace, name } => self.remove_slice(namespace, name),
+            _ => {}
+        }
+    }
+
+    fn put_slice(&mut self, namespace: &str, name: &str, slice: Slice) {
+        let key = named(namespace, name);
+        if self.slices.get(&key) == Some(&slice) {
+            return;
+        }
+        self.remove_slice(namespace, name);
+        let service = named(namespace, &slice.service);
+        self.slices_of.entry(service.clone()).or_default().insert(name.into());
+        self.undecided.insert(service);
+        self.slices.insert(key, slice);
+    }
+
+    fn remove_slice(&mut self, namespace: &str, name: &str) {
+        let Some(old) = self.slices.remove(&named(namespace, name)) else { return };
+        let service = named(namespace, &old.service);
+        if let Some(names) = self.slices_of.get_mut(&service) {
+            names.remove(name);
+            if names.is_empty() {
+                self.slices_of.remove(&service);
+            }
+        }
+        self.undecided.insert(service);
+    }
+
+    /// Another configuration has every service decided anew.
+    pub fn configure(&mut self, settings: ServiceSettings, excluded: bool) {
+        if self.settings != settings || self.excluded != excluded {
+            (self.settings, self.excluded) = (settings, excluded);
+            self.undecided.extend(self.services.keys().cloned());
+        }
+    }
+
+    /// Whether other addresses are announced than before.
+    pub fn flush(&mut self) -> bool {
+        let mut changed = false;
+        for name in std::mem::take(&mut self.undecided) {
+            let wanted = self.decide(&name);
+            let before = self.decided.remove(&name).unwrap_or_default();
+            if wanted == before {
+                if !wanted.is_empty() {
+                    self.decided.insert(name, wanted);
+                }
+                continue;
+            }
+            for address in &wanted {
+                let services = self.addresses.entry(*address).or_default();
+                *services += 1;
+                changed |= *services == 1;
+            }
+            for address in before {
+                let services = self.addresses.entry(address).or_default();
+                *services = services.saturating_sub(1);
+                if *services == 0 {
+                    self.addresses.remove(&address);
+                    changed = true;
+                }
+            }
+            if !wanted.is_empty() {
+                self.decided.insert(name, wanted);
+            }
+        }
+        changed
+    }
+
+    pub fn ranges(&self) -> Vec<IpNet> {
+        if self.excluded { Vec::new() } else { self.settings.ranges() }
+    }
+
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.addresses.keys().copied().collect()
+    }
+
+    fn decide(&self, name: &Name) -> Vec<IpAddr> {
+        let Some(service) = self.services.get(name).filter(|_| !self.excluded) else { return Vec::new() };
+        let names = self.slices_of.get(name).into_iter().flatten();
+        let slices = names.filter_map(|slice| self.slices.get(&(name.0.clone(), slice.clone())));
+        match leads_somewhere(&self.settings, service, slices) {
+            true => announced(&self.settings, service),
+            false => Vec::new(),
+        }
+    }
+}
+
+impl Slice {
+    fn of(slice: &EndpointSlice, host: &str) -> Slice {
+        Slice {
+            service: slice.service.as_str().into(),
+            ip_version: slice.ip_version,
+            ready_here: slice.ready_on.iter().any(|node| node == host),
+            ready_anywhere: !slice.ready_on.is_empty(),
+        }
+    }
+}
+
+/// Whether this node shall announce single addresses of a service.
+fn leads_somewhere<'a>(
+    settings: &ServiceSettings,
+    service: &Service,
+    mut slices: impl Iterator<Item = &'a Slice>,
+) -> bool {
+    if service.form == ServiceForm::Other || service.cluster_ips.is_empty() {
+        return false;
+    }
+    if service.traffic == ExternalTraffic::Cluster && has_single_range(settings, service) {
+        return true;
+    }
+    let local = service.traffic == ExternalTraffic::Local;
+    if !local && settings.aggregated {
+        return false;
+    }
+    slices.any(|slice| {
+        let its_family = slice.ip_version.is_some_and(|version| service.ip_versions.contains(&version));
+        its_family && if local { slice.ready_here } else { slice.ready_anywhere }
+    })
+}
+
+/// Whether an address of the service is a range of its own, which no announcement of a larger range covers.
+fn has_single_range(settings: &ServiceSettings, service: &Service) -> bool {
+    let single = |ranges: &[IpNet], address: &IpAddr| {
+        ranges.iter().any(|range| is_single(range) && range.contains(address))
+    };
+    let mut balanced = service.load_balancer_ip.iter().chain(&service.ingress_ips);
+    (service.form == ServiceForm::LoadBalancer
+        && balanced.any(|address| single(&settings.balancers, address)))
+        || service.external_ips.iter().any(|address| single(&settings.external, address))
+}
+
+/// The addresses of a service that may be announced.
+fn announced(settings: &ServiceSettings, service: &Service) -> Vec<IpAddr> {
+    let within = |ranges: &[IpNet], address: &IpAddr| ranges.iter().any(|range| range.contains(address));
+    let cluster = service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty());
+    let external = service.external_ips.iter().filter(|address| within(&settings.external, address));
+    let balanced = service.ingress_ips.iter().filter(|address| within(&settings.balancers, address));
+    let all: BTreeSet<IpAddr> = cluster.chain(external).chain(balanced).copied().collect();
+    all.into_iter().collect()
+}
+
+fn named(namespace: &str, name: &str) -> Name {
+    (namespace.into(), name.into())
+}
+
+#[cfg(test)]
+mod tests;

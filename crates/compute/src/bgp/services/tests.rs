@@ -1,0 +1,271 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const HOST: &str = "a";
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn service(traffic: ExternalTraffic) -> Service {
+    Service {
+        form: ServiceForm::LoadBalancer,
+        traffic,
+        cluster_ips: vec![address("10.96.0.7")],
+        external_ips: vec![address("192.0.2.7"), address("203.0.113.7")],
+        ingress_ips: vec![address("198.51.100.7")],
+        ip_versions: vec![4],
+        ..Service::default()
+    }
+}
+
+fn slice(service: &str, ready_on: &[&str]) -> EndpointSlice {
+    EndpointSlice {
+        service: service.to_owned(),
+        ip_version: Some(4),
+        ready_on: ready_on.iter().map(|node| (*node).to_owned()).collect(),
+        ..EndpointSlice::default()
+    }
+}
+
+fn put_service(routes: &mut ServiceRoutes, name: &str, service: Service) {
+    let key = Key::Service { namespace: "ns".into(), name: name.into() };
+    routes.put(&key, &Value::Service(Box::new(service)));
+}
+
+fn put_slice(routes: &mut ServiceRoutes, name: &str, slice: EndpointSlice) {
+    let key = Key::EndpointSlice { namespace: "ns".into(), name: name.into() };
+    routes.put(&key, &Value::EndpointSlice(slice));
+}
+
+fn settings() -> ServiceSettings {
+    ServiceSettings {
+        cluster: nets(&["10.96.0.0/16"]),
+        external: nets(&["192.0.2.0/24"]),
+        balancers: nets(&["198.51.100.0/24"]),
+        aggregated: true,
+    }
+}
+
+fn configured(settings: ServiceSettings) -> ServiceRoutes {
+    let mut routes = ServiceRoutes::new(HOST);
+    routes.configure(settings, false);
+    routes
+}
+
+fn announced_now(routes: &mut ServiceRoutes) -> Vec<String> {
+    routes.flush();
+    routes.addresses().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_local_service_is_announced_where_its_endpoints_are_ready() {
+    let mut routes = configured(settings());
+    let ranges: Vec<String> = routes.ranges().iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.96.0.0/16", "192.0.2.0/24", "198.51.100.0/24"]);
+    put_service(&mut routes, "web", service(ExternalTraffic::Local));
+    assert!(announced_now(&mut routes).is_empty(), "no endpoint is known");
+    put_slice(&mut routes, "s1", slice("web", &["b"]));
+    assert!(announced_now(&mut routes).is_empty(), "none is here");
+    put_slice(&mut routes, "s2", slice("web", &["a", "b"]));
+    // 203.0.113.7 is not in a range that may be announced.
+    assert_eq!(announced_now(&mut routes), ["10.96.0.7", "192.0.2.7", "198.51.100.7"]);
+    put_slice(&mut routes, "s2", slice("web", &["a"]));
+    assert!(!routes.flush(), "the same as before");
+    put_slice(&mut routes, "s2", EndpointSlice { ip_version: Some(6), ..slice("web", &["a"]) });
+    assert!(announced_now(&mut routes).is_empty(), "not a family of the service");
+    put_slice(&mut routes, "s2", slice("web", &["a"]));
+    routes.configure(settings(), true);
+    assert!(announced_now(&mut routes).is_empty() && routes.ranges().is_empty(), "the node is excluded");
+    routes.configure(settings(), false);
+    assert_eq!(announced_now(&mut routes).len(), 3);
+    routes.remove(&Key::EndpointSlice { namespace: "ns".into(), name: "s2".into() });
+    assert!(announced_now(&mut routes).is_empty());
+}
+
+#[test]
+fn other_services_are_left_to_the_ranges_unless_those_are_not_announced() {
+    let mut routes = configured(settings());
+    put_service(&mut routes, "web", service(ExternalTraffic::Cluster));
+    put_slice(&mut routes, "s1", slice("web", &["b"]));
+    assert!(announced_now(&mut routes).is_empty());
+    routes.configure(ServiceSettings { aggregated: false, ..settings() }, false);
+    assert_eq!(announced_now(&mut routes).len(), 3, "ready endpoints somewhere are enough");
+    put_slice(&mut routes, "s1", slice("web", &[]));
+    assert!(announced_now(&mut routes).is_empty());
+    // An address that is a range of its own is announced by every node, whatever endpoints there are.
+    routes.configure(ServiceSettings { balancers: nets(&["198.51.100.7/32"]), ..settings() }, false);
+    assert_eq!(announced_now(&mut routes).len(), 3);
+    put_service(&mut routes, "web", Service { cluster_ips: Vec::new(), ..service(ExternalTraffic::Cluster) });
+    assert!(announced_now(&mut routes).is_empty(), "a headless service has nothing to announce");
+}
+
+#[test]
+fn an_address_of_two_services_goes_with_the_last() {
+    let mut routes = configured(settings());
+    for name in ["x", "y"] {
+        put_service(&mut routes, name, service(ExternalTraffic::Local));
+        put_slice(&mut routes, name, slice(name, &["a"]));
+    }
+    assert_eq!(announced_now(&mut routes).len(), 3);
+    routes.remove(&Key::Service { namespace: "ns".into(), name: "x".into() });
+    assert!(!routes.flush());
+    assert_eq!(announced_now(&mut routes).len(), 3);
+    routes.remove(&Key::Service { namespace: "ns".into(), name: "y".into() });
+    assert!(routes.flush() && routes.addresses().is_empty());
+    assert!(routes.decided.is_empty() && routes.addresses.is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Service(u8, Option<Service>),
+    Slice(u8, Option<EndpointSlice>),
+    Configure(ServiceSettings, bool),
+    Flush,
+}
+
+fn services() -> impl Strategy<Value = Service> {
+    use ExternalTraffic::*;
+    use ServiceForm::*;
+    let some = |texts: &'static [&'static str]| {
+        proptest::sample::subsequence(texts, 0..=texts.len())
+            .prop_map(|texts| texts.into_iter().map(address).collect::<Vec<IpAddr>>())
+    };
+    (
+        proptest::sample::select(vec![ClusterIP, NodePort, LoadBalancer, Other]),
+        proptest::sample::select(vec![Cluster, Local, Unset]),
+        some(&["10.96.0.1", "10.96.0.2", "fd96::1"]),
+        some(&["192.0.2.1", "203.0.113.1"]),
+        some(&["198.51.100.1", "198.51.100.2"]),
+        proptest::sample::subsequence(vec![4, 6], 0..=2),
+    )
+        .prop_map(|(form, traffic, cluster_ips, external_ips, ingress_ips, ip_versions)| Service {
+            form,
+            traffic,
+            cluster_ips,
+            external_ips,
+            ingress_ips,
+            ip_versions,
+            ..Service::default()
+        })
+}
+
+fn slices() -> impl Strategy<Value = EndpointSlice> {
+    let nodes = proptest::sample::subsequence(vec!["a", "b"], 0..=2);
+    let version = proptest::sample::select(vec![Some(4), Some(6), None]);
+    (0..3_u8, nodes, version).prop_map(|(service, nodes, ip_version)| EndpointSlice {
+        ip_version,
+        ..slice(&service.to_string(), &nodes)
+    })
+}
+
+fn configurations() -> impl Strategy<Value = ServiceSettings> {
+    let some = |texts: &'static [&'static str]| {
+        proptest::sample::subsequence(texts, 0..=texts.len()).prop_map(|texts| nets(&texts))
+    };
+    (
+        some(&["10.96.0.0/16", "fd96::/64"]),
+        some(&["192.0.2.0/24", "203.0.113.1/32"]),
+        some(&["198.51.100.0/24", "198.51.100.1/32"]),
+        any::<bool>(),
+    )
+        .prop_map(|(cluster, external, balancers, aggregated)| ServiceSettings {
+            cluster,
+            external,
+            balancers,
+            aggregated,
+        })
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..3_u8, proptest::option::of(services())).prop_map(|(name, service)| Step::Service(name, service)),
+        6 => (0..4_u8, proptest::option::of(slices())).prop_map(|(name, slice)| Step::Slice(name, slice)),
+        1 => (configurations(), any::<bool>()).prop_map(|(settings, excluded)| Step::Configure(settings, excluded)),
+        3 => Just(Step::Flush),
+    ]
+}
+
+/// The same in the words of the rules, from what there is and without any memory.
+fn from_scratch(
+    settings: &ServiceSettings,
+    excluded: bool,
+    services: &BTreeMap<u8, Service>,
+    slices: &BTreeMap<u8, EndpointSlice>,
+) -> BTreeSet<IpAddr> {
+    let mut all = BTreeSet::new();
+    for (name, service) in services {
+        let own = slices.values().filter(|slice| slice.service == name.to_string());
+        let own: Vec<&EndpointSlice> = own
+            .filter(|slice| slice.ip_version.is_some_and(|version| service.ip_versions.contains(&version)))
+            .collect();
+        let single = |ranges: &[IpNet], addresses: &[IpAddr]| {
+            addresses.iter().any(|address| ranges.contains(&IpNet::from(*address)))
+        };
+        let alone = single(&settings.external, &service.external_ips)
+            || service.form == ServiceForm::LoadBalancer && single(&settings.balancers, &service.ingress_ips);
+        let leads = match service.traffic {
+            ExternalTraffic::Cluster if alone => true,
+            ExternalTraffic::Local => own.iter().any(|slice| slice.ready_on.iter().any(|node| node == HOST)),
+            _ => !settings.aggregated && own.iter().any(|slice| !slice.ready_on.is_empty()),
+        };
+        let real = service.form != ServiceForm::Other && !service.cluster_ips.is_empty();
+        if excluded || !leads || !real {
+            continue;
+        }
+        let inside = |ranges: &[IpNet], address: &IpAddr| ranges.iter().any(|range| range.contains(address));
+        all.extend(service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty()));
+        all.extend(service.external_ips.iter().filter(|address| inside(&settings.external, address)));
+        all.extend(service.ingress_ips.iter().filter(|address| inside(&settings.balancers, address)));
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happened_it_is_what_there_is_that_counts(steps in vec(steps(), 0..60)) {
+        let mut routes = ServiceRoutes::new(HOST);
+        let (mut settings, mut excluded) = (ServiceSettings::default(), false);
+        let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
+        let mut known = BTreeSet::new();
+        for step in steps.into_iter().chain([Step::Flush]) {
+            match step {
+                Step::Service(name, Some(service)) => {
+                    put_service(&mut routes, &name.to_string(), service.clone());
+                    services.insert(name, service);
+                }
+                Step::Service(name, None) => {
+                    routes.remove(&Key::Service { namespace: "ns".into(), name: name.to_string() });
+                    services.remove(&name);
+                }
+                Step::Slice(name, Some(slice)) => {
+                    put_slice(&mut routes, &name.to_string(), slice.clone());
+                    slices.insert(name, slice);
+                }
+                Step::Slice(name, None) => {
+                    routes.remove(&Key::EndpointSlice { namespace: "ns".into(), name: name.to_string() });
+                    slices.remove(&name);
+                }
+                Step::Configure(new, out) => {
+                    routes.configure(new.clone(), out);
+                    (settings, excluded) = (new, out);
+                }
+                Step::Flush => {
+                    let changed = routes.flush();
+                    let expected = from_scratch(&settings, excluded, &services, &slices);
+                    prop_assert_eq!(routes.addresses(), expected.clone());
+                    // An address that leaves one service and comes with another may be reported though nothing differs.
+                    prop_assert!(changed || expected == known, "a change is reported");
+                    known = expected;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Addresses for services of type LoadBalancer, from pools that are for that.
+//!
+//! Pure: services, pools and blocks in, actions out. Who has which address stands in the blocks, by a handle made of the
+//! service's name and UID; the status of a service repeats what stands there.
+
+use data_encoding::BASE64URL_NOPAD;
+use ipnet::IpNet;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_ipam::block::{self, Release};
+use tortie_ipam::owner::attribute;
+use tortie_ipam::pool::{Pool, Use};
+use tortie_ipam::{Owner, space};
+use tortie_model::ipam::Block;
+use tortie_model::key::AffinityType;
+use tortie_model::kinds::AssignIPs;
+use tortie_model::kubernetes::{Service, ServiceForm};
+
+const CLASS: &str = "calico";
+const POOLS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
+const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
+/// The type of such an address, and the attribute that names its service.
+const TYPE: &str = "LoadBalancer";
+const SERVICE: &str = "service";
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceName {
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Addresses of a service that is gone, or that it shall not have.
+    Release(Vec<Release>),
+    Assign(Wanted),
+    /// The status of a service says what it has.
+    Report {
+        service: ServiceName,
+        uid: String,
+        addresses: Vec<IpAddr>,
+    },
+}
+
+/// What a service is to be given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub service: ServiceName,
+    pub handle: String,
+    pub attributes: BTreeMap<String, String>,
+    pub what: Choice,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// These and no others.
+    Addresses(Vec<IpAddr>),
+    /// One of each of these families, from these pools if any are named.
+    Any { v4: bool, v6: bool, v4_pools: Vec<IpNet>, v6_pools: Vec<IpNet> },
+}
+
+#[derive(Debug, Default)]
+pub struct Balancer {
+    services: BTreeMap<ServiceName, Service>,
+    pools: BTreeMap<String, Pool>,
+    /// Addresses of services in each block that has any: handle, address, sequence number.
+    held: BTreeMap<IpNet, Vec<(String, IpAddr, u64)>>,
+}
+
+/// Whose the blocks of load balancers are.
+pub fn owner() -> Owner {
+    Owner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
+}
+
+/// `lb-` and a digest of what the service is.
+pub fn handle(service: &ServiceName, uid: &str) -> String {
+    let text = format!("{}-{}-{uid}", service.name, service.namespace).to_lowercase();
+    let digest = BASE64URL_NOPAD.encode(&Sha256::digest(text.as_bytes()));
+    format!("lb-{}", digest.replace(['-', '_', '.'], ""))
+}
+
+impl Balancer {
+    pub fn put_service(&mut self, name: ServiceName, service: Service) {
+        self.services.insert(name, service);
+    }
+
+    pub fn remove_service(&mut self, name: &ServiceName) {
+        self.services.remove(name);
+    }
+
+    pub fn put_pool(&mut self, name: &str, pool: Option<Pool>) {
+        match pool {
+            Some(pool) => self.pools.insert(name.to_owned(), pool),
+            None => self.pools.remove(name),
+        };
+    }
+
+    pub fn put_block(&mut self, block: &Block) {
+        let ours = |allocation: block::Allocation<'_>| {
+            let of_service = allocation.attribute(attribute::TYPE) == Some(TYPE)
+                && allocation.attribute(SERVICE).is_some();
+            let handle = allocation.handle().filter(|handle| of_service && handle.starts_with("lb-"))?;
+            Some((handle.to_owned(), allocation.address, allocation.sequence_number))
+        };
+        let held: Vec<_> = block::allocations(block).filter_map(ours).collect();
+        match held.is_empty() {
+            true => self.held.remove(&block.cidr),
+            false => self.held.insert(block.cidr, held),
+        };
+    }
+
+    pub fn remove_block(&mut self, cidr: &IpNet) {
+        self.held.remove(cidr);
+    }
+
+    /// What is to be done. Without `mode` no service gets an address, and what they have is left as it is.
+    pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<Action> {
+        let Some(mode) = mode else { return Vec::new() };
+        let mut by_handle: BTreeMap<&str, Vec<(IpAddr, u64)>> = BTreeMap::new();
+        for (handle, address, sequence_number) in self.held.values().flatten() {
+            by_handle.entry(handle).or_default().push((*address, *sequence_number));
+        }
+        let mut actions = Vec::new();
+        for (name, service) in self.services.iter().filter(|(_, service)| is_managed(service, mode)) {
+            let handle = handle(name, &service.uid);
+            let held = by_handle.remove(handle.as_str()).unwrap_or_default();
+            actions.extend(self.decide_one(name, service, handle, held));
+        }
+        // Whatever is left belongs to no service that is to have an address.
+        let gone = by_handle.into_iter().map(|(handle, held)| release(handle, &held));
+        actions.extend(gone.map(Action::Release));
+        actions
+    }
+
+    fn decide_one(
+        &self,
+        name: &ServiceName,
+        service: &Service,
+        handle: String,
+        held: Vec<(IpAddr, u64)>,
+    ) -> Vec<Action> {
+        let asked = asked(service);
+        let asked = asked.as_deref();
+        let pools = [4, 6].map(|version| self.named_pools(service, version));
+        let (kept, unwanted): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|(address, _)| self.may_keep(*address, asked, &pools));
+        let mut actions = Vec::new();
+        if !unwanted.is_empty() {
+            actions.push(Action::Release(release(&handle, &unwanted)));
+        }
+        let kept: BTreeSet<IpAddr> = kept.into_iter().map(|(address, _)| address).collect();
+        match self.missing(service, asked, &kept, &pools) {
+            Some(what) => {
+                let attributes = [
+                    (SERVICE, name.name.as_str()),
+                    (attribute::NAMESPACE, &name.namespace),
+                    (attribute::TYPE, TYPE),
+                ];
+                let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+                actions.push(Action::Assign(Wanted { service: name.clone(), handle, attributes, what }));
+            }
+            None if actions.is_empty() => {}
+            None => return actions,
+        }
+        // What the status says is not lost while more is asked for.
+        let said: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
+        if said != kept {
+            let addresses = kept.into_iter().collect();
+            actions.push(Action::Report { service: name.clone(), uid: service.uid.clone(), addresses });
+        }
+        actions
+    }
+
+    /// Whether a service may go on having an address.
+    fn may_keep(&self, address: IpAddr, asked: Option<&[IpAddr]>, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
+        let pool = self.pools.values().find(|pool| pool.cidr.contains(&address));
+        let Some(pool) = pool.filter(|pool| pool.uses.contains(&Use::LoadBalancer)) else { return false };
+        if let Some(asked) = asked {
+            return asked.contains(&address);
+        }
+        match &pools[usize::from(space::version_of(address) == 6)] {
+            Some(named) => named.contains(&pool.cidr),
+            None => pool.automatic,
+        }
+    }
+
+    fn missing(
+        &self,
+        service: &Service,
+        asked: Option<&[IpAddr]>,
+        kept: &BTreeSet<IpAddr>,
+        pools: &[Option<Vec<IpNet>>; 2],
+    ) -> Option<Choice> {
+        if let Some(asked) = asked {
+            let missing: Vec<IpAddr> =
+                asked.iter().copied().filter(|address| !kept.contains(address)).collect();
+            return (!missing.is_empty()).then_some(Choice::Addresses(missing));
+        }
+        let has = |version: u8| kept.iter().any(|address| space::version_of(*address) == version);
+        let usable = |version: u8| {
+            let named = pools[usize::from(version == 6)].as_ref();
+            self.pools.values().any(|pool| {
+                let meant = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
+                let fits = space::version(&pool.cidr) == version && pool.uses.contains(&Use::LoadBalancer);
+                meant && fits && pool.enabled
+            })
+        };
+        let lacks = |version: u8| service.ip_versions.contains(&version) && !has(version) && usable(version);
+        let (v4, v6) = (lacks(4), lacks(6));
+        let [v4_pools, v6_pools] = pools.clone().map(Option::unwrap_or_default);
+        (v4 || v6).then_some(Choice::Any { v4, v6, v4_pools, v6_pools })
+    }
+
+    /// The pools that a service names for a family, by name or by CIDR, as far as there are such; nothing if it names none.
+    fn named_pools(&self, service: &Service, version: u8) -> Option<Vec<IpNet>> {
+        let texts = list(service, POOLS[usize::from(version == 6)])?;
+        let known = |text: &String| {
+            let by_cidr = || self.pools.values().find(|pool| text.parse() == Ok(pool.cidr));
+            self.pools.get(text).or_else(by_cidr).map(|pool| pool.cidr)
+        };
+        Some(texts.iter().filter_map(known).filter(|net| space::version(net) == version).collect())
+    }
+}
+
+/// Whether a service is ours to give an address.
+fn is_managed(service: &Service, mode: &AssignIPs) -> bool {
+    if service.form != ServiceForm::LoadBalancer {
+        return false;
+    }
+    match service.load_balancer_class.as_deref() {
+        Some(class) => class == CLASS,
+        None if *mode == AssignIPs::RequestedServicesOnly => {
+            let annotated =
+                POOLS.into_iter().chain([ADDRESSES]).any(|name| service.annotations.contains_key(name));
+            annotated || service.load_balancer_ip.is_some()
+        }
+        None => true,
+    }
+}
+
+/// The addresses that a service asks for, one of each family at most; nothing if any will do.
+fn asked(service: &Service) -> Option<Vec<IpAddr>> {
+    let all: Vec<IpAddr> = match list(service, ADDRESSES) {
+        Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
+        None => vec![service.load_balancer_ip?],
+    };
+    let mut asked: Vec<IpAddr> = Vec::new();
+    for address in all {
+        if !asked.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            asked.push(address);
+        }
+    }
+    Some(asked)
+}
+
+/// A list in an annotation. One that cannot be read has nothing in it: whoever asks for something does not get something else.
+fn list(service: &Service, annotation: &str) -> Option<Vec<String>> {
+    let text = service.annotations.get(annotation)?;
+    Some(serde_json::from_str(text).unwrap_or_default())
+}
+
+fn release(handle: &str, held: &[(IpAddr, u64)]) -> Vec<Release> {
+    let one = |(address, sequence_number): &(IpAddr, u64)| Release {
+        address: *address,
+        handle: Some(handle.to_owned()),
+        sequence_number: Some(*sequence_number),
+    };
+    held.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Carries out what the cores decide. What fails is logged and counted; the next look finds it again.
+
+use crate::balancer::{self, Choice, Wanted};
+use crate::lifecycle;
+use crate::node::garbage;
+use crate::node::pods::holds;
+use crate::write::Write;
+use std::net::IpAddr;
+use tortie_ipam::block::Release;
+use tortie_ipam::owner::attribute;
+use tortie_ipam::pool::Use;
+use tortie_ipam::{Allocator, Holder, Request, SpecificRequest};
+use tortie_store::orchestrator::Orchestrator;
+use tortie_store::{Client, Resources};
+
+/// Addresses that are released together.
+const BATCH: usize = 10_000;
+
+#[derive(Debug)]
+pub struct Carrier {
+    pub resources: Resources,
+    pub orchestrator: Orchestrator,
+    allocator: Allocator,
+}
+
+/// What came of some actions.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub released: Vec<IpAddr>,
+    pub failures: u64,
+}
+
+impl Carrier {
+    pub fn new(client: Client, orchestrator: Orchestrator) -> Carrier {
+        let allocator = Allocator::new(client.clone(), balancer::owner());
+        Carrier { resources: Resources::new(client), orchestrator, allocator }
+    }
+
+    pub async fn collect(&self, actions: Vec<garbage::Action>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut leaks: Vec<Release> = Vec::new();
+        for action in actions {
+            match action {
+                garbage::Action::Release { handle, addresses, ask } => {
+                    let held = match &ask {
+                        Some(pod) => match self.orchestrator.pod_hold(&pod.namespace, &pod.name).await {
+                            // On whichever node: to Kubernetes itself one address has one pod.
+                            Ok(found) => {
+                                addresses.iter().any(|release| holds(found.as_ref(), None, release.address))
+                            }
+                            Err(error) => {
+                                tracing::warn!(%error, handle, "whether a pod still holds its address is not known; it is kept");
+                                outcome.failures += 1;
+                                true
+                            }
+                        },
+                        None => false,
+                    };
+                    if !held {
+                        tracing::info!(handle, addresses = addresses.len(), "releasing leaked addresses");
+                        leaks.extend(addresses);
+                    }
+                }
+                garbage::Action::ReleaseBlock { owner, cidr } => {
+                    match self.allocator.release_affinity(&owner, cidr, true).await {
+                        Ok(()) => tracing::info!(%owner, %cidr, "released an empty block"),
+                        Err(tortie_ipam::Error::DoesNotExist { .. }) => {}
+                        Err(error) => {
+                            tracing::info!(%error, %owner, %cidr, "a block was not released");
+                            outcome.failures += 1;
+                        }
+                    }
+                }
+            }
+        }
+        for batch in leaks.chunks(BATCH) {
+            let (released, failures) = self.release(batch).await;
+            outcome.released.extend(released);
+            outcome.failures += failures;
+        }
+        outcome
+    }
+
+    async fn release(&self, addresses: &[Release]) -> (Vec<IpAddr>, u64) {
+        match self.allocator.release(addresses).await {
+            Ok(report) => {
+                if let Some(error) = &report.error {
+                    tracing::info!(%error, "some addresses were not released");
+                }
+                (report.released, u64::from(report.error.is_some()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "addresses could not be released; trying again");
+                (Vec::new(), 1)
+            }
+        }
+    }
+
+    /// Whether it was done.
+    pub async fn balance(&self, action: balancer::Action) -> bool {
+        match action {
+            balancer::Action::Release(addresses) => self.release(&addresses).await.1 == 0,
+            balancer::Action::Assign(wanted) => {
+                let service = wanted.service.clone();
+                match self.assign(wanted).await {
+                    Ok(()) => true,
+                    Err(reason) => {
+                        tracing::warn!(
+                            reason,
+                            namespace = service.namespace,
+                            service = service.name,
+                            "a service gets no address; trying again"
+                        );
+                        false
+                    }
+                }
+            }
+            balancer::Action::Report { service, uid, addresses } => {
+                let reported =
+                    self.orchestrator.set_ingress(&service.namespace, &service.name, &uid, &addresses).await;
+                match reported {
+                    Ok(()) | Err(tortie_store::Error::DoesNotExist { .. }) => true,
+                    Err(error) => {
+                        tracing::warn!(%error, "the status of a service cannot be written; trying again");
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it was done.
+    pub async fn see_off(&self, action: lifecycle::Action) -> bool {
+        let (what, done) = match action {
+            lifecycle::Action::Update(resource) => {
+                let write = Write::Update(resource);
+                let key = write.key().to_string();
+                let written = write.carry_out_plainly(self.resources.client()).await;
+                (key, written.map_err(|error| error.to_string()))
+            }
+            lifecycle::Action::GiveUpBlocks(cidr) => {
+                let released = self.allocator.release_pool_affinities(cidr).await;
+                (cidr.to_string(), released.map_err(|error| error.to_string()))
+            }
+        };
+        if let Err(error) = &done {
+            tracing::warn!(error, what, "a pool or a tier is not as it should be; trying again");
+        }
+        done.is_ok()
+    }
+
+    async fn assign(&self, wanted: Wanted) -> Result<(), String> {
+        let mut attributes = wanted.attributes;
+        let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
+        attributes.insert(attribute::TIMESTAMP.to_owned(), now);
+        let holder = Holder::new(Some(&wanted.handle), attributes);
+        match wanted.what {
+            Choice::Addresses(addresses) => {
+                for address in addresses {
+                    let request = SpecificRequest {
+                        intended: Some(Use::LoadBalancer),
+                        max_per_handle: Some(1),
+                        ..SpecificRequest::new(address, holder.clone())
+                    };
+                    self.allocator.assign_address(&request).await.map_err(|error| error.to_string())?;
+                }
+                Ok(())
+            }
+            Choice::Any { v4, v6, v4_pools, v6_pools } => {
+                let request = Request {
+                    v4_pools,
+                    v6_pools,
+                    intended: Use::LoadBalancer,
+                    // Whoever asks twice gets the same.
+                    max_per_handle: Some(1),
+                    ..Request::new(holder, u32::from(v4), u32::from(v6))
+                };
+                let assigned =
+                    self.allocator.auto_assign(&request).await.map_err(|failed| failed.error.to_string())?;
+                let missing = [assigned.v4.shortfall(), assigned.v6.shortfall()].into_iter().flatten();
+                match missing.collect::<Vec<String>>().join("; ") {
+                    none if none.is_empty() => Ok(()),
+                    reasons => Err(reasons),
+                }
+            }
+        }
+    }
+}

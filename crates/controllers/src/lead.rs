@@ -1,0 +1,459 @@
+//! The work of the one that leads: hears of everything, asks the cores, carries out what they decide.
+
+use crate::balancer::{Balancer, ServiceName};
+use crate::carrier::Carrier;
+use crate::lifecycle;
+use crate::metrics::{self, Counters};
+use crate::mirror::{Mirror, Parts};
+use crate::node::garbage::{Garbage, Nodes};
+use crate::node::host_endpoints;
+use crate::node::pods::{PodName, Pods};
+use crate::settings::Settings;
+use crate::state::State;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tortie_ipam::facts;
+use tortie_ipam::pool::Pool;
+use tortie_model::key::AffinityType;
+use tortie_model::kinds::{DEFAULT_TIER, HostEndpoint, IPPool, Node, Switch, Tier};
+use tortie_model::names::split_workload_endpoint_name;
+use tortie_model::{FeedEvent, Key, KeyRange, Kind, Resource, Value};
+use tortie_store::Client;
+use tortie_store::orchestrator::Orchestrator;
+use tortie_sync::Feed;
+
+/// Events that are taken in before anything is done about them.
+const AT_ONCE: usize = 4096;
+const TICK: Duration = Duration::from_secs(1);
+/// After something failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// After an event: several come together.
+const COALESCE: Duration = Duration::from_millis(100);
+/// Between looks at how many addresses there are, for metrics.
+const COUNTS: Duration = Duration::from_secs(5);
+
+/// Tiers and what is in them.
+const TIERED: [Kind; 5] = [
+    Kind::Tier,
+    Kind::NetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+];
+
+/// What the controllers work with.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub client: Client,
+    /// Kubernetes where it is not the datastore itself.
+    pub kubernetes: Option<Client>,
+    pub orchestrator: Orchestrator,
+    pub state: Arc<State>,
+}
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A datastore that is not Kubernetes.
+    Datastore,
+    Kubernetes,
+    /// Kubernetes as the datastore.
+    Both,
+}
+
+impl Source {
+    fn is_datastore(self) -> bool {
+        self != Source::Kubernetes
+    }
+
+    fn is_kubernetes(self) -> bool {
+        self != Source::Datastore
+    }
+}
+
+/// What has been heard.
+#[derive(Debug, Default)]
+struct Cores {
+    garbage: Garbage,
+    pods: Pods,
+    nodes: Nodes,
+    datastore_nodes: BTreeMap<String, Node>,
+    host_endpoints: BTreeMap<String, HostEndpoint>,
+    pools: BTreeMap<String, Pool>,
+    stored_pools: BTreeMap<String, IPPool>,
+    tiers: BTreeMap<String, Tier>,
+    /// The tier of each policy.
+    policies: BTreeMap<Key, String>,
+    balancer: Balancer,
+    mirror: Mirror,
+    /// The datastore is locked: nothing is to be written.
+    locked: bool,
+}
+
+/// Works until the feed ends, which it does only if something is badly wrong.
+pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
+    let separate = place.kubernetes.is_some();
+    let mut feeds = Feeds::new(&place);
+    let carrier = Carrier::new(place.client.clone(), place.orchestrator.clone());
+    let (mut cores, mut counters) = (Cores::default(), Counters::default());
+    let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
+    // What the cores have heard is to be looked at, not before this moment.
+    let mut look: Option<Instant> = Some(started);
+    let mut counted = started;
+    loop {
+        let able = feeds.are_in_sync() && !cores.locked;
+        tokio::select! {
+            events = feeds.next() => match events {
+                Some(events) => {
+                    for (source, event) in events {
+                        cores.take(source, event, started.elapsed());
+                    }
+                    look = soonest(look, COALESCE);
+                }
+                None => return,
+            },
+            changed = settings.changed() => match changed {
+                Ok(()) => look = soonest(look, Duration::ZERO),
+                Err(_) => return,
+            },
+            () = until(look), if able => {}
+            _ = tick.tick() => {}
+        }
+        if !feeds.are_in_sync() || cores.locked {
+            continue;
+        }
+        let current = settings.borrow().clone();
+        let before = counters.failures;
+        collect(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
+        if look.is_some_and(|look| look <= Instant::now()) {
+            look = None;
+            reconcile(&current, &cores, &carrier, &mut counters, separate).await;
+            if place.client.stores_v3_as_written() {
+                see_off(&cores, &carrier, &mut counters).await;
+            }
+        }
+        if counters.failures > before {
+            look = soonest(look, RETRY);
+        }
+        if counted.elapsed() >= COUNTS {
+            counted = Instant::now();
+            place.state.set_metrics(metrics::page(&cores.pools, cores.garbage.blocks(), &counters, true));
+        }
+    }
+}
+
+/// The earlier of what is planned and a moment from now.
+fn soonest(planned: Option<Instant>, pause: Duration) -> Option<Instant> {
+    let soon = Instant::now() + pause;
+    Some(planned.map_or(soon, |planned| planned.min(soon)))
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Garbage, if it is time.
+async fn collect(
+    settings: &Settings,
+    cores: &mut Cores,
+    carrier: &Carrier,
+    counters: &mut Counters,
+    now: Duration,
+) {
+    if settings.node().is_none() {
+        return;
+    }
+    cores.garbage.set_grace(settings.leak_grace());
+    if !cores.garbage.is_due(now) {
+        return;
+    }
+    let began = Instant::now();
+    let names = cores.mirror.kubernetes_names();
+    cores.nodes.kubernetes_names = names;
+    let actions = cores.garbage.scan(&cores.pods, &cores.nodes, now);
+    counters.scans += 1;
+    counters.scan_seconds = began.elapsed().as_secs_f64();
+    counters.suspects = cores.garbage.suspects();
+    if actions.is_empty() {
+        return;
+    }
+    let outcome = carrier.collect(actions).await;
+    counters.failures += outcome.failures;
+    let blocks: Vec<_> = cores.garbage.blocks().collect();
+    for address in outcome.released {
+        *counters.reclaimed.entry(metrics::place(&cores.pools, &blocks, address)).or_default() += 1;
+    }
+}
+
+/// Everything that follows from what there is, whatever the time.
+async fn reconcile(
+    settings: &Settings,
+    cores: &Cores,
+    carrier: &Carrier,
+    counters: &mut Counters,
+    separate: bool,
+) {
+    if let Some(node) = settings.node() {
+        let nodes = cores.datastore_nodes.values();
+        for write in host_endpoints::writes(node.host_endpoint.as_ref(), nodes, &cores.host_endpoints) {
+            let key = write.key();
+            if let Err(error) = write.carry_out(&carrier.resources).await {
+                tracing::warn!(%error, %key, "a host endpoint could not be written; trying again");
+                counters.failures += 1;
+            }
+        }
+    }
+    for action in cores.balancer.decide(settings.balancer().as_ref()) {
+        counters.failures += u64::from(!carrier.balance(action).await);
+    }
+    if separate {
+        for write in cores.mirror.writes(parts(settings)) {
+            let key = write.key();
+            let node = matches!(key, Key::Resource { kind: Kind::Node, .. });
+            // With a node goes what it had.
+            let written = match node {
+                true => write.carry_out(&carrier.resources).await,
+                false => write.carry_out_plainly(carrier.resources.client()).await,
+            };
+            if let Err(error) = written {
+                tracing::warn!(%error, %key, "an object made from one of Kubernetes could not be written; trying again");
+                counters.failures += 1;
+            }
+        }
+    }
+}
+
+/// Conditions of pools and tiers, and what keeps them from going.
+async fn see_off(cores: &Cores, carrier: &Carrier, counters: &mut Counters) {
+    let now = format!("{:.0}", jiff::Timestamp::now());
+    let blocks = cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    cores.policies.values().for_each(|tier| *left.entry(tier).or_default() += 1);
+    let mut actions = lifecycle::pools(&cores.stored_pools, &blocks, &now);
+    actions.extend(lifecycle::tiers(&cores.tiers, &left, &now));
+    for action in actions {
+        counters.failures += u64::from(!carrier.see_off(action).await);
+    }
+}
+
+fn parts(settings: &Settings) -> Parts {
+    let controllers = settings.controllers();
+    let node_labels = controllers.node.as_ref().is_some_and(|node| node.sync_labels != Switch::Disabled);
+    Parts {
+        namespaces: controllers.namespace.is_some(),
+        service_accounts: controllers.service_account.is_some(),
+        policies: controllers.policy.is_some(),
+        endpoints: controllers.workload_endpoint.is_some(),
+        nodes: controllers.node.is_some(),
+        node_labels,
+    }
+}
+
+impl Cores {
+    fn take(&mut self, source: Source, event: FeedEvent, now: Duration) {
+        match event {
+            FeedEvent::Put { key, value, .. } => self.put(source, key, value, now),
+            FeedEvent::Delete { key, .. } => self.remove(source, &key, now),
+            FeedEvent::Unreadable { key, reason, .. } => {
+                // Nothing is done about what cannot be understood: whoever it names keeps what it has.
+                tracing::warn!(%key, reason, "an entry cannot be read; it counts as it was before");
+            }
+            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "the connection is lost"),
+            FeedEvent::ConnectionBack { .. } => tracing::info!("the connection is back"),
+            FeedEvent::InSync => {}
+        }
+    }
+
+    fn put(&mut self, source: Source, key: Key, value: Value, now: Duration) {
+        match (&key, value) {
+            (_, Value::Block(block)) => {
+                self.balancer.put_block(&block);
+                self.garbage.put_block(block, now);
+            }
+            (Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr }, _) => {
+                self.garbage.put_affinity(owner, *cidr, now);
+            }
+            (Key::Service { namespace, name }, Value::Service(service)) => {
+                let name = ServiceName { namespace: namespace.clone(), name: name.clone() };
+                self.balancer.put_service(name, *service);
+            }
+            (_, Value::Resource(resource)) => self.put_resource(source, key, resource, now),
+            _ => {}
+        }
+    }
+
+    fn put_resource(&mut self, source: Source, key: Key, resource: Resource, now: Duration) {
+        match &resource {
+            Resource::ClusterInformation(information) => {
+                self.locked = information.spec.datastore_ready == Some(false);
+            }
+            Resource::Tier(tier) => _ = self.tiers.insert(tier.metadata.name.clone(), (**tier).clone()),
+            Resource::IPPool(pool) => {
+                let name = &pool.metadata.name;
+                self.stored_pools.insert(name.clone(), (**pool).clone());
+                let usable = facts::pool(&resource);
+                self.balancer.put_pool(name, usable.clone());
+                match usable {
+                    Some(usable) => self.pools.insert(name.clone(), usable),
+                    None => self.pools.remove(name),
+                };
+            }
+            Resource::HostEndpoint(endpoint) => {
+                self.host_endpoints.insert(endpoint.metadata.name.clone(), (**endpoint).clone());
+            }
+            Resource::Node(node) => {
+                if source.is_kubernetes() {
+                    self.nodes.kubernetes.insert(node.metadata.name.clone());
+                }
+                if source.is_datastore() {
+                    self.datastore_nodes.insert(node.metadata.name.clone(), (**node).clone());
+                }
+            }
+            Resource::WorkloadEndpoint(endpoint) if source.is_kubernetes() => {
+                self.pods.put(endpoint);
+                self.garbage.hurry(now);
+            }
+            _ => {
+                if let Some(tier) = tier_of(&resource) {
+                    self.policies.insert(key.clone(), tier);
+                }
+            }
+        }
+        match source {
+            Source::Datastore => self.mirror.put_datastore(key, resource),
+            Source::Kubernetes => self.mirror.put_kubernetes(key, resource),
+            Source::Both => {}
+        }
+    }
+
+    fn remove(&mut self, source: Source, key: &Key, now: Duration) {
+        match key {
+            Key::Block { cidr } => {
+                self.balancer.remove_block(cidr);
+                self.garbage.remove_block(cidr);
+            }
+            Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
+                self.garbage.remove_affinity(owner, *cidr);
+            }
+            Key::Service { namespace, name } => {
+                let name = ServiceName { namespace: namespace.clone(), name: name.clone() };
+                self.balancer.remove_service(&name);
+            }
+            Key::Resource { kind: Kind::IPPool, name, .. } => {
+                self.balancer.put_pool(name, None);
+                self.pools.remove(name);
+                self.stored_pools.remove(name);
+            }
+            Key::Resource { kind: Kind::Tier, name, .. } => _ = self.tiers.remove(name),
+            Key::Resource { kind: Kind::HostEndpoint, name, .. } => _ = self.host_endpoints.remove(name),
+            Key::Resource { kind: Kind::Node, name, .. } => {
+                if source.is_kubernetes() {
+                    self.nodes.kubernetes.remove(name);
+                    self.garbage.hurry_at_once();
+                }
+                if source.is_datastore() {
+                    self.datastore_nodes.remove(name);
+                }
+            }
+            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } if source.is_kubernetes() => {
+                if let Some([node, _, pod, _]) = split_workload_endpoint_name(name) {
+                    let pod = PodName { namespace: namespace.clone(), name: pod };
+                    self.pods.remove(&pod, &node);
+                    self.garbage.hurry(now);
+                }
+            }
+            _ => _ = self.policies.remove(key),
+        }
+        match source {
+            Source::Datastore => self.mirror.remove_datastore(key),
+            Source::Kubernetes => self.mirror.remove_kubernetes(key),
+            Source::Both => {}
+        }
+    }
+}
+
+/// The tier that a policy is in.
+fn tier_of(resource: &Resource) -> Option<String> {
+    let tier = match resource {
+        Resource::NetworkPolicy(policy) => &policy.spec.tier,
+        Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
+        _ => return None,
+    };
+    Some(if tier.is_empty() { DEFAULT_TIER.to_owned() } else { tier.clone() })
+}
+
+/// One feed, or one of each side.
+struct Feeds {
+    datastore: (Source, Feed, bool),
+    kubernetes: Option<(Source, Feed, bool)>,
+}
+
+type Events = Vec<(Source, FeedEvent)>;
+
+impl Feeds {
+    fn new(place: &Place) -> Feeds {
+        let affinities =
+            KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: None };
+        let mut stored = vec![KeyRange::Blocks { ip_version: None }, affinities];
+        stored.extend(
+            [Kind::IPPool, Kind::HostEndpoint, Kind::ClusterInformation, Kind::Node].map(KeyRange::all),
+        );
+        let mirrored = [Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all);
+        match &place.kubernetes {
+            None => {
+                stored.extend([KeyRange::all(Kind::WorkloadEndpoint), KeyRange::Services]);
+                if place.client.stores_v3_as_written() {
+                    stored.extend(TIERED.map(KeyRange::all));
+                }
+                let feed = tortie_sync::follow(&place.client, stored);
+                Feeds { datastore: (Source::Both, feed, false), kubernetes: None }
+            }
+            Some(kubernetes) => {
+                let pods = KeyRange::all(Kind::WorkloadEndpoint);
+                stored.extend(mirrored.clone());
+                stored.push(pods.clone());
+                let mut there = vec![KeyRange::all(Kind::Node), pods, KeyRange::Services];
+                there.extend(mirrored);
+                let feed = tortie_sync::follow(&place.client, stored);
+                let theirs = tortie_sync::follow(kubernetes, there);
+                Feeds {
+                    datastore: (Source::Datastore, feed, false),
+                    kubernetes: Some((Source::Kubernetes, theirs, false)),
+                }
+            }
+        }
+    }
+
+    fn are_in_sync(&self) -> bool {
+        self.datastore.2 && self.kubernetes.as_ref().is_none_or(|feed| feed.2)
+    }
+
+    /// The next events, as many as there are; nothing when a feed has ended.
+    async fn next(&mut self) -> Option<Events> {
+        let kubernetes = async {
+            match &mut self.kubernetes {
+                Some(feed) => some(feed).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            events = some(&mut self.datastore) => events,
+            events = kubernetes => events,
+        }
+    }
+}
+
+async fn some((source, feed, in_sync): &mut (Source, Feed, bool)) -> Option<Events> {
+    let mut events = Vec::new();
+    feed.recv_many(&mut events, AT_ONCE).await;
+    *in_sync |= events.contains(&FeedEvent::InSync);
+    (!events.is_empty()).then(|| events.into_iter().map(|event| (*source, event)).collect())
+}

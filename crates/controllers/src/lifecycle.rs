@@ -1,0 +1,291 @@
+//! Pools and tiers that are custom resources of `projectcalico.org/v3`: which pools may hand out addresses, and what has to be
+//! gone before a pool or a tier goes.
+//!
+//! Nobody checks such an object against others when it is written, so it is done here, after the fact: of two pools that overlap
+//! one hands out addresses. A finalizer keeps what is deleted until nothing depends on it.
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use tortie_model::ipam::Block;
+use tortie_model::kinds::{Condition, IPPool, Tier};
+use tortie_model::{ObjectMeta, Resource};
+
+const POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
+const TIER_FINALIZER: &str = "projectcalico.org/tier-controller";
+const ALLOCATABLE: &str = "Allocatable";
+const READY: &str = "Ready";
+
+#[derive(Clone, Debug, PartialEq)]
+// Few and short-lived.
+#[allow(clippy::large_enum_variant)]
+pub enum Action {
+    Update(Resource),
+    /// Nodes give up their blocks in a pool that goes.
+    GiveUpBlocks(IpNet),
+}
+
+/// `now` is RFC 3339.
+pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>, now: &str) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for (pool, overlaps) in by_claim(pools) {
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { continue };
+        let inside: Vec<&&Block> = blocks.values().filter(|block| cidr.contains(&block.cidr)).collect();
+        let mut changed = pool.clone();
+        let (status, reason, message) = match () {
+            () if is_terminating(&pool.metadata) => ("False", "Terminating", "the pool is being deleted"),
+            () if overlaps => ("False", "CIDROverlap", "the CIDR overlaps with that of another pool"),
+            () if pool.spec.disabled => ("False", "Disabled", "the pool is disabled"),
+            () => ("True", "OK", "addresses are handed out"),
+        };
+        set(&mut changed.status.conditions, ALLOCATABLE, status, reason, message, now);
+        if is_terminating(&pool.metadata) {
+            if has(&pool.metadata, POOL_FINALIZER) && !overlaps {
+                if inside.iter().any(|block| block.affinity.is_some()) {
+                    actions.push(Action::GiveUpBlocks(cidr));
+                } else if inside.is_empty() {
+                    remove(&mut changed.metadata, POOL_FINALIZER);
+                }
+            } else {
+                remove(&mut changed.metadata, POOL_FINALIZER);
+            }
+        } else if status == "True" {
+            add(&mut changed.metadata, POOL_FINALIZER);
+        }
+        if changed != *pool {
+            actions.push(Action::Update(Resource::from(changed)));
+        }
+    }
+    actions
+}
+
+/// Pools in the order in which they have a right to their addresses, and whether each overlaps with one before it: those that hand
+/// out addresses, those that go, those that are off, new ones; of each kind the older first.
+fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
+    let rank = |pool: &IPPool| {
+        let allocatable = pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE);
+        match allocatable.map(|condition| condition.status.as_str()) {
+            _ if is_terminating(&pool.metadata) => 1,
+            Some("True") => 0,
+            _ if pool.spec.disabled => 2,
+            _ => 3,
+        }
+    };
+    let mut all: Vec<&IPPool> = pools.values().collect();
+    all.sort_by_key(|pool| {
+        (rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone())
+    });
+    let mut taken: Vec<IpNet> = Vec::new();
+    let mut claims = Vec::new();
+    for pool in all {
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { continue };
+        let overlaps = taken.iter().any(|other| other.contains(&cidr) || cidr.contains(other));
+        if !overlaps {
+            taken.push(cidr);
+        }
+        claims.push((pool, overlaps));
+    }
+    claims
+}
+
+/// `policies` counts those of each tier.
+pub fn tiers(tiers: &BTreeMap<String, Tier>, policies: &BTreeMap<&str, usize>, now: &str) -> Vec<Action> {
+    let changed = |tier: &Tier| {
+        let mut changed = tier.clone();
+        let left = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
+        match (is_terminating(&tier.metadata), left) {
+            (false, _) => add(&mut changed.metadata, TIER_FINALIZER),
+            (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
+            (true, left) => {
+                let message = format!("Waiting for policies to be removed: {left}");
+                set(&mut changed.status.conditions, READY, "False", "Terminating", &message, now);
+            }
+        }
+        (changed != *tier).then(|| Action::Update(Resource::from(changed)))
+    };
+    tiers.values().filter_map(changed).collect()
+}
+
+fn is_terminating(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some()
+}
+
+fn has(meta: &ObjectMeta, finalizer: &str) -> bool {
+    meta.finalizers.iter().any(|name| name == finalizer)
+}
+
+fn add(meta: &mut ObjectMeta, finalizer: &str) {
+    if !has(meta, finalizer) {
+        meta.finalizers.push(finalizer.to_owned());
+    }
+}
+
+fn remove(meta: &mut ObjectMeta, finalizer: &str) {
+    meta.finalizers.retain(|name| name != finalizer);
+}
+
+/// The time is that of the last change of the status alone.
+fn set(conditions: &mut Vec<Condition>, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+    let position = conditions.iter().position(|condition| condition.r#type == kind);
+    let before = position.map(|position| conditions.remove(position));
+    let since =
+        before.filter(|before| before.status == status).and_then(|before| before.last_transition_time);
+    let condition = Condition {
+        r#type: kind.to_owned(),
+        status: status.to_owned(),
+        observed_generation: 0,
+        last_transition_time: since.or_else(|| Some(now.to_owned())),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    conditions.insert(position.unwrap_or(conditions.len()), condition);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value as Json, json};
+    use tortie_ipam::{Owner, block};
+    use tortie_model::{Key, Kind, Value};
+
+    const NOW: &str = "2026-03-01T10:20:30Z";
+
+    fn object(kind: Kind, name: &str, meta: Json, spec: Json) -> Resource {
+        let mut metadata = meta;
+        metadata["name"] = name.into();
+        let text = json!({"metadata": metadata, "spec": spec}).to_string();
+        match Value::decode(&Key::resource(kind, "", name), text.as_bytes()).unwrap() {
+            Value::Resource(resource) => resource,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[derive(Default)]
+    struct World {
+        pools: BTreeMap<String, IPPool>,
+        blocks: Vec<Block>,
+    }
+
+    impl World {
+        fn add(&mut self, name: &str, cidr: &str, created: &str) {
+            let Resource::IPPool(pool) =
+                object(Kind::IPPool, name, json!({"creationTimestamp": created}), json!({"cidr": cidr}))
+            else {
+                panic!()
+            };
+            self.pools.insert(name.to_owned(), *pool);
+        }
+
+        /// Carries out what is to be done, as an API server would, until there is nothing.
+        fn settle(&mut self) {
+            for _ in 0..10 {
+                let blocks = self.blocks.iter().map(|block| (block.cidr, block)).collect();
+                let actions = pools(&self.pools, &blocks, NOW);
+                if actions.is_empty() {
+                    return;
+                }
+                for action in actions {
+                    match action {
+                        Action::Update(Resource::IPPool(pool)) => {
+                            let name = pool.metadata.name.clone();
+                            let gone = is_terminating(&pool.metadata) && pool.metadata.finalizers.is_empty();
+                            if gone {
+                                self.pools.remove(&name);
+                            } else {
+                                self.pools.insert(name, *pool);
+                            }
+                        }
+                        Action::GiveUpBlocks(cidr) => {
+                            self.blocks
+                                .retain(|block| !cidr.contains(&block.cidr) || !block::is_empty(block));
+                            let left = self.blocks.iter_mut().filter(|block| cidr.contains(&block.cidr));
+                            left.for_each(block::disown);
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            panic!("there is no end to it");
+        }
+
+        fn reason(&self, name: &str) -> &str {
+            &self.pools[name].status.conditions[0].reason
+        }
+
+        fn delete(&mut self, name: &str) {
+            self.pools.get_mut(name).unwrap().metadata.deletion_timestamp = Some(NOW.to_owned());
+        }
+    }
+
+    #[test]
+    fn of_pools_that_overlap_one_hands_out_addresses() {
+        let mut world = World::default();
+        world.add("late", "10.0.0.0/16", "2026-01-02T00:00:00Z");
+        world.add("early", "10.0.128.0/17", "2026-01-01T00:00:00Z");
+        world.add("apart", "10.1.0.0/16", "2026-01-03T00:00:00Z");
+        world.settle();
+        assert_eq!(["early", "late", "apart"].map(|name| world.reason(name)), ["OK", "CIDROverlap", "OK"]);
+        assert!(world.pools["late"].metadata.finalizers.is_empty());
+        // One that is older comes too late: another has the addresses.
+        world.add("oldest", "10.1.0.0/24", "2025-01-01T00:00:00Z");
+        world.settle();
+        assert_eq!(["apart", "oldest"].map(|name| world.reason(name)), ["OK", "CIDROverlap"]);
+        world.pools.get_mut("apart").unwrap().spec.disabled = true;
+        world.settle();
+        assert_eq!(world.reason("apart"), "Disabled");
+        world.delete("early");
+        world.settle();
+        assert_eq!(world.reason("late"), "OK", "it has got what the other had");
+    }
+
+    #[test]
+    fn a_pool_stays_until_its_last_address_is_given_back() {
+        let mut world = World::default();
+        world.add("p", "10.0.0.0/16", NOW);
+        world.settle();
+        let mut used = block::fresh(
+            "10.0.0.0/29".parse().unwrap(),
+            &Owner::host("n1"),
+            None,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
+        let holder = tortie_ipam::Holder::new(Some("h"), BTreeMap::new());
+        block::allocate(&mut used, 1, &holder, &tortie_ipam::reservation::Reservations::new([]));
+        let empty = block::fresh(
+            "10.0.0.8/29".parse().unwrap(),
+            &Owner::host("n1"),
+            None,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
+        world.blocks = vec![used, empty];
+        world.delete("p");
+        world.settle();
+        assert_eq!((world.reason("p"), world.blocks.len()), ("Terminating", 1));
+        world.blocks.clear();
+        world.settle();
+        assert!(world.pools.is_empty());
+    }
+
+    #[test]
+    fn a_tier_stays_until_its_policies_are_gone() {
+        let Resource::Tier(tier) = object(Kind::Tier, "t", json!({}), json!({})) else { panic!() };
+        let all = |tier: &Tier| BTreeMap::from([("t".to_owned(), tier.clone())]);
+        let updated =
+            |tier: &Tier, count: usize| match &tiers(&all(tier), &BTreeMap::from([("t", count)]), NOW)[..] {
+                [Action::Update(Resource::Tier(tier))] => Some((**tier).clone()),
+                [] => None,
+                other => panic!("{other:?}"),
+            };
+        let mut tier = updated(&tier, 2).unwrap();
+        assert_eq!(tier.metadata.finalizers, [TIER_FINALIZER]);
+        assert_eq!(updated(&tier, 2), None);
+        tier.metadata.deletion_timestamp = Some(NOW.to_owned());
+        let waiting = updated(&tier, 2).unwrap();
+        let condition = &waiting.status.conditions[0];
+        assert_eq!(
+            (condition.reason.as_str(), condition.message.as_str()),
+            ("Terminating", "Waiting for policies to be removed: 2")
+        );
+        assert_eq!(updated(&waiting, 2), None);
+        assert!(updated(&waiting, 0).unwrap().metadata.finalizers.is_empty());
+    }
+}

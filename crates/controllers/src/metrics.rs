@@ -1,0 +1,213 @@
+//! How many addresses there are, by pool and node, in the words of the reference.
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
+use tortie_ipam::pool::Pool;
+use tortie_ipam::{block, space};
+use tortie_model::ipam::Block;
+use tortie_model::key::AffinityType;
+
+const NO_POOL: &str = "no_ippool";
+const NO_NODE: &str = "unknown_node";
+const NO_AFFINITY: &str = "no_affinity";
+
+/// Pool and node.
+pub type Place = (String, String);
+
+/// What the controllers have done since they lead.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub reclaimed: BTreeMap<Place, u64>,
+    pub scans: u64,
+    pub scan_seconds: f64,
+    pub suspects: usize,
+    pub failures: u64,
+}
+
+/// The pool and the node of an address, as metrics name them.
+pub fn place(pools: &BTreeMap<String, Pool>, blocks: &[&Block], address: IpAddr) -> Place {
+    let block = blocks.iter().find(|block| block.cidr.contains(&address));
+    let record = block.and_then(|block| block::record(block, address));
+    let node = record.and_then(|record| record.secondary.get(attribute::NODE));
+    (pool_of(pools, address), node.cloned().unwrap_or_else(|| NO_NODE.to_owned()))
+}
+
+fn pool_of(pools: &BTreeMap<String, Pool>, address: IpAddr) -> String {
+    let pool = pools.values().find(|pool| pool.cidr.contains(&address));
+    pool.map_or_else(|| NO_POOL.to_owned(), |pool| pool.name.clone())
+}
+
+/// The whole page.
+pub fn page<'a>(
+    pools: &BTreeMap<String, Pool>,
+    blocks: impl IntoIterator<Item = &'a Block>,
+    counters: &Counters,
+    leads: bool,
+) -> String {
+    let (mut in_use, mut borrowed, mut owned) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for block in blocks {
+        let pool = pool_of(pools, block.cidr.network());
+        let owner = match block.owner() {
+            Some((AffinityType::Host, host)) => host,
+            Some((AffinityType::Virtual, name)) => name,
+            None => NO_AFFINITY,
+        };
+        *owned.entry((pool.clone(), owner.to_owned())).or_insert(0_u64) += 1;
+        for allocation in block::allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
+            if allocation.handle() == Some(WINDOWS_RESERVED_HANDLE) {
+                continue;
+            }
+            let node = allocation.attribute(attribute::NODE).unwrap_or(NO_NODE);
+            let place = (pool.clone(), node.to_owned());
+            if node != owner && node != NO_NODE {
+                *borrowed.entry(place.clone()).or_insert(0_u64) += 1;
+            }
+            *in_use.entry(place).or_insert(0_u64) += 1;
+        }
+    }
+    let mut text = String::new();
+    gauge(
+        &mut text,
+        "ipam_allocations_in_use",
+        "IPs currently allocated in IPAM to a workload or tunnel.",
+        &in_use,
+    );
+    gauge(
+        &mut text,
+        "ipam_allocations_borrowed",
+        "IPs currently allocated in IPAM to a workload or tunnel on another node.",
+        &borrowed,
+    );
+    gauge(&mut text, "ipam_blocks", "IPAM blocks currently allocated to the node.", &owned);
+    for (name, help, figures) in [
+        ("ipam_allocations_per_node", "Number of IPs allocated in IPAM per node.", &in_use),
+        (
+            "ipam_allocations_borrowed_per_node",
+            "Number of IPs allocated from non-affine blocks per node.",
+            &borrowed,
+        ),
+        ("ipam_blocks_per_node", "Number of IPAM blocks per node.", &owned),
+    ] {
+        let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
+        figures.iter().for_each(|((_, node), count)| *by_node.entry(node).or_default() += count);
+        header(&mut text, name, help, "gauge");
+        by_node
+            .iter()
+            .for_each(|(node, count)| _ = writeln!(text, "{name}{{node=\"{}\"}} {count}", quoted(node)));
+    }
+    header(&mut text, "ipam_ippool_size", "Total number of addresses in the IP pool.", "gauge");
+    for pool in pools.values() {
+        _ = writeln!(text, "ipam_ippool_size{{ippool=\"{}\"}} {}", quoted(&pool.name), size(&pool.cidr));
+    }
+    counter(
+        &mut text,
+        "ipam_allocations_gc_reclamations",
+        "IPs reclaimed by garbage collection.",
+        &counters.reclaimed,
+    );
+    let own = [
+        ("tortie_controllers_leader", "gauge", "1 if this replica leads.", f64::from(u8::from(leads))),
+        ("tortie_controllers_gc_suspects", "gauge", "Addresses that look leaked.", counters.suspects as f64),
+        ("tortie_controllers_gc_scans_total", "counter", "Scans of all addresses.", counters.scans as f64),
+        (
+            "tortie_controllers_gc_scan_seconds",
+            "gauge",
+            "How long the last scan took.",
+            counters.scan_seconds,
+        ),
+        (
+            "tortie_controllers_failures_total",
+            "counter",
+            "Actions that failed and are tried again.",
+            counters.failures as f64,
+        ),
+    ];
+    for (name, kind, help, value) in own {
+        header(&mut text, name, help, kind);
+        _ = writeln!(text, "{name} {value}");
+    }
+    text
+}
+
+fn gauge(text: &mut String, name: &str, help: &str, figures: &BTreeMap<Place, u64>) {
+    header(text, name, help, "gauge");
+    lines(text, name, figures);
+}
+
+fn counter(text: &mut String, name: &str, help: &str, figures: &BTreeMap<Place, u64>) {
+    header(text, name, help, "counter");
+    lines(text, name, figures);
+}
+
+fn header(text: &mut String, name: &str, help: &str, kind: &str) {
+    _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+fn lines(text: &mut String, name: &str, figures: &BTreeMap<Place, u64>) {
+    for ((pool, node), count) in figures {
+        _ = writeln!(text, "{name}{{ippool=\"{}\",node=\"{}\"}} {count}", quoted(pool), quoted(node));
+    }
+}
+
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn size(net: &IpNet) -> f64 {
+    space::size(net) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tortie_ipam::reservation::Reservations;
+    use tortie_ipam::{Holder, Owner};
+    use tortie_model::{Key, Kind, Resource, Value};
+
+    #[test]
+    fn addresses_are_counted_by_pool_and_node() {
+        let key = Key::resource(Kind::IPPool, "", "p");
+        let text =
+            json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}}).to_string();
+        let Ok(Value::Resource(Resource::IPPool(pool))) = Value::decode(&key, text.as_bytes()) else {
+            panic!()
+        };
+        let pools = BTreeMap::from([("p".to_owned(), Pool::of(&pool).unwrap())]);
+        let mut block = block::fresh(
+            "10.0.0.0/29".parse().unwrap(),
+            &Owner::host("n1"),
+            None,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
+        for (handle, node) in [("a", "n1"), ("b", "n\"2")] {
+            let attributes = BTreeMap::from([(attribute::NODE.to_owned(), node.to_owned())]);
+            block::allocate(&mut block, 2, &Holder::new(Some(handle), attributes), &Reservations::new([]));
+        }
+        let stray = block::fresh(
+            "10.9.0.0/29".parse().unwrap(),
+            &Owner::host("n1"),
+            None,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
+        let address = "10.0.0.0".parse().unwrap();
+        let mut counters = Counters { suspects: 3, ..Counters::default() };
+        counters.reclaimed.insert(place(&pools, &[&block], address), 7);
+        let text = page(&pools, [&block, &stray], &counters, true);
+        for line in [
+            "ipam_allocations_in_use{ippool=\"p\",node=\"n1\"} 2",
+            "ipam_allocations_borrowed{ippool=\"p\",node=\"n\\\"2\"} 2",
+            "ipam_blocks{ippool=\"no_ippool\",node=\"n1\"} 1",
+            "ipam_blocks_per_node{node=\"n1\"} 2",
+            "ipam_ippool_size{ippool=\"p\"} 256",
+            "ipam_allocations_gc_reclamations{ippool=\"p\",node=\"n1\"} 7",
+            "tortie_controllers_leader 1",
+            "tortie_controllers_gc_suspects 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+}

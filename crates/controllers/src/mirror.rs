@@ -1,0 +1,157 @@
+//! Objects of Kubernetes in a datastore that is not Kubernetes: profiles of namespaces and service accounts, policies, labels
+//! of endpoints and nodes.
+//!
+//! Pure: what Kubernetes has and what the datastore has in, writes out. Every difference is found, whoever made it.
+
+use crate::write::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_model::kinds::{Node, WorkloadEndpoint};
+use tortie_model::{Key, Kind, Resource, Value};
+
+/// Which parts are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub namespaces: bool,
+    pub service_accounts: bool,
+    pub policies: bool,
+    pub endpoints: bool,
+    pub nodes: bool,
+    pub node_labels: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Mirror {
+    kubernetes: BTreeMap<Key, Resource>,
+    datastore: BTreeMap<Key, Resource>,
+}
+
+/// Remembers on a node which of its labels came from Kubernetes.
+const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
+const ORCHESTRATOR: &str = "k8s";
+
+impl Mirror {
+    /// Kept as the datastore would give it back, so that the two can be compared.
+    pub fn put_kubernetes(&mut self, key: Key, resource: Resource) {
+        match Value::decode(&key, &Value::Resource(resource).encode()) {
+            Ok(Value::Resource(resource)) => _ = self.kubernetes.insert(key, resource),
+            _ => _ = self.kubernetes.remove(&key),
+        }
+    }
+
+    pub fn remove_kubernetes(&mut self, key: &Key) {
+        self.kubernetes.remove(key);
+    }
+
+    pub fn put_datastore(&mut self, key: Key, resource: Resource) {
+        self.datastore.insert(key, resource);
+    }
+
+    pub fn remove_datastore(&mut self, key: &Key) {
+        self.datastore.remove(key);
+    }
+
+    pub fn writes(&self, parts: Parts) -> Vec<Write> {
+        let keys: BTreeSet<&Key> = self.kubernetes.keys().chain(self.datastore.keys()).collect();
+        let mut writes = Vec::new();
+        for key in keys.into_iter().filter(|key| parts.copies(key)) {
+            writes.extend(copy(self.kubernetes.get(key), self.datastore.get(key)));
+        }
+        if parts.endpoints {
+            writes.extend(self.datastore.iter().filter_map(|(key, found)| self.endpoint(key, found)));
+        }
+        if parts.nodes {
+            writes.extend(self.datastore.values().filter_map(|found| self.node(found, parts.node_labels)));
+        }
+        writes
+    }
+
+    /// The labels and the account of a pod, on an endpoint that a plugin has made.
+    fn endpoint(&self, key: &Key, found: &Resource) -> Option<Write> {
+        let Resource::WorkloadEndpoint(found) = found else { return None };
+        let Some(Resource::WorkloadEndpoint(pod)) = self.kubernetes.get(key) else { return None };
+        let mut wanted: WorkloadEndpoint = (**found).clone();
+        wanted.metadata.labels = pod.metadata.labels.clone();
+        wanted.spec.service_account_name = pod.spec.service_account_name.clone();
+        (wanted != **found).then(|| Write::Update(Resource::from(wanted)))
+    }
+
+    /// A node that Kubernetes no longer has goes; another has the labels that Kubernetes gives it, beside its own.
+    fn node(&self, found: &Resource, labels: bool) -> Option<Write> {
+        let Resource::Node(node) = found else { return None };
+        let name = kubernetes_name(node)?;
+        let Some(Resource::Node(known)) = self.kubernetes.get(&Key::resource(Kind::Node, "", name)) else {
+            return Some(Write::delete(Kind::Node, &node.metadata));
+        };
+        let wanted = with_labels(node, &known.metadata.labels);
+        (labels && wanted != **node).then(|| Write::Update(Resource::from(wanted)))
+    }
+
+    /// Nodes of the datastore by the names that Kubernetes has for them; empty for those of others.
+    pub fn kubernetes_names(&self) -> BTreeMap<String, String> {
+        let nodes = self.datastore.values().filter_map(|resource| match resource {
+            Resource::Node(node) => Some(node),
+            _ => None,
+        });
+        let name = |node: &Node| kubernetes_name(node).unwrap_or_default().to_owned();
+        nodes.map(|node| (node.metadata.name.clone(), name(node))).collect()
+    }
+}
+
+impl Parts {
+    /// Whether an object is made from one of Kubernetes as a whole, by us alone.
+    fn copies(self, key: &Key) -> bool {
+        let Key::Resource { kind, name, .. } = key else { return false };
+        match kind {
+            Kind::Profile if name.starts_with("kns.") => self.namespaces,
+            Kind::Profile if name.starts_with("ksa.") => self.service_accounts,
+            Kind::NetworkPolicy => self.policies && tortie_model::kubernetes::is_derived_policy(*kind, name),
+            _ => false,
+        }
+    }
+}
+
+/// What Kubernetes calls a node, if it is Kubernetes'.
+fn kubernetes_name(node: &Node) -> Option<&str> {
+    let reference = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == ORCHESTRATOR)?;
+    Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// Makes one what the other is.
+fn copy(wanted: Option<&Resource>, found: Option<&Resource>) -> Option<Write> {
+    match (wanted, found) {
+        (None, None) => None,
+        (None, Some(found)) => Some(Write::delete(found.kind(), found.metadata())),
+        (Some(wanted), None) => {
+            let mut new = wanted.clone();
+            new.metadata_mut().resource_version.clear();
+            Some(Write::Create(new))
+        }
+        (Some(wanted), Some(found)) => {
+            let mut new = wanted.clone();
+            // What the datastore alone knows of its object.
+            *new.metadata_mut() = found.metadata().clone();
+            new.metadata_mut().labels = wanted.metadata().labels.clone();
+            (new != *found).then_some(Write::Update(new))
+        }
+    }
+}
+
+fn with_labels(node: &Node, wanted: &BTreeMap<String, String>) -> Node {
+    let mut changed = node.clone();
+    let meta = &mut changed.metadata;
+    let before: BTreeMap<String, String> = meta
+        .annotations
+        .get(KUBE_LABELS)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    meta.labels.retain(|name, _| !before.contains_key(name));
+    meta.labels.extend(wanted.clone());
+    if before != *wanted {
+        let text = serde_json::to_string(wanted).unwrap_or_default();
+        meta.annotations.insert(KUBE_LABELS.to_owned(), text);
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests;

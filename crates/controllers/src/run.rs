@@ -1,0 +1,228 @@
+//! From an argument list to running controllers.
+
+use crate::election::Election;
+use crate::http;
+use crate::lead::{self, Place};
+use crate::metrics::{self, Counters};
+use crate::options::ControllersArgs;
+use crate::settings::{self, BadVariable, Environment, Settings};
+use crate::state::{DATASTORE, KUBERNETES, STARTUP, State};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tortie_model::kinds::{KubeControllersConfiguration, KubeControllersConfigurationStatus};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
+use tortie_store::orchestrator::Orchestrator;
+use tortie_store::{Client, Config, Error, Event, Limits, Resources};
+
+/// Between looks at whether datastore and Kubernetes answer: when they do, and when they do not.
+const CHECKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+const RETRY: Duration = Duration::from_secs(2);
+const CLUSTER_TYPE: &str = "k8s";
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error(transparent)]
+    Variable(#[from] BadVariable),
+    #[error("{what}: {error}")]
+    Io { what: &'static str, error: io::Error },
+    #[error("a part of the controllers has ended; start them again")]
+    Ended,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
+    let io = |what| move |error| RunError::Io { what, error };
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
+    let environment = Environment::of_process();
+    environment.check()?;
+    let config = Config::load(&args.config)?;
+    let target = config.orchestrator().ok_or_else(|| {
+        Error::Config("the controllers follow Kubernetes: set KUBECONFIG, or run them in a pod".to_owned())
+    })?;
+    let client = Client::connect(&config).await?;
+    let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
+    let kubernetes = match client.is_kubernetes() {
+        true => None,
+        false => {
+            let there = Config { datastore_type: "kubernetes".to_owned(), ..config };
+            Some(Client::connect(&there).await?)
+        }
+    };
+    let state = Arc::new(State::new(args.status_file.clone()));
+    let election = Election {
+        orchestrator: orchestrator.clone(),
+        namespace: args.lease_namespace.clone(),
+        name: args.lease_name.clone(),
+        identity: args.identity.clone().unwrap_or_else(identity),
+    };
+    let place = Place {
+        client: client.clone(),
+        kubernetes,
+        orchestrator: orchestrator.clone(),
+        state: state.clone(),
+    };
+    let resources = Resources::new(client);
+    let (sender, settings) = watch::channel(Arc::new(Settings::default()));
+    let (health, metrics) = (watch::channel(args.health_port), watch::channel(0));
+    tracing::info!(identity = election.identity, "the controllers start");
+    println!("ready: controllers {}", election.identity);
+    let parts = async {
+        tokio::select! {
+            () = watch_health(&resources, &orchestrator, &state) => {}
+            () = follow_configuration(&resources, &environment, sender) => {}
+            () = follow_metrics_port(settings.clone(), metrics.0) => {}
+            () = http::follow(health.1, "health", http::health(state.clone())) => {}
+            () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
+            () = take_turns(&election, &place, settings.clone()) => {}
+        }
+    };
+    let outcome = tokio::select! {
+        () = parts => Err(RunError::Ended),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    election.resign().await;
+    drop(health.0);
+    tracing::info!("the controllers end");
+    outcome
+}
+
+/// The host's name and the process id.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}-{}", host.trim(), std::process::id())
+}
+
+/// Waits to lead, leads, and waits again.
+async fn take_turns(election: &Election, place: &Place, mut settings: watch::Receiver<Arc<Settings>>) {
+    // Nothing is done before it is known what.
+    if settings.wait_for(|settings| settings.spec.controllers.is_some()).await.is_err() {
+        return;
+    }
+    let waiting = || metrics::page(&BTreeMap::new(), [], &Counters::default(), false);
+    loop {
+        place.state.set_metrics(waiting());
+        election.won().await;
+        tracing::info!(identity = election.identity, "this replica leads");
+        tokio::select! {
+            () = lead::lead(place.clone(), settings.clone()) => return,
+            () = election.lost() => tracing::warn!("this replica does not lead any more"),
+        }
+    }
+}
+
+async fn watch_health(resources: &Resources, orchestrator: &Orchestrator, state: &State) {
+    loop {
+        let datastore =
+            resources.ensure_initialized("", CLUSTER_TYPE).await.map_err(|error| error.to_string());
+        let kubernetes = orchestrator.check().await.map_err(|error| error.to_string());
+        let fine = datastore.is_ok() && kubernetes.is_ok();
+        state.set(DATASTORE, datastore);
+        state.set(KUBERNETES, kubernetes);
+        if fine {
+            state.set(STARTUP, Ok(()));
+        }
+        tokio::time::sleep(if fine { CHECKS.0 } else { CHECKS.1 }).await;
+    }
+}
+
+async fn follow_metrics_port(mut settings: watch::Receiver<Arc<Settings>>, port: watch::Sender<u16>) {
+    loop {
+        let wanted = settings.borrow_and_update().metrics_port().unwrap_or_default();
+        port.send_if_modified(|port| std::mem::replace(port, wanted) != wanted);
+        if settings.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps the settings as the configuration says, from the first moment on, and says in its status what is in force.
+async fn follow_configuration(
+    resources: &Resources,
+    environment: &Environment,
+    sender: watch::Sender<Arc<Settings>>,
+) {
+    let client = resources.client();
+    let mut watch = client.watch(KeyRange::all(Kind::KubeControllersConfiguration), None);
+    let mut known = false;
+    while let Some(event) = watch.next().await {
+        match event {
+            Event::Put(entry) => {
+                let Value::Resource(Resource::KubeControllersConfiguration(configuration)) = entry.value
+                else {
+                    continue;
+                };
+                if configuration.metadata.name != settings::NAME {
+                    continue;
+                }
+                known = true;
+                apply(client, environment, *configuration, &sender).await;
+            }
+            Event::Delete { key: Key::Resource { name, .. }, .. } if name == settings::NAME => {
+                create(resources).await;
+            }
+            Event::InSync(_) if !known => create(resources).await,
+            Event::Unreadable { key, error } => {
+                tracing::warn!(%key, %error, "the configuration cannot be read; the one before stays in force");
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn apply(
+    client: &Client,
+    environment: &Environment,
+    configuration: KubeControllersConfiguration,
+    sender: &watch::Sender<Arc<Settings>>,
+) {
+    if let Err(error) = configuration.validate() {
+        tracing::warn!(%error, "the configuration is not valid; the one before stays in force");
+        return;
+    }
+    let settings = match environment.over(&configuration.spec) {
+        Ok(settings) => settings,
+        Err(error) => {
+            tracing::warn!(%error, "the configuration is not used");
+            return;
+        }
+    };
+    let status = KubeControllersConfigurationStatus {
+        running_config: Some(settings.spec.clone()),
+        environment_vars: settings.variables.clone(),
+    };
+    let new = **sender.borrow() != settings;
+    if new {
+        tracing::info!("the configuration is in force");
+        sender.send_replace(Arc::new(settings));
+    }
+    if configuration.status != status {
+        let key = Key::resource(Kind::KubeControllersConfiguration, "", settings::NAME);
+        let mut written = configuration;
+        written.status = status;
+        let Ok(version) = client.revision(&written.metadata.resource_version) else { return };
+        if let Err(error) = client.update(&key, &Value::Resource(Resource::from(written)), &version).await {
+            tracing::debug!(%error, "what is in force could not be written to the configuration's status");
+        }
+    }
+}
+
+/// Until there is one: without it nothing runs.
+async fn create(resources: &Resources) {
+    loop {
+        match resources.create(Resource::from(settings::initial())).await {
+            Ok(_) | Err(Error::AlreadyExists { .. }) => return,
+            Err(error) => {
+                tracing::warn!(%error, "KubeControllersConfiguration cannot be made; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Which controllers run and how: the KubeControllersConfiguration `default`, and variables of the environment before it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tortie_model::kinds::{
+    AssignIPs, AutoHostEndpointConfig, ControllersConfig, ControllersLogLevel, KubeControllersConfiguration,
+    KubeControllersConfigurationSpec, LoadBalancerControllerConfig, NodeControllerConfig, ReconcilerConfig,
+    Switch,
+};
+use tortie_model::{ObjectMeta, scalar};
+
+pub const NAME: &str = "default";
+const PERIOD: scalar::Duration = scalar::Duration::from_secs(300);
+const GRACE: scalar::Duration = scalar::Duration::from_secs(900);
+
+/// A variable of the environment that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: {reason}")]
+pub struct BadVariable {
+    name: &'static str,
+    value: String,
+    reason: String,
+}
+
+/// What is in force.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub spec: KubeControllersConfigurationSpec,
+    /// The variables that had a part in it.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// The variables that matter, as they are set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment(BTreeMap<&'static str, String>);
+
+const VARIABLES: [&str; 7] = [
+    "ENABLED_CONTROLLERS",
+    "LOG_LEVEL",
+    "RECONCILER_PERIOD",
+    "COMPACTION_PERIOD",
+    "HEALTH_ENABLED",
+    "SYNC_NODE_LABELS",
+    "AUTO_HOST_ENDPOINTS",
+];
+
+/// What is made where there is none.
+pub fn initial() -> KubeControllersConfiguration {
+    let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(PERIOD) });
+    let host_endpoint =
+        AutoHostEndpointConfig { auto_create: Switch::Disabled, ..AutoHostEndpointConfig::default() };
+    let controllers = ControllersConfig {
+        node: Some(NodeControllerConfig {
+            reconciler_period: Some(PERIOD),
+            sync_labels: Switch::Enabled,
+            host_endpoint: Some(host_endpoint),
+            leak_grace_period: Some(GRACE),
+        }),
+        policy: reconciler(),
+        workload_endpoint: reconciler(),
+        service_account: reconciler(),
+        namespace: reconciler(),
+        load_balancer: Some(LoadBalancerControllerConfig { assign_ips: AssignIPs::AllServices }),
+        migration: None,
+    };
+    let spec = KubeControllersConfigurationSpec {
+        log_severity_screen: ControllersLogLevel::Info,
+        health_checks: Switch::Enabled,
+        etcd_v3_compaction_period: Some(scalar::Duration::from_secs(600)),
+        controllers: Some(controllers),
+        ..KubeControllersConfigurationSpec::default()
+    };
+    KubeControllersConfiguration::new(ObjectMeta { name: NAME.to_owned(), ..ObjectMeta::default() }, spec)
+}
+
+impl Environment {
+    pub fn of_process() -> Environment {
+        Environment::of(|name| std::env::var(name).ok())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Environment {
+        let set = |name: &'static str| Some((name, variable(name).filter(|value| !value.is_empty())?));
+        Environment(VARIABLES.into_iter().filter_map(set).collect())
+    }
+
+    /// Fails where a variable says what cannot be done; to be asked once, at the start.
+    pub fn check(&self) -> Result<(), BadVariable> {
+        self.over(&initial().spec).map(drop)
+    }
+
+    /// The configuration with what the variables say instead.
+    pub fn over(&self, spec: &KubeControllersConfigurationSpec) -> Result<Settings, BadVariable> {
+        let mut spec = spec.clone();
+        let mut controllers = spec.controllers.take().unwrap_or_default();
+        for (&name, value) in &self.0 {
+            let bad = |reason: &str| BadVariable { name, value: value.clone(), reason: reason.to_owned() };
+            let switch = || match value.to_ascii_lowercase().as_str() {
+                "true" | "enabled" => Ok(Switch::Enabled),
+                "false" | "disabled" => Ok(Switch::Disabled),
+                _ => Err(bad("neither true nor false")),
+            };
+            let duration = || value.parse::<scalar::Duration>().map_err(|_| bad("not a duration like 5m"));
+            match name {
+                "ENABLED_CONTROLLERS" => {
+                    controllers = enabled(value, &controllers).map_err(|reason| bad(&reason))?
+                }
+                "LOG_LEVEL" => {
+                    spec.log_severity_screen = log_level(value).ok_or_else(|| bad("not a level"))?
+                }
+                "COMPACTION_PERIOD" => spec.etcd_v3_compaction_period = Some(duration()?),
+                "HEALTH_ENABLED" => spec.health_checks = switch()?,
+                "RECONCILER_PERIOD" => set_periods(&mut controllers, duration()?),
+                "SYNC_NODE_LABELS" => {
+                    let labels = switch()?;
+                    controllers.node.iter_mut().for_each(|node| node.sync_labels = labels.clone());
+                }
+                _ => {
+                    let create = switch()?;
+                    if let Some(node) = &mut controllers.node {
+                        node.host_endpoint.get_or_insert_default().auto_create = create.clone();
+                    }
+                }
+            }
+        }
+        spec.controllers = Some(controllers);
+        let variables = self.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Ok(Settings { spec, variables })
+    }
+}
+
+/// Only these run, each as it is configured or else as it is made.
+fn enabled(list: &str, configured: &ControllersConfig) -> Result<ControllersConfig, String> {
+    let usual = initial().spec.controllers.unwrap_or_default();
+    let mut controllers =
+        ControllersConfig { migration: configured.migration.clone(), ..ControllersConfig::default() };
+    for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match name {
+            "node" => controllers.node = configured.node.clone().or(usual.node.clone()),
+            "policy" => controllers.policy = configured.policy.clone().or(usual.policy.clone()),
+            "namespace" | "profile" => {
+                controllers.namespace = configured.namespace.clone().or(usual.namespace.clone());
+            }
+            "serviceaccount" => {
+                controllers.service_account =
+                    configured.service_account.clone().or(usual.service_account.clone());
+            }
+            "workloadendpoint" => {
+                controllers.workload_endpoint =
+                    configured.workload_endpoint.clone().or(usual.workload_endpoint.clone());
+            }
+            "loadbalancer" => {
+                controllers.load_balancer = configured.load_balancer.clone().or(usual.load_balancer.clone());
+            }
+            other => return Err(format!("there is no controller {other:?}")),
+        }
+    }
+    Ok(controllers)
+}
+
+fn set_periods(controllers: &mut ControllersConfig, period: scalar::Duration) {
+    controllers.node.iter_mut().for_each(|node| node.reconciler_period = Some(period));
+    let others = [
+        &mut controllers.policy,
+        &mut controllers.workload_endpoint,
+        &mut controllers.service_account,
+        &mut controllers.namespace,
+    ];
+    others.into_iter().flatten().for_each(|other| other.reconciler_period = Some(period));
+}
+
+fn log_level(text: &str) -> Option<ControllersLogLevel> {
+    use tortie_model::scalar::StringEnum;
+    let known = ControllersLogLevel::NAMES.iter().find(|name| name.eq_ignore_ascii_case(text))?;
+    Some(ControllersLogLevel::from(*known))
+}
+
+impl Settings {
+    pub fn controllers(&self) -> ControllersConfig {
+        self.spec.controllers.clone().unwrap_or_default()
+    }
+
+    pub fn node(&self) -> Option<NodeControllerConfig> {
+        self.controllers().node
+    }
+
+    /// Whether only services that ask for it get an address; nothing if none does.
+    pub fn balancer(&self) -> Option<AssignIPs> {
+        Some(self.controllers().load_balancer?.assign_ips)
+    }
+
+    /// How long an address must look leaked before it is released; nothing if it never is.
+    pub fn leak_grace(&self) -> Option<Duration> {
+        let grace = self.node()?.leak_grace_period.unwrap_or(GRACE);
+        grace.to_std().filter(|grace| !grace.is_zero())
+    }
+
+    /// The port of metrics, if they are to be had.
+    pub fn metrics_port(&self) -> Option<u16> {
+        let port = self.spec.prometheus_metrics_port?;
+        u16::try_from(port).ok().filter(|port| *port != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::of(|wanted| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn what_is_made_is_valid_and_means_what_it_says() {
+        initial().validate().unwrap();
+        let settings = environment(&[]).over(&initial().spec).unwrap();
+        assert_eq!(settings.leak_grace(), Some(Duration::from_secs(900)));
+        assert_eq!(settings.balancer(), Some(AssignIPs::AllServices));
+        assert_eq!(settings.metrics_port(), None);
+        assert!(settings.variables.is_empty());
+    }
+
+    #[test]
+    fn variables_win() {
+        let given = [
+            ("ENABLED_CONTROLLERS", "node, loadbalancer"),
+            ("AUTO_HOST_ENDPOINTS", "enabled"),
+            ("RECONCILER_PERIOD", "1m"),
+            ("LOG_LEVEL", "debug"),
+            ("COMPACTION_PERIOD", "0s"),
+            ("OTHER", "x"),
+        ];
+        let settings = environment(&given).over(&initial().spec).unwrap();
+        let controllers = settings.controllers();
+        assert!(controllers.policy.is_none() && controllers.load_balancer.is_some());
+        let node = controllers.node.unwrap();
+        assert_eq!(node.host_endpoint.unwrap().auto_create, Switch::Enabled);
+        assert_eq!(node.reconciler_period, Some(scalar::Duration::from_secs(60)));
+        assert_eq!(settings.spec.log_severity_screen, ControllersLogLevel::Debug);
+        assert_eq!(settings.variables.len(), 5);
+        let mut off = initial().spec;
+        off.controllers = Some(ControllersConfig::default());
+        let settings = environment(&given).over(&off).unwrap();
+        assert!(settings.node().is_some(), "a controller that the variable names runs");
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (name, value, reason) in [
+            ("ENABLED_CONTROLLERS", "node,cloud", "there is no controller \"cloud\""),
+            ("RECONCILER_PERIOD", "often", "not a duration like 5m"),
+            ("LOG_LEVEL", "loud", "not a level"),
+            ("HEALTH_ENABLED", "perhaps", "neither true nor false"),
+        ] {
+            let error = environment(&[(name, value)]).check().unwrap_err().to_string();
+            assert_eq!(error, format!("{name}={value}: {reason}"));
+        }
+    }
+
+    #[test]
+    fn a_grace_of_nothing_is_off() {
+        let mut spec = initial().spec;
+        spec.controllers.as_mut().unwrap().node.as_mut().unwrap().leak_grace_period =
+            Some(scalar::Duration::from_secs(0));
+        assert_eq!(environment(&[]).over(&spec).unwrap().leak_grace(), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! What a controller wants written, and the writing of it.
+
+use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
+use tortie_store::{Client, Error, Resources};
+
+#[derive(Clone, Debug, PartialEq)]
+// Writes are few and short-lived.
+#[allow(clippy::large_enum_variant)]
+pub enum Write {
+    Create(Resource),
+    /// Over the version that the resource was made from.
+    Update(Resource),
+    Delete {
+        kind: Kind,
+        namespace: String,
+        name: String,
+        version: String,
+    },
+}
+
+impl Write {
+    pub fn delete(kind: Kind, meta: &ObjectMeta) -> Write {
+        Write::Delete {
+            kind,
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            version: meta.resource_version.clone(),
+        }
+    }
+
+    pub fn key(&self) -> Key {
+        match self {
+            Write::Create(resource) | Write::Update(resource) => {
+                let meta = resource.metadata();
+                Key::resource(resource.kind(), &meta.namespace, &meta.name)
+            }
+            Write::Delete { kind, namespace, name, .. } => Key::resource(*kind, namespace, name),
+        }
+    }
+
+    /// As any user would write it: with defaults, checks and whatever belongs to it.
+    pub async fn carry_out(self, resources: &Resources) -> tortie_store::Result<()> {
+        settled(match self {
+            Write::Create(resource) => resources.create(resource).await.map(drop),
+            Write::Update(resource) => resources.update(resource).await.map(drop),
+            Write::Delete { kind, namespace, name, version } => {
+                resources.delete(kind, &namespace, &name, Some(&version)).await.map(drop)
+            }
+        })
+    }
+
+    /// As it is: for objects that are made from others and not checked like those of users.
+    pub async fn carry_out_plainly(self, client: &Client) -> tortie_store::Result<()> {
+        let key = self.key();
+        settled(match self {
+            Write::Create(resource) => client.create(&key, &Value::Resource(resource)).await.map(drop),
+            Write::Update(resource) => {
+                let version = client.revision(&resource.metadata().resource_version)?;
+                client.update(&key, &Value::Resource(resource), &version).await.map(drop)
+            }
+            Write::Delete { version, .. } => {
+                let version = client.revision(&version)?;
+                client.delete(&key, Some(&version)).await.map(drop)
+            }
+        })
+    }
+}
+
+/// Somebody else was quicker: what they wrote is heard of soon, and then looked at again.
+fn settled(outcome: tortie_store::Result<()>) -> tortie_store::Result<()> {
+    match outcome {
+        Err(Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. }) => Ok(()),
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,201 @@
+//! Services: which addresses they have, and which of them nodes may announce.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What annotations of ours on a service begin with.
+const OWN_ANNOTATIONS: &str = "projectcalico.org/";
+
+/// A service as routes and load balancers need it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    pub uid: String,
+    pub form: ServiceForm,
+    pub traffic: ExternalTraffic,
+    /// Without those of a headless service, which has none.
+    pub cluster_ips: Vec<IpAddr>,
+    pub external_ips: Vec<IpAddr>,
+    /// Asked for.
+    pub load_balancer_ip: Option<IpAddr>,
+    /// Given, as the status says.
+    pub ingress_ips: Vec<IpAddr>,
+    /// 4, 6 or both, the first of them preferred.
+    pub ip_versions: Vec<u8>,
+    pub load_balancer_class: Option<String>,
+    /// Those whose names are ours.
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServiceForm {
+    ClusterIP,
+    NodePort,
+    LoadBalancer,
+    /// A name elsewhere, or what is not known yet.
+    #[default]
+    Other,
+}
+
+/// What nodes do with what comes from outside the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExternalTraffic {
+    /// It goes to any endpoint.
+    Cluster,
+    /// It goes to endpoints of the node.
+    Local,
+    /// Not said.
+    #[default]
+    Unset,
+}
+
+/// The fields of a Service that are read.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RawService {
+    spec: RawSpec,
+    status: RawStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawSpec {
+    r#type: String,
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    #[serde(rename = "clusterIPs")]
+    cluster_ips: Option<Vec<String>>,
+    #[serde(rename = "externalIPs")]
+    external_ips: Option<Vec<String>>,
+    #[serde(rename = "loadBalancerIP")]
+    load_balancer_ip: String,
+    load_balancer_class: Option<String>,
+    external_traffic_policy: String,
+    ip_families: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawStatus {
+    load_balancer: RawLoadBalancer,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RawLoadBalancer {
+    ingress: Option<Vec<RawIngress>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RawIngress {
+    ip: String,
+}
+
+impl Service {
+    pub fn read(uid: &str, annotations: &BTreeMap<String, String>, raw: &RawService) -> Service {
+        let spec = &raw.spec;
+        // Older API servers have one address alone.
+        let cluster: Vec<&String> = match spec.cluster_ips.as_deref() {
+            None | Some([]) => vec![&spec.cluster_ip],
+            Some(several) => several.iter().collect(),
+        };
+        let addresses = |texts: &Option<Vec<String>>| -> Vec<IpAddr> {
+            texts.iter().flatten().filter_map(|text| text.parse().ok()).collect()
+        };
+        let ingress = raw.status.load_balancer.ingress.iter().flatten();
+        Service {
+            uid: uid.to_owned(),
+            form: ServiceForm::read(&spec.r#type),
+            traffic: ExternalTraffic::read(&spec.external_traffic_policy),
+            cluster_ips: cluster.into_iter().filter_map(|text| text.parse().ok()).collect(),
+            external_ips: addresses(&spec.external_ips),
+            load_balancer_ip: spec.load_balancer_ip.parse().ok(),
+            ingress_ips: ingress.filter_map(|ingress| ingress.ip.parse().ok()).collect(),
+            ip_versions: spec.ip_families.iter().flatten().filter_map(|family| ip_version(family)).collect(),
+            load_balancer_class: spec.load_balancer_class.clone(),
+            annotations: annotations
+                .iter()
+                .filter(|(name, _)| name.starts_with(OWN_ANNOTATIONS))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        }
+    }
+}
+
+impl ServiceForm {
+    fn read(text: &str) -> ServiceForm {
+        match text {
+            "" | "ClusterIP" => ServiceForm::ClusterIP,
+            "NodePort" => ServiceForm::NodePort,
+            "LoadBalancer" => ServiceForm::LoadBalancer,
+            _ => ServiceForm::Other,
+        }
+    }
+}
+
+impl ExternalTraffic {
+    fn read(text: &str) -> ExternalTraffic {
+        match text {
+            "Cluster" => ExternalTraffic::Cluster,
+            "Local" => ExternalTraffic::Local,
+            _ => ExternalTraffic::Unset,
+        }
+    }
+}
+
+/// The version that a family or a type of addresses is called by.
+pub(super) fn ip_version(family: &str) -> Option<u8> {
+    match family {
+        "IPv4" => Some(4),
+        "IPv6" => Some(6),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value as Json, json};
+
+    fn read(service: Json) -> Service {
+        let annotations = BTreeMap::from(
+            [("projectcalico.org/ipv4pools", "[\"p\"]"), ("example.org/x", "y")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        Service::read("u", &annotations, &serde_json::from_value(service).unwrap())
+    }
+
+    #[test]
+    fn a_service_is_read() {
+        let service = read(json!({
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd96::7"],
+                "externalIPs": ["192.0.2.7", "nonsense"], "loadBalancerIP": "198.51.100.7", "loadBalancerClass": "calico",
+                "externalTrafficPolicy": "Local", "ipFamilies": ["IPv4", "IPv6"]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}, {"hostname": "x.example"}]}},
+        }));
+        let addresses =
+            |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        assert_eq!((service.form, service.traffic), (ServiceForm::LoadBalancer, ExternalTraffic::Local));
+        assert_eq!(service.cluster_ips, addresses(&["10.96.0.7", "fd96::7"]));
+        assert_eq!(service.external_ips, addresses(&["192.0.2.7"]));
+        assert_eq!(service.ingress_ips, addresses(&["198.51.100.7"]));
+        assert_eq!(service.load_balancer_ip, Some("198.51.100.7".parse().unwrap()));
+        assert_eq!(service.ip_versions, [4, 6]);
+        assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
+        let written = serde_json::to_string(&service).unwrap();
+        assert_eq!(serde_json::from_str::<Service>(&written).unwrap(), service);
+    }
+
+    #[test]
+    fn a_headless_service_has_no_address_and_an_old_one_has_its_one() {
+        assert_eq!(
+            read(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})).cluster_ips,
+            Vec::<IpAddr>::new()
+        );
+        assert_eq!(read(json!({"spec": {"clusterIP": "10.96.0.9"}})).cluster_ips.len(), 1);
+        assert_eq!(read(json!({"spec": {"type": "ExternalName"}})).form, ServiceForm::Other);
+        assert_eq!(read(json!({})).form, ServiceForm::ClusterIP);
+    }
+}

@@ -1,0 +1,170 @@
+//! What the controllers ask of Kubernetes: who of them leads, whether a pod still holds an address, and which addresses a
+//! service is given.
+
+use super::{Orchestrator, read};
+use crate::backend::kubernetes::api::MERGE_PATCH;
+use crate::backend::kubernetes::core::Pod;
+use crate::backend::kubernetes::failure::Failure;
+use crate::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use std::net::IpAddr;
+
+/// A Lease of coordination.k8s.io/v1: who leads, and until when unless it is renewed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    pub holder: String,
+    pub seconds: u32,
+    /// RFC 3339 with microseconds, as are those of renewals.
+    pub acquired: String,
+    pub renewed: String,
+    pub transitions: u32,
+    /// The version this was read at; empty for one that is not there yet.
+    pub version: String,
+}
+
+/// What a pod has to do with addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHold {
+    pub node: String,
+    /// None: it has none yet.
+    pub addresses: Vec<IpAddr>,
+    /// It was thrown off its node, which has taken its network away.
+    pub evicted: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawLease {
+    metadata: RawMetadata,
+    spec: RawSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawMetadata {
+    resource_version: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawSpec {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<u32>,
+    acquire_time: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: Option<u32>,
+}
+
+impl Orchestrator {
+    /// Fails unless the API server answers.
+    pub async fn check(&self) -> Result<()> {
+        self.api.get("/version").await.map(drop).map_err(|failure| failure.about("the API server".to_owned()))
+    }
+
+    pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>> {
+        let id = lease_id(namespace, name);
+        match self.api.get(&format!("{}/{name}", leases(namespace))).await {
+            Err(Failure::Missing(_)) => Ok(None),
+            answer => read(&id, answer).map(Lease::of).map(Some),
+        }
+    }
+
+    /// Creates it, or replaces the version that it was read at; a conflict if somebody else was quicker.
+    pub async fn write_lease(&self, namespace: &str, name: &str, lease: &Lease) -> Result<Lease> {
+        let id = lease_id(namespace, name);
+        let mut body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"holderIdentity": lease.holder, "leaseDurationSeconds": lease.seconds, "acquireTime": lease.acquired,
+                "renewTime": lease.renewed, "leaseTransitions": lease.transitions}});
+        let answer = match lease.version.is_empty() {
+            true => self.api.post(&leases(namespace), &body).await,
+            false => {
+                body["metadata"]["resourceVersion"] = lease.version.as_str().into();
+                self.api.put(&format!("{}/{name}", leases(namespace)), &body).await
+            }
+        };
+        read(&id, answer).map(Lease::of)
+    }
+
+    /// What a pod holds right now; `None` if there is none of the name.
+    pub async fn pod_hold(&self, namespace: &str, name: &str) -> Result<Option<PodHold>> {
+        let id = format!("Pod({namespace}/{name})");
+        match self.api.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}")).await {
+            Err(Failure::Missing(_)) => Ok(None),
+            answer => read(&id, answer).map(|pod: Pod| Some(PodHold::of(&pod))),
+        }
+    }
+
+    /// The addresses at which a load balancer serves a service. `uid` keeps a later service of the same name from them.
+    pub async fn set_ingress(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        addresses: &[IpAddr],
+    ) -> Result<()> {
+        let ingress: Vec<Json> =
+            addresses.iter().map(|address| json!({ "ip": address.to_string() })).collect();
+        let patch = json!({"metadata": {"uid": uid}, "status": {"loadBalancer": {"ingress": ingress}}});
+        let path = format!("/api/v1/namespaces/{namespace}/services/{name}/status");
+        let patched = self.api.patch(&path, MERGE_PATCH, &patch).await;
+        patched.map(drop).map_err(|failure| failure.about(format!("Service({namespace}/{name})")))
+    }
+}
+
+impl Lease {
+    fn of(raw: RawLease) -> Lease {
+        Lease {
+            holder: raw.spec.holder_identity.unwrap_or_default(),
+            seconds: raw.spec.lease_duration_seconds.unwrap_or_default(),
+            acquired: raw.spec.acquire_time.unwrap_or_default(),
+            renewed: raw.spec.renew_time.unwrap_or_default(),
+            transitions: raw.spec.lease_transitions.unwrap_or_default(),
+            version: raw.metadata.resource_version,
+        }
+    }
+}
+
+impl PodHold {
+    fn of(pod: &Pod) -> PodHold {
+        let several = pod.status.pod_ips.iter().map(|address| &address.ip);
+        let texts = several.chain([&pod.status.pod_ip]);
+        let mut addresses: Vec<IpAddr> = texts.filter_map(|text| text.parse().ok()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let evicted = pod.status.phase == "Failed" && pod.status.reason == "Evicted";
+        PodHold { node: pod.spec.node_name.clone(), addresses, evicted }
+    }
+}
+
+fn leases(namespace: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+}
+
+fn lease_id(namespace: &str, name: &str) -> String {
+    format!("Lease({namespace}/{name})")
+}
+
+/// Whether a write came too late: somebody else has written the object, or made it.
+pub fn is_too_late(error: &Error) -> bool {
+    matches!(error, Error::Conflict { .. } | Error::AlreadyExists { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pod_holds() {
+        let hold = |status: Json| {
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}, "status": status});
+            PodHold::of(&serde_json::from_value(pod).unwrap())
+        };
+        let running = hold(json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}));
+        assert_eq!(running.addresses, ["10.0.0.1", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap()));
+        assert_eq!((running.node.as_str(), running.evicted), ("n1", false));
+        assert!(hold(json!({"phase": "Failed", "reason": "Evicted"})).evicted);
+        assert!(!hold(json!({"phase": "Succeeded"})).evicted);
+    }
+}

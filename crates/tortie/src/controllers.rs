@@ -1,0 +1,58 @@
+//! `tortie controllers`: runs the controllers in the foreground, or asks how they are.
+
+use clap::Args;
+use std::io::Write;
+use std::process::ExitCode;
+use tortie_controllers::{ControllersArgs, Probe, check};
+use tortie_ctl::Failure;
+
+/// Run the controllers of a cluster of Kubernetes: garbage collection, host endpoints, load balancers
+///
+/// They run once in a cluster; of several replicas one leads. What they do is in the resource KubeControllersConfiguration,
+/// which is followed while they run.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  DATASTORE_TYPE=kubernetes KUBECONFIG=admin.conf tortie controllers
+  ETCD_ENDPOINTS=https://10.0.0.5:2379 KUBECONFIG=admin.conf tortie controllers
+  tortie controllers -r                                 as a probe of Kubernetes: are they ready?")]
+pub struct ControllersCommand {
+    #[command(flatten)]
+    args: ControllersArgs,
+    /// Only say whether those that write the status file are ready
+    #[arg(short = 'r', long = "readiness", conflicts_with = "liveness")]
+    readiness: bool,
+    /// Only say whether those that write the status file are alive
+    #[arg(short = 'l', long = "liveness")]
+    liveness: bool,
+}
+
+impl ControllersCommand {
+    /// What is asked, if it is a question.
+    pub fn probe(&self) -> Option<Probe> {
+        match (self.readiness, self.liveness) {
+            (true, _) => Some(Probe::Readiness),
+            (_, true) => Some(Probe::Liveness),
+            _ => None,
+        }
+    }
+}
+
+pub fn answer(command: &ControllersCommand, probe: Probe, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    match check(&command.args.status_file, probe) {
+        Ok(()) => {
+            writeln!(out, "Ready")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(reasons) => {
+            writeln!(out, "{reasons}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+pub fn run(command: ControllersCommand) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime
+        .block_on(tortie_controllers::run(command.args))
+        .map_err(|error| Failure::Message(error.to_string()))
+}
