@@ -21,10 +21,10 @@ const DOWN: Condition<'static> = Condition {
 };
 
 /// Says that the network is there, as soon as somebody listens, and returns only when it is said. Until then the
-/// scheduler keeps pods away from a node that was said to have none.
-pub async fn say_up(target: KubernetesTarget, node: String) {
+/// scheduler keeps pods away from a node that was said to have none, or that has the taint of those that start.
+pub async fn say_up(target: KubernetesTarget, node: String, taint: String) {
     let mut told = false;
-    while let Err(error) = say(&target, &node, UP).await {
+    while let Err(error) = say_ready(&target, &node, &taint).await {
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(%error, node, "Kubernetes is not told yet that the network is there; trying again");
         }
@@ -37,6 +37,14 @@ pub async fn say_down(target: &KubernetesTarget, node: &str) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, node, "Kubernetes is not told that the network stops"),
         Err(_) => tracing::warn!(node, "Kubernetes does not answer; it is not told that the network stops"),
+    }
+}
+
+async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::Result<()> {
+    say(target, node, UP).await?;
+    match taint {
+        "" => Ok(()),
+        key => Orchestrator::connect(target, Limits::default()).await?.remove_taint(node, key).await,
     }
 }
 
