@@ -2,6 +2,19 @@
 //! kubelet but the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+/// Tests of an API group in which Calico's objects may be, for each of them.
+macro_rules! in_both_groups {
+    ($($name:ident),* $(,)?) => {
+        mod v1 {
+            $(#[test] fn $name() { super::$name(tortie_testkit::CalicoGroup::V1); })*
+        }
+        mod v3 {
+            $(#[test] fn $name() { super::$name(tortie_testkit::CalicoGroup::V3); })*
+        }
+    };
+}
+
+mod flood;
 mod moving;
 mod outage;
 mod pods;
