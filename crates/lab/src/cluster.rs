@@ -73,6 +73,16 @@ impl Cluster {
     }
 
     pub fn has_family(&self, ipv6: bool) -> bool {
-        self.pools.iter().any(|pool| matches!(pool, IpNet::V6(_)) == ipv6)
+        self.first_pool(ipv6).is_some()
+    }
+
+    pub fn first_pool(&self, ipv6: bool) -> Option<IpNet> {
+        self.pools.iter().copied().find(|pool| matches!(pool, IpNet::V6(_)) == ipv6)
+    }
+
+    /// Those that nobody makes but the lab: nodes of Kubernetes make the first of each family.
+    pub fn further_pools(&self) -> Vec<IpNet> {
+        let first = [false, true].map(|ipv6| self.first_pool(ipv6));
+        self.pools.iter().copied().filter(|pool| !first.contains(&Some(*pool))).collect()
     }
 }

@@ -39,30 +39,6 @@ pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
     })
 }
 
-/// The list of plugins for nodes of Kubernetes, as the installer takes it: `__NAMES__` are filled in there.
-pub fn template(cluster: &Cluster) -> Value {
-    json!({
-        "name": "k8s-pod-network",
-        "cniVersion": LIST_VERSION,
-        "plugins": [
-            {
-                "type": PLUGIN,
-                "log_level": "__LOG_LEVEL__",
-                "datastore_type": "__DATASTORE_TYPE__",
-                "nodename": "__KUBERNETES_NODE_NAME__",
-                "ipam": {
-                    "type": "calico-ipam",
-                    "assign_ipv4": cluster.has_family(false).to_string(),
-                    "assign_ipv6": cluster.has_family(true).to_string(),
-                },
-                "policy": {"type": "k8s"},
-                "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"},
-            },
-            {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
-        ],
-    })
-}
-
 /// Adds a pod to the network; its addresses.
 pub async fn add(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
     let result = for_pod(place, cluster, pod, "ADD").await?;

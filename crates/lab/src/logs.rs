@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::{node, store};
+use crate::{kube, node, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -24,10 +24,18 @@ struct Log {
 pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let log = |name: &str, path| Log { name: name.to_owned(), path, reader: None, rest: Vec::new() };
+    // A container that is started again begins a new one.
+    let of_node = |name: &str| -> Vec<Log> {
+        let files = match cluster.kubernetes {
+            Some(_) => kube::node::logs(place, name),
+            None => vec![node::daemon(place, name).log],
+        };
+        files.into_iter().map(|file| log(name, file)).collect()
+    };
     let mut logs = match of {
-        Some(name) => vec![log(name, node::daemon(place, &cluster.node(name)?.name).log)],
+        Some(name) => of_node(&cluster.node(name)?.name),
         None => {
-            let nodes = cluster.nodes.iter().map(|node| log(&node.name, node::daemon(place, &node.name).log));
+            let nodes = cluster.nodes.iter().flat_map(|node| of_node(&node.name));
             std::iter::once(log("store", store::daemon(place).log)).chain(nodes).collect()
         }
     };

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::kube;
 use crate::place::Place;
 use crate::process::Daemon;
+use crate::topology;
 use ipnet::IpNet;
 use serde_json::json;
 use std::path::PathBuf;
@@ -15,6 +16,8 @@ use tortie_store::{Client, Config, Resources};
 /// etcd names the sockets it makes like an address, in its working directory.
 const ETCD_SOCKET: &str = "etcd.sock:0";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
+/// For nodes that are machines of their own, at the address of the first rack's router.
+const PORT: u16 = 12379;
 
 pub fn daemon(place: &Place) -> Daemon {
     Daemon::in_dir("the store", &dir(place))
@@ -31,6 +34,11 @@ pub fn endpoint(place: &Place, datastore: Datastore) -> String {
         Datastore::Kubernetes => return kube::admin(place).display().to_string(),
     };
     format!("unix://{}", dir(place).join(socket).display())
+}
+
+/// Where a store beside Kubernetes is reached by its nodes.
+pub fn address() -> String {
+    format!("http://{}:{PORT}", topology::gateway(1).ipv4)
 }
 
 /// Kubernetes is reached only from the fabric's namespace ([`kube::enter::into_fabric`]).
@@ -55,10 +63,16 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
         Datastore::Embedded => {
             let mut command = Command::new(place.bin().join("tortie"));
             command.arg("datastore").arg("--data-dir").arg(data).args(["--listen", &cluster.endpoint]);
+            if cluster.kubernetes.is_some() {
+                command.args(["--listen", &address(), "--allow-plaintext"]);
+            }
             command
         }
         Datastore::Etcd => {
-            let clients = format!("unix://{ETCD_SOCKET}");
+            let mut clients = format!("unix://{ETCD_SOCKET}");
+            if cluster.kubernetes.is_some() {
+                clients += &format!(",{}", address());
+            }
             let mut command = Command::new("etcd");
             command
                 .current_dir(&dir)
@@ -82,9 +96,13 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The pools of the pods.
+/// The pools of the pods that the lab makes itself.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
-    for (number, pool) in (1..).zip(&cluster.pools) {
+    let pools = match cluster.kubernetes {
+        Some(_) => cluster.further_pools(),
+        None => cluster.pools.clone(),
+    };
+    for (number, pool) in (1..).zip(&pools) {
         let (ipip, vxlan) = cluster.encap.modes(pool);
         let object = json!({
             "apiVersion": API_VERSION,

@@ -56,6 +56,11 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         kubernetes: plan.kubernetes.clone(),
     };
     bird::check(&cluster)?;
+    if !cluster.bird.is_empty() && cluster.kubernetes.is_some() {
+        return Err(Error::refused(
+            "the nodes of Kubernetes all have the same speaker; --bird is not for them",
+        ));
+    }
     if cluster.datastore == Datastore::Kubernetes && cluster.kubernetes.is_none() {
         return Err(Error::refused(
             "without Kubernetes its API cannot be the datastore; use --kubernetes too",
@@ -152,11 +157,13 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     if let Some(kubernetes) = &cluster.kubernetes {
         kube::control::start(place, cluster, kubernetes).await?;
         say("control plane: ready");
-        kube::install::apply(place, cluster).await?;
+        kube::install::apply(place, cluster, kubernetes).await?;
     }
     enter::reach_store(place, cluster)?;
     let resources = store::start(place, cluster).await?;
-    store::seed(&resources, cluster).await?;
+    if cluster.kubernetes.is_none() {
+        store::seed(&resources, cluster).await?;
+    }
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
@@ -164,7 +171,9 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
         node::announce(&resources, cluster, node).await?;
     }
     if let Some(kubernetes) = &cluster.kubernetes {
-        return make_kubernetes(place, cluster, kubernetes).await;
+        make_kubernetes(place, cluster, kubernetes).await?;
+        // Later than those that the first node makes: it makes none where there are some.
+        return store::seed(&resources, cluster).await;
     }
     // All at once: most of their start is waiting.
     let mut started = Vec::new();

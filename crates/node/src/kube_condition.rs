@@ -25,19 +25,22 @@ const DOWN: Condition<'static> = Condition {
 };
 
 /// Says that the network is there, and when it is not because policy is not in force. As long as Kubernetes believes a node
-/// to have no network, the scheduler keeps pods away from it.
-pub async fn follow(target: KubernetesTarget, node: String, state: Arc<State>) {
+/// to have no network, or it has the taint of those that start, the scheduler keeps pods away from it.
+pub async fn follow(target: KubernetesTarget, node: String, taint: String, state: Arc<State>) {
     let mut said: Option<Option<String>> = None;
     let mut failed = false;
     loop {
         let trouble = state.troubles().remove(POLICY);
         if said.as_ref() != Some(&trouble) {
             let message = trouble.as_ref().map(|trouble| format!("policy is not in force: {trouble}"));
-            let condition = match &message {
-                Some(message) => Condition { kind: KIND, status: true, reason: "PolicyNotInForce", message },
-                None => UP,
+            let outcome = match &message {
+                Some(message) => {
+                    let reason = "PolicyNotInForce";
+                    say(&target, &node, Condition { kind: KIND, status: true, reason, message }).await
+                }
+                None => say_ready(&target, &node, &taint).await,
             };
-            match say(&target, &node, condition).await {
+            match outcome {
                 Ok(()) => (said, failed) = (Some(trouble), false),
                 Err(error) => {
                     if !std::mem::replace(&mut failed, true) {
@@ -55,6 +58,14 @@ pub async fn say_down(target: &KubernetesTarget, node: &str) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, node, "Kubernetes is not told that the network stops"),
         Err(_) => tracing::warn!(node, "Kubernetes does not answer; it is not told that the network stops"),
+    }
+}
+
+async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::Result<()> {
+    say(target, node, UP).await?;
+    match taint {
+        "" => Ok(()),
+        key => Orchestrator::connect(target, Limits::default()).await?.remove_taint(node, key).await,
     }
 }
 

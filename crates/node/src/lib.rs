@@ -8,9 +8,10 @@ mod failpoint;
 mod files;
 mod health;
 mod http;
-pub mod install;
+mod install;
 mod journal;
 mod kube_condition;
+mod leave;
 mod liveness;
 mod lock;
 mod metrics;
@@ -19,6 +20,7 @@ mod options;
 mod queries;
 mod reclaim;
 mod recording;
+mod removal;
 mod replay;
 mod run;
 mod settings_file;
@@ -37,6 +39,7 @@ pub fn is_cni_request(bytes: &[u8]) -> bool {
 }
 
 pub use health::{Health, Level, Part};
+pub use leave::leave;
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};
 pub use run::{RunError, run};

@@ -9,12 +9,14 @@ use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::reclaim::{self, Reclaim};
 use crate::recording::{self, Recording};
+use crate::removal::Removal;
 use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{
-    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
+    bgp, failpoint, files, http, kube_condition, leave, queries, settings_file, status, tunnel_addresses,
+    wired,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +55,8 @@ pub enum RunError {
     Io { what: String, error: std::io::Error },
     #[error("--install-cni: {0}")]
     Install(String),
+    #[error("this host is not clean: {0}")]
+    Leave(String),
 }
 
 /// Where the datastore is. Beside calicoctl's settings, Felix's own may say that it is the Kubernetes API.
@@ -75,7 +79,7 @@ fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError>
 }
 
 /// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
-/// network.
+/// network, unless Tortie has been removed from the cluster ([`Removal`]).
 pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     let io = |what: &str| {
         let what = what.to_owned();
@@ -102,6 +106,10 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     tasks.spawn("the CNI server", cni::serve(socket, served));
     let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
     let described = known.as_ref().map(|(node, _)| node.clone());
+    let removal = Removal::of(&variables, orchestrator.as_ref());
+    if let Some(removal) = &removal {
+        tasks.spawn("the watch over the node's account", removal.follow());
+    }
     let start = Start {
         args: &args,
         variables: &variables,
@@ -125,6 +133,14 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         && outcome.is_ok()
     {
         kube_condition::say_down(target, node).await;
+    }
+    if let Some(removal) = &removal
+        && outcome.is_ok()
+        && removal.is_for_good().await
+    {
+        tasks.stop().await;
+        tracing::info!("Tortie is removed from the cluster; this host is cleaned");
+        return leave::clean(&args).await.map(drop).map_err(RunError::Leave);
     }
     tracing::info!("stopping; workloads keep their network");
     outcome
@@ -290,9 +306,10 @@ impl Start<'_> {
             tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
         }
         if let (Some(target), Some(node)) = (orchestrator, described) {
+            let taint = variables.get("TORTIE_STARTUP_TAINT").to_owned();
             tasks.spawn(
                 "the node's condition in Kubernetes",
-                kube_condition::follow(target, node, state.clone()),
+                kube_condition::follow(target, node, taint, state.clone()),
             );
         }
         println!("ready: node {name} on {}", args.socket().display());

@@ -30,6 +30,11 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
+    /// Returns when none of them is at work any more.
+    pub async fn stop(&mut self) {
+        self.running.shutdown().await;
+    }
+
     /// Returns when one of the tasks has ended.
     pub async fn ended(&mut self) -> TaskEnded {
         let (id, reason) = match self.running.join_next_with_id().await {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{next, object};
+use common::{next, object, rules};
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -44,8 +44,10 @@ fn counting(count: i64) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_serves_everything() {
     let server = start();
+    server.add_namespace("prod", json!({}));
     for group in CalicoGroup::BOTH {
         let client = connect(&server, group).await;
+        the_rules_of_every_store(&Resources::new(client.clone())).await;
         records_live_and_die(&client).await;
         blocks_keep_every_field(&client).await;
         resources_live_and_die(&client).await;
@@ -58,6 +60,16 @@ async fn one_server_serves_everything() {
     kubernetes_objects_are_derived(&server).await;
     policies_of_kubernetes_are_ours(&server).await;
     a_kind_that_is_not_served_is_empty_until_it_is(&server).await;
+}
+
+async fn the_rules_of_every_store(resources: &Resources) {
+    rules::policies_need_their_tier(resources).await;
+    resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
+    rules::tiers_in_use_stay(resources).await;
+    rules::an_object_lives_and_dies(resources).await;
+    rules::pools_do_not_overlap(resources).await;
+    rules::pools_do_not_change_shape(resources).await;
+    rules::peers_need_their_filters(resources).await;
 }
 
 async fn records_live_and_die(client: &Client) {
@@ -218,7 +230,6 @@ async fn what_is_not_kept_is_refused(client: &Client) {
 }
 
 async fn kubernetes_objects_are_derived(server: &ApiServer) {
-    server.add_namespace("prod", json!({}));
     server.add_node("n1");
     server.add_pod("prod", "web", "n1", json!({}), json!([]));
     let client = connect(server, CalicoGroup::V3).await;

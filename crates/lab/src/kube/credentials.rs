@@ -36,8 +36,6 @@ pub enum User {
     Proxy,
     /// The kubelet of a node.
     Node(String),
-    /// Our daemon on a node.
-    Tortie,
 }
 
 impl User {
@@ -48,8 +46,6 @@ impl User {
             User::Scheduler => "system:kube-scheduler".to_owned(),
             User::Proxy => "system:kube-proxy".to_owned(),
             User::Node(name) => format!("system:node:{name}"),
-            // The account that the manifests of `deploy/` have, with the rights they give it.
-            User::Tortie => "system:serviceaccount:kube-system:tortie-node".to_owned(),
         }
     }
 
@@ -57,7 +53,6 @@ impl User {
         match self {
             User::Admin => "system:masters",
             User::Node(_) => "system:nodes",
-            User::Tortie => "system:serviceaccounts,system:serviceaccounts:kube-system",
             _ => "",
         }
     }
@@ -69,7 +64,6 @@ impl User {
             User::Scheduler => "scheduler.kubeconfig".to_owned(),
             User::Proxy => "proxy.kubeconfig".to_owned(),
             User::Node(name) => format!("{name}.kubeconfig"),
-            User::Tortie => "tortie.kubeconfig".to_owned(),
         }
     }
 
@@ -110,7 +104,7 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
     secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
     let nodes = cluster.nodes.iter().map(|node| User::Node(node.name.clone()));
-    let users = [User::Admin, User::ControllerManager, User::Scheduler, User::Proxy, User::Tortie];
+    let users = [User::Admin, User::ControllerManager, User::Scheduler, User::Proxy];
     let mut tokens = String::new();
     for user in users.into_iter().chain(nodes) {
         let token = uuid::Uuid::new_v4().simple().to_string();

@@ -107,6 +107,15 @@ impl Image {
     }
 }
 
+/// A copy of a program without what only a debugger reads; the program itself where that cannot be made.
+pub fn without_debug_info(program: &Path, copy: &Path) -> PathBuf {
+    let stripped = Command::new("strip").args(["--strip-debug", "-o"]).arg(copy).arg(program).output();
+    match stripped.is_ok_and(|output| output.status.success()) {
+        true => copy.to_owned(),
+        false => program.to_owned(),
+    }
+}
+
 /// What is in a layer, in the order of its names; directories are made where a name needs them.
 #[derive(Debug, Default)]
 struct Tree(std::collections::BTreeMap<String, Node>);

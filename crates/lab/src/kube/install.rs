@@ -1,31 +1,97 @@
-//! What the cluster must know of us before our daemon starts: the account it has and what that may do.
+//! Tortie in the lab's cluster: `kubectl apply` of what `deploy/` has, with what the lab was told in its ConfigMap.
 
-use super::{READY_LIMIT, control, dir};
+use super::{Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
+use crate::{store, topology};
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What people apply is what the lab applies.
-const KINDS: &str = include_str!("../../../../deploy/00-crds.yaml");
-const ACCESS: &str = include_str!("../../../../deploy/10-access.yaml");
+const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
+const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
+const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
 /// For the API server to serve a new kind.
 const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub async fn apply(place: &Place, cluster: &Cluster) -> Result<()> {
-    if cluster.datastore == Datastore::Kubernetes {
-        let file = write(place, "crds.yaml", KINDS)?;
-        run(place, cluster, &["apply", "--server-side", "--filename", &file]).await?;
-        run(place, cluster, &["wait", "--for=condition=Established", LIMIT, "--filename", &file]).await?;
+/// The DaemonSet's pods start with the nodes.
+pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+    let dir = dir(place).join("deploy");
+    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let node = configured(NODE.1, cluster)?;
+    let kinds = write(&dir, KINDS.0, KINDS.1)?;
+    write(&dir, ACCESS.0, ACCESS.1)?;
+    write(&dir, NODE.0, &node)?;
+    if kubernetes.proxy == Proxy::None {
+        write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
     }
-    let file = write(place, "access.yaml", ACCESS)?;
-    run(place, cluster, &["apply", "--filename", &file]).await
+    run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
+    if cluster.datastore == Datastore::Kubernetes {
+        // The lab's own commands are clients too.
+        run(place, cluster, &["wait", "--for=condition=Established", LIMIT, "--filename", &kinds]).await?;
+    }
+    Ok(())
 }
 
-fn write(place: &Place, name: &str, text: &str) -> Result<String> {
-    let file = dir(place).join(name);
+/// The DaemonSet for a cluster. A lab that was told nothing about its network has the settings of `deploy/`.
+fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
+    let (datastore, endpoints) = match cluster.datastore {
+        Datastore::Kubernetes => ("kubernetes", "\"\"".to_owned()),
+        Datastore::Embedded | Datastore::Etcd => ("etcdv3", store::address()),
+    };
+    let [v4, v6] = [false, true].map(|ipv6| cluster.first_pool(ipv6));
+    let name = |pool: Option<ipnet::IpNet>| pool.map_or("none".to_owned(), |pool| pool.to_string());
+    let modes =
+        |pool: Option<ipnet::IpNet>| pool.map_or(("Never", "Never"), |pool| cluster.encap.modes(&pool));
+    let settings = [
+        ("datastore_type", datastore.to_owned()),
+        ("etcd_endpoints", endpoints),
+        ("networking_backend", cluster.bgp.backend().to_owned()),
+        ("ipv4_pool", name(v4)),
+        ("ipv6_pool", name(v6)),
+        ("ipv4_pool_ipip", modes(v4).0.to_owned()),
+        ("ipv4_pool_vxlan", modes(v4).1.to_owned()),
+        ("ipv6_pool_vxlan", modes(v6).1.to_owned()),
+    ];
+    let mut text = manifest.to_owned();
+    for (setting, value) in settings {
+        text = set(&text, setting, &value)?;
+    }
+    for (family, pool) in [(4, v4), (6, v6)] {
+        let assign = |so: bool| format!("\"assign_ipv{family}\": \"{so}\"");
+        text = text.replace(&assign(true), &assign(pool.is_some()));
+    }
+    Ok(text)
+}
+
+/// Another value for a setting of the ConfigMap, which has a line for each.
+fn set(text: &str, setting: &str, value: &str) -> Result<String> {
+    let start = format!("  {setting}: ");
+    match text.lines().filter(|line| line.starts_with(&start)).count() {
+        1 => {}
+        count => return Err(Error::refused(format!("{} has {count} lines for {setting}", NODE.0))),
+    }
+    let line = |line: &str| match line.starts_with(&start) {
+        true => format!("{start}{value}\n"),
+        false => format!("{line}\n"),
+    };
+    Ok(text.lines().map(line).collect())
+}
+
+/// Without kube-proxy nobody reaches the API server by the address of its service.
+fn services_endpoint() -> String {
+    let (host, port) = (topology::gateway(1).ipv4, credentials::API_PORT);
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubernetes-services-endpoint, namespace: kube-system}}\n\
+         data: {{KUBERNETES_SERVICE_HOST: \"{host}\", KUBERNETES_SERVICE_PORT: \"{port}\"}}\n"
+    )
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
+    let file = dir.join(name);
     fs::write(&file, text).map_err(Error::file(&file))?;
     Ok(file.display().to_string())
 }
@@ -39,5 +105,53 @@ async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result<()>
             return Err(Error::refused(format!("kubectl {}: {reason}", arguments.join(" "))));
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bgp::Bgp;
+    use crate::encap::Encap;
+    use crate::topology::Topology;
+
+    fn cluster(bgp: Bgp, encap: Encap, datastore: Datastore, pools: &[&str]) -> Cluster {
+        Cluster {
+            datastore,
+            topology: Topology::L2,
+            bgp,
+            encap,
+            bird: Vec::new(),
+            record: false,
+            endpoint: String::new(),
+            pools: pools.iter().map(|pool| pool.parse().unwrap()).collect(),
+            nodes: Vec::new(),
+            kubernetes: None,
+        }
+    }
+
+    #[test]
+    fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
+        let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
+        let usual = cluster(Bgp::Mesh, Encap::None, Datastore::Kubernetes, &pools);
+        assert_eq!(configured(NODE.1, &usual).unwrap(), NODE.1);
+    }
+
+    #[test]
+    fn what_the_lab_was_told_is_in_the_config_map() {
+        let other = cluster(Bgp::None, Encap::IpipCross, Datastore::Embedded, &["10.99.0.0/16"]);
+        let text = configured(NODE.1, &other).unwrap();
+        for line in [
+            "  datastore_type: etcdv3\n",
+            "  etcd_endpoints: http://10.10.1.254:",
+            "  networking_backend: vxlan\n",
+            "  ipv4_pool: 10.99.0.0/16\n",
+            "  ipv6_pool: none\n",
+            "  ipv4_pool_ipip: CrossSubnet\n",
+            "\"assign_ipv4\": \"true\", \"assign_ipv6\": \"false\"",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(set(NODE.1, "no_such_setting", "x").is_err());
     }
 }

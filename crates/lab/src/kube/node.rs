@@ -3,22 +3,27 @@
 use super::containerd;
 use super::control;
 use super::credentials::{self, User};
-use super::image::Image;
+use super::image::{self, Image};
 use super::machine;
 use super::steps::{Line, Step};
 use super::{Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
 use crate::cluster::Cluster;
+use crate::cni;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::Started;
 use crate::topology::Node;
-use crate::{cni, node};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Of the images of all nodes.
-const IMAGES: [&str; 2] = ["pause.tar", "busybox.tar"];
+const IMAGES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
+/// Until our daemon takes it away, nobody else's pods come.
+const STARTUP_TAINT: &str = "projectcalico.org/node-not-ready";
+/// How kubelet calls the directory of our daemon's pod, and its container.
+const POD: &str = "kube-system_tortie-node-";
+const CONTAINER: &str = "tortie";
 /// kube-proxy would set these for the whole machine.
 const CONNTRACK: [&str; 4] = ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
 
@@ -27,7 +32,12 @@ pub fn write_images(place: &Place) -> Result<()> {
     let dir = images(place);
     fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     Image::pause()?.write(&dir.join(IMAGES[0]))?;
-    Image::busybox()?.write(&dir.join(IMAGES[1]))
+    Image::busybox()?.write(&dir.join(IMAGES[1]))?;
+    let own = place.bin().join("tortie");
+    let own = fs::canonicalize(&own).map_err(Error::file(&own))?;
+    // Every node keeps several copies.
+    let slim = image::without_debug_info(&own, &dir.join("tortie"));
+    Image::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
 }
 
 fn images(place: &Place) -> PathBuf {
@@ -42,7 +52,6 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     fs::create_dir_all(&files).map_err(Error::file(&files))?;
     let runtime = write(files.join("containerd.toml"), &containerd::config())?;
     let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, &group).to_string())?;
-    let network = write(files.join("network.json"), &cni::template(cluster).to_string())?;
     let log = |name: &str| files.join(format!("{name}.log"));
     let daemon = |name: &str, line: Line| Step::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
@@ -62,25 +71,37 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     if kubernetes.proxy != Proxy::None {
         steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));
     }
-    let line = tortie_line(place, cluster, node, &network);
-    let log = node::daemon(place, &node.name).log;
-    steps.push(Step::Start { name: "tortie".to_owned(), line, log });
     machine::start(place, &node.name, &steps)
 }
 
-/// Returns when our daemon takes pods and Kubernetes says that the node does.
+/// Returns when our daemon takes pods, and Kubernetes says that the node does and gives it some.
 pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Started) -> Result<()> {
     started
         .ready_within(READY_LIMIT, || async {
             cni::status(place, cluster, &node.name).await?;
-            let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+            let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}{.spec.taints[*].key}";
             let said = control::kubectl(place, cluster, &["get", "node", &node.name, "-o", path]).await?;
             match said.as_str() {
                 "True" => Ok(()),
-                other => Err(format!("Kubernetes says of {}: Ready is {other:?}", node.name)),
+                other => Err(format!("Kubernetes says of {} (Ready, taints): {other:?}", node.name)),
             }
         })
         .await
+}
+
+/// What our daemon's containers on a node have written, the oldest first.
+pub fn logs(place: &Place, node: &str) -> Vec<PathBuf> {
+    // Seen through the layer that the node has over the host's /var.
+    let pods = place.node_dir(node).join("layers/var/upper/log/pods");
+    let ours = |pod: &PathBuf| pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD));
+    let mut logs: Vec<PathBuf> =
+        entries(&pods).into_iter().filter(ours).flat_map(|pod| entries(&pod.join(CONTAINER))).collect();
+    logs.sort_by_key(|log| fs::metadata(log).and_then(|meta| meta.modified()).ok());
+    logs
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 fn kubelet_config(place: &Place, group: &str) -> Value {
@@ -100,6 +121,7 @@ fn kubelet_config(place: &Place, group: &str) -> Value {
         "failSwapOn": false,
         "oomScoreAdj": 0,
         "localStorageCapacityIsolation": false,
+        "registerWithTaints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}],
         // The disk is the host's, whatever is on it.
         "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
             "nodefs.inodesFree": "0%", "memory.available": "10Mi"},
@@ -124,7 +146,8 @@ fn proxy_line(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &
         Proxy::Nftables => "nftables",
         _ => "iptables",
     };
-    let pools: Vec<String> = first_of_each_family(cluster);
+    let pools = [false, true].into_iter().filter_map(|ipv6| cluster.first_pool(ipv6));
+    let pools: Vec<String> = pools.map(|pool| pool.to_string()).collect();
     let mut arguments = vec![
         format!("--kubeconfig={}", User::Proxy.kubeconfig(place).display()),
         format!("--proxy-mode={mode}"),
@@ -133,34 +156,6 @@ fn proxy_line(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &
     ];
     arguments.extend(CONNTRACK.iter().map(|name| format!("--conntrack-{name}=0")));
     Line::new(kubernetes.program("kube-proxy"), arguments.iter().map(String::as_str))
-}
-
-fn first_of_each_family(cluster: &Cluster) -> Vec<String> {
-    let of = |ipv6: bool| {
-        let is = move |pool: &&ipnet::IpNet| matches!(pool, ipnet::IpNet::V6(_)) == ipv6;
-        cluster.pools.iter().find(is).map(ToString::to_string)
-    };
-    [of(false), of(true)].into_iter().flatten().collect()
-}
-
-/// Our daemon, with the usual directories: the machine has its own.
-fn tortie_line(place: &Place, cluster: &Cluster, node: &Node, network: &Path) -> Line {
-    let mut line = Line::new(place.bin().join("tortie"), ["node", "--install-cni"]);
-    let variables = node::store_variables(place, cluster).into_iter();
-    // The daemon is not the administrator, and needs no file that says so.
-    let variables = variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG");
-    line.variables.extend(variables.map(|(name, value)| (name.to_owned(), value)));
-    line.variables.extend(node::daemon_variables(cluster, &node.name));
-    line.variables.extend(
-        [
-            ("NODENAME", node.name.clone()),
-            ("CALICO_K8S_NODE_REF", node.name.clone()),
-            ("KUBECONFIG", text(&User::Tortie.kubeconfig(place))),
-            ("CNI_NETWORK_CONFIG_FILE", text(network)),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
-    line
 }
 
 fn write(path: PathBuf, contents: &str) -> Result<PathBuf> {

@@ -1,5 +1,6 @@
 //! ADD: an address, an interface, an endpoint, and everything programmed before the answer.
 
+use super::gates;
 use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
 use super::request::Request;
@@ -42,6 +43,7 @@ impl Service {
             let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
             return Err(CniError::new(code::FAILED, message));
         }
+        gates::pass(&config.readiness_gates).await?;
         let id = Service::record_id(request);
         if let Some(known) = self.journal.get(&id) {
             // The same again is answered with the same, as long as it still stands.

@@ -23,6 +23,8 @@ pub struct NetworkConfig {
     pub feature_control: FeatureControl,
     pub dataplane_options: DataplaneOptions,
     pub policy_setup_timeout_seconds: i64,
+    /// URLs that must answer well before anything is attached.
+    pub readiness_gates: Vec<String>,
     /// `args."org.apache.mesos".network_info.labels.labels[]`.
     pub args: Value,
     /// Labels of the endpoint, for runtimes that have none to tell.

@@ -8,6 +8,7 @@ mod add;
 mod check;
 mod config;
 mod delegate;
+mod gates;
 mod identity;
 mod ipam;
 mod request;

@@ -1,6 +1,8 @@
 //! The stores the tests run against, and a few words to write tests in.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod rules;
+
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -2,8 +2,21 @@
 //! kubelet but the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+/// Tests of an API group in which Calico's objects may be, for each of them.
+macro_rules! in_both_groups {
+    ($($name:ident),* $(,)?) => {
+        mod v1 {
+            $(#[test] fn $name() { super::$name(tortie_testkit::CalicoGroup::V1); })*
+        }
+        mod v3 {
+            $(#[test] fn $name() { super::$name(tortie_testkit::CalicoGroup::V3); })*
+        }
+    };
+}
+
 mod condition;
 mod controllers;
+mod flood;
 mod moving;
 mod outage;
 mod pods;

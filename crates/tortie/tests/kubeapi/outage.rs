@@ -5,9 +5,10 @@ use serde_json::json;
 use std::fs::File;
 use tortie_testkit::{CalicoGroup, Process, eventually};
 
-#[test]
-fn an_outage_changes_nothing_and_what_was_missed_is_heard() {
-    let mut world = World::new(CalicoGroup::V3);
+in_both_groups! { an_outage_changes_nothing_and_what_was_missed_is_heard }
+
+fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
+    let mut world = World::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));
     let other = world.add("other", "other", json!({}));

@@ -4,9 +4,14 @@ use crate::world::{NODE, World};
 use serde_json::json;
 use tortie_testkit::CalicoGroup;
 
-#[test]
-fn pods_are_wired_and_policies_of_kubernetes_hold() {
-    let world = World::new(CalicoGroup::V3);
+in_both_groups! {
+    pods_are_wired_and_policies_of_kubernetes_hold,
+    a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody,
+    the_tiers_of_cluster_network_policies_and_services,
+}
+
+fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
+    let world = World::new(group);
     let node = || world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
     assert_eq!(node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"], "172.30.0.1/24");
 
@@ -63,9 +68,8 @@ fn pods_are_wired_and_policies_of_kubernetes_hold() {
     world.assert_clean();
 }
 
-#[test]
-fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody() {
-    let world = World::new(CalicoGroup::V1);
+fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup) {
+    let world = World::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({}));
     world.wait_for(&client, &web, true);
@@ -93,9 +97,8 @@ fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody() {
     world.assert_clean();
 }
 
-#[test]
-fn the_tiers_of_cluster_network_policies_and_services() {
-    let world = World::without_node(CalicoGroup::V3);
+fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
+    let world = World::without_node(group);
     world.server.install_cluster_network_policies();
     let mut world = world;
     let kubeconfig = world.server.kubeconfig();

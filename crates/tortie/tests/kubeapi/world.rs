@@ -14,6 +14,8 @@ pub struct World {
     pub server: ApiServer,
     pub host: Namespace,
     group: CalicoGroup,
+    /// The first pool, and the length of its blocks.
+    pool: [&'static str; 2],
 }
 
 /// A pod with its network.
@@ -33,6 +35,13 @@ impl World {
         world
     }
 
+    pub fn with_pool(group: CalicoGroup, cidr: &'static str, block_size: &'static str) -> World {
+        let mut world = World { pool: [cidr, block_size], ..World::without_node(group) };
+        let kubeconfig = world.server.node_kubeconfig();
+        world.start(&kubeconfig);
+        world
+    }
+
     pub fn without_node(group: CalicoGroup) -> World {
         let host = Namespace::new("node");
         host.ip("link add eth0 type veth peer name wire0");
@@ -46,7 +55,7 @@ impl World {
         server.add_namespace("shop", json!({"team": "a"}));
         server.add_namespace("other", json!({}));
         server.add_node(NODE);
-        World { installation: Installation::new(TORTIE), server, host, group }
+        World { installation: Installation::new(TORTIE), server, host, group, pool: ["10.77.0.0/24", "28"] }
     }
 
     /// Starts the node, instead of one that runs, and waits until it is ready.
@@ -57,8 +66,8 @@ impl World {
         command
             .envs(self.server.environment(self.group))
             .env("KUBECONFIG", kubeconfig)
-            .env("CALICO_IPV4POOL_CIDR", "10.77.0.0/24")
-            .env("CALICO_IPV4POOL_BLOCK_SIZE", "28")
+            .env("CALICO_IPV4POOL_CIDR", self.pool[0])
+            .env("CALICO_IPV4POOL_BLOCK_SIZE", self.pool[1])
             .env("CALICO_IPV6POOL_CIDR", "fd77::/116");
         self.installation.start_node(command);
     }

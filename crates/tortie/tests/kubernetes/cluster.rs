@@ -2,13 +2,14 @@
 
 use crate::pods::Pod;
 use serde_json::Value;
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
-use tortie_testkit::eventually;
+use tortie_testkit::{eventually, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 /// Two clusters at a time are too much for a small machine.
@@ -66,6 +67,11 @@ impl Cluster {
         command
     }
 
+    /// The network namespace between the nodes.
+    pub fn fabric(&self) -> String {
+        format!("tortie-{}-net", self.name)
+    }
+
     fn place(&self) -> PathBuf {
         self.dir.path().join("lab")
     }
@@ -95,12 +101,42 @@ impl Cluster {
     }
 
     pub fn apply(&self, objects: &str) {
+        self.with_objects("apply", objects, &[]);
+    }
+
+    pub fn delete(&self, objects: &str) {
+        self.with_objects("delete", objects, &["--ignore-not-found"]);
+    }
+
+    fn with_objects(&self, verb: &str, objects: &str, options: &[&str]) {
         let file = self.dir.path().join("objects.yaml");
         fs::write(&file, objects).unwrap();
         let file = file.display().to_string();
-        eventually("kubectl applies the objects", || {
-            self.run(&["kubectl", "apply", "--filename", &file]).status.success()
-        });
+        let said = RefCell::new(String::new());
+        eventually_showing(
+            "kubectl takes the objects",
+            || {
+                let output = self.run(&[&["kubectl", verb, "--filename", &file], options].concat());
+                *said.borrow_mut() = String::from_utf8_lossy(&output.stderr).into_owned();
+                output.status.success()
+            },
+            || said.borrow().clone(),
+        );
+    }
+
+    /// What kubectl prints that must succeed.
+    pub fn must_kubectl(&self, arguments: &[&str]) -> String {
+        self.must(&[&["kubectl"], arguments].concat())
+    }
+
+    /// What the evaluator says of a new flow.
+    pub fn explains(&self, from: &str, to: &str, port: &str) -> bool {
+        let output = self.run(&["explain", "--from", from, "--to", to, "--port", port]);
+        match output.status.code() {
+            Some(0) => true,
+            Some(1) => false,
+            other => panic!("explain --from {from} --to {to} --port {port}: {other:?} {output:?}"),
+        }
     }
 
     pub fn on(&self, node: &str, command: &[&str]) -> String {
@@ -123,12 +159,19 @@ impl Cluster {
         self.must(&["ctl", "apply", "-f", &file.display().to_string()]);
     }
 
-    pub fn pods(&self, labels: &str) -> Vec<Pod> {
-        Pod::read(&self.kubectl(&["get", "pods", "-n", "demo", "-l", labels, "-o", "json"]))
+    pub fn pods_of(&self, namespace: &str, labels: &str) -> Vec<Pod> {
+        Pod::read(&self.kubectl(&["get", "pods", "-n", namespace, "-l", labels, "-o", "json"]))
     }
 
+    /// Of everybody but the cluster itself.
     pub fn all_pods(&self) -> Vec<Pod> {
-        Pod::read(&self.kubectl(&["get", "pods", "-A", "-o", "json"]))
+        let others = ["--field-selector", "metadata.namespace!=kube-system"];
+        Pod::read(&self.kubectl(&[&["get", "pods", "-A", "-o", "json"][..], &others].concat()))
+    }
+
+    /// Of our daemon.
+    pub fn daemons(&self) -> Vec<Pod> {
+        self.pods_of("kube-system", "k8s-app=tortie-node")
     }
 
     /// For whoever looks at a failure.
@@ -138,6 +181,7 @@ impl Cluster {
             &["kubectl", "get", "nodes,pods,services", "-A", "-o", "wide"][..],
             &["kubectl", "get", "events", "-A"],
             &["exec", "node1", "--", "ip", "route"],
+            &["kubectl", "describe", "pods", "-n", "kube-system"],
             &["logs"],
         ] {
             let output = self.run(arguments);

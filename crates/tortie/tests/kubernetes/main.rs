@@ -1,20 +1,25 @@
 //! A real Kubernetes on our network: real kubelets call the real plugin, and what people do with kubectl works.
 //!
 //! ```text
-//!   fabric namespace: bridge rack1, tortie datastore (twice), kube-apiserver, controllers, scheduler
-//!        |                                  |
-//!   node1: kubelet, containerd,        node2: the same
-//!          kube-proxy, tortie node
+//!   fabric namespace: bridge rack1, tortie datastore, kube-apiserver, controllers, scheduler
+//!        |                                  |                         |
+//!   node1: kubelet, containerd,        node2: the same           node3: the same
+//!          kube-proxy, and as a pod of the DaemonSet of deploy/: tortie node
 //! ```
 //!
 //! One cluster serves all cases: it takes a while to come up.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
+mod node_ports;
 mod pods;
+mod policies;
+mod removal;
+mod traffic;
 
 use cluster::Cluster;
 use pods::{Pod, fetch};
+use policies::Shop;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_testkit::{eventually, eventually_showing};
@@ -92,54 +97,41 @@ metadata: {name: special}
 spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: Automatic}
 ";
 
-const CLOSED: &str = "
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: closed, namespace: demo}
-spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
-";
-
 #[test]
 fn pods_of_a_real_cluster_live_on_our_network() {
-    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh"]);
-    everything_works(&cluster, true);
+    let cluster = Cluster::up(&["--nodes", "3", "--bgp", "mesh"]);
+    everything_works(&cluster, &["node1", "node2", "node3"]);
+    let shop = Shop::open(&cluster);
+    policies::every_kind_of_rule(&shop);
+    policies::tiers_of_cluster_policies(&shop);
+    policies::changes_under_traffic(&shop);
+    policies::labels_decide(&shop);
+    policies::pods_come_and_go(&shop);
+    removal::a_rolling_restart_disturbs_nobody(&cluster, &shop);
+    shop.close();
+    removal::kubectl_delete_leaves_the_hosts_clean(&cluster);
     cluster.down();
 }
 
 #[test]
 fn the_same_with_a_datastore_beside_kubernetes() {
-    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--datastore", "embedded"]);
-    everything_works(&cluster, false);
+    let options = ["--nodes", "2", "--bgp", "mesh", "--datastore", "embedded", "--proxy", "nftables"];
+    let cluster = Cluster::up(&options);
+    everything_works(&cluster, &["node1", "node2"]);
     cluster.down();
 }
 
-/// `policies` says whether those of Kubernetes are known: in another datastore somebody has to write them.
-fn everything_works(cluster: &Cluster, policies: bool) {
+fn everything_works(cluster: &Cluster, nodes: &[&str]) {
     the_plugins_are_installed(cluster);
     cluster.apply(WEB);
     let pods = web_pods(cluster);
-    addresses_are_ours(cluster, &pods);
+    addresses_are_ours(cluster, &pods, nodes);
     pods_reach_each_other(cluster, &pods);
-    services_work(cluster, &pods);
-    routes_are_those_of_the_textbook(cluster, &pods);
-    if policies {
-        a_policy_closes_and_opens(cluster, &pods);
-    }
+    services_work(cluster, &pods, nodes);
+    routes_are_those_of_the_textbook(cluster, &pods, nodes);
     annotations_are_heard(cluster);
-    what_is_deleted_leaves_nothing(cluster);
-}
-
-fn a_policy_closes_and_opens(cluster: &Cluster, pods: &[Pod]) {
-    let (from, to) = (&pods[0], pods.iter().find(|pod| pod.node != pods[0].node).unwrap());
-    let reached = |address: IpAddr| fetch(cluster, from, address, 8080) == to.name;
-    cluster.apply(CLOSED);
-    for address in &to.addresses {
-        eventually_showing("the policy closes", || !reached(*address), || cluster.picture());
-    }
-    cluster.kubectl(&["delete", "networkpolicy", "closed", "-n", "demo"]);
-    for address in &to.addresses {
-        eventually_showing("it is open again", || reached(*address), || cluster.picture());
-    }
+    node_ports::are_judged_by_who_forwards(cluster);
+    what_is_deleted_leaves_nothing(cluster, nodes);
 }
 
 /// Killed at any moment, `lab up` leaves only what `lab down` removes.
@@ -151,10 +143,10 @@ fn a_lab_that_is_killed_half_way_is_removed() {
 
 /// All six, running, with an address of each family.
 fn web_pods(cluster: &Cluster) -> Vec<Pod> {
-    let ready =
-        |pods: &[Pod]| pods.len() == 6 && pods.iter().all(|pod| pod.ready && pod.addresses.len() == 2);
-    eventually_showing("six pods run", || ready(&cluster.pods("app=web")), || cluster.picture());
-    cluster.pods("app=web")
+    let ready = |pods: &[Pod]| pods.len() == 6 && pods.iter().all(Pod::is_ready);
+    let web = || cluster.pods_of("demo", "app=web");
+    eventually_showing("six pods run", || ready(&web()), || cluster.picture());
+    web()
 }
 
 fn the_plugins_are_installed(cluster: &Cluster) {
@@ -166,11 +158,14 @@ fn the_plugins_are_installed(cluster: &Cluster) {
         let path = "jsonpath={.status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
         cluster.kubectl(&["get", "node", "node1", "-o", path]) == "CalicoIsUp"
     });
+    // Kubelet has registered it with one, which was ours to take away.
+    let taints = cluster.must_kubectl(&["get", "node", "node1", "-o", "jsonpath={.spec.taints}"]);
+    assert_eq!(taints, "");
 }
 
-fn addresses_are_ours(cluster: &Cluster, pods: &[Pod]) {
-    let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
-    assert_eq!(nodes, BTreeSet::from(["node1", "node2"]));
+fn addresses_are_ours(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
+    let used: BTreeSet<&str> = pods.iter().map(|pod| pod.node.as_str()).collect();
+    assert_eq!(used, nodes.iter().copied().collect());
     let endpoints = cluster.ctl_json(&["get", "workloadendpoints", "-n", "demo", "-o", "json"]);
     let endpoints = endpoints["items"].as_array().unwrap();
     for pod in pods {
@@ -207,14 +202,14 @@ fn pods_reach_each_other(cluster: &Cluster, pods: &[Pod]) {
     }
 }
 
-fn services_work(cluster: &Cluster, pods: &[Pod]) {
+fn services_work(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
     let listed =
         cluster.kubectl(&["get", "service", "web", "-n", "demo", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
     let addresses: Vec<IpAddr> = listed.split_whitespace().map(|text| text.parse().unwrap()).collect();
     assert_eq!(addresses.len(), 2, "{listed}");
     let names: BTreeSet<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
-    for node in ["node1", "node2"] {
-        let from = pods.iter().find(|pod| pod.node == node).unwrap();
+    for node in nodes {
+        let from = pods.iter().find(|pod| pod.node == *node).unwrap();
         for address in &addresses {
             eventually_showing(
                 &format!("a pod on {node} reaches the service at {address}"),
@@ -226,12 +221,14 @@ fn services_work(cluster: &Cluster, pods: &[Pod]) {
 }
 
 /// A route for each pod here, one for each block elsewhere, and a hole for what is left of ours.
-fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod]) {
+fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
+    let others: Vec<String> =
+        (2..=nodes.len()).map(|number| format!("/26 via 10.10.1.{number} dev eth0")).collect();
     let routes = || cluster.on("node1", &["ip", "-4", "route"]);
     let local = pods.iter().filter(|pod| pod.node == "node1");
     let local: Vec<String> = local.map(|pod| format!("{} dev cali", pod.addresses[0])).collect();
     eventually_showing(
-        "node1 has the routes of its pods, of its own block and of the other node's",
+        "node1 has the routes of its pods, of its own block and of the other nodes'",
         || {
             let routes = routes();
             let has = |start: &str, part: &str| {
@@ -239,7 +236,7 @@ fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod]) {
             };
             local.iter().all(|start| has(start, "scope link"))
                 && has("blackhole 10.244.", "/26")
-                && has("10.244.", "/26 via 10.10.1.2 dev eth0")
+                && others.iter().all(|other| has("10.244.", other))
         },
         routes,
     );
@@ -270,7 +267,7 @@ fn annotations_are_heard(cluster: &Cluster) {
     }
 }
 
-fn what_is_deleted_leaves_nothing(cluster: &Cluster) {
+fn what_is_deleted_leaves_nothing(cluster: &Cluster, nodes: &[&str]) {
     cluster.kubectl(&["delete", "namespace", "demo", "--wait=false"]);
     eventually_showing("no pod is left", || cluster.all_pods().is_empty(), || cluster.picture());
     eventually_showing(
@@ -289,7 +286,7 @@ fn what_is_deleted_leaves_nothing(cluster: &Cluster) {
         },
         || cluster.ctl(&["ipam", "check"]),
     );
-    for node in ["node1", "node2"] {
+    for node in nodes {
         let links = cluster.on(node, &["ip", "-br", "link"]);
         assert!(!links.contains("cali"), "{node}:\n{links}");
     }

@@ -2,11 +2,15 @@
 
 use crate::cluster::Cluster;
 use serde_json::Value;
+use std::fs;
 use std::net::IpAddr;
+use tortie_dataplane::Netns;
 
 #[derive(Clone, Debug)]
 pub struct Pod {
+    pub namespace: String,
     pub name: String,
+    pub uid: String,
     pub node: String,
     pub ready: bool,
     /// In the order in which Kubernetes has them.
@@ -24,7 +28,9 @@ impl Pod {
                 |pointer: &str| item.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
             let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
             Pod {
+                namespace: text("/metadata/namespace"),
                 name: text("/metadata/name"),
+                uid: text("/metadata/uid"),
                 node: text("/spec/nodeName"),
                 ready: listed("/status/conditions").iter().any(is_ready),
                 addresses: listed("/status/podIPs")
@@ -35,12 +41,27 @@ impl Pod {
         };
         list["items"].as_array().into_iter().flatten().map(pod).collect()
     }
+
+    pub fn is_ready(&self) -> bool {
+        self.ready && self.addresses.len() == 2
+    }
+
+    /// The network namespace that its containers are in, by the control group of one of them.
+    pub fn netns(&self) -> Netns {
+        let group = format!("/pod{}/", self.uid);
+        let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        let mut inside = processes.filter(|process| {
+            fs::read_to_string(process.join("cgroup")).is_ok_and(|text| text.contains(&group))
+        });
+        let process = inside.next().unwrap_or_else(|| panic!("no process of {self:?}"));
+        Netns::open(process.join("ns/net")).unwrap()
+    }
 }
 
 /// What a web server says to a pod; nothing if it does not answer.
 pub fn fetch(cluster: &Cluster, from: &Pod, address: IpAddr, port: u16) -> String {
     let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
-    let answer = cluster.kubectl(&["exec", "-n", "demo", &from.name, "--", "sh", "-c", &line]);
+    let answer = cluster.kubectl(&["exec", "-n", &from.namespace, &from.name, "--", "sh", "-c", &line]);
     let body = answer.replace('\r', "");
     body.split_once("\n\n").map(|(_, body)| body.trim().to_owned()).unwrap_or_default()
 }

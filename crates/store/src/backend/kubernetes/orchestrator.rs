@@ -5,16 +5,24 @@ mod control;
 
 pub use control::{Lease, PodHold, is_too_late};
 
-use super::api::{Api, STRATEGIC_MERGE_PATCH};
+use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};
 use super::failure::Failure;
 use super::{connection, pod, profile};
 use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
+use futures::StreamExt as _;
+use kube::core::WatchEvent;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tortie_model::kinds::{Profile, WorkloadEndpoint};
+
+/// A watch that is silent for longer than the server keeps one open is dead.
+const SILENCE: Duration = Duration::from_secs(660);
+/// The newest state that the server has at hand.
+const ANY_VERSION: &str = "0";
 
 #[derive(Clone, Debug)]
 pub struct Orchestrator {
@@ -127,6 +135,61 @@ impl Orchestrator {
         let path = format!("/api/v1/nodes/{node}/status");
         let patched = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
         patched.map(drop).map_err(|failure| failure.about(format!("Node({node})")))
+    }
+
+    /// Takes a taint away from a node, if it has it. Fails if somebody else changes the node meanwhile.
+    pub async fn remove_taint(&self, node: &str, key: &str) -> Result<()> {
+        let about = |failure: Failure| failure.about(format!("Node({node})"));
+        let path = format!("/api/v1/nodes/{node}");
+        let object = self.api.get(&path).await.map_err(about)?;
+        let taints = object.pointer("/spec/taints").and_then(Json::as_array);
+        let taints = taints.map(Vec::as_slice).unwrap_or_default();
+        let others: Vec<&Json> = taints.iter().filter(|taint| taint["key"] != key).collect();
+        if others.len() == taints.len() {
+            return Ok(());
+        }
+        let patch = json!({"metadata": {"resourceVersion": object.pointer("/metadata/resourceVersion")},
+            "spec": {"taints": others}});
+        self.api.patch(&path, MERGE_PATCH, &patch).await.map(drop).map_err(about)
+    }
+
+    /// Whether a DaemonSet is there and nobody has deleted it.
+    pub async fn daemon_set_stays(&self, namespace: &str, name: &str) -> Result<bool> {
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
+        match self.api.get(&path).await {
+            Ok(object) => Ok(object.pointer("/metadata/deletionTimestamp").is_none()),
+            Err(Failure::Missing(_)) => Ok(false),
+            Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),
+        }
+    }
+
+    /// Returns when a service account is gone; fails when nobody would tell any more, then it can be asked again.
+    pub async fn service_account_gone(&self, namespace: &str, name: &str) -> Result<()> {
+        let id = || format!("ServiceAccount({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        let opened = self.api.watch(&path, None, Detail::Metadata, ANY_VERSION).await;
+        let mut events = opened.map_err(|failure| failure.about(id()))?;
+        // It may have gone before the watch began.
+        match self.api.get(&format!("{path}/{name}")).await {
+            Ok(_) => {}
+            Err(Failure::Missing(_)) => return Ok(()),
+            Err(failure) => return Err(failure.about(id())),
+        }
+        let failed = |reason: &str| Err(Error::Datastore(format!("the watch of {} {reason}", id())));
+        loop {
+            match tokio::time::timeout(SILENCE, events.next()).await {
+                Ok(Some(Ok(WatchEvent::Deleted(account)))) if account["metadata"]["name"] == name => {
+                    return Ok(());
+                }
+                Ok(Some(Ok(WatchEvent::Error(status)))) => {
+                    return Err(Failure::of_status(&status).about(id()));
+                }
+                Ok(Some(Ok(_))) => {}
+                Ok(Some(Err(error))) => return Err(Failure::of(error).about(id())),
+                Ok(None) => return failed("has ended"),
+                Err(_) => return failed("is silent"),
+            }
+        }
     }
 
     /// A token of an account that ends by itself.

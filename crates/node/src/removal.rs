@@ -1,0 +1,123 @@
+//! Whether the end of the daemon is that of Tortie in the cluster, or one of its restarts.
+//!
+//! A pod is not told why it has to end. The DaemonSet that it belongs to says it: as long as that is there, another daemon
+//! will take over. With everything else of an installation the right to ask is deleted too; so the daemon watches its own
+//! service account while it may, and whoever is refused afterwards and has seen it go knows. Whatever else happens, the
+//! network stays.
+
+use crate::startup::Variables;
+use std::time::Duration;
+use tokio::sync::watch;
+use tortie_store::config::KubernetesTarget;
+use tortie_store::orchestrator::Orchestrator;
+use tortie_store::{Error, Limits};
+
+const RETRY: Duration = Duration::from_secs(5);
+/// For the answer at the end, and for the news of the account to arrive.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the daemon's pod belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Membership {
+    namespace: String,
+    daemon_set: String,
+    account: String,
+}
+
+#[derive(Debug)]
+pub struct Removal {
+    membership: Membership,
+    target: KubernetesTarget,
+    account_gone: watch::Sender<bool>,
+}
+
+/// What was learnt of the DaemonSet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Stays,
+    Deleted,
+    /// We may not ask.
+    Refused,
+    Unknown,
+}
+
+impl Removal {
+    /// Nothing for a daemon that belongs to no DaemonSet.
+    pub fn of(variables: &Variables, target: Option<&KubernetesTarget>) -> Option<Removal> {
+        let given = |name: &str| Some(variables.get(name).to_owned()).filter(|value| !value.is_empty());
+        let membership = Membership {
+            namespace: given("POD_NAMESPACE")?,
+            daemon_set: given("TORTIE_DAEMONSET")?,
+            account: given("TORTIE_SERVICE_ACCOUNT")?,
+        };
+        Some(Removal { membership, target: target?.clone(), account_gone: watch::channel(false).0 })
+    }
+
+    /// Follows the account; never returns.
+    pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
+        let Removal { membership, target, account_gone } = self;
+        let (membership, target, account_gone) = (membership.clone(), target.clone(), account_gone.clone());
+        async move {
+            while let Err(error) = gone(&target, &membership).await {
+                tracing::debug!(%error, "the service account of the node is not watched; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+            account_gone.send_replace(true);
+            std::future::pending().await
+        }
+    }
+
+    /// Asked when the daemon has to end.
+    pub async fn is_for_good(&self) -> bool {
+        let asked = tokio::time::timeout(PATIENCE, stays(&self.target, &self.membership));
+        let answer = match asked.await {
+            Ok(Ok(true)) => Answer::Stays,
+            Ok(Ok(false)) => Answer::Deleted,
+            Ok(Err(Error::Unauthorized(_))) => Answer::Refused,
+            Ok(Err(_)) | Err(_) => Answer::Unknown,
+        };
+        let mut account_gone = self.account_gone.subscribe();
+        let account_gone = async {
+            let heard = tokio::time::timeout(PATIENCE, account_gone.wait_for(|gone| *gone));
+            heard.await.is_ok_and(|heard| heard.is_ok())
+        };
+        let for_good = match answer {
+            Answer::Stays | Answer::Unknown => false,
+            Answer::Deleted => true,
+            Answer::Refused => account_gone.await,
+        };
+        tracing::info!(?answer, for_good, "asked whether this is a restart");
+        for_good
+    }
+}
+
+async fn gone(target: &KubernetesTarget, of: &Membership) -> tortie_store::Result<()> {
+    let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
+    orchestrator.service_account_gone(&of.namespace, &of.account).await
+}
+
+async fn stays(target: &KubernetesTarget, of: &Membership) -> tortie_store::Result<bool> {
+    let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
+    orchestrator.daemon_set_stays(&of.namespace, &of.daemon_set).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pod_of_a_daemon_set_asks() {
+        let variables = |names: &[&str]| {
+            Variables(names.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect())
+        };
+        let all = ["POD_NAMESPACE", "TORTIE_DAEMONSET", "TORTIE_SERVICE_ACCOUNT"];
+        let target = KubernetesTarget::default();
+        assert!(Removal::of(&variables(&all), Some(&target)).is_some());
+        assert!(Removal::of(&variables(&all), None).is_none());
+        for missing in 0..all.len() {
+            let mut some = all.to_vec();
+            some.remove(missing);
+            assert!(Removal::of(&variables(&some), Some(&target)).is_none(), "{some:?}");
+        }
+    }
+}

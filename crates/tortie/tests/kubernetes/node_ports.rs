@@ -1,0 +1,65 @@
+//! What comes in by a port of a node is judged as Calico judges it: by who it is from when it is forwarded. Where the pod
+//! is on the same node that is the client, whatever the source becomes on the way out; where another node has passed it on,
+//! that node, unless the service keeps its traffic local.
+
+use crate::cluster::Cluster;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+use tortie_dataplane::Netns;
+use tortie_testkit::eventually_showing;
+
+const WAIT: Duration = Duration::from_secs(2);
+const PORT: u16 = 30080;
+/// The router of the lab's network, which is outside of the cluster.
+const CLIENT: &str = "10.10.1.254";
+/// The node of the pod, and one that passes on what it gets.
+const NODES: [&str; 2] = ["10.10.1.1", "10.10.1.2"];
+
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: fixed, namespace: demo}
+spec:
+  type: NodePort
+  externalTrafficPolicy: Cluster
+  selector: {app: fixed}
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
+";
+
+fn only_from(address: &str) -> String {
+    format!(
+        "{{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {{name: ports, namespace: demo}}, \
+         spec: {{selector: app == 'fixed', types: [Ingress], ingress: [{{action: Allow, protocol: TCP, \
+         source: {{nets: [{address}/32]}}, destination: {{ports: [8080]}}}}]}}}}"
+    )
+}
+
+/// The pod `fixed` is on node1 and serves port 8080.
+pub fn are_judged_by_who_forwards(cluster: &Cluster) {
+    let outside = Netns::open(format!("/run/netns/{}", cluster.fabric())).unwrap();
+    let expect = |what: &str, wanted: [bool; 2]| {
+        for (node, wanted) in NODES.into_iter().zip(wanted) {
+            let to = SocketAddr::new(node.parse::<IpAddr>().unwrap(), PORT);
+            let answers = || outside.run(|| TcpStream::connect_timeout(&to, WAIT).is_ok()).unwrap();
+            let what = format!("{what}: {to} {}", if wanted { "answers" } else { "is silent" });
+            eventually_showing(&what, || answers() == wanted, || cluster.picture());
+        }
+    };
+    let says = |from: &str| cluster.explains(from, "demo/fixed", "tcp/8080");
+    cluster.apply(SERVICE);
+    expect("no policy", [true, true]);
+    cluster.ctl_apply(&only_from(CLIENT));
+    expect("only the client", [true, false]);
+    assert_eq!((says(CLIENT), says(NODES[1])), (true, false));
+    cluster.ctl_apply(&only_from(NODES[1]));
+    expect("only the other node", [false, true]);
+    assert_eq!((says(CLIENT), says(NODES[1])), (false, true));
+    // Now the client is seen as it is, and only the node that has the pod answers.
+    cluster.apply(&SERVICE.replace("Policy: Cluster", "Policy: Local"));
+    expect("local, only the other node", [false, false]);
+    cluster.ctl_apply(&only_from(CLIENT));
+    expect("local, only the client", [true, false]);
+    cluster.ctl(&["delete", "networkpolicy", "ports", "-n", "demo"]);
+    expect("local, no policy", [true, false]);
+    cluster.delete(SERVICE);
+}

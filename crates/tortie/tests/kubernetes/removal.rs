@@ -1,0 +1,78 @@
+//! Tortie as people have it in a cluster: one `kubectl apply` brings it, a rolling restart disturbs nobody, and
+//! one `kubectl delete` leaves the hosts as they were.
+
+use crate::cluster::Cluster;
+use crate::policies::Shop;
+use crate::traffic::Stream;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tortie_testkit::eventually_showing;
+
+const DAEMON_SET: &str = "daemonset/tortie-node";
+
+fn manifests() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").display().to_string()
+}
+
+/// The pods of the DaemonSet are replaced one by one while datagrams go between nodes.
+pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
+    let uids = || cluster.daemons().into_iter().map(|pod| pod.uid).collect::<BTreeSet<_>>();
+    let before = uids();
+    assert_eq!(before.len(), 3, "{before:?}");
+    let ends = [("near", 0), ("client", 0), ("foreign", 1)];
+    let start = |(from, family)| Stream::start(shop.netns(from), shop.address("web", family), 5353);
+    let streams: Vec<Stream> = ends.into_iter().map(start).collect();
+    cluster.must_kubectl(&["rollout", "restart", "-n", "kube-system", DAEMON_SET]);
+    cluster.must_kubectl(&["rollout", "status", "-n", "kube-system", DAEMON_SET, "--timeout=300s"]);
+    assert!(uids().is_disjoint(&before), "{:?}", cluster.daemons());
+    let carried: Vec<u64> = streams.into_iter().map(Stream::end).collect();
+    assert!(carried.iter().all(|count| *count > 100), "{carried:?}");
+}
+
+/// Nothing of ours is left on any node.
+pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
+    cluster.must_kubectl(&["delete", "--filename", &manifests(), "--timeout=300s"]);
+    eventually_showing("our pods are gone", || cluster.daemons().is_empty(), || cluster.picture());
+    for node in ["node1", "node2", "node3"] {
+        let left = || left_on(cluster, node);
+        eventually_showing(
+            &format!("{node} is clean"),
+            || left().is_empty(),
+            || format!("{:?}\n{}", left(), cluster.picture()),
+        );
+    }
+}
+
+fn left_on(cluster: &Cluster, node: &str) -> Vec<String> {
+    let lines = |command: &[&str]| -> Vec<String> {
+        cluster.on(node, command).lines().map(|line| line.trim().to_owned()).collect()
+    };
+    let files = [
+        "find /opt/cni/bin /etc/cni/net.d /var/lib/tortie /var/lib/calico /run/tortie /run/calico -type f",
+        "-o -type s",
+    ];
+    let files = lines(&["sh", "-c", &format!("{} 2>/dev/null", files.join(" "))]);
+    let ours = |file: &String| {
+        let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
+        !file.starts_with("/opt/cni/bin") || name.starts_with("calico")
+    };
+    let tables = lines(&["nft", "list", "tables"]).into_iter().filter(|table| table.contains("tortie"));
+    let links = lines(&["ip", "-br", "link"]);
+    let links =
+        links.into_iter().filter(|link| ["cali", "vxlan", "tunl"].iter().any(|name| link.starts_with(name)));
+    let routes = [["-4"], ["-6"]].map(|family| lines(&[&["ip"][..], &family, &["route"]].concat())).concat();
+    // What the lab has given the node, and what the kernel makes of it.
+    let given = |route: &String| {
+        [
+            "default via 10.10.",
+            "default via fd00:10:10:",
+            "10.10.1.0/24 dev eth0",
+            "fd00:10:10:1::/64",
+            "fe80::/64",
+        ]
+        .iter()
+        .any(|start| route.starts_with(start))
+    };
+    let routes = routes.into_iter().filter(|route| !given(route));
+    files.into_iter().filter(ours).chain(tables).chain(links).chain(routes).collect()
+}

@@ -1,0 +1,180 @@
+//! Packets between pods: connections and datagrams that are made inside their network namespaces.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tortie_dataplane::Netns;
+use tortie_testkit::PATIENCE;
+
+/// How long an answer may take before there is none.
+const WAIT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
+/// One that is lost on a busy machine would look the same as one that is dropped.
+const LATE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    Tcp(u16),
+    Udp(u16),
+}
+
+impl Port {
+    /// As `tortie explain` reads it.
+    pub fn text(self) -> String {
+        match self {
+            Port::Tcp(port) => format!("tcp/{port}"),
+            Port::Udp(port) => format!("udp/{port}"),
+        }
+    }
+
+    /// Whether there is an answer from this port.
+    pub fn answers(self, from: &Netns, address: IpAddr) -> bool {
+        let answers = || match self {
+            Port::Tcp(port) => TcpStream::connect_timeout(&SocketAddr::new(address, port), WAIT).is_ok(),
+            Port::Udp(port) => {
+                let socket = UdpSocket::bind(any(address)).unwrap();
+                socket.set_read_timeout(Some(WAIT)).unwrap();
+                echoed(&socket, SocketAddr::new(address, port), b"?")
+            }
+        };
+        from.run(answers).unwrap()
+    }
+}
+
+fn any(like: IpAddr) -> SocketAddr {
+    SocketAddr::new(if like.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() }, 0)
+}
+
+fn echoed(socket: &UdpSocket, to: SocketAddr, sent: &[u8]) -> bool {
+    let mut buffer = [0; 64];
+    // Nobody may listen: the answer to an earlier one comes out here.
+    let _ = socket.send_to(sent, to);
+    let deadline = Instant::now() + socket.read_timeout().unwrap().unwrap_or(WAIT);
+    while Instant::now() < deadline {
+        match socket.recv_from(&mut buffer) {
+            Ok((length, _)) if &buffer[..length] == sent => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return false,
+            Err(_) => {}
+        }
+    }
+    false
+}
+
+/// How long a change takes to be made, and after how long from its beginning the first of many datagrams is answered.
+pub fn first_answer(from: &Netns, address: IpAddr, port: u16, change: impl FnOnce()) -> [Duration; 2] {
+    let socket = from.run(|| UdpSocket::bind(any(address))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let answered = scope.spawn(|| {
+            let to = SocketAddr::new(address, port);
+            while !echoed(&socket, to, b"now") {
+                assert!(begun.elapsed() < PATIENCE, "no answer from {to}");
+            }
+            begun.elapsed()
+        });
+        change();
+        [begun.elapsed(), answered.join().unwrap()]
+    })
+}
+
+/// Somebody who answers at ports of a pod; ends when dropped.
+pub struct Servers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Servers {
+    pub fn start(netns: &Netns, ports: &[Port]) -> Servers {
+        let stop = Arc::new(AtomicBool::new(false));
+        let serve = |port: &Port| {
+            let stop = stop.clone();
+            let all = |port: u16| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+            match *port {
+                Port::Tcp(port) => {
+                    let listener = netns.run(|| TcpListener::bind(all(port))).unwrap().unwrap();
+                    listener.set_nonblocking(true).unwrap();
+                    std::thread::spawn(move || {
+                        while !stop.load(Ordering::Relaxed) {
+                            if listener.accept().is_err() {
+                                std::thread::sleep(PAUSE);
+                            }
+                        }
+                    })
+                }
+                Port::Udp(port) => {
+                    let socket = netns.run(|| UdpSocket::bind(all(port))).unwrap().unwrap();
+                    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                    std::thread::spawn(move || {
+                        let mut buffer = [0; 64];
+                        while !stop.load(Ordering::Relaxed) {
+                            if let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                                let _ = socket.send_to(&buffer[..length], from);
+                            }
+                        }
+                    })
+                }
+            }
+        };
+        let threads = ports.iter().map(serve).collect();
+        Servers { stop, threads }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Datagrams that go to an echo and back, one after the other, until it is asked how many did.
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    carried: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Option<u64>>>,
+}
+
+impl Stream {
+    pub fn start(from: &Netns, address: IpAddr, port: u16) -> Stream {
+        let socket = from.run(|| UdpSocket::bind(any(address))).unwrap().unwrap();
+        socket.set_read_timeout(Some(LATE)).unwrap();
+        let (stop, carried) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counter) = (stop.clone(), carried.clone());
+        let thread = std::thread::spawn(move || {
+            let to = SocketAddr::new(address, port);
+            while !stopped.load(Ordering::Relaxed) {
+                let number = counter.load(Ordering::Relaxed);
+                if !echoed(&socket, to, &number.to_be_bytes()) {
+                    return Some(number);
+                }
+                counter.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(PAUSE);
+            }
+            None
+        });
+        Stream { stop, carried, thread: Some(thread) }
+    }
+
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
+    }
+
+    /// How many came back; fails if one did not.
+    pub fn end(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let lost = self.thread.take().unwrap().join().unwrap();
+        assert_eq!(lost, None, "this datagram was lost");
+        self.carried()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
