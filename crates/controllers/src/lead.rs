@@ -413,7 +413,7 @@ impl Feeds {
                 if place.client.stores_v3_as_written() {
                     stored.extend(TIERED.map(KeyRange::all));
                 }
-                let feed = tortie_sync::follow(&place.client, stored);
+                let feed = tortie_sync::follow(&place.client, stored, || ());
                 Feeds { datastore: (Source::Both, feed, false), kubernetes: None }
             }
             Some(kubernetes) => {
@@ -422,8 +422,8 @@ impl Feeds {
                 stored.push(pods.clone());
                 let mut there = vec![KeyRange::all(Kind::Node), pods, KeyRange::Services];
                 there.extend(mirrored);
-                let feed = tortie_sync::follow(&place.client, stored);
-                let theirs = tortie_sync::follow(kubernetes, there);
+                let feed = tortie_sync::follow(&place.client, stored, || ());
+                let theirs = tortie_sync::follow(kubernetes, there, || ());
                 Feeds {
                     datastore: (Source::Datastore, feed, false),
                     kubernetes: Some((Source::Kubernetes, theirs, false)),
