@@ -137,7 +137,10 @@ mod tests {
         let mut text = read("chart/templates/node.yaml");
         for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
             let (name, value) = line.split_once(": ").unwrap();
-            text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+            // One that may be empty has its quotes in both places.
+            for form in ["", " | quote"] {
+                text = text.replace(&format!("{{{{ .Values.{name}{form} }}}}"), value);
+            }
         }
         assert_eq!(text, read("20-node.yaml"));
         assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
