@@ -1,5 +1,6 @@
 //! Takes away what a node's daemon has made on its host: the host is no node any more.
 
+use crate::journal::Journal;
 use crate::lock::{DirLock, LockError};
 use crate::options::NodeArgs;
 use crate::startup::Variables;
@@ -8,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tortie_compute::{Compute, Environment};
-use tortie_dataplane::{Dataplane, Netns};
+use tortie_dataplane::{Dataplane, Netns, pod};
 use tortie_plan::{Plan, Settings};
 
 /// For a daemon that has just ended, and may be at its last change, and for what the kernel tells of its own.
@@ -48,10 +49,14 @@ pub(crate) async fn clean(args: &NodeArgs) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-/// Routes, rules, tunnels and policy. Interfaces of containers that still run go with the containers.
+/// Interfaces of containers that still run, routes, tunnels and policy.
 async fn clear_kernel(args: &NodeArgs) -> Result<(), String> {
     let host = Netns::current().map_err(|error| error.to_string())?;
+    let attached = Journal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
     let cleared = async {
+        for record in attached.iter().filter(|record| !record.host_interface.is_empty()) {
+            pod::detach(&host, None, &record.id.ifname, record.host_interface.as_str()).await?;
+        }
         let (dataplane, _reports) = Dataplane::start(host.clone(), settings(args)).await?;
         let nothing = Plan { learnt_complete: true, ..Plan::default() };
         let outcome = dataplane.replace(nothing).await?;

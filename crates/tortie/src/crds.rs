@@ -138,7 +138,10 @@ mod tests {
             let mut text = read(&format!("chart/templates/{template}.yaml"));
             for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
                 let (name, value) = line.split_once(": ").unwrap();
-                text = text.replace(&format!("{{{{ .Values.{name} }}}}"), value);
+                // One that may be empty has its quotes in both places.
+                for form in ["", " | quote"] {
+                    text = text.replace(&format!("{{{{ .Values.{name}{form} }}}}"), value);
+                }
             }
             assert_eq!(text, read(manifest));
         }

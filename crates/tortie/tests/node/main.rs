@@ -9,6 +9,7 @@ mod configurations;
 mod crash;
 mod faults;
 mod hardening;
+mod leave;
 mod life;
 mod midway;
 mod mtu;

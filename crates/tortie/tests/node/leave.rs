@@ -1,0 +1,46 @@
+//! `tortie node --leave`: the host is as it was before the node.
+
+use crate::world::World;
+use std::process::Output;
+
+fn leave(world: &World, environment: &[(&str, &str)]) -> Output {
+    world.command(&[], environment).arg("--leave").output().unwrap()
+}
+
+#[test]
+fn a_host_that_leaves_is_clean() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let routes = |world: &World| [["-4"], ["-6"]].map(|family| world.host.ip(&[family[0], "route"]));
+    let before = routes(&world);
+    let dirs = ["bin-of-host", "net-of-host"].map(|name| world.path(name));
+    let [bin, net] = dirs.each_ref().map(|dir| dir.display().to_string());
+    let environment =
+        [("TORTIE_INSTALL_CNI", "true"), ("CNI_BIN_DIR", bin.as_str()), ("CNI_NET_DIR", net.as_str())];
+    world.start(&environment);
+    let container = world.container();
+    world.must("ADD", "c1", &container.path(), &world.config());
+    crate::world::eventually("the plugins are installed", || dirs[1].join("10-calico.conflist").exists());
+    assert!(dirs[0].join("calico-ipam").exists());
+
+    // Not under the feet of a daemon.
+    let refused = leave(&world, &environment[1..]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("is in use by another node daemon"), "{refused:?}");
+    assert!(dirs[1].join("10-calico.conflist").exists());
+
+    world.stop();
+    let left = leave(&world, &environment[1..]);
+    assert!(left.status.success(), "{left:?}");
+    let said = String::from_utf8_lossy(&left.stdout).into_owned();
+    assert!(said.contains("10-calico.conflist") && said.contains("no node any more"), "{said}");
+    assert_eq!(routes(&world), before);
+    assert!(!world.host.has_link("calic1"));
+    let tables = world.host.exec("nft list tables");
+    assert!(!tables.contains("tortie"), "{tables}");
+    for dir in [&dirs[0], &dirs[1], &world.path("state/attachments"), &world.path("run/endpoint-status")] {
+        let files: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().collect();
+        assert!(files.is_empty(), "{}: {files:?}", dir.display());
+    }
+    // Nothing to do is no failure.
+    assert!(leave(&world, &environment[1..]).status.success());
+}
