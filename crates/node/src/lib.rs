@@ -11,6 +11,7 @@ mod http;
 pub mod install;
 mod journal;
 mod kube_condition;
+mod leave;
 mod liveness;
 mod lock;
 mod metrics;
@@ -37,6 +38,7 @@ pub fn is_cni_request(bytes: &[u8]) -> bool {
 }
 
 pub use health::{Health, Level, Part};
+pub use leave::{LeaveError, leave};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};
 pub use run::{RunError, run};
