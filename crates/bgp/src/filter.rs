@@ -164,7 +164,7 @@ impl Change {
 
 /// `*` matches any characters, also none. Tries again only after the latest star, so it takes no more than
 /// the product of the two lengths.
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
+pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut star, mut mark) = (0, None, 0);
     let mut position = 0;
     while position < text.len() {

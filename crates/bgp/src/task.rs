@@ -10,7 +10,8 @@ use crate::rib::attrs::Attrs;
 use crate::speaker::{Batch, SpeakerError};
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -294,6 +295,13 @@ impl Task {
         let mut listeners = HashMap::new();
         for address in config.listen.iter().filter(|address| !self.listeners.contains_key(address)) {
             let socket = self.sockets.listen(*address, config).await;
+            if let Err(error) = &socket
+                && address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+                && is_without_ipv6(error)
+            {
+                tracing::info!("this kernel has no IPv6; BGP listens on IPv4 alone");
+                continue;
+            }
             let socket = socket.map_err(|error| SpeakerError::Listen { address: *address, error })?;
             let socket = Arc::new(socket);
             let task = tokio::spawn(accept(socket.clone(), self.input.clone())).abort_handle();
@@ -400,6 +408,12 @@ impl Task {
             }
         }
     }
+}
+
+/// Whether a socket could not be had because the kernel was started without IPv6.
+fn is_without_ipv6(error: &io::Error) -> bool {
+    use nix::errno::Errno::{EADDRNOTAVAIL, EAFNOSUPPORT};
+    error.raw_os_error().is_some_and(|code| code == EAFNOSUPPORT as i32 || code == EADDRNOTAVAIL as i32)
 }
 
 async fn accept(listener: Arc<TcpListener>, input: mpsc::Sender<Input>) {

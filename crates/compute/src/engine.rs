@@ -46,6 +46,8 @@ pub struct Compute {
     tunnels: Tunnels,
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
+    /// Where nobody speaks BGP and the settings say nothing.
+    writes_cluster_routes: bool,
     service_ranges: ServiceRanges,
     nat: Nat,
     policies: Policies,
@@ -89,6 +91,7 @@ impl Compute {
             routes: Routes::new(host),
             tunnels: Tunnels::new(host),
             bgp: None,
+            writes_cluster_routes: true,
             service_ranges: ServiceRanges::default(),
             nat: Nat::default(),
             policies: Policies::new(host),
@@ -101,6 +104,12 @@ impl Compute {
     /// The node speaks BGP, which then writes the routes of unencapsulated pools. To be said before any entry.
     pub fn speak_bgp(&mut self, environment: BgpEnvironment) {
         self.bgp = Some(BgpResolver::new(&self.host, environment));
+        self.configure();
+    }
+
+    /// Others write the routes to other nodes, unless the settings say that the node does. To be said before any entry.
+    pub fn leave_cluster_routes(&mut self) {
+        self.writes_cluster_routes = false;
         self.configure();
     }
 
@@ -370,7 +379,8 @@ impl Compute {
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
-        self.routes.set_policy(self.parameters.route_policy(self.bgp.is_some()));
+        self.routes
+            .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
         self.nat.set_policy(self.parameters.nat_policy());
         self.tunnels.configure(self.parameters.tunnel_settings());
         match (by_workload, self.routes.by_workload()) {

@@ -19,8 +19,8 @@ mod workloads;
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use parameters::{
-    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, NatExclusions, OWN as OWN_PARAMETERS,
-    Parameters, RouteSource, Source, Spoofing, Values,
+    ClientAuth, ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, LogSeverity, NatExclusions,
+    OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -4,6 +4,7 @@ use crate::nat::NatPolicy;
 use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
 use crate::tunnels::TunnelSettings;
+use std::time::Duration;
 use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings};
 
 impl Parameters {
@@ -19,6 +20,12 @@ impl Parameters {
             program_routes: !self.route_sync_disabled,
             ip_forwarding: self.ip_forwarding,
             ipv6: self.ipv6_support,
+            excluded_interfaces: self.interface_exclude.clone(),
+            audit_routes: shortest([self.route_refresh_interval, self.interface_refresh_interval]),
+            audit_policy: shortest([
+                *self.nftables_refresh_interval.get().unwrap_or(&self.iptables_refresh_interval),
+                self.ipsets_refresh_interval,
+            ]),
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             clamp_mss: self.clamp_mss,
             nat: self.nat_settings(),
@@ -32,6 +39,14 @@ impl Parameters {
             endpoint_to_host: self.default_endpoint_to_host_action,
             // Whoever moves here from iptables has set the older of the two.
             deny: *self.nftables_filter_deny_action.get().unwrap_or(&self.iptables_filter_deny_action),
+            filter_allow: *self
+                .nftables_filter_allow_action
+                .get()
+                .unwrap_or(&self.iptables_filter_allow_action),
+            mangle_allow: *self
+                .nftables_mangle_allow_action
+                .get()
+                .unwrap_or(&self.iptables_mangle_allow_action),
             drop_invalid: !self.disable_conntrack_invalid_check,
             vxlan_port: self.vxlan_port,
             vxlan_from_workloads: self.allow_vxlan_packets_from_workloads,
@@ -65,14 +80,14 @@ impl Parameters {
         }
     }
 
-    /// Who writes which routes. Unless set otherwise, unencapsulated ones are left to BGP where the node speaks it.
-    pub(crate) fn route_policy(&self, speaks_bgp: bool) -> Policy {
+    /// Who writes which routes. `unencapsulated` is whether the node writes those where nobody has set anything.
+    pub(crate) fn route_policy(&self, unencapsulated: bool) -> Policy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
             Some(ClusterRoutes::Enabled) => (true, true),
             Some(ClusterRoutes::Disabled) => (false, false),
             Some(ClusterRoutes::NoEncapOnly) => (true, false),
             Some(ClusterRoutes::IpipOnly) => (false, true),
-            None => (!speaks_bgp, true),
+            None => (unencapsulated, true),
         };
         Policy {
             no_encap,
@@ -101,13 +116,18 @@ impl Parameters {
     }
 }
 
+/// Of those that are not switched off.
+fn shortest(intervals: [Duration; 2]) -> Option<Duration> {
+    intervals.into_iter().filter(|interval| !interval.is_zero()).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Environment;
     use std::collections::BTreeMap;
     use tortie_model::kinds::FelixConfiguration;
-    use tortie_plan::{DenyAction, EndpointToHost, PortRange};
+    use tortie_plan::{AllowAction, DenyAction, EndpointToHost, PortRange};
 
     fn with(name: &str, value: &str) -> Parameters {
         let none: [FelixConfiguration; 0] = [];
@@ -128,6 +148,15 @@ mod tests {
         assert!(!with("IPForwarding", "Disabled").settings().ip_forwarding);
         assert!(!with("Ipv6Support", "false").settings().ipv6);
         assert!(!with("RouteSyncDisabled", "true").settings().program_routes);
+        let excluded = with("InterfaceExclude", "docker0, /^br-/").settings().excluded_interfaces;
+        assert_eq!(excluded, ["docker0", "/^br-/"]);
+        let routes = |name, value| with(name, value).settings().audit_routes.map(|span| span.as_secs());
+        assert_eq!(routes("RouteRefreshInterval", "20"), Some(20));
+        assert_eq!(routes("InterfaceRefreshInterval", "0"), Some(90), "the other one still holds");
+        let policy = |name, value| with(name, value).settings().audit_policy.map(|span| span.as_secs());
+        assert_eq!(policy("IptablesRefreshInterval", "30"), Some(30));
+        assert_eq!(policy("NftablesRefreshInterval", "40"), Some(40));
+        assert_eq!(policy("IpsetsRefreshInterval", "0"), Some(180));
     }
 
     #[test]
@@ -139,6 +168,16 @@ mod tests {
         assert_eq!(to_host("nonsense"), EndpointToHost::Drop);
         assert_eq!(policy("IptablesFilterDenyAction", "REJECT").deny, DenyAction::Reject);
         assert_eq!(policy("NftablesFilterDenyAction", "Reject").deny, DenyAction::Reject);
+        for name in ["IptablesFilterAllowAction", "NftablesFilterAllowAction"] {
+            assert_eq!(policy(name, "RETURN").filter_allow, AllowAction::Return);
+        }
+        for name in ["IptablesMangleAllowAction", "NftablesMangleAllowAction"] {
+            let mangle = policy(name, "return");
+            assert_eq!(
+                (mangle.filter_allow, mangle.mangle_allow),
+                (AllowAction::Accept, AllowAction::Return)
+            );
+        }
         assert!(!policy("DisableConntrackInvalidCheck", "true").drop_invalid);
         assert_eq!(policy("VXLANPort", "8472").vxlan_port, 8472);
         assert!(policy("AllowVXLANPacketsFromWorkloads", "true").vxlan_from_workloads);
@@ -173,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn unencapsulated_routes_are_ours_unless_somebody_says_otherwise() {
+    fn unencapsulated_routes_are_whose_the_settings_say() {
         let policy = |value: &str| {
-            let policy = with("ProgramClusterRoutes", value).route_policy(true);
+            let policy = with("ProgramClusterRoutes", value).route_policy(false);
             (policy.no_encap, policy.ipip)
         };
-        for speaks_bgp in [false, true] {
-            let unset = Parameters::default().route_policy(speaks_bgp);
-            assert_eq!((unset.no_encap, unset.ipip), (!speaks_bgp, true));
+        for unencapsulated in [false, true] {
+            let unset = Parameters::default().route_policy(unencapsulated);
+            assert_eq!((unset.no_encap, unset.ipip), (unencapsulated, true));
         }
         assert_eq!(policy("EnabledIPIPOnly"), (false, true));
         assert_eq!(policy("EnabledNoEncapOnly"), (true, false));

@@ -66,8 +66,10 @@ pub enum Command {
     Validate(FromFile),
     /// Show, check and release addresses
     Ipam(crate::ipam::Ipam),
-    /// Show the state of this host's node
+    /// Show the state of this host's node, run it, and collect what helps to find its faults
     Node(crate::node::Node),
+    /// Collect what helps to find faults of the cluster
+    Cluster(crate::cluster::Cluster),
     /// Move the datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster

@@ -6,6 +6,7 @@
 
 pub mod analyze;
 pub mod cli;
+mod cluster;
 mod commands;
 mod failure;
 mod input;
@@ -51,6 +52,7 @@ pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Completion(args) => completion(args.shell, Cli::command(), "calicoctl", out),
         Command::Ipam(args) => ipam::run(args, global, out).await,
         Command::Node(args) => node::run(args, out),
+        Command::Cluster(args) => cluster::run(args, global, out).await,
         Command::Datastore(args) => match &args.command {
             DatastoreCommand::MigratePolicyNames(connection) => {
                 migrate::policy_names::migrate(connection, global, out).await

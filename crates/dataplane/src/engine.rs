@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
+use crate::felix::Leftovers;
 use crate::kernel::{ConntrackCleanup, Event, Events, Kernel};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
@@ -22,8 +23,6 @@ use tortie_plan::{Plan, Settings, Update};
 
 /// Between two looks at what the kernel does not announce.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two complete looks, give or take a tenth.
-const RESYNC: Duration = Duration::from_secs(90);
 /// Events taken in before the kernel is made to converge.
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
@@ -67,6 +66,9 @@ impl Dataplane {
         let rp_filter = sysctl::read(&host, "net/ipv4/conf/default/rp_filter").await?.unwrap_or(1);
         let started = Instant::now();
         let denied_flows = settings.policy.cut_denied_flows.then(DeniedFlows::default);
+        let leftovers = Leftovers::new(host.clone());
+        let mut audits = Audits::default();
+        audits.configure(&settings);
         let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
         let core = Core::new(settings, pattern, rp_filter, kernel.snapshot().await?, Duration::ZERO);
 
@@ -81,8 +83,10 @@ impl Dataplane {
             policy,
             policy_events,
             denied_flows,
+            leftovers,
             switches,
             started,
+            audits,
             links: BTreeSet::new(),
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
@@ -178,8 +182,10 @@ pub(crate) struct Engine {
     pub(crate) policy_events: policy::Events,
     /// If established flows have to follow policy.
     pub(crate) denied_flows: Option<DeniedFlows>,
+    pub(crate) leftovers: Leftovers,
     pub(crate) switches: Vec<Setting>,
     pub(crate) started: Instant,
+    audits: Audits,
     /// Links that something happened to.
     pub(crate) links: BTreeSet<u32>,
     /// Interfaces of new workloads: they may be so new that their events are still on the way.
@@ -193,7 +199,6 @@ pub(crate) struct Engine {
 impl Engine {
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         let mut tick = every(TICK);
-        let mut resync = Box::pin(tokio::time::sleep(jittered(RESYNC)));
         loop {
             // Nobody wants anything any more; whatever else there is to do is another's.
             if inbox.is_closed() && inbox.is_empty() {
@@ -214,15 +219,18 @@ impl Engine {
                     return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew");
                 },
                 changed = self.policy_events.changed() => match changed {
-                    Ok(()) => self.policy.invalidate(),
+                    Ok(changed) => self.policy.invalidate(changed),
                     Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
                 },
                 _ = tick.tick() => self.tick(),
-                () = &mut resync => {
+                () = until(self.audits.routes.due) => {
                     self.stale.everything = true;
                     self.stale.switches = true;
-                    self.policy.invalidate();
-                    resync.set(tokio::time::sleep(jittered(RESYNC)));
+                    self.audits.routes.again();
+                }
+                () = until(self.audits.policy.due) => {
+                    self.policy.invalidate(policy::Changed::ALL);
+                    self.audits.policy.again();
                 }
             }
             while let Ok(command) = inbox.try_recv() {
@@ -235,6 +243,9 @@ impl Engine {
                 let _ = done.send(outcome.clone());
             }
             self.delete_denied_flows().await;
+            if self.policy.is_settled() {
+                self.leftovers.remove(self.started.elapsed()).await;
+            }
         }
     }
 
@@ -243,6 +254,7 @@ impl Engine {
             Change::Settings(settings, mtu_pattern) => {
                 self.switches = forwarding_switches(&settings);
                 self.stale.switches = true;
+                self.audits.configure(&settings);
                 self.policy.configure((*settings).clone());
                 self.core.configure(*settings, mtu_pattern);
             }
@@ -391,6 +403,40 @@ impl Engine {
             self.core.looked_up(node, answer);
         }
         Ok(())
+    }
+}
+
+/// When everything is looked at, also where the kernel has reported nothing.
+#[derive(Default)]
+struct Audits {
+    routes: Audit,
+    policy: Audit,
+}
+
+#[derive(Default)]
+struct Audit {
+    interval: Option<Duration>,
+    due: Option<Instant>,
+}
+
+impl Audits {
+    fn configure(&mut self, settings: &Settings) {
+        self.routes.every(settings.audit_routes);
+        self.policy.every(settings.audit_policy);
+    }
+}
+
+impl Audit {
+    fn every(&mut self, interval: Option<Duration>) {
+        if self.interval != interval {
+            self.interval = interval;
+            self.again();
+        }
+    }
+
+    /// After the interval, give or take a tenth.
+    fn again(&mut self) {
+        self.due = self.interval.map(|interval| Instant::now() + jittered(interval));
     }
 }
 

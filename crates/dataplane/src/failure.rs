@@ -1,6 +1,7 @@
 //! What the kernel refused: which object, whom it concerns, and why. Whoever waits for a workload is matched by its id,
 //! never by searching the text.
 
+use crate::error::Error;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -27,6 +28,14 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.object, self.reason)
+    }
+}
+
+impl From<Error> for Failure {
+    /// One that is of no concern to workloads.
+    fn from(error: Error) -> Failure {
+        let (object, reason) = error.into();
+        Failure { object, concerns: Concerns::nobody(), reason }
     }
 }
 
@@ -99,6 +108,11 @@ pub enum KernelObject {
     Table {
         name: &'static str,
     },
+    /// One that is not ours, of a table named with its family.
+    ForeignChain {
+        table: String,
+        name: String,
+    },
     /// A request that is about no single object: reading a list, opening a socket.
     KernelState(&'static str),
 }
@@ -139,6 +153,7 @@ impl fmt::Display for KernelObject {
             KernelObject::SetElement { set, element } => write!(f, "element {element} of set {set}"),
             KernelObject::MapElement { map, key } => write!(f, "element {key} of map {map}"),
             KernelObject::Table { name } => write!(f, "table {name}"),
+            KernelObject::ForeignChain { table, name } => write!(f, "chain {name} of table {table}"),
             KernelObject::KernelState(what) => f.write_str(what),
         }
     }

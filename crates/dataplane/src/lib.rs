@@ -8,6 +8,8 @@ mod engine;
 mod error;
 mod failure;
 mod faults;
+mod felix;
+mod host_routes;
 mod interfaces;
 mod kernel;
 mod mtu;
@@ -26,6 +28,7 @@ pub use error::{Error, Result};
 pub use failure::{Concerns, Failure, KernelObject};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
+pub use host_routes::{HostRoute, host_routes};
 pub use interfaces::interface_mtus;
 pub use mtu::MtuChoice;
 pub use netns::Netns;

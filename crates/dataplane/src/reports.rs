@@ -33,6 +33,8 @@ pub enum Report {
     Refused(Vec<Failure>),
     /// What tunnels do not have in the kernel, all of it.
     Tunnels(Vec<Failure>),
+    /// What of others may drop packets that policy allows, all of it.
+    Overruled(Vec<Failure>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -60,6 +62,7 @@ pub(crate) struct Outbox {
     sent_stats: Option<PolicyStats>,
     sent_refused: Option<Vec<Failure>>,
     sent_tunnels: Option<Vec<Failure>>,
+    sent_overruled: Option<Vec<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -80,6 +83,7 @@ impl Outbox {
             sent_stats: None,
             sent_refused: None,
             sent_tunnels: None,
+            sent_overruled: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -138,6 +142,12 @@ impl Outbox {
             && self.reports.try_send(Report::Tunnels(tunnels.clone())).is_ok()
         {
             self.sent_tunnels = Some(tunnels);
+        }
+        let overruled = policy.overruled();
+        if self.sent_overruled.as_ref() != Some(&overruled)
+            && self.reports.try_send(Report::Overruled(overruled.clone())).is_ok()
+        {
+            self.sent_overruled = Some(overruled);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

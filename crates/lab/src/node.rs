@@ -86,15 +86,17 @@ pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
 }
 
 /// How a node's daemon does its work.
-pub fn daemon_variables(cluster: &Cluster, node: &str) -> [(String, String); 4] {
-    let backend = if cluster.has_bird(node) { "bird" } else { cluster.bgp.backend() };
-    let variables = [
+pub fn daemon_variables(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
+    let mut variables = vec![
         ("IP", "autodetect"),
         ("IP6", "autodetect"),
         ("NO_DEFAULT_POOLS", "true"),
-        ("CALICO_NETWORKING_BACKEND", backend),
+        ("CALICO_NETWORKING_BACKEND", cluster.bgp.backend()),
     ];
-    variables.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    // Without BGP the nodes write the routes to each other's blocks themselves.
+    variables.extend((cluster.bgp == Bgp::None).then_some(("FELIX_PROGRAMCLUSTERROUTES", "Enabled")));
+    variables.extend(cluster.has_bird(node).then_some(("TORTIE_BIRD", "true")));
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// How the tools reach the store.

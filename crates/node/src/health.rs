@@ -154,3 +154,4 @@ pub const POLICY: &str = "policy";
 pub const MTU: &str = "mtu";
 /// The part of the node that makes tunnels to other nodes.
 pub const TUNNELS: &str = "tunnels";
+pub const OVERRULED: &str = "allowed traffic";

@@ -1,7 +1,10 @@
-//! Takes away what a node's daemon has made on its host: the host is no node any more.
+//! Takes a host out of the network: it is no node any more.
+//!
+//! Policy, our rules in the chains of others and our files go in any case. What live pods use (interfaces, routes, tunnels) stays
+//! unless it is to go too: it is named as Calico names its own, which adopts it.
 
 use crate::journal::Journal;
-use crate::lock::{DirLock, LockError};
+use crate::lock::DirLock;
 use crate::options::NodeArgs;
 use crate::startup::Variables;
 use crate::{install, settings_file};
@@ -15,30 +18,49 @@ use tortie_plan::{Plan, Settings};
 /// For a daemon that has just ended, and may be at its last change, and for what the kernel tells of its own.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// For whoever has ended the daemon, or never had one: fails if it runs.
-pub async fn leave(args: &NodeArgs) -> Result<Vec<PathBuf>, String> {
-    let mut locks = Vec::new();
-    for dir in [&args.state_dir, &args.run_dir].into_iter().filter(|dir| dir.is_dir()) {
-        let locked = DirLock::acquire(dir).map_err(|error: LockError| error.to_string())?;
-        locks.push(locked);
-    }
-    clean(args).await
+/// What becomes of containers that still run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LivePods {
+    /// They keep their network, for whoever takes the host over.
+    Kept,
+    /// Nothing is left of their network.
+    CutOff,
+}
+
+/// For whoever has ended the daemon, or never had one: fails if it runs, since it would restore everything. Returns what
+/// was removed.
+pub async fn leave(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, String> {
+    let mut dirs = vec![&args.state_dir];
+    dirs.extend(Some(&args.run_dir).filter(|dir| **dir != args.state_dir));
+    dirs.retain(|dir| dir.is_dir());
+    let locks: Vec<DirLock> = dirs
+        .iter()
+        .map(|dir| DirLock::acquire(dir))
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.to_string())?;
+    let mut removed = clean(args, pods).await?;
+    drop(locks);
+    // Others, the datastore for one, may keep something there.
+    let empty = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
+    removed.extend(empty.map(|dir| dir.display().to_string()));
+    Ok(removed)
 }
 
 /// Goes on past failures and names all of them. The caller holds the directories.
-pub(crate) async fn clean(args: &NodeArgs) -> Result<Vec<PathBuf>, String> {
-    let mut failures = Vec::new();
+pub(crate) async fn clean(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, String> {
+    let (mut removed, mut failures) = (Vec::new(), Vec::new());
     // First, so that no runtime calls a plugin that has nobody to talk to.
-    let mut removed = install::remove(&args.state_dir).unwrap_or_else(|reason| {
-        failures.push(reason);
-        Vec::new()
-    });
-    if let Err(error) = clear_kernel(args).await {
-        failures.push(error);
+    match install::remove(&args.state_dir) {
+        Ok(files) => removed.extend(files.iter().map(|file| file.display().to_string())),
+        Err(reason) => failures.push(format!("CNI plugins: {reason}")),
     }
-    for path in made(args) {
+    match clear_kernel(args, pods).await {
+        Ok(()) => removed.push("policy, and our rules in the chains of others".to_owned()),
+        Err(error) => failures.push(error),
+    }
+    for path in files(args, pods) {
         match remove(&path) {
-            Ok(true) => removed.push(path),
+            Ok(true) => removed.push(path.display().to_string()),
             Ok(false) => {}
             Err(error) => failures.push(format!("{}: {error}", path.display())),
         }
@@ -49,20 +71,26 @@ pub(crate) async fn clean(args: &NodeArgs) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-/// Interfaces of containers that still run, routes, tunnels and policy.
-async fn clear_kernel(args: &NodeArgs) -> Result<(), String> {
+async fn clear_kernel(args: &NodeArgs, pods: LivePods) -> Result<(), String> {
     let host = Netns::current().map_err(|error| error.to_string())?;
+    if pods == LivePods::CutOff {
+        cut_off(args, &host).await?;
+    }
+    tortie_dataplane::remove_policy(&host).await.map_err(|error| error.to_string())
+}
+
+/// Interfaces of containers that still run, routes and tunnels.
+async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
     let attached = Journal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
     let cleared = async {
         for record in attached.iter().filter(|record| !record.host_interface.is_empty()) {
-            pod::detach(&host, None, &record.id.ifname, record.host_interface.as_str()).await?;
+            pod::detach(host, None, &record.id.ifname, record.host_interface.as_str()).await?;
         }
         let (dataplane, _reports) = Dataplane::start(host.clone(), settings(args)).await?;
         let nothing = Plan { learnt_complete: true, ..Plan::default() };
         let outcome = dataplane.replace(nothing).await?;
         tokio::time::sleep(SETTLE).await;
         dataplane.stop().await;
-        tortie_dataplane::remove_policy(&host).await?;
         Ok::<_, tortie_dataplane::Error>(outcome.failures)
     };
     let failures = cleared.await.map_err(|error| error.to_string())?;
@@ -83,19 +111,16 @@ fn settings(args: &NodeArgs) -> Settings {
 }
 
 /// Beside what the installer has written.
-fn made(args: &NodeArgs) -> Vec<PathBuf> {
-    let status = args.own_run_dir().unwrap_or(Path::new("/var/run/calico")).join("endpoint-status");
-    let calico = args.calico_dir();
-    let run = &args.run_dir;
-    vec![
-        args.journal_dir(),
-        calico.join("nodename"),
-        calico.join("mtu"),
-        status,
-        args.socket(),
-        args.query_socket(),
-        run.join("bgp"),
-    ]
+fn files(args: &NodeArgs, pods: LivePods) -> Vec<PathBuf> {
+    let mut files = vec![args.journal_dir(), args.socket(), args.query_socket(), args.run_dir.join("bgp")];
+    let to_calico = pods == LivePods::Kept;
+    // In Calico's own directories they are Calico's, if it goes on there.
+    if !to_calico || args.calico_dir() == args.state_dir {
+        files.extend(["nodename", "mtu"].map(|name| args.calico_dir().join(name)));
+    }
+    let usual = Some(Path::new("/var/run/calico")).filter(|_| !to_calico);
+    files.extend(args.own_run_dir().or(usual).map(|dir| dir.join("endpoint-status")));
+    files
 }
 
 /// False if it is not there.

@@ -39,7 +39,7 @@ pub fn is_cni_request(bytes: &[u8]) -> bool {
 }
 
 pub use health::{Health, Level, Part};
-pub use leave::leave;
+pub use leave::{LivePods, leave};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};
 pub use run::{RunError, run};

@@ -1,6 +1,8 @@
 //! Numbers about the daemon, under the names that dashboards know.
 
 mod page;
+pub mod process;
+mod summary;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -8,7 +10,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use summary::Summary;
 use tortie_compute::{Evaluations, Totals};
 use tortie_dataplane::{EngineStats, PolicyStats};
 
@@ -16,6 +19,7 @@ use tortie_dataplane::{EngineStats, PolicyStats};
 pub struct Metrics {
     registry: Registry,
     pub resync_state: Gauge,
+    pub resyncs: Counter,
     local_endpoints: Gauge,
     local_policies: Gauge,
     local_selectors: Gauge,
@@ -27,13 +31,13 @@ pub struct Metrics {
     tiers: Gauge,
     labelled: Gauge,
     selectors: Family<[(&'static str, String); 1], Gauge>,
-    evaluations: Family<[(&'static str, String); 1], Gauge>,
-    strategies: Family<[(&'static str, String); 1], Gauge>,
+    evaluations: Family<[(&'static str, String); 1], Counter>,
+    strategies: Family<[(&'static str, String); 1], Counter>,
     pub flow: FlowMetrics,
     pub routes: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
-    pub apply_time: Histogram,
+    pub apply_time: Summary,
     pub bad_objects: Counter,
     /// Failed attempts to reach the datastore.
     pub datastore_failures: Counter,
@@ -58,26 +62,25 @@ pub struct TableMetrics {
     rules: Gauge,
     sets: Gauge,
     maps: Gauge,
-    // These count up within a dataplane and begin again with the next, so they are set, not added to.
-    calls: Gauge,
-    errors: Gauge,
-    list_calls: Gauge,
-    list_errors: Gauge,
+    // These count up within a dataplane and begin again with the next, as counters of a process do with the next.
+    calls: Counter,
+    errors: Counter,
+    list_calls: Counter,
+    list_errors: Counter,
 }
 
 impl TableMetrics {
     pub fn set(&self, stats: &PolicyStats) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        let total = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let EngineStats::Nftables { chains, maps } = stats.engine;
         self.chains.set(count(chains));
         self.rules.set(count(stats.rules));
         self.sets.set(count(stats.sets));
         self.maps.set(count(maps));
-        self.calls.set(total(stats.writes));
-        self.errors.set(total(stats.refused_writes));
-        self.list_calls.set(total(stats.reads));
-        self.list_errors.set(total(stats.failed_reads));
+        counted(&self.calls, stats.writes);
+        counted(&self.errors, stats.refused_writes);
+        counted(&self.list_calls, stats.reads);
+        counted(&self.list_errors, stats.failed_reads);
     }
 }
 
@@ -86,8 +89,8 @@ impl TableMetrics {
 pub struct FlowMetrics {
     pub plan_updates: Counter,
     /// Taking in what the store says, until the changes of the plan are known.
-    pub plan_time: Histogram,
-    pub batch: Histogram,
+    pub plan_time: Summary,
+    pub batch: Summary,
     pub first_sync: Gauge<f64, AtomicU64>,
 }
 
@@ -95,8 +98,8 @@ impl Default for FlowMetrics {
     fn default() -> FlowMetrics {
         FlowMetrics {
             plan_updates: Counter::default(),
-            plan_time: Histogram::new(exponential_buckets(0.00001, 4.0, 10)),
-            batch: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            plan_time: Summary::default(),
+            batch: Summary::default(),
             first_sync: Gauge::default(),
         }
     }
@@ -105,16 +108,6 @@ impl Default for FlowMetrics {
 impl FlowMetrics {
     fn register(&self, r: &mut Registry) {
         r.register("felix_calc_graph_output_events", "Changes of the plan", self.plan_updates.clone());
-        r.register(
-            "felix_calc_graph_update_time_seconds",
-            "Time to find what a change of the datastore means for the plan",
-            self.plan_time.clone(),
-        );
-        r.register(
-            "felix_int_dataplane_msg_batch_size",
-            "Changes of the plan that are applied together",
-            self.batch.clone(),
-        );
         r.register(
             "felix_int_dataplane_initial_resync_time_seconds",
             "From the start of the dataplane until the kernel had the plan",
@@ -128,6 +121,7 @@ impl Metrics {
         let mut metrics = Metrics {
             registry: Registry::default(),
             resync_state: Gauge::default(),
+            resyncs: Counter::default(),
             local_endpoints: Gauge::default(),
             local_policies: Gauge::default(),
             local_selectors: Gauge::default(),
@@ -145,7 +139,7 @@ impl Metrics {
             routes: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
-            apply_time: Histogram::new(exponential_buckets(0.0005, 2.0, 14)),
+            apply_time: Summary::default(),
             bad_objects: Counter::default(),
             datastore_failures: Counter::default(),
             unrecorded: Gauge::default(),
@@ -158,6 +152,7 @@ impl Metrics {
             fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
         };
         metrics.resync_state.set(1);
+        metrics.resyncs.inc();
         let hosts: Family<[(&'static str, String); 1], Gauge> = Family::default();
         hosts.get_or_create(&[("host", host.to_owned())]).set(1);
         let r = &mut metrics.registry;
@@ -166,6 +161,11 @@ impl Metrics {
             "felix_resync_state",
             "1 waiting for the datastore, 2 resyncing, 3 in sync",
             metrics.resync_state.clone(),
+        );
+        r.register(
+            "felix_resyncs_started",
+            "How often this host began to read the datastore, or read what it had missed",
+            metrics.resyncs.clone(),
         );
         for (name, help, gauge) in [
             ("felix_active_local_endpoints", "Endpoints active on this host", &metrics.local_endpoints),
@@ -207,11 +207,6 @@ impl Metrics {
             "felix_int_dataplane_failures",
             "Updates the kernel did not take and that are tried again",
             metrics.dataplane_failures.clone(),
-        );
-        r.register(
-            "felix_int_dataplane_apply_time_seconds",
-            "Time to apply an update",
-            metrics.apply_time.clone(),
         );
         r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
         r.register(
@@ -285,15 +280,13 @@ impl Metrics {
         }
         for (result, number) in [("true", totals.evaluations.matching), ("false", totals.evaluations.failing)]
         {
-            let gauge = self.evaluations.get_or_create(&[("result", result.to_owned())]);
-            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+            counted(&self.evaluations.get_or_create(&[("result", result.to_owned())]), number);
         }
         let Evaluations { by_value, by_key, among_all, .. } = totals.evaluations;
         for (strategy, number) in
             [("label-value", by_value), ("label-name", by_key), ("full-scan", among_all)]
         {
-            let gauge = self.strategies.get_or_create(&[("strategy", strategy.to_owned())]);
-            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+            counted(&self.strategies.get_or_create(&[("strategy", strategy.to_owned())]), number);
         }
     }
 
@@ -302,8 +295,30 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
-        text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect()
+        let mut plain: String =
+            text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect();
+        for (name, help, summary) in [
+            (
+                "felix_calc_graph_update_time_seconds",
+                "Time to find what a change of the datastore means for the plan",
+                &self.flow.plan_time,
+            ),
+            (
+                "felix_int_dataplane_msg_batch_size",
+                "Changes of the plan that are applied together",
+                &self.flow.batch,
+            ),
+            ("felix_int_dataplane_apply_time_seconds", "Time to apply an update", &self.apply_time),
+        ] {
+            plain += &summary.text(name, help);
+        }
+        plain
     }
+}
+
+/// A counter that somebody else counts.
+fn counted(counter: &Counter, number: u64) {
+    counter.inner().store(number, Ordering::Relaxed);
 }
 
 /// The names that are known have no `_total` at their end.
@@ -342,6 +357,10 @@ mod tests {
             "felix_label_index_strategy_evals{strategy=\"full-scan\"} 0",
             "felix_calc_graph_output_events 0",
             "felix_nft_calls 0",
+            "# TYPE felix_nft_calls counter",
+            "felix_resyncs_started 1",
+            "# TYPE felix_int_dataplane_apply_time_seconds summary",
+            "felix_int_dataplane_apply_time_seconds_count 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

@@ -44,7 +44,10 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u16).range(1..),
     )]
     pub bgp_max_paths: u16,
-    /// Configuration file of BIRD, written if CALICO_NETWORKING_BACKEND is bird
+    /// Leave BGP to a BIRD 2 that runs beside the node, which writes its configuration
+    #[arg(long, env = "TORTIE_BIRD")]
+    pub bird: bool,
+    /// Configuration file of BIRD, written if BGP is left to it
     #[arg(
         long,
         value_name = "FILE",
@@ -52,7 +55,7 @@ pub struct NodeArgs {
         default_value = "/etc/calico/confd/config/bird.cfg"
     )]
     pub bird_config: PathBuf,
-    /// Control socket of BIRD, used if CALICO_NETWORKING_BACKEND is bird
+    /// Control socket of BIRD, used if BGP is left to it
     #[arg(
         long,
         value_name = "SOCKET",

@@ -66,8 +66,11 @@ pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), Repla
 pub fn core(header: &Header) -> Result<Core, FormatError> {
     let environment = Environment::new(header.environment.clone(), header.settings.clone());
     let mut compute = Compute::new(&header.node, environment);
-    if let Some(bgp) = &header.bgp {
-        compute.speak_bgp(BgpEnvironment { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird });
+    match &header.bgp {
+        Some(bgp) => {
+            compute.speak_bgp(BgpEnvironment { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird });
+        }
+        None => compute.leave_cluster_routes(),
     }
     let held = header.held.iter().map(held_from_json).collect::<Result<_, _>>()?;
     Ok(Core::new(compute, held))

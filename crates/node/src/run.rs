@@ -4,6 +4,7 @@ use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
 use crate::install::Installer;
 use crate::journal::Journal;
+use crate::leave::LivePods;
 use crate::lock::{DirLock, LockError, NetnsLock};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_compute::{BgpEnvironment, Compute, Environment, LogSeverity};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
@@ -80,7 +81,13 @@ fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError>
 
 /// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
 /// network, unless Tortie has been removed from the cluster ([`Removal`]).
-pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
+///
+/// `log` has the log begin at the severity that the settings say.
+pub async fn run(
+    args: NodeArgs,
+    version: &str,
+    log: impl Fn(LogSeverity) + Send + Sync + 'static,
+) -> Result<(), RunError> {
     let io = |what: &str| {
         let what = what.to_owned();
         move |error| RunError::Io { what, error }
@@ -121,7 +128,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
         described,
     };
     let node = async {
-        let _observers = start.run(service, &mut tasks).await?;
+        let _observers = start.run(service, &mut tasks, Box::new(log)).await?;
         Err(RunError::from(tasks.ended().await))
     };
     let outcome = tokio::select! {
@@ -140,7 +147,7 @@ pub async fn run(args: NodeArgs, version: &str) -> Result<(), RunError> {
     {
         tasks.stop().await;
         tracing::info!("Tortie is removed from the cluster; this host is cleaned");
-        return leave::clean(&args).await.map(drop).map_err(RunError::Leave);
+        return leave::clean(&args, LivePods::CutOff).await.map(drop).map_err(RunError::Leave);
     }
     tracing::info!("stopping; workloads keep their network");
     outcome
@@ -195,6 +202,7 @@ impl Start<'_> {
         self,
         service: watch::Sender<Option<Arc<Service>>>,
         tasks: &mut Tasks,
+        log: Box<dyn Fn(LogSeverity) + Send + Sync>,
     ) -> Result<Aside, RunError> {
         let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
         let installer = match args.install_cni {
@@ -222,7 +230,7 @@ impl Start<'_> {
         let settings = settings_file::read(&file).map_err(io(&file))?;
         let environment = Environment::new(variables.0.clone(), settings.clone());
         let mut compute = Compute::new(name, environment);
-        let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"));
+        let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"), args.bird);
         let speaks = backend.speaks().then(|| BgpEnvironment {
             router_id: variables.get("CALICO_ROUTER_ID").to_owned(),
             by_bird: backend == bgp::Choice::Bird,
@@ -232,8 +240,9 @@ impl Start<'_> {
             Recording::create(file, args.record_limit, &header).map_err(io(file))
         };
         let recording = args.record.as_ref().map(record).transpose()?;
-        if let Some(bgp) = speaks {
-            compute.speak_bgp(bgp);
+        match speaks {
+            Some(bgp) => compute.speak_bgp(bgp),
+            None => compute.leave_cluster_routes(),
         }
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
@@ -265,6 +274,7 @@ impl Start<'_> {
             "the detection of addresses",
             follow_addresses(resources.clone(), variables.clone(), name.to_owned()),
         );
+        tasks.spawn("the severity of the log", follow_severity(state.clone(), log));
         tasks.spawn("the MTU file", write_mtu(state.clone(), mtu_file));
         tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
         let observers =
@@ -353,6 +363,16 @@ fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io:
         let _ = end.await;
     });
     Ok(aside)
+}
+
+async fn follow_severity(state: Arc<State>, log: Box<dyn Fn(LogSeverity) + Send + Sync>) {
+    let mut parameters = state.parameters();
+    loop {
+        log(parameters.borrow_and_update().log_severity_screen);
+        if parameters.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn follow_addresses(resources: Resources, variables: Variables, name: String) {

@@ -91,7 +91,19 @@ impl State {
 
     /// How long a part of the daemon may be silent, where somebody has set it.
     pub fn health_timeouts(&self) -> BTreeMap<String, Duration> {
-        self.parameters.borrow().health_timeout_overrides.0.clone()
+        let parameters = self.parameters.borrow();
+        let mut limits =
+            BTreeMap::from([("dataplane-loop".to_owned(), parameters.dataplane_watchdog_timeout)]);
+        for (name, limit) in &parameters.health_timeout_overrides.0 {
+            // The parts by which the reference calls them.
+            let name = match name.as_str() {
+                "InternalDataplaneMainLoop" => "dataplane-loop",
+                "CalculationGraph" => "engine",
+                other => other,
+            };
+            limits.insert(name.to_owned(), *limit);
+        }
+        limits
     }
 
     /// The store has been heard and the kernel has the plan.

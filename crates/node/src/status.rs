@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{MTU, POLICY, TUNNELS};
+use crate::health::{MTU, OVERRULED, POLICY, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -190,6 +190,16 @@ fn take_in(state: &State, report: Report) {
         Report::Tunnels(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
+        }
+        Report::Overruled(failures) => {
+            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            if !text.is_empty() {
+                tracing::warn!(
+                    reason = text,
+                    "what policy allows may be dropped by chains that are not ours"
+                );
+            }
+            state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
         }
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());

@@ -29,6 +29,6 @@ pub use policy::{
 pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
-pub use settings::{DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
+pub use settings::{AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
 pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
 pub use workload::{Workload, WorkloadId, link_local};

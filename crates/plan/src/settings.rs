@@ -3,6 +3,7 @@
 use crate::nat::NatSettings;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// How kernel state is written; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub struct Settings {
     pub program_routes: bool,
     pub ip_forwarding: bool,
     pub ipv6: bool,
+    /// Interfaces that no host endpoint has because of their addresses: names, or patterns between slashes.
+    pub excluded_interfaces: Vec<String>,
+    /// Between two looks at everything, should an event of the kernel have been missed; never if `None`.
+    pub audit_routes: Option<Duration>,
+    pub audit_policy: Option<Duration>,
     /// Which interfaces count for the MTU of workloads.
     pub mtu_interface_pattern: String,
     /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
@@ -43,6 +49,9 @@ impl Default for Settings {
             program_routes: true,
             ip_forwarding: true,
             ipv6: true,
+            excluded_interfaces: vec!["kube-ipvs0".into()],
+            audit_routes: Some(Duration::from_secs(90)),
+            audit_policy: Some(Duration::from_secs(90)),
             mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
             clamp_mss: false,
             nat: NatSettings::default(),
@@ -57,6 +66,10 @@ pub struct PolicySettings {
     /// What becomes of workload traffic to the host itself that the workload's policy allows.
     pub endpoint_to_host: EndpointToHost,
     pub deny: DenyAction,
+    /// Whether what policy allows is accepted by the chains of others as well, where packets are filtered.
+    pub filter_allow: AllowAction,
+    /// The same, where packets are changed before they are routed.
+    pub mangle_allow: AllowAction,
     /// Packets that connection tracking can make nothing of are dropped.
     pub drop_invalid: bool,
     /// Workloads may not send UDP to this port, nor IP in IP, unless the next two say so.
@@ -100,6 +113,16 @@ pub enum DenyAction {
     Reject,
 }
 
+/// What policy's allowing means to chains that are not ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllowAction {
+    /// It is final.
+    #[default]
+    Accept,
+    /// They judge for themselves.
+    Return,
+}
+
 /// `net` is the source for inbound ones, the destination for outbound ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Failsafe {
@@ -116,6 +139,8 @@ impl Default for PolicySettings {
         PolicySettings {
             endpoint_to_host: EndpointToHost::default(),
             deny: DenyAction::default(),
+            filter_allow: AllowAction::default(),
+            mangle_allow: AllowAction::default(),
             drop_invalid: true,
             vxlan_port: 4789,
             vxlan_from_workloads: false,

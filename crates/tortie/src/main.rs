@@ -20,6 +20,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use tortie_cni::Plugin;
+use tortie_compute::LogSeverity;
 use tortie_ctl::analyze::{Analyze, analyze};
 use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
@@ -213,13 +214,13 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
             tortie_process::end_with_supervisor()?;
-            log_to_stderr();
+            let _ = log_to_stderr();
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Node(args) => {
             tortie_process::end_with_supervisor()?;
-            log_to_stderr();
-            node::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
+            let severity = log_to_stderr();
+            node::run(args, severity, &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),
@@ -231,7 +232,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Bgp(args) => bgp::run(&args, &mut out),
         Part::Settings(args) => settings::run(&args, &mut out),
         Part::Replay { file } => {
-            log_to_stderr();
+            let _ = log_to_stderr();
             tortie_node::replay(&file, &mut std::io::BufWriter::new(out))
                 .map_err(|error| Failure::Message(error.to_string()))
         }
@@ -248,11 +249,29 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
     .map(done)
 }
 
-fn log_to_stderr() {
+/// Returns what changes the severity from which on there is a log, unless RUST_LOG says what is logged.
+fn log_to_stderr() -> impl Fn(LogSeverity) + Send + Sync {
     // The netlink crate warns of every answer that says "not there", which is an answer like others to us.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,nlink=error"));
+    let given = EnvFilter::try_from_default_env().ok();
+    let follows = given.is_none();
+    let filter = given.unwrap_or_else(|| EnvFilter::new("info,nlink=error"));
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
+    let log = log.with_env_filter(filter).with_filter_reloading();
+    let handle = log.reload_handle();
+    log.init();
+    move |severity| {
+        let level = match severity {
+            LogSeverity::Trace => "trace",
+            LogSeverity::Debug => "debug",
+            LogSeverity::Info => "info",
+            LogSeverity::Warning => "warn",
+            LogSeverity::Error | LogSeverity::Fatal => "error",
+            LogSeverity::Off => "off",
+        };
+        // Fails only when there is no log any more.
+        let _ = if follows { handle.reload(EnvFilter::new(format!("{level},nlink=error"))) } else { Ok(()) };
+    }
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), Failure> {

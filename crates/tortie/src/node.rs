@@ -4,7 +4,8 @@ use clap::Args;
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
-use tortie_node::NodeArgs;
+use tortie_compute::LogSeverity;
+use tortie_node::{LivePods, NodeArgs};
 
 /// How long the end of the daemon waits for requests that are being worked on.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -17,25 +18,36 @@ pub struct NodeCommand {
     /// fresh; into /opt/cni/bin (CNI_BIN_DIR) and /etc/cni/net.d (CNI_NET_DIR), or the same below /host where that is mounted
     #[arg(long, env = "TORTIE_INSTALL_CNI")]
     install_cni: bool,
-    /// Take this host out of the network and end: remove what --install-cni has installed, routes, tunnels, policy and
-    /// files. Containers that still run lose their network. The daemon must not run
+    /// Give the host back and end: remove what --install-cni has installed, policy, our rules in the chains of others and our
+    /// files. Containers that still run keep their interfaces, addresses and routes. The daemon must not run
     #[arg(long, conflicts_with = "install_cni")]
     leave: bool,
+    /// With --leave: remove interfaces, routes and tunnels too. Containers that still run lose their network
+    #[arg(long, requires = "leave")]
+    purge: bool,
 }
 
-pub fn run(command: NodeCommand, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn run(
+    command: NodeCommand,
+    log: impl Fn(LogSeverity) + Send + Sync + 'static,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let mut args = command.node;
     args.install_cni = command.install_cni;
     // Also on a small machine: some of what they do waits for the kernel or the disk.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     if command.leave {
-        for file in runtime.block_on(tortie_node::leave(&args))? {
-            writeln!(out, "removed {}", file.display())?;
+        let pods = if command.purge { LivePods::CutOff } else { LivePods::Kept };
+        for what in runtime.block_on(tortie_node::leave(&args, pods))? {
+            writeln!(out, "removed {what}")?;
+        }
+        if pods == LivePods::Kept {
+            writeln!(out, "kept interfaces, addresses and routes of containers, for whoever comes next")?;
         }
         writeln!(out, "this host is no node any more")?;
         return Ok(());
     }
-    let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL));
+    let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, log));
     // What is still at work waits for a runtime that is gone; the next start undoes what it had begun.
     runtime.shutdown_timeout(PATIENCE);
     Ok(outcome?)

@@ -129,7 +129,7 @@ impl<'a> Peers<'a> {
         };
         let at_node = self.node_at(address, as_number);
         let port = port.or_else(|| at_node.map(|(name, _)| self.settings.port_of(name)));
-        let port = port.unwrap_or(self.settings.port_of_all);
+        let port = port.unwrap_or(PORT);
         vec![Remote { address, port, as_number, node: None }]
     }
 

@@ -156,6 +156,9 @@ fn a_peering_by_address_is_answered_unless_set_otherwise() {
     let bgp = answering.flush().unwrap();
     assert_eq!(bgp.sessions["Mesh_10_0_0_2"].port, 1179);
     assert_eq!(bgp.listen_port, 1179);
+    // Who is no node listens where everybody does.
+    peer(&mut answering, "tor", json!({"peerIP": "192.0.2.1", "asNumber": 65100}));
+    assert_eq!(answering.flush().unwrap().sessions["Global_192_0_2_1"].port, 179);
 }
 
 #[test]

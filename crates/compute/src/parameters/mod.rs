@@ -6,7 +6,9 @@ mod read;
 mod values;
 
 pub use effect::{Effect, OWN};
-pub use read::{ClusterRoutes, IfSet, LogRate, NatExclusions, RouteSource, Spoofing};
+pub use read::{
+    ClientAuth, ClusterRoutes, IfSet, LogRate, LogSeverity, NatExclusions, RouteSource, Spoofing,
+};
 pub use values::Values;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use std::num::TryFromIntError;
 use std::time::Duration;
 use tortie_model::kinds::FelixParameter;
 use tortie_model::scalar::{self, Port, Protocol};
-use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
+use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
 
 /// A type that parameters have here.
 pub(super) trait Read: Sized {
@@ -110,9 +110,14 @@ plain! {
     EndpointToHost, None, |text| word(text, &[
         ("Drop", EndpointToHost::Drop), ("Return", EndpointToHost::Return), ("Accept", EndpointToHost::Accept),
     ]);
+    AllowAction, None, |text| word(text, &[("Accept", AllowAction::Accept), ("Return", AllowAction::Return)]);
     DenyAction, None, |text| word(text, &[("Drop", DenyAction::Drop), ("Reject", DenyAction::Reject)]);
     Option<DenyAction>, None, |text| word(text, &[
         ("Drop", Some(DenyAction::Drop)), ("Reject", Some(DenyAction::Reject)), ("Disabled", None),
+    ]);
+    ClientAuth, Some(ClientAuth::Required), |text| word(text, &[
+        ("RequireAndVerifyClientCert", ClientAuth::Required), ("RequireAnyClientCert", ClientAuth::Required),
+        ("VerifyClientCertIfGiven", ClientAuth::IfGiven), ("NoClientCert", ClientAuth::None),
     ]);
     ClusterRoutes, None, |text| word(text, &[
         ("Enabled", ClusterRoutes::Enabled), ("Disabled", ClusterRoutes::Disabled),
@@ -120,6 +125,10 @@ plain! {
     ]);
     RouteSource, None, |text| word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
+    ]);
+    LogSeverity, Some(LogSeverity::Off), |text| word(text, &[
+        ("Trace", LogSeverity::Trace), ("Debug", LogSeverity::Debug), ("Info", LogSeverity::Info), ("Warning", LogSeverity::Warning),
+        ("Error", LogSeverity::Error), ("Fatal", LogSeverity::Fatal),
     ]);
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
@@ -180,6 +189,29 @@ pub enum Spoofing {
     Disabled,
     /// An endpoint may ask for it.
     Any,
+}
+
+/// `prometheusMetricsClientAuth`: whether clients show a certificate, where there is an authority to check it by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    #[default]
+    Required,
+    IfGiven,
+    None,
+}
+
+/// How grave something must be to be logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogSeverity {
+    Trace,
+    Debug,
+    #[default]
+    Info,
+    Warning,
+    Error,
+    /// Nothing that is logged is worse than an error.
+    Fatal,
+    Off,
 }
 
 /// `10/second`.

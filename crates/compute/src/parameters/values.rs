@@ -2,13 +2,14 @@
 
 use super::effect::{Effect, OWN};
 use super::read::{
-    ClusterRoutes, HealthTimeouts, IfSet, LogRate, NatExclusions, RouteSource, Spoofing, read,
+    ClientAuth, ClusterRoutes, HealthTimeouts, IfSet, LogRate, LogSeverity, NatExclusions, RouteSource,
+    Spoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tortie_model::kinds::{FelixConfigurationSpec, FelixParameter};
-use tortie_plan::{DenyAction, EndpointToHost, Failsafe, PortRange};
+use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
 
 macro_rules! values {
     ($($field:ident $key:literal $type:ty, $when:ident $since:literal;)*) => {
@@ -52,6 +53,7 @@ values! {
     allow_vxlan_packets_from_workloads "allowVXLANPacketsFromWorkloads" bool, Live "0.1.0";
     clamp_mss "clampMSS" bool, Live "0.1.0";
     cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
+    dataplane_watchdog_timeout "dataplaneWatchdogTimeout" Duration, Live "0.2.0";
     default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
     device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
     device_route_source_address "deviceRouteSourceAddress" Option<IpAddr>, Live "0.1.0";
@@ -67,31 +69,47 @@ values! {
     health_host "healthHost" String, Live "0.1.0";
     health_port "healthPort" u16, Live "0.1.0";
     health_timeout_overrides "healthTimeoutOverrides" HealthTimeouts, Live "0.1.0";
+    interface_exclude "interfaceExclude" Vec<String>, Live "0.2.0";
     interface_prefix "interfacePrefix" Vec<String>, Live "0.1.0";
+    interface_refresh_interval "interfaceRefreshInterval" Duration, Live "0.2.0";
     ip_forwarding "ipForwarding" bool, Live "0.1.0";
     ipip_enabled "ipipEnabled" IfSet<bool>, Live "0.1.0";
     ipip_mtu "ipipMTU" u32, Live "0.1.0";
+    ipsets_refresh_interval "ipsetsRefreshInterval" Duration, Live "0.2.0";
+    iptables_filter_allow_action "iptablesFilterAllowAction" AllowAction, Live "0.2.0";
     iptables_filter_deny_action "iptablesFilterDenyAction" DenyAction, Live "0.1.0";
+    iptables_mangle_allow_action "iptablesMangleAllowAction" AllowAction, Live "0.2.0";
     iptables_nat_outgoing_interface_filter "iptablesNATOutgoingInterfaceFilter" String, Live "0.1.0";
+    iptables_refresh_interval "iptablesRefreshInterval" Duration, Live "0.2.0";
     ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
     ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
     ipv6_support "ipv6Support" bool, Live "0.1.0";
     log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
     log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
+    log_severity_screen "logSeverityScreen" LogSeverity, Live "0.2.0";
     log_prefix "logPrefix" String, Live "0.1.0";
     mtu_iface_pattern "mtuIfacePattern" String, Live "0.1.0";
     nat_outgoing_address "natOutgoingAddress" Option<Ipv4Addr>, Live "0.1.0";
     nat_outgoing_exclusions "natOutgoingExclusions" NatExclusions, Live "0.1.0";
     nat_port_range "natPortRange" Option<PortRange>, Live "0.1.0";
+    nftables_filter_allow_action "nftablesFilterAllowAction" IfSet<AllowAction>, Live "0.2.0";
     nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
+    nftables_mangle_allow_action "nftablesMangleAllowAction" IfSet<AllowAction>, Live "0.2.0";
+    nftables_refresh_interval "nftablesRefreshInterval" IfSet<Duration>, Live "0.2.0";
     openstack_region "openstackRegion" String, Live "0.1.0";
     program_cluster_routes "programClusterRoutes" IfSet<ClusterRoutes>, Live "0.1.0";
+    prometheus_metrics_ca_file "prometheusMetricsCAFile" String, Live "0.2.0";
+    prometheus_metrics_cert_file "prometheusMetricsCertFile" String, Live "0.2.0";
+    prometheus_metrics_client_auth "prometheusMetricsClientAuth" ClientAuth, Live "0.2.0";
     prometheus_metrics_enabled "prometheusMetricsEnabled" bool, Live "0.1.0";
     prometheus_metrics_host "prometheusMetricsHost" String, Live "0.1.0";
+    prometheus_metrics_key_file "prometheusMetricsKeyFile" String, Live "0.2.0";
     prometheus_metrics_port "prometheusMetricsPort" u16, Live "0.1.0";
+    prometheus_process_metrics_enabled "prometheusProcessMetricsEnabled" bool, Live "0.2.0";
     remove_external_routes "removeExternalRoutes" bool, Live "0.1.0";
     reporting_interval "reportingInterval" Duration, Live "0.1.0";
     reporting_ttl "reportingTTL" Duration, Live "0.1.0";
+    route_refresh_interval "routeRefreshInterval" Duration, Live "0.2.0";
     route_source "routeSource" RouteSource, Live "0.1.0";
     route_sync_disabled "routeSyncDisabled" bool, Live "0.1.0";
     service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";

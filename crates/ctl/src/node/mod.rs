@@ -1,5 +1,8 @@
 //! `calicoctl node`: this host's node. Its daemon is asked over its socket.
 
+mod checksystem;
+pub(crate) mod diags;
+mod run;
 mod status;
 
 use crate::failure::{Failure, Result};
@@ -26,11 +29,27 @@ enum NodeCommand {
         #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
         run_dir: PathBuf,
     },
+    Run(run::RunArgs),
+    /// Collect what helps to find a fault of this host's node, in one archive; secrets are left out
+    #[command(after_help = "Examples:
+  calicoctl node diags
+  calicoctl node diags --log-dir /var/log/calico")]
+    Diags(diags::DiagsArgs),
+    /// Check that the kernel of this host has what a node needs
+    Checksystem {
+        /// File with the kernel's configuration, if it is not where it usually is
+        #[arg(short = 'f', long, value_name = "FILE")]
+        kernel_config: Option<PathBuf>,
+    },
 }
 
 pub fn run(args: &Node, out: &mut dyn Write) -> Result<()> {
-    let NodeCommand::Status { run_dir } = &args.command;
-    status::print(run_dir, out)
+    match &args.command {
+        NodeCommand::Status { run_dir } => status::print(run_dir, out),
+        NodeCommand::Run(args) => run::run(args, out),
+        NodeCommand::Diags(args) => diags::of_node(args, out),
+        NodeCommand::Checksystem { kernel_config } => checksystem::check(kernel_config.as_deref(), out),
+    }
 }
 
 /// What the node's daemon answers to a question.

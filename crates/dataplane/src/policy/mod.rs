@@ -4,12 +4,12 @@
 mod counters;
 mod denied_flows;
 mod log_group;
-mod nft;
+pub(crate) mod nft;
 
 pub use counters::{Counted, RuleCounter, Verdict, When};
 pub(crate) use denied_flows::DeniedFlows;
 pub use log_group::{LoggedPacket, follow_log_group};
-pub(crate) use nft::Events;
+pub(crate) use nft::{Changed, Events};
 
 use crate::error::Result;
 use crate::failure::Failure;
@@ -98,9 +98,16 @@ impl PolicyEngine {
     }
 
     /// Somebody else may have changed the kernel's policy.
-    pub fn invalidate(&mut self) {
+    pub fn invalidate(&mut self, changed: Changed) {
         match self {
-            PolicyEngine::Nftables(engine) => engine.invalidate(),
+            PolicyEngine::Nftables(engine) => engine.invalidate(changed),
+        }
+    }
+
+    /// What of others may drop packets that policy allows, because nothing of ours can stand there.
+    pub fn overruled(&self) -> Vec<Failure> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.overruled(),
         }
     }
 

@@ -15,6 +15,7 @@ mod sysctls;
 mod tests;
 
 pub use report::WorkloadState;
+pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
 
 use crate::failure::KernelObject;
 use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};

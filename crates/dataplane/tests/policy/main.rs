@@ -1,5 +1,5 @@
 //! Policy against a real kernel and real packets, each test in network namespaces of its own. Needs root, iproute2,
-//! nftables and ping.
+//! nftables, iptables and ping.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -15,6 +15,7 @@ mod encapsulated;
 mod faults;
 mod flips;
 mod flood;
+mod foreign;
 mod generate;
 #[path = "../../../compute/tests/policy/history.rs"]
 mod history;
@@ -37,5 +38,6 @@ mod repair;
 mod segments;
 mod shrink;
 mod size;
+mod sources;
 mod table;
 mod world;

@@ -5,7 +5,7 @@ use tortie_bgp::bird::Control;
 use tortie_bgp::core::{RouteStatus, Status};
 use tortie_bgp::{Family, Speaker};
 
-/// What an operator chooses with `CALICO_NETWORKING_BACKEND`.
+/// What an operator chooses with `CALICO_NETWORKING_BACKEND` and `TORTIE_BIRD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Our own speaker.
@@ -17,10 +17,11 @@ pub enum Choice {
 }
 
 impl Choice {
-    pub fn of(backend: &str) -> Choice {
+    /// `bird`, which manifests of Calico say, means that BGP is spoken: who does is asked for separately.
+    pub fn of(backend: &str, by_bird: bool) -> Choice {
         match backend {
             "none" | "vxlan" => Choice::Off,
-            "bird" => Choice::Bird,
+            _ if by_bird => Choice::Bird,
             _ => Choice::Speaker,
         }
     }
@@ -67,14 +68,16 @@ mod tests {
 
     #[test]
     fn the_backend_is_ours_unless_somebody_asks_for_another() {
-        for (value, choice) in [
-            ("", Choice::Speaker),
-            ("tortie", Choice::Speaker),
-            ("bird", Choice::Bird),
-            ("none", Choice::Off),
-            ("vxlan", Choice::Off),
+        for (value, by_bird, choice) in [
+            ("", false, Choice::Speaker),
+            ("tortie", false, Choice::Speaker),
+            ("bird", false, Choice::Speaker),
+            ("bird", true, Choice::Bird),
+            ("", true, Choice::Bird),
+            ("none", true, Choice::Off),
+            ("vxlan", false, Choice::Off),
         ] {
-            assert_eq!(Choice::of(value), choice, "{value:?}");
+            assert_eq!(Choice::of(value, by_bird), choice, "{value:?} {by_bird}");
         }
     }
 }

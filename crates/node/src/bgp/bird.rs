@@ -153,7 +153,7 @@ impl Bird {
     fn explain(&self, error: ControlError) -> String {
         match error {
             ControlError::Unreachable { .. } => format!(
-                "CALICO_NETWORKING_BACKEND is bird, but {error}. Start BIRD 2 with -c {} -s {}, or unset the variable \
+                "BGP is left to BIRD (TORTIE_BIRD), but {error}. Start BIRD 2 with -c {} -s {}, or unset the variable \
                  to let the node speak BGP itself",
                 self.file.display(),
                 self.control.path().display(),

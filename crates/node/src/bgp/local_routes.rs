@@ -5,21 +5,29 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tortie_bgp::Attrs;
+use tortie_dataplane::HostRoute;
 use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Workload, WorkloadId};
 
 /// A route that originates here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct LocalRoute {
     metric: u32,
     /// The interface it leads to.
     interface: Option<Arc<str>>,
+    preference: u16,
     service: bool,
 }
+
+/// What the host has an address in is its own whoever announces it; what somebody has written to its table gives way to
+/// what a peer announces. As BIRD has it.
+const CONNECTED: u16 = 240;
+const WRITTEN: u16 = 10;
 
 #[derive(Default)]
 pub struct LocalRoutes {
     workloads: BTreeMap<WorkloadId, Workload>,
+    host: BTreeMap<IpNet, HostRoute>,
     advertised: BTreeMap<IpNet, LocalRoute>,
     install: Option<Install>,
 }
@@ -30,6 +38,11 @@ impl LocalRoutes {
             Some(workload) => self.workloads.insert(id, workload),
             None => self.workloads.remove(&id),
         };
+    }
+
+    /// The routes of the host that filters may announce.
+    pub fn host_routes_are<'r>(&mut self, routes: impl Iterator<Item = &'r HostRoute>) {
+        self.host = routes.map(|route| (route.net, route.clone())).collect();
     }
 
     /// A new speaker knows nothing.
@@ -55,13 +68,25 @@ impl LocalRoutes {
             IpNet::V4(_) => bgp.export.priority_v4,
             IpNet::V6(_) => bgp.export.priority_v6,
         };
-        let mut wanted = BTreeMap::new();
+        let mut wanted: BTreeMap<IpNet, LocalRoute> = BTreeMap::new();
+        for route in self.host.values() {
+            let interface = route.interface.as_deref().map(Arc::from);
+            let preference = if route.connected { CONNECTED } else { WRITTEN };
+            let metric = if route.metric == 0 { metric(&route.net) } else { route.metric };
+            wanted.insert(route.net, LocalRoute { metric, interface, preference, service: false });
+        }
+        let own = |net: &IpNet, interface| LocalRoute {
+            metric: metric(net),
+            interface,
+            preference: Attrs::LOCAL,
+            service: false,
+        };
         for net in bgp.export.service_routes() {
-            wanted.insert(net, LocalRoute { metric: metric(&net), interface: None, service: true });
+            wanted.insert(net, LocalRoute { service: true, ..own(&net, None) });
         }
         for block in bgp.export.blocks.keys() {
             if block.prefix_len() < block.max_prefix_len() {
-                wanted.insert(*block, LocalRoute { metric: metric(block), ..LocalRoute::default() });
+                wanted.insert(*block, own(block, None));
             }
         }
         for workload in self.workloads.values() {
@@ -71,8 +96,7 @@ impl LocalRoutes {
                 // Inside a block of ours the block stands for it.
                 let covered = bgp.export.blocks.keys().any(|block| *block != net && block.contains(&net));
                 if !covered {
-                    let interface = Some(interface.clone());
-                    wanted.insert(net, LocalRoute { metric: metric(&net), interface, service: false });
+                    wanted.insert(net, own(&net, Some(interface.clone())));
                 }
             }
         }
@@ -88,6 +112,7 @@ impl LocalRoutes {
 
 fn attributes(route: &LocalRoute) -> Attrs {
     Attrs {
+        preference: route.preference,
         local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(route.metric)),
         device: route.interface.clone(),
         service: route.service,

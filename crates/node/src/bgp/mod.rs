@@ -7,6 +7,7 @@ mod backend;
 mod bird;
 mod config;
 mod health;
+mod host_routes;
 mod local_routes;
 mod mailbox;
 mod metrics;
@@ -22,6 +23,7 @@ use crate::state::State;
 use backend::BirdPaths;
 use bird::Bird;
 use config::{Limits, Translated};
+use host_routes::HostRoutes;
 use ipnet::IpNet;
 use local_routes::LocalRoutes;
 use next_hops::NextHops;
@@ -87,6 +89,7 @@ struct BgpTask {
     /// The speaker may not be configured as the plan and the secrets say.
     needs_configuring: bool,
     local_routes: LocalRoutes,
+    host_routes: HostRoutes,
     next_hops: NextHops,
     running: Option<(Speaker, Routes, Config)>,
     /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
@@ -116,6 +119,7 @@ impl BgpTask {
             bgp: None,
             needs_configuring: false,
             local_routes: LocalRoutes::default(),
+            host_routes: HostRoutes::default(),
             running: None,
             best: BTreeMap::new(),
             learnt,
@@ -144,6 +148,7 @@ impl BgpTask {
                 },
                 () = self.next_hops.changed() => self.poll_next_hops().await,
                 _ = poll.tick() => {
+                    self.poll_host_routes().await;
                     self.poll_secrets().await;
                     self.poll_next_hops().await;
                 }
@@ -170,6 +175,14 @@ impl BgpTask {
         let secret = |bgp: &Arc<Bgp>| bgp.sessions.values().any(|session| session.password.is_some());
         self.needs_configuring |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
         if self.needs_configuring {
+            self.reconcile().await;
+        }
+    }
+
+    async fn poll_host_routes(&mut self) {
+        let Some(bgp) = self.bgp.clone() else { return };
+        if self.host_routes.refresh(&self.host, &bgp).await {
+            self.local_routes.host_routes_are(self.host_routes.get());
             self.reconcile().await;
         }
     }

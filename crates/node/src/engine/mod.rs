@@ -178,6 +178,7 @@ impl Engine {
             FeedEvent::ConnectionBack { failed_attempts } => {
                 tracing::info!(failed_attempts, "the datastore is back");
                 metrics.datastore_failures.inc_by(*failed_attempts);
+                metrics.resyncs.inc();
                 self.state.set_trouble("datastore", None);
             }
             FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync => {}

@@ -1,5 +1,6 @@
 //! HTTP connections: never more than there is room for, and none for longer than it takes to answer.
 
+use super::tls::TlsFiles;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -7,6 +8,7 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use std::net::IpAddr;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -22,7 +24,7 @@ const BUFFER: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until it is dropped, and all connections with it.
-pub async fn serve(listener: TcpListener, router: Router, closed: Counter) {
+pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>, closed: Counter) {
     let (mut open, mut tasks) = (Vec::new(), JoinSet::new());
     loop {
         let (stream, from) = match listener.accept().await {
@@ -40,7 +42,7 @@ pub async fn serve(listener: TcpListener, router: Router, closed: Counter) {
             open.remove(position).task.abort();
             closed.inc();
         }
-        let task = tasks.spawn(converse(stream, router.clone()));
+        let task = tasks.spawn(converse(stream, router.clone(), tls.clone()));
         open.push(Connection { source, task });
     }
 }
@@ -60,7 +62,16 @@ fn in_the_way(open: &[Connection], source: IpAddr) -> Option<usize> {
     (open.len() >= AT_MOST).then_some(0)
 }
 
-async fn converse(stream: TcpStream, router: Router) {
+async fn converse(stream: TcpStream, router: Router, tls: Option<TlsFiles>) {
+    let Some(tls) = tls else { return answer(stream, router).await };
+    match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
+        Ok(Ok(stream)) => answer(stream, router).await,
+        Ok(Err(error)) => tracing::warn!(%error, "a connection for metrics is refused: TLS"),
+        Err(_) => {}
+    }
+}
+
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(BUFFER);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

@@ -2,6 +2,7 @@
 
 mod connections;
 mod denials;
+mod tls;
 
 pub use denials::Denials;
 #[cfg(test)]
@@ -9,13 +10,18 @@ pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
+use crate::metrics::process;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::routing::get;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
+use tls::TlsFiles;
+use tokio::net::TcpListener;
 use tortie_compute::Parameters;
 
 /// A speaker that does not answer keeps nobody from the other metrics.
@@ -27,6 +33,7 @@ const RETRY: Duration = Duration::from_secs(5);
 struct Place {
     host: String,
     port: u16,
+    tls: Option<TlsFiles>,
 }
 
 /// Serves `/liveness` and `/readiness`.
@@ -35,14 +42,15 @@ pub async fn serve_health(state: Arc<State>) {
         .route("/liveness", get(liveness))
         .route("/readiness", get(readiness))
         .with_state(state.clone());
-    follow(state, "health", router, |p| place(p.health_enabled, &p.health_host, p.health_port)).await;
+    follow(state, "health", router, |p| place(p.health_enabled, &p.health_host, p.health_port, None)).await;
 }
 
 /// Serves `/metrics`.
 pub async fn serve_metrics(state: Arc<State>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
     follow(state, "metrics", router, |p| {
-        place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port)
+        let tls = TlsFiles::of_metrics(p);
+        place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port, tls)
     })
     .await;
 }
@@ -60,14 +68,14 @@ async fn follow(
         let serving = async {
             let Some(place) = &wanted else { return std::future::pending().await };
             loop {
-                match tokio::net::TcpListener::bind((place.host.as_str(), place.port)).await {
+                match listen(place).await {
                     Ok(listener) => {
                         let closed = state
                             .metrics
                             .closed_connections
                             .get_or_create(&[("listener", what.into())])
                             .clone();
-                        connections::serve(listener, router.clone(), closed).await;
+                        connections::serve(listener, router.clone(), place.tls.clone(), closed).await;
                     }
                     Err(error) => {
                         let place = format!("{}:{}", place.host, place.port);
@@ -95,9 +103,21 @@ async fn follow(
     }
 }
 
-fn place(enabled: bool, host: &str, port: u16) -> Option<Place> {
-    let host = if host.is_empty() { "::" } else { host };
-    enabled.then(|| Place { host: host.to_owned(), port })
+fn place(enabled: bool, host: &str, port: u16, tls: Option<TlsFiles>) -> Option<Place> {
+    enabled.then(|| Place { host: host.to_owned(), port, tls })
+}
+
+/// On all addresses unless the settings name one: of both families, or of IPv4 where the kernel has no other.
+async fn listen(place: &Place) -> io::Result<TcpListener> {
+    if !place.host.is_empty() {
+        return TcpListener::bind((place.host.as_str(), place.port)).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, place.port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.port)).await
+        }
+        outcome => outcome,
+    }
 }
 
 async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
@@ -122,7 +142,9 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
         }
         None => None,
     };
+    let process = state.parameters().borrow().prometheus_process_metrics_enabled;
     let text = state.metrics.text()
+        + &process.then(process::text).unwrap_or_default()
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
         + &state.denials.text(PATIENCE).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)

@@ -93,7 +93,8 @@ fn initial(version: &str, cluster_type: &str) -> ClusterInformation {
 
 /// Fills in what is missing and nothing else.
 fn complete(spec: &mut ClusterInformationSpec, version: &str, cluster_type: &str) {
-    if !version.is_empty() {
+    // A cluster of another release stays one: its own tools compare their version with this.
+    if spec.calico_version.is_empty() {
         spec.calico_version = version.to_owned();
     }
     if spec.cluster_guid.is_empty() {
@@ -142,12 +143,10 @@ mod tests {
         };
         assert_eq!(completed(&locked, "", ""), locked);
         assert_eq!(completed(&locked, "v3.32.0", "k8s"), locked);
-        let newer = ClusterInformationSpec {
-            calico_version: "v3.33.0".into(),
-            cluster_type: "k8s,bgp".into(),
-            ..locked.clone()
-        };
-        assert_eq!(completed(&locked, "v3.33.0", "k8s,bgp"), newer);
+        let more = ClusterInformationSpec { cluster_type: "k8s,bgp".into(), ..locked.clone() };
+        assert_eq!(completed(&locked, "v3.33.0", "k8s,bgp"), more, "the version stays");
+        let unknown = ClusterInformationSpec { calico_version: String::new(), ..locked.clone() };
+        assert_eq!(completed(&unknown, "v3.32.0", "k8s"), locked);
         let bare = completed(&ClusterInformationSpec::default(), "", "");
         assert_eq!((bare.datastore_ready, bare.cluster_guid.len()), (Some(true), 32));
     }

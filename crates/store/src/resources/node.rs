@@ -11,17 +11,21 @@ use tortie_model::{Key, Kind, Object, Resource, Spec};
 
 impl Resources {
     /// Everything is attempted; while something could not be cleaned up the node stays, so that deleting it again
-    /// finds the rest.
+    /// finds the rest. Also what a node has left that is itself gone is cleaned up.
     pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
         let key = Key::resource(Kind::Node, "", name);
-        let entry = self.client.get(&key).await?;
-        if revision.as_ref().is_some_and(|revision| *revision != entry.revision) {
-            return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
-        }
-        let node: Object<NodeSpec> = typed(read(entry)?)?;
+        let node: Option<Object<NodeSpec>> = match self.client.get(&key).await {
+            Ok(entry) if revision.as_ref().is_some_and(|revision| *revision != entry.revision) => {
+                return Err(Error::Conflict { id: key.to_string(), current: read(entry).ok().map(Box::new) });
+            }
+            Ok(entry) => Some(typed(read(entry)?)?),
+            Err(Error::DoesNotExist { .. }) => None,
+            Err(error) => return Err(error),
+        };
         let endpoints = self.endpoints_of(name).await?;
 
-        let mut addresses = tunnel_addresses(&node.spec);
+        let mut addresses =
+            node.iter().flat_map(|node| tunnel_addresses(&node.spec)).collect::<BTreeSet<_>>();
         addresses.extend(endpoints.iter().flat_map(|endpoint| workload_addresses(&endpoint.spec)));
         let claims = Addresses::new(&self.client);
         let mut outcome = claims.release(name, &addresses).await;

@@ -69,6 +69,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     std::fs::write(secrets.join("bgp/bad"), "hunter\"2").unwrap();
     world.start(&[
         ("CALICO_NETWORKING_BACKEND", "bird"),
+        ("TORTIE_BIRD", "true"),
         ("TORTIE_BIRD_CONFIG", config.to_str().unwrap()),
         ("TORTIE_BIRD_SOCKET", socket.to_str().unwrap()),
         ("TORTIE_SECRETS_DIR", secrets.to_str().unwrap()),
@@ -135,7 +136,7 @@ const FAR: &str = "
 
 #[test]
 fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
-    for backend in ["", "bird"] {
+    for bird in [false, true] {
         let mut world = World::without_node("10.77.0.0/24");
         let (gateway, _workload) = neighbour(&world);
         gateway.ip(&["addr", "add", "192.0.2.9/32", "dev", "lo"]);
@@ -145,14 +146,15 @@ fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
         let _far = Bird::start(&gateway, &at("far.cfg"), &at("far.ctl"));
         let (config, socket) = (at("bird.cfg"), at("bird.ctl"));
         world.start(&[
-            ("CALICO_NETWORKING_BACKEND", backend),
+            ("CALICO_NETWORKING_BACKEND", "bird"),
+            ("TORTIE_BIRD", if bird { "true" } else { "false" }),
             ("TORTIE_BIRD_CONFIG", config.to_str().unwrap()),
             ("TORTIE_BIRD_SOCKET", socket.to_str().unwrap()),
             ("IP", "172.30.0.1/24"),
             ("IP6", "fd30::1/64"),
         ]);
-        eventually("BIRD could start", || backend.is_empty() || config.exists());
-        let _own = (!backend.is_empty()).then(|| Bird::start(&world.host, &config, &socket));
+        eventually("BIRD could start", || !bird || config.exists());
+        let _own = bird.then(|| Bird::start(&world.host, &config, &socket));
         for (name, address, gateway) in [("v4", "192.0.2.9", "172.30.0.2"), ("v6", "fd99::9", "fd30::2")] {
             let spec = format!("{{peerIP: '{address}', asNumber: 64999, reachableBy: '{gateway}'}}");
             let peer = format!(

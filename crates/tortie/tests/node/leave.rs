@@ -1,10 +1,10 @@
-//! `tortie node --leave`: the host is as it was before the node.
+//! `tortie node --leave --purge`: the host is as it was before the node.
 
 use crate::world::World;
 use std::process::Output;
 
 fn leave(world: &World, environment: &[(&str, &str)]) -> Output {
-    world.command(&[], environment).arg("--leave").output().unwrap()
+    world.command(&[], environment).args(["--leave", "--purge"]).output().unwrap()
 }
 
 #[test]

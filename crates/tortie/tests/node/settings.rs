@@ -72,3 +72,22 @@ fn every_setting_has_a_value_and_a_source() {
     );
     eventually("what is mended is named no more", || page().contains(idle) && !page().contains(loosened));
 }
+
+#[test]
+fn the_log_begins_at_the_severity_that_is_set() {
+    let world = World::new();
+    let debugged = || world.log().matches("DEBUG").count();
+    assert_eq!(debugged(), 0);
+    world.felix("logSeverityScreen: Debug");
+    eventually("more is logged", || debugged() > 0);
+    world.felix("logSeverityScreen: Error");
+    eventually("the setting is in force", || setting(&world, "logSeverityScreen")["value"] == "Error");
+    // What was under way when it changed may still be logged.
+    eventually("nothing more is logged", || {
+        let before = world.log().len();
+        let pod = world.container();
+        world.must("ADD", "loud", &pod.path(), &world.config());
+        world.must("DEL", "loud", &pod.path(), &world.config());
+        world.log().len() == before
+    });
+}

@@ -130,6 +130,11 @@ impl World {
         self.launch(&[], environment);
     }
 
+    /// The same, started by another program.
+    pub fn start_by(&mut self, by: &[&str], environment: &[(&str, &str)]) {
+        self.launch(by, environment);
+    }
+
     /// Starts a node that can read the settings of the kernel and not change them.
     pub fn start_read_only(&mut self) {
         for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {

@@ -82,7 +82,13 @@ impl Scene {
     fn passing(&self, router: &str, way: Way, v6: bool) -> BTreeSet<String> {
         let (router, nets) = (self.router(router), &self.nets[usize::from(v6)]);
         match way {
-            Way::Export => router.heard(v6).iter().map(|(prefix, _)| nets.name_of(prefix)).collect(),
+            // A filter that accepts everything announces the host's own networks too.
+            Way::Export => {
+                let heard = router.heard(v6).into_iter();
+                let known =
+                    heard.filter(|(prefix, _)| !["10.88.0.0/24", "fd88::/64"].contains(&prefix.as_str()));
+                known.map(|(prefix, _)| nets.name_of(&prefix)).collect()
+            }
             Way::Import => {
                 // BIRD may sleep for seconds before it repeats its routes; a question wakes it.
                 router.birdc("show status");

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod filters;
+mod host_routes;
 mod next_hops;
 mod passwords;
 mod router;

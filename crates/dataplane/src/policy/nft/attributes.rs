@@ -5,7 +5,7 @@ const HEADER: usize = 4;
 const NESTED: u16 = 0x8000;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attributes(Vec<u8>);
+pub(crate) struct Attributes(Vec<u8>);
 
 impl Attributes {
     pub fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
@@ -47,7 +47,7 @@ impl Attributes {
 }
 
 /// The attributes of a message or a nest: kind and value.
-pub(super) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let header = rest.get(..HEADER)?;
@@ -59,6 +59,6 @@ pub(super) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-pub(super) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     read(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }

@@ -103,6 +103,11 @@ impl<'n> Writer<'n> {
                 self.bits(&mask, &zero);
                 self.compare(!negated, &zero);
             }
+            Test::All(bits) => {
+                let mask = bits.to_ne_bytes();
+                self.bits(&mask, &[0; 4]);
+                self.compare(negated, &mask);
+            }
             Test::Within(ranges) => match ranges.as_slice() {
                 [(first, last)] if first == last => self.compare(negated, first),
                 [(first, last)] => self.range(negated, first, last),
@@ -128,6 +133,8 @@ impl<'n> Writer<'n> {
         const DESTINATION: u32 = 2;
         const IN_INTERFACE: u32 = 8;
         const OUT_INTERFACE: u32 = 16;
+        const INTERFACE: u32 = 1;
+        const ADDRESS_TYPE: u32 = 3;
         let length = u32::try_from(field.length()).unwrap_or_default();
         match field {
             Field::Source(Family::V4) => self.payload(NETWORK, 12, length, register),
@@ -139,9 +146,10 @@ impl<'n> Writer<'n> {
             Field::IcmpType => self.payload(TRANSPORT, 0, length, register),
             Field::IcmpCode => self.payload(TRANSPORT, 1, length, register),
             Field::TcpFlags => self.payload(TRANSPORT, 13, length, register),
-            Field::DestinationType => self.address_type(DESTINATION | IN_INTERFACE, register),
-            Field::SourceType => self.address_type(SOURCE, register),
-            Field::SourceTypeThere => self.address_type(SOURCE | OUT_INTERFACE, register),
+            Field::DestinationType => self.route(ADDRESS_TYPE, DESTINATION | IN_INTERFACE, register),
+            Field::SourceType => self.route(ADDRESS_TYPE, SOURCE, register),
+            Field::SourceTypeThere => self.route(ADDRESS_TYPE, SOURCE | OUT_INTERFACE, register),
+            Field::ReturnInterface => self.route(INTERFACE, SOURCE | IN_INTERFACE, register),
             // Behind the kinds of both addresses, the operation and the hardware address.
             Field::ArpSender => self.payload(NETWORK, 14, length, register),
             Field::Mark => self.meta(3, register),
@@ -161,12 +169,11 @@ impl<'n> Writer<'n> {
         self.push("meta", data);
     }
 
-    /// What an address is to this host.
-    fn address_type(&mut self, of: u32, register: u32) {
-        const ADDRESS_TYPE: u32 = 3;
+    /// What the routes of this host say of an address.
+    fn route(&mut self, result: u32, of: u32, register: u32) {
         let data = Attributes::default()
             .number(wire::NFTA_FIB_DREG, register)
-            .number(wire::NFTA_FIB_RESULT, ADDRESS_TYPE)
+            .number(wire::NFTA_FIB_RESULT, result)
             .number(wire::NFTA_FIB_FLAGS, of);
         self.push("fib", data);
     }

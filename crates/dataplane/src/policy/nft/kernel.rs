@@ -11,6 +11,7 @@ use crate::failure::KernelObject;
 use crate::faults::Faults;
 use crate::netns::Netns;
 use crate::socket_filter::ignore_ports;
+use futures::FutureExt;
 use nix::sys::socket::{setsockopt, sockopt};
 use nlink::Connection;
 use nlink::netlink::nftables::{self as wire, ChainInfo, SetInfo};
@@ -27,6 +28,8 @@ const READS: usize = 10;
 /// How many refused operations of a transaction are written down.
 const SHOWN: usize = 3;
 const SUBSYSTEM: u8 = 10;
+/// Events taken in before anything is done about them.
+const EVENTS_AT_ONCE: usize = 4096;
 
 pub(crate) struct Kernel {
     pub family: TableFamily,
@@ -199,20 +202,20 @@ impl Kernel {
 }
 
 /// One netlink message.
-struct Frame<'d> {
-    kind: u16,
-    sequence: u32,
-    body: &'d [u8],
+pub(crate) struct Frame<'d> {
+    pub kind: u16,
+    pub sequence: u32,
+    pub body: &'d [u8],
 }
 
 impl<'d> Frame<'d> {
     /// Behind the netfilter header.
-    fn attributes(&self) -> Option<&'d [u8]> {
+    pub fn attributes(&self) -> Option<&'d [u8]> {
         self.body.get(4..)
     }
 }
 
-fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     const HEADER: usize = 16;
     let mut rest = data;
     std::iter::from_fn(move || {
@@ -283,7 +286,7 @@ fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
     elements
 }
 
-fn fingerprint(userdata: &[u8]) -> u64 {
+pub(super) fn fingerprint(userdata: &[u8]) -> u64 {
     let mut rest = userdata;
     while let [kind, length, tail @ ..] = rest {
         let Some((value, behind)) = tail.split_at_checked(usize::from(*length)) else { break };
@@ -331,14 +334,33 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
     alike.next()
 }
 
-/// What others do to our tables.
+/// Whose tables others have changed, or may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub ours: bool,
+    pub theirs: bool,
+}
+
+impl Changed {
+    pub const ALL: Changed = Changed { ours: true, theirs: true };
+
+    fn any(self) -> bool {
+        self.ours || self.theirs
+    }
+
+    fn and(self, other: Changed) -> Changed {
+        Changed { ours: self.ours || other.ours, theirs: self.theirs || other.theirs }
+    }
+}
+
+/// What others do to tables.
 pub(crate) struct Events {
     socket: NetlinkSocket,
 }
 
 impl Events {
     /// What is done through these ports is no event.
-    pub fn open(netns: &Netns, own: [u32; 2]) -> Result<Events> {
+    pub fn open(netns: &Netns, own: [u32; 3]) -> Result<Events> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
             .set_rcvbuf(EVENT_BUFFER)
@@ -348,29 +370,44 @@ impl Events {
         Ok(Events { socket })
     }
 
-    /// Returns when somebody else has changed the table, or may have.
-    pub async fn changed(&mut self) -> Result<()> {
-        loop {
-            match self.socket.recv_msg().await {
-                Ok(data) => {
-                    if frames(&data).any(|frame| concerns(&frame)) {
-                        return Ok(());
-                    }
-                }
-                // Events were lost.
-                Err(error) if error.is_no_buffer_space() => return Ok(()),
-                Err(error) => return Err(Error::kernel("events of tables", &error)),
+    /// Returns when somebody else has changed a table, or may have.
+    pub async fn changed(&mut self) -> Result<Changed> {
+        let mut changed = Changed::default();
+        while !changed.any() {
+            changed = self.next().await?;
+        }
+        // Whoever changes a table changes much of it.
+        for _ in 0..EVENTS_AT_ONCE {
+            match self.next().now_or_never() {
+                Some(more) => changed = changed.and(more?),
+                None => break,
             }
+        }
+        Ok(changed)
+    }
+
+    async fn next(&mut self) -> Result<Changed> {
+        match self.socket.recv_msg().await {
+            Ok(data) => {
+                Ok(frames(&data).map(|frame| concerned(&frame)).fold(Changed::default(), Changed::and))
+            }
+            // Events were lost.
+            Err(error) if error.is_no_buffer_space() => Ok(Changed::ALL),
+            Err(error) => Err(Error::kernel("events of tables", &error)),
         }
     }
 }
 
-/// Whether an event is about one of our tables.
-fn concerns(frame: &Frame<'_>) -> bool {
+/// Whose table an event is about. Of those of others, chains and rules count.
+fn concerned(frame: &Frame<'_>) -> Changed {
     // The first attribute of everything but generations is the table's name.
-    let [_, subsystem] = frame.kind.to_le_bytes();
+    let [kind, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
-    let named = table.is_some_and(|name| name.strip_suffix(b"\0").unwrap_or(name) == TABLE.as_bytes());
-    let families = [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8);
-    subsystem == SUBSYSTEM && frame.body.first().is_some_and(|family| families.contains(family)) && named
+    let (Some(table), Some(family), SUBSYSTEM) = (table, frame.body.first(), subsystem) else {
+        return Changed::default();
+    };
+    let named = table.strip_suffix(b"\0").unwrap_or(table) == TABLE.as_bytes();
+    let ours =
+        [TableFamily::Inet, TableFamily::Arp].map(|family| family.wire() as u8).contains(family) && named;
+    Changed { ours, theirs: !ours && kind <= wire::NFT_MSG_DELRULE }
 }

@@ -148,7 +148,7 @@ fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {
 }
 
 /// Kind, length and value of each.
-fn userdata(rule: &Rule) -> Vec<u8> {
+pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
     let mut data = Vec::new();
     let mut push = |kind: u8, value: &[u8]| {
         data.push(kind);

@@ -3,11 +3,12 @@
 //! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
 //! write the difference down, `kernel` sends it as one transaction. [`Nftables`] holds it together.
 
-mod attributes;
+pub(crate) mod attributes;
 mod blame;
 mod counters;
 mod diff;
 mod expression;
+pub(crate) mod foreign;
 mod kernel;
 mod message;
 mod ranges;
@@ -18,12 +19,13 @@ mod table;
 mod writer;
 
 pub(super) use counters::counters;
-pub(crate) use kernel::Events;
+pub(crate) use kernel::{Changed, Events, frames};
 
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::netns::Netns;
 use crate::policy::PolicyStats;
+use foreign::Foreign;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use state::State;
@@ -36,6 +38,7 @@ use writer::{TableFailure, Writer};
 
 /// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
+    foreign::remove(netns).await?;
     for family in [TableFamily::Inet, TableFamily::Arp] {
         // Adding what is there does nothing, so this works whether it is there or not.
         let operations = [Operation::AddTable, Operation::DeleteTable];
@@ -48,6 +51,7 @@ pub(super) async fn remove(netns: &Netns) -> Result<()> {
 pub(crate) struct Nftables {
     policy: Writer,
     arp: Writer,
+    foreign: Foreign,
     state: State,
     /// The whole plan has been heard once: before that, nothing is touched.
     in_force: bool,
@@ -57,8 +61,9 @@ impl Nftables {
     pub fn open(netns: &Netns, settings: Settings) -> Result<(Nftables, Events)> {
         let policy = Writer::open(netns, TableFamily::Inet)?;
         let arp = Writer::open(netns, TableFamily::Arp)?;
-        let events = Events::open(netns, [policy.port(), arp.port()])?;
-        Ok((Nftables { policy, arp, state: State::new(settings), in_force: false }, events))
+        let foreign = Foreign::open(netns)?;
+        let events = Events::open(netns, [policy.port(), arp.port(), foreign.port()])?;
+        Ok((Nftables { policy, arp, foreign, state: State::new(settings), in_force: false }, events))
     }
 
     pub fn configure(&mut self, settings: Settings) {
@@ -115,9 +120,19 @@ impl Nftables {
         self.state.interfaces_are(interfaces);
     }
 
-    /// Somebody else may have changed the tables.
-    pub fn invalidate(&mut self) {
-        self.writers().into_iter().for_each(Writer::invalidate);
+    /// Somebody else may have changed tables.
+    pub fn invalidate(&mut self, changed: Changed) {
+        if changed.ours {
+            self.writers().into_iter().for_each(Writer::invalidate);
+        }
+        if changed.theirs {
+            self.foreign.invalidate();
+        }
+    }
+
+    /// Chains of others that may drop what policy allows.
+    pub fn overruled(&self) -> Vec<Failure> {
+        self.foreign.failures()
     }
 
     /// Makes the kernel's tables what they shall be, each in one transaction.
@@ -128,6 +143,10 @@ impl Nftables {
         self.state.render();
         self.policy.converge(&mut self.state.diff, now).await;
         self.arp.converge(&mut self.state.arp, now).await;
+        // By a mark that is not set yet nothing may be accepted.
+        if self.is_settled() {
+            self.foreign.converge(&self.state.allowed, now).await;
+        }
         let mut failures = self.state.refused();
         for failed in self.failed_tables() {
             // What the kernel named comes first: it says more to whoever waits for it.

@@ -28,6 +28,8 @@ pub(crate) enum Field {
     SourceType,
     /// The same, of the interface that the packet leaves by alone.
     SourceTypeThere,
+    /// Index of the interface that the packet came in by, if what is sent to its source leaves by the same; else 0.
+    ReturnInterface,
     /// The address that the sender of an ARP packet claims.
     ArpSender,
 }
@@ -68,7 +70,8 @@ impl Field {
             Field::Source(Family::V6) | Field::Destination(Family::V6) => 16,
             Field::Source(Family::V4) | Field::Destination(Family::V4) => 4,
             Field::InIndex | Field::Connection | Field::ConnectionStatus | Field::Mark => 4,
-            Field::DestinationType | Field::SourceType | Field::SourceTypeThere | Field::ArpSender => 4,
+            Field::DestinationType | Field::SourceType | Field::SourceTypeThere => 4,
+            Field::ReturnInterface | Field::ArpSender => 4,
             Field::SourcePort | Field::DestinationPort => 2,
             Field::Family | Field::Protocol | Field::IcmpType | Field::IcmpCode | Field::TcpFlags => 1,
         }
@@ -83,6 +86,8 @@ pub(crate) enum Test {
     Begins(Vec<u8>),
     /// One of these bits is set.
     Any(u32),
+    /// All of these bits are set.
+    All(u32),
     /// One of these ranges has it; ends included, in order, apart from each other.
     Within(Vec<(Vec<u8>, Vec<u8>)>),
 }
@@ -155,7 +160,7 @@ pub(crate) mod state {
 
 /// Bits of the packet's mark that are ours; the same as the reference's.
 pub(crate) mod mark {
-    /// A host endpoint has accepted it before connection tracking or DNAT.
+    /// Policy has allowed it: a host endpoint before connection tracking or DNAT, or all that were asked so far.
     pub const ACCEPTED: u32 = 0x10000;
     /// A policy has passed it on to the next tier.
     pub const PASSED: u32 = 0x20000;

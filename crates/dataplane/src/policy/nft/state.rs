@@ -4,7 +4,7 @@ use super::diff::TableDiff;
 use super::ranges;
 use super::render::tunnels::Tunnels;
 use super::render::{
-    Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
+    Allowed, Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
 };
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
@@ -37,6 +37,8 @@ pub(crate) struct State {
     /// Interfaces that do not lead to workloads, and their addresses.
     interfaces: BTreeMap<String, Vec<IpAddr>>,
     assignment: Assignment,
+    /// Where packets have the mark of what policy allows.
+    pub allowed: Vec<Allowed>,
     /// Chains and maps that belong to no single object.
     fixed: BTreeSet<String>,
     stale: Stale,
@@ -62,6 +64,7 @@ impl State {
         let mut diff = TableDiff::new();
         diff.put_set(names::FROM.into(), SetType::Chains);
         diff.put_set(names::TO.into(), SetType::Chains);
+        diff.put_set(names::OPEN.into(), SetType::Interfaces);
         for family in Family::BOTH {
             diff.put_set(names::sources(family), SetType::Sources(family));
         }
@@ -81,6 +84,7 @@ impl State {
             claims: BTreeMap::new(),
             interfaces: BTreeMap::new(),
             assignment: Assignment::default(),
+            allowed: Vec::new(),
             fixed: BTreeSet::new(),
             stale: Stale { fixed: true, ..Stale::default() },
             diff,
@@ -468,6 +472,11 @@ impl State {
                 }
             }
         }
+        let element = Element::key(interface(name));
+        match policy.as_ref().is_some_and(|policy| policy.up) {
+            true => self.diff.insert(names::OPEN, element),
+            false => self.diff.remove(names::OPEN, &element),
+        }
         let covered = self.workloads(false).is_covered(name);
         for diff in [&mut self.diff, &mut self.arp] {
             render_uncovered(diff, name, policy.is_some() && !covered);
@@ -534,14 +543,22 @@ impl State {
         let of_arp = super::render::arp::chains(&workloads);
         let tunnels = Tunnels { tunnels: &self.tunnels, sets: &self.sets };
         let hooks = &part.hooks;
-        let mut chains =
+        let (mut chains, allowed) =
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
+        self.allowed = allowed;
         chains.extend(part.chains);
         chains.extend(nat::chains(&self.settings.nat, &self.sets, &self.tunnels));
-        let rendered: BTreeSet<String> = chains.keys().chain(part.maps.keys()).cloned().collect();
+        let covered = &part.hooks.covered.interfaces;
+        let host_interfaces = (!covered.is_empty()).then(|| names::HOST_INTERFACES.to_owned());
+        let rendered: BTreeSet<String> =
+            chains.keys().chain(part.maps.keys()).chain(&host_interfaces).cloned().collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);
             self.diff.drop_set(name);
+        }
+        if let Some(name) = host_interfaces {
+            self.diff.put_set(name.clone(), SetType::Interfaces);
+            replace(&mut self.diff, &name, covered.clone());
         }
         for (name, elements) in part.maps {
             self.diff.put_set(name.clone(), SetType::Chains);

@@ -16,5 +16,5 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_KERNEL: u8 = 2;
 const PROTOCOL_BOOT: u8 = 3;
-pub(super) const PROTOCOL_BIRD: u8 = 12;
-pub(super) const PROTOCOL_OURS: u8 = 80;
+pub(crate) const PROTOCOL_BIRD: u8 = 12;
+pub(crate) const PROTOCOL_OURS: u8 = 80;

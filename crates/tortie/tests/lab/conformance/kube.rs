@@ -67,7 +67,7 @@ impl Kube {
             .env("TORTIE_STATE_DIR", dir.join("state"))
             .env("TORTIE_RECORD", dir.join(RECORDING))
             .envs([("IP", "autodetect"), ("IP6", "autodetect"), ("NO_DEFAULT_POOLS", "true")])
-            .env("CALICO_NETWORKING_BACKEND", "vxlan");
+            .envs([("CALICO_NETWORKING_BACKEND", "vxlan"), ("FELIX_PROGRAMCLUSTERROUTES", "Enabled")]);
         let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
         let (process, line) = Process::until_first_line(command.stderr(log));
         assert!(

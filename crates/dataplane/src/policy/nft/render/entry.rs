@@ -7,25 +7,27 @@ use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
 use super::super::table::{Chain, Hook, Point};
 use super::hosts::{HookRules, accepted_early};
 use super::tunnels::Tunnels;
-use super::{Workloads, names};
+use super::{Allowed, POLICY, Workloads, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{DenyAction, EndpointToHost, Settings};
+use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Settings};
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
 /// Destinations were rewritten.
-const DNAT: u32 = 0x20;
+pub(super) const DNAT: u32 = 0x20;
 
 const LOOPBACK_V4: &str = "127.0.0.0/8";
 const LOOPBACK_V6: &str = "::1/128";
+const NOBODY: &str = "0.0.0.0/8";
 const LINK_LOCAL: &str = "fe80::/10";
 
 const RAW: i32 = -300;
-const MANGLE: i32 = -150;
-const FILTER: i32 = 0;
+pub(super) const MANGLE: i32 = -150;
+pub(super) const FILTER: i32 = 0;
 
-/// The chains that the kernel enters and those they share. `source_nets` says for which families there is a set of those.
+/// The chains that the kernel enters and those they share, and where packets have the mark of what is allowed.
+/// `source_nets` says for which families there is a set of those.
 pub(crate) fn chains(
     settings: &Settings,
     workloads: Workloads<'_>,
@@ -33,7 +35,7 @@ pub(crate) fn chains(
     source_nets: impl Fn(Family) -> bool,
     hooks: &HookRules,
     tunnels: Tunnels<'_>,
-) -> BTreeMap<String, Chain> {
+) -> (BTreeMap<String, Chain>, Vec<Allowed>) {
     let entry = Entry { settings, workloads, hooks, tunnels };
     let mut chains = BTreeMap::new();
     let mut enter = |name: &str, point, priority, rules: Vec<Rule>| {
@@ -42,39 +44,45 @@ pub(crate) fn chains(
         }
     };
     enter("prerouting-raw", Point::Prerouting, RAW, entry.prerouting());
-    enter("pre-dnat", Point::Prerouting, MANGLE, entry.pre_dnat());
-    enter("input", Point::Input, FILTER - 1, entry.input());
-    enter("forward-host-in", Point::Forward, FILTER - 2, entry.forward_host_in());
-    enter("forward-from", Point::Forward, FILTER - 1, entry.forward_from());
-    enter("forward-to", Point::Forward, FILTER, entry.forward_to());
-    enter("forward-host-out", Point::Forward, FILTER + 1, hooks.forward_out.clone());
+    enter("pre-dnat", Point::Prerouting, MANGLE - 1, entry.pre_dnat());
+    enter("input", Point::Input, POLICY, entry.input());
+    enter("forward-host-in", Point::Forward, POLICY, entry.forward_host_in());
+    enter("forward-from", Point::Forward, POLICY + 1, entry.forward_from());
+    enter("forward-to", Point::Forward, POLICY + 2, entry.forward_to());
+    enter("forward-host-out", Point::Forward, POLICY + 3, hooks.forward_out.clone());
     enter("forward-services", Point::Forward, FILTER + 2, entry.forward_services(service_ranges));
     enter("output-raw", Point::Output, RAW, entry.output_raw());
-    enter("output", Point::Output, FILTER, entry.output());
+    enter("output", Point::Output, POLICY, entry.output());
     enter("postrouting", Point::Postrouting, MANGLE, entry.postrouting());
     enter("forward-mss", Point::Forward, MANGLE, entry.forward_mss());
+    for (name, hook, rules) in entry.marking() {
+        chains.insert(name.to_owned(), Chain { hook: Some(hook), rules });
+    }
     let mut share = |name: &str, rules| chains.insert(name.to_owned(), Chain { hook: None, rules });
     share("workload-source", source_rules(source_nets));
     share("workload-to-host", entry.workload_to_host());
+    if settings.policy.filter_allow == AllowAction::Accept {
+        share("workload-allowed", entry.workload_allowed());
+    }
     if settings.policy.endpoint_to_host == EndpointToHost::Drop {
         share("host-closed", entry.host_closed());
         let rules = entry.workloads(Field::InInterface, "", &[Action::Goto("host-closed".into())]);
-        let hook = Some(Hook::filter(Point::Input, FILTER));
+        let hook = Some(Hook::filter(Point::Input, POLICY + 1));
         chains.insert("input-after".into(), Chain { hook, rules });
     }
-    chains
+    (chains, entry.allowed())
 }
 
-struct Entry<'s> {
-    settings: &'s Settings,
+pub(super) struct Entry<'s> {
+    pub(super) settings: &'s Settings,
     workloads: Workloads<'s>,
-    hooks: &'s HookRules,
-    tunnels: Tunnels<'s>,
+    pub(super) hooks: &'s HookRules,
+    pub(super) tunnels: Tunnels<'s>,
 }
 
 impl Entry<'_> {
     /// What comes from or goes to interfaces of workloads.
-    fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
+    pub(super) fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
         self.workloads.rules(field, comment, actions)
     }
 
@@ -249,7 +257,7 @@ fn closed(comment: &str) -> Rule {
     Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says(comment)
 }
 
-fn discovery() -> Rule {
+pub(super) fn discovery() -> Rule {
     let kinds = ranges::of_bytes(&NEIGHBOUR_DISCOVERY);
     let matches = vec![
         Match::family(Family::V6),
@@ -280,7 +288,7 @@ fn within(field: Field, net: &str) -> Match {
     Match::new(field, Test::Within(ranges::of_nets(net.iter(), family)))
 }
 
-/// Only a workload's own addresses get past these, and nothing to or from the host's loopback: where `route_localnet` is
+/// Only a workload's own addresses, and those routed to it, get past these, and nothing to or from the host's loopback: where `route_localnet` is
 /// set, or a destination is rewritten, it would be delivered.
 fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
     let mut rules = Vec::new();
@@ -307,6 +315,17 @@ fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
             let matches = vec![Match::family(family), Match::lookup(fields, set)];
             rules.push(Rule::new(matches, vec![Action::Accept]));
         }
+    }
+    // What is routed to the workload by whomever is its own as well. Of a link and of nobody there are no routes that
+    // say whose they are.
+    for (family, without) in [(Family::V4, NOBODY), (Family::V6, LINK_LOCAL)] {
+        let matches = vec![
+            Match::family(family),
+            Match::lookup([Field::InInterface], names::OPEN),
+            within(Field::Source(family), without).not(),
+            Match::is(Field::ReturnInterface, [0; 4]).not(),
+        ];
+        rules.push(Rule::new(matches, vec![Action::Accept]).says("routed to the workload"));
     }
     rules.push(closed("not a source of the workload"));
     rules

@@ -28,6 +28,27 @@ pub(crate) struct HookRules {
     pub forward_in: Vec<Rule>,
     pub forward_out: Vec<Rule>,
     pub output: Vec<Rule>,
+    pub covered: Covered,
+}
+
+/// Which interfaces of the host have an endpoint.
+#[derive(Default)]
+pub(crate) struct Covered {
+    /// By one of their own.
+    pub interfaces: BTreeSet<Element>,
+    /// By one for all.
+    pub everywhere: bool,
+}
+
+impl Covered {
+    /// The ways in which a packet can be at one of them.
+    pub fn conditions(&self, field: Field) -> Vec<Vec<Match>> {
+        match (self.everywhere, self.interfaces.is_empty()) {
+            (true, _) => vec![Vec::new()],
+            (false, false) => vec![vec![Match::lookup([field], names::HOST_INTERFACES)]],
+            (false, true) => Vec::new(),
+        }
+    }
 }
 
 impl HookRules {
@@ -98,6 +119,10 @@ pub(crate) fn render(
         forward_in: renderer.question(Question::Forward(Ingress), &mut part),
         forward_out: renderer.question(Question::Forward(Egress), &mut part),
         output: renderer.question(Question::Local(Egress), &mut part),
+        covered: Covered {
+            interfaces: assignment.specific.keys().map(|name| Element::key(interface(name))).collect(),
+            everywhere: assignment.everywhere.is_some(),
+        },
     };
     for (direction, replies) in [(Ingress, false), (Egress, false), (Ingress, true), (Egress, true)] {
         if !replies || !part.hooks.untracked_in.is_empty() {

@@ -1,5 +1,6 @@
 //! From the plan to chains: pure functions. What they return depends on the plan alone, never on what was there before.
 
+mod allowed;
 pub(crate) mod arp;
 mod criteria;
 pub(crate) mod entry;
@@ -11,6 +12,7 @@ mod tiers;
 pub(crate) mod tunnels;
 pub(crate) mod workloads;
 
+pub(crate) use allowed::{Allowed, POLICY};
 pub(crate) use policy::{Holder, holder_chain, passes};
 pub(crate) use tiers::{END_OF_TIER, NO_PROFILE, Tiers};
 

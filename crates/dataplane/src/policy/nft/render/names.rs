@@ -12,6 +12,10 @@ pub(crate) const FROM: &str = "from-workload";
 pub(crate) const TO: &str = "to-workload";
 /// Interfaces of workloads that no prefix covers.
 pub(crate) const WORKLOADS: &str = "workloads";
+/// Interfaces of workloads that may pass anything at all.
+pub(crate) const OPEN: &str = "open-workloads";
+/// Interfaces of the host that have an endpoint of their own.
+pub(crate) const HOST_INTERFACES: &str = "host-interfaces";
 /// Of the ARP family: interface and address.
 pub(crate) const SENDERS: &str = "senders";
 

@@ -1,0 +1,59 @@
+//! `calicoctl cluster`: the cluster as a whole.
+
+use crate::cli::{Connection, Global};
+use crate::failure::Result;
+use crate::node::diags::Bundle;
+use crate::session;
+use clap::{Args, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+use tortie_model::Kind;
+use tortie_store::Error;
+
+#[derive(Debug, Args)]
+pub struct Cluster {
+    #[command(subcommand)]
+    command: ClusterCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ClusterCommand {
+    /// Collect all resources of the cluster in one archive; secrets are left out
+    ///
+    /// What a node says of itself is collected on that node: calicoctl node diags.
+    #[command(after_help = "Example:
+  calicoctl cluster diags")]
+    Diags(DiagsArgs),
+}
+
+#[derive(Debug, Args)]
+struct DiagsArgs {
+    /// Where the archive is written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    output_dir: PathBuf,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub async fn run(args: &Cluster, global: &Global, out: &mut dyn Write) -> Result<()> {
+    let ClusterCommand::Diags(args) = &args.command;
+    writeln!(out, "==== Begin collecting diagnostics. ====")?;
+    let store = session::connect(&args.connection, global).await?;
+    let bundle = Bundle::new(&args.output_dir, "calico-diagnostics")?;
+    for kind in Kind::ALL.iter().copied() {
+        let text = match store.list_all(kind, None).await {
+            Ok((list, unreadable)) => {
+                let unreadable: String = unreadable.iter().map(|error| format!("{error}\n")).collect();
+                format!("{:#}\n{unreadable}", list.to_value())
+            }
+            // Not every datastore has every kind.
+            Err(Error::NotSupported { .. }) => continue,
+            Err(error) => format!("{error}\n"),
+        };
+        bundle.write(&format!("{}.json", kind.plural()), &text)?;
+    }
+    writeln!(out, "==== Producing a diagnostics bundle. ====")?;
+    let path = bundle.pack()?;
+    writeln!(out, "Diagnostic bundle created at {}", path.display())?;
+    Ok(())
+}

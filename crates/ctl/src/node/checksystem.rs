@@ -1,0 +1,137 @@
+//! `calicoctl node checksystem`: what the kernel has of what a node needs.
+
+use crate::failure::{Failure, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The first kernel in which everything that policy needs works.
+const KERNEL: (u32, u32) = (5, 13);
+
+/// Names of modules, what they are in the kernel's configuration, and whether a node works without.
+const MODULES: [(&str, &str, Need); 13] = [
+    ("nf_tables", "CONFIG_NF_TABLES", Need::Always),
+    ("nf_conntrack", "CONFIG_NF_CONNTRACK", Need::Always),
+    ("nf_conntrack_netlink", "CONFIG_NF_CT_NETLINK", Need::Always),
+    ("nft_ct", "CONFIG_NFT_CT", Need::Always),
+    ("nft_fib_inet", "CONFIG_NFT_FIB_INET", Need::Always),
+    ("nft_masq", "CONFIG_NFT_MASQ", Need::Always),
+    ("nft_reject_inet", "CONFIG_NFT_REJECT_INET", Need::Always),
+    ("nft_limit", "CONFIG_NFT_LIMIT", Need::Sometimes),
+    ("nft_log", "CONFIG_NFT_LOG", Need::Sometimes),
+    ("veth", "CONFIG_VETH", Need::Always),
+    ("vxlan", "CONFIG_VXLAN", Need::Sometimes),
+    ("ipip", "CONFIG_NET_IPIP", Need::Sometimes),
+    ("wireguard", "CONFIG_WIREGUARD", Need::Sometimes),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Need {
+    Always,
+    /// By some settings alone.
+    Sometimes,
+}
+
+pub fn check(config: Option<&Path>, out: &mut dyn Write) -> Result<()> {
+    let release = read(Path::new("/proc/sys/kernel/osrelease"));
+    let release = release.trim();
+    writeln!(out, "Checking kernel version...")?;
+    let mut good = is_new_enough(release);
+    line(out, release, if good { "OK" } else { "FAIL" })?;
+    writeln!(out, "Checking kernel modules...")?;
+    let known = Known::of(release, config)?;
+    for (name, option, need) in MODULES {
+        let verdict = match (known.has(name, option), need) {
+            (true, _) => "OK",
+            (false, Need::Sometimes) => "SKIP",
+            (false, Need::Always) => "FAIL",
+        };
+        good &= verdict != "FAIL";
+        line(out, name, verdict)?;
+    }
+    match good {
+        true => Ok(writeln!(out, "System meets minimum system requirements to run Calico!")?),
+        false => Err(Failure::message(
+            "system doesn't meet one or more minimum systems requirements to run Calico",
+        )),
+    }
+}
+
+fn line(out: &mut dyn Write, name: &str, verdict: &str) -> std::io::Result<()> {
+    writeln!(out, "\t\t{name:<20}\t\t\t\t\t{verdict}")
+}
+
+fn is_new_enough(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= KERNEL
+}
+
+/// A file that is not there says nothing.
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Where modules are spoken of.
+struct Known {
+    /// Lists of modules, of files or of names.
+    lists: Vec<String>,
+    config: String,
+}
+
+impl Known {
+    fn of(release: &str, config: Option<&Path>) -> Result<Known> {
+        let modules = PathBuf::from("/lib/modules").join(release);
+        let config = match config {
+            Some(path) => std::fs::read_to_string(path).map_err(|error| Failure::at(path, &error))?,
+            None => read(&PathBuf::from(format!("/boot/config-{release}"))),
+        };
+        let loaded = read(Path::new("/proc/modules"));
+        // What is built in and has settings has a directory there.
+        let present = std::fs::read_dir("/sys/module").into_iter().flatten().flatten();
+        let present = present.map(|entry| format!("{}\n", entry.file_name().to_string_lossy())).collect();
+        let lists =
+            vec![read(&modules.join("modules.dep")), read(&modules.join("modules.builtin")), loaded, present];
+        Ok(Known { lists, config })
+    }
+
+    fn has(&self, name: &str, option: &str) -> bool {
+        let same = |word: &str| word.replace('-', "_") == name;
+        let listed = self.lists.iter().flat_map(|list| list.lines()).any(|line| {
+            let first = line.split([':', ' ']).next().unwrap_or_default();
+            let file = first.rsplit('/').next().unwrap_or_default();
+            same(file.split(".ko").next().unwrap_or_default())
+        });
+        let set = [format!("{option}=y"), format!("{option}=m")];
+        listed || self.config.lines().any(|line| set.iter().any(|set| line == set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_wherever_they_are_spoken_of() {
+        let known =
+            |list: &str, config: &str| Known { lists: vec![list.to_owned()], config: config.to_owned() };
+        assert!(
+            known("kernel/net/netfilter/nf_tables.ko.xz: kernel/x.ko", "")
+                .has("nf_tables", "CONFIG_NF_TABLES")
+        );
+        assert!(known("kernel/drivers/net/nft-ct.ko:", "").has("nft_ct", "CONFIG_NFT_CT"));
+        assert!(known("vxlan 155648 0 - Live 0x0", "").has("vxlan", "CONFIG_VXLAN"));
+        assert!(known("", "CONFIG_VETH=m\n").has("veth", "CONFIG_VETH"));
+        assert!(
+            !known("kernel/nf_tables_more.ko:", "# CONFIG_NF_TABLES is not set")
+                .has("nf_tables", "CONFIG_NF_TABLES")
+        );
+    }
+
+    #[test]
+    fn old_kernels_are_told() {
+        for (release, expected) in
+            [("5.13.0", true), ("6.1.0-13-amd64", true), ("5.4.0-1", false), ("4.19", false), ("", false)]
+        {
+            assert_eq!(is_new_enough(release), expected, "{release}");
+        }
+    }
+}

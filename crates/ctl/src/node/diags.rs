@@ -1,0 +1,158 @@
+//! `calicoctl node diags` and `calicoctl cluster diags`: what helps to find a fault, in one archive. What is secret is never
+//! asked for: neither configuration files nor the environment are in it.
+
+use super::ask;
+use crate::failure::{Failure, Result};
+use crate::release::CLIENT_VERSION;
+use clap::Args;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// File and command: what the kernel and the host have.
+const COMMANDS: [(&str, &[&str]); 17] = [
+    ("date", &["date"]),
+    ("hostname", &["hostname"]),
+    ("kernel", &["uname", "-a"]),
+    ("ipv4_route", &["ip", "-4", "-d", "route", "show", "table", "all"]),
+    ("ipv6_route", &["ip", "-6", "-d", "route", "show", "table", "all"]),
+    ("ipv4_rule", &["ip", "-4", "rule"]),
+    ("ipv6_rule", &["ip", "-6", "rule"]),
+    ("links", &["ip", "-d", "-s", "link"]),
+    ("ipv4_addr", &["ip", "-4", "addr"]),
+    ("ipv6_addr", &["ip", "-6", "addr"]),
+    ("neighbours", &["ip", "neigh"]),
+    ("nft_ruleset", &["nft", "list", "ruleset"]),
+    ("ipv4_tables", &["iptables-save", "-c"]),
+    ("ipv6_tables", &["ip6tables-save", "-c"]),
+    ("ipsets", &["ipset", "list"]),
+    ("ss", &["ss", "-tulnp"]),
+    ("journal", &["journalctl", "--no-pager", "-n", "20000", "-u", "tortie-node", "-u", "tortie-datastore"]),
+];
+
+/// File and question: what the node says of itself.
+const QUESTIONS: [(&str, &str); 4] = [
+    ("health.json", "health"),
+    ("settings.json", "settings"),
+    ("bgp_peers.json", "bgp peers"),
+    ("bgp_routes.json", "bgp routes"),
+];
+
+#[derive(Debug, Args)]
+pub struct DiagsArgs {
+    /// Directory with logs, copied if it is there
+    #[arg(long, value_name = "DIR", default_value = "/var/log/calico")]
+    log_dir: PathBuf,
+    /// Where the node's sockets are
+    #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
+    run_dir: PathBuf,
+    /// Where the archive is written
+    #[arg(long, value_name = "DIR", default_value = "/tmp")]
+    output_dir: PathBuf,
+}
+
+pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
+    let bundle = Bundle::new(&args.output_dir, "diags")?;
+    writeln!(out, "Collecting diagnostics")?;
+    bundle.of_host(&args.run_dir)?;
+    if args.log_dir.is_dir() {
+        bundle.command(
+            "logs",
+            &["cp", "-r", &args.log_dir.display().to_string(), &bundle.path("log").display().to_string()],
+        )?;
+    }
+    // As the daemon left it, where `tortie up` runs it without systemd.
+    for name in ["node.log", "datastore.log"] {
+        let from = args.run_dir.join(name);
+        if from.is_file() {
+            fs::copy(&from, bundle.path(name)).map_err(|error| Failure::at(&from, &error))?;
+        }
+    }
+    let path = bundle.pack()?;
+    writeln!(out, "Diags saved to {}", path.display())?;
+    Ok(())
+}
+
+/// A directory that becomes an archive, and is gone in any case.
+pub(crate) struct Bundle {
+    place: PathBuf,
+    name: String,
+}
+
+impl Bundle {
+    pub fn new(place: &Path, beginning: &str) -> Result<Bundle> {
+        let name = format!("{beginning}-{}", jiff::Timestamp::now().strftime("%Y%m%d_%H%M%S"));
+        let bundle = Bundle { place: place.to_owned(), name };
+        let dir = bundle.dir();
+        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| Failure::at(&dir, &error))?;
+        bundle.write("version", &format!("{CLIENT_VERSION}\n"))?;
+        Ok(bundle)
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.place.join(&self.name)
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir().join(file)
+    }
+
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.path(file);
+        fs::write(&path, text).map_err(|error| Failure::at(&path, &error))
+    }
+
+    fn of_host(&self, run_dir: &Path) -> Result<()> {
+        for (file, words) in COMMANDS {
+            self.command(file, words)?;
+        }
+        for (file, question) in QUESTIONS {
+            let answer = match ask(run_dir, question) {
+                Ok(answer) => format!("{answer:#}\n"),
+                Err(error) => format!("{error}\n"),
+            };
+            self.write(file, &answer)?;
+        }
+        Ok(())
+    }
+
+    /// What a program prints, be it what is wrong; one that is not there says so in its file.
+    fn command(&self, file: &str, words: &[&str]) -> Result<()> {
+        let [program, args @ ..] = words else { return Ok(()) };
+        let text = match Command::new(program).args(args).stdin(Stdio::null()).output() {
+            Ok(output) => {
+                let parts =
+                    [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).into_owned());
+                parts.concat()
+            }
+            Err(error) => format!("{program}: {error}\n"),
+        };
+        self.write(file, &text)
+    }
+
+    pub fn pack(self) -> Result<PathBuf> {
+        let path = self.place.join(format!("{}.tar.gz", self.name));
+        // Nobody else's file, and nobody else's to read.
+        let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| Failure::at(&path, &error))?;
+        let mut tar = Command::new("tar");
+        let packed =
+            tar.arg("-czf").arg("-").arg("-C").arg(&self.place).arg(&self.name).stdout(file).output();
+        match packed {
+            Ok(output) if output.status.success() => Ok(path),
+            Ok(output) => {
+                Err(Failure::Message(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())))
+            }
+            Err(error) => Err(Failure::Message(format!("tar: {error}"))),
+        }
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        // What stays is in a directory for temporary things.
+        let _ = fs::remove_dir_all(self.dir());
+    }
+}

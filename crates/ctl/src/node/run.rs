@@ -1,0 +1,133 @@
+//! `calicoctl node run`: the daemon of this host, started as the reference starts its container.
+
+use crate::failure::{Failure, Result};
+use clap::Args;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Run this host's node: prints the command that does the same, and runs it
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  calicoctl node run --ip 192.0.2.10 --name worker-1
+  calicoctl node run --dryrun --backend none")]
+pub struct RunArgs {
+    /// IPv4 address of the node, or autodetect
+    #[arg(long, value_name = "ADDRESS")]
+    ip: Option<String>,
+    /// IPv6 address of the node, or autodetect
+    #[arg(long, value_name = "ADDRESS")]
+    ip6: Option<String>,
+    /// AS number of the node
+    #[arg(long = "as", value_name = "NUMBER")]
+    as_number: Option<String>,
+    /// Name of the node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How the IPv4 address is found
+    #[arg(long, value_name = "METHOD")]
+    ip_autodetection_method: Option<String>,
+    /// How the IPv6 address is found
+    #[arg(long, value_name = "METHOD")]
+    ip6_autodetection_method: Option<String>,
+    /// Accepted for the sake of scripts: the log goes to standard error
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// Accepted for the sake of scripts: there is no image
+    #[arg(long, value_name = "IMAGE")]
+    node_image: Option<String>,
+    /// bird, for BGP, or none
+    #[arg(long, value_name = "BACKEND", value_parser = ["bird", "none"])]
+    backend: Option<String>,
+    /// Make no IP pools
+    #[arg(long)]
+    no_default_ippools: bool,
+    /// File with settings of this host
+    #[arg(long, value_name = "FILE")]
+    felix_config: Option<PathBuf>,
+    /// Print the command and do not run it
+    #[arg(long)]
+    dryrun: bool,
+    /// Print a unit for systemd that runs the node
+    #[arg(long)]
+    init_system: bool,
+    /// File that says where the datastore is
+    #[arg(short = 'c', long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl RunArgs {
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let given = [
+            ("NODENAME", &self.name),
+            ("IP", &self.ip),
+            ("IP6", &self.ip6),
+            ("AS", &self.as_number),
+            ("IP_AUTODETECTION_METHOD", &self.ip_autodetection_method),
+            ("IP6_AUTODETECTION_METHOD", &self.ip6_autodetection_method),
+            ("CALICO_NETWORKING_BACKEND", &self.backend),
+        ];
+        let mut variables: Vec<(&str, String)> =
+            given.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
+        variables.extend(self.no_default_ippools.then(|| ("NO_DEFAULT_POOLS", "true".to_owned())));
+        variables
+    }
+
+    fn words(&self) -> Vec<String> {
+        let mut words = vec!["node".to_owned()];
+        for (flag, file) in [("--config", &self.config), ("--felix-config", &self.felix_config)] {
+            words.extend(file.iter().flat_map(|file| [flag.to_owned(), file.display().to_string()]));
+        }
+        words
+    }
+
+    fn line(&self) -> String {
+        let variables = self.variables();
+        let set = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let words = self.words();
+        set.chain(["tortie".to_owned()])
+            .chain(words.iter().map(|word| quoted(word)))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    fn unit(&self, program: &str) -> String {
+        let set: String = self
+            .variables()
+            .iter()
+            .map(|(name, value)| format!("Environment={name}={}\n", quoted(value)))
+            .collect();
+        let words = self.words().join(" ");
+        format!(
+            "[Unit]\nDescription=Tortie node\nAfter=network-online.target\nWants=network-online.target\n\n[Service]\n{set}\
+             ExecStart={program} {words}\nRestart=always\n\n[Install]\nWantedBy=multi-user.target\n"
+        )
+    }
+}
+
+/// As a shell needs it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
+    let program =
+        std::env::current_exe().map_err(|error| Failure::Message(format!("own program: {error}")))?;
+    if args.init_system {
+        return Ok(write!(out, "{}", args.unit(&program.display().to_string()))?);
+    }
+    let line = args.line();
+    if args.dryrun {
+        return Ok(writeln!(out, "Use the following command to start the node:\n\n{line}\n")?);
+    }
+    writeln!(out, "Running command to start the node:\n\n{line}\n")?;
+    out.flush()?;
+    // The same program under its own name; returns only if that fails.
+    let error = Command::new(&program).arg0("tortie").args(args.words()).envs(args.variables()).exec();
+    Err(Failure::at(&program, &error))
+}

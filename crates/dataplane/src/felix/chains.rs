@@ -1,0 +1,90 @@
+//! Felix's chains in the tables of iptables-nft, and its tables of nf_tables.
+
+use super::{CHAIN, Outcome, is_felix};
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use crate::policy::nft::attributes::Attributes;
+use crate::policy::nft::foreign::observed::{ForeignRule, family_name};
+use nlink::Connection;
+use nlink::netlink::Nftables;
+use nlink::netlink::nftables::{self as wire, Family, RawMessage};
+
+/// Those of its mode that needs no iptables.
+const TABLES: [(Family, &str); 3] =
+    [(Family::Ip, "calico"), (Family::Ip6, "calico"), (Family::Arp, "calico-arp")];
+
+pub(super) async fn remove(netns: &Netns) -> Outcome {
+    Outcome::of(remove_from(netns).await)
+}
+
+async fn remove_from(netns: &Netns) -> Result<Outcome> {
+    let connection = netns.nftables()?;
+    let mut outcome = Outcome::default();
+    let describe = |error: nlink::Error| Error::kernel("tables of Felix", &error);
+    for table in connection.list_tables().await.map_err(describe)? {
+        if TABLES.contains(&(table.family, table.name.as_str())) {
+            let attributes = Attributes::default().text(wire::NFTA_TABLE_NAME, &table.name);
+            let message = message(wire::NFT_MSG_DELTABLE, table.family, attributes);
+            commit(&connection, table.family, &table.name, vec![message], &mut outcome).await;
+        }
+    }
+    let mut tables: Vec<(Family, String)> = Vec::new();
+    let chains = connection.list_chains().await.map_err(describe)?;
+    for chain in &chains {
+        let table = (chain.family, chain.table.clone());
+        let of_ip = [Family::Ip, Family::Ip6].contains(&chain.family);
+        if of_ip && chain.name.starts_with(CHAIN) && !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    for (family, table) in &tables {
+        let family = *family;
+        let theirs = chains.iter().filter(|chain| chain.family == family && chain.table == *table);
+        let names: Vec<&str> =
+            theirs.map(|chain| chain.name.as_str()).filter(|name| name.starts_with(CHAIN)).collect();
+        let mut messages = Vec::new();
+        for rule in connection.list_rules(table, family).await.map_err(describe)? {
+            let seen = ForeignRule::new(&rule);
+            let leads_there = is_felix(seen.comment.as_deref(), seen.target.as_deref());
+            if leads_there && !rule.chain.starts_with(CHAIN) {
+                let attributes =
+                    place(table, &rule.chain).bytes(wire::NFTA_RULE_HANDLE, &rule.handle.to_be_bytes());
+                messages.push(message(wire::NFT_MSG_DELRULE, family, attributes));
+            }
+        }
+        // Emptied first: they lead to each other.
+        messages.extend(names.iter().map(|name| message(wire::NFT_MSG_DELRULE, family, place(table, name))));
+        let chain = |name: &&str| {
+            let attributes =
+                Attributes::default().text(wire::NFTA_CHAIN_TABLE, table).text(wire::NFTA_CHAIN_NAME, name);
+            message(wire::NFT_MSG_DELCHAIN, family, attributes)
+        };
+        messages.extend(names.iter().map(chain));
+        commit(&connection, family, table, messages, &mut outcome).await;
+    }
+    Ok(outcome)
+}
+
+/// All of a table or nothing.
+async fn commit(
+    connection: &Connection<Nftables>,
+    family: Family,
+    table: &str,
+    messages: Vec<RawMessage>,
+    outcome: &mut Outcome,
+) {
+    let count = messages.len();
+    let transaction = messages.into_iter().fold(connection.transaction(), |all, message| all.raw(message));
+    match transaction.commit(connection).await {
+        Ok(()) => outcome.removed += count,
+        Err(error) => outcome.failures.push(format!("table {} {table}: {error}", family_name(family))),
+    }
+}
+
+fn place(table: &str, chain: &str) -> Attributes {
+    Attributes::default().text(wire::NFTA_RULE_TABLE, table).text(wire::NFTA_RULE_CHAIN, chain)
+}
+
+fn message(kind: u8, family: Family, attributes: Attributes) -> RawMessage {
+    RawMessage::new(kind, family).attrs(attributes.into_bytes())
+}

@@ -1,0 +1,91 @@
+//! Felix's chains in the tables of iptables-legacy, through its program.
+
+use super::{CHAIN, COMMENT, Outcome, is_felix};
+use crate::netns::Netns;
+use crate::policy::nft::foreign::program::Legacy;
+
+pub(super) async fn remove(netns: &Netns) -> Outcome {
+    let mut outcome = Outcome::default();
+    for program in Legacy::BOTH {
+        let tables = match program.tables(netns).await {
+            Ok(tables) => tables,
+            Err(error) => {
+                outcome.failures.push(error.to_string());
+                continue;
+            }
+        };
+        for table in tables {
+            let removed = async {
+                let lines = removal(&table, &program.save(netns, &table).await?);
+                let Some((count, lines)) = lines else { return Ok(0) };
+                program.restore(netns, lines).await.map(|()| count)
+            };
+            match removed.await {
+                Ok(count) => outcome.removed += count,
+                Err(reason) => outcome.failures.push(reason),
+            }
+        }
+    }
+    outcome
+}
+
+/// What takes Felix's chains and rules out of a table that was saved, and how many there are.
+fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
+    let chains: Vec<&str> = saved
+        .lines()
+        .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
+        .filter(|name| name.starts_with(CHAIN))
+        .collect();
+    let rules: Vec<&str> = saved
+        .lines()
+        .filter_map(|line| line.strip_prefix("-A "))
+        .filter(|rule| !rule.starts_with(CHAIN) && is_felix(comment(rule), target(rule)))
+        .collect();
+    if chains.is_empty() && rules.is_empty() {
+        return None;
+    }
+    let mut lines = vec![format!("*{table}")];
+    // A chain that is declared anew is emptied.
+    lines.extend(chains.iter().map(|name| format!(":{name} - [0:0]")));
+    lines.extend(rules.iter().map(|rule| format!("-D {rule}")));
+    lines.extend(chains.iter().map(|name| format!("-X {name}")));
+    lines.push("COMMIT\n".to_owned());
+    Some((chains.len() + rules.len(), lines.join("\n")))
+}
+
+fn comment(rule: &str) -> Option<&str> {
+    let (_, text) = rule.split_once("--comment ")?;
+    let text = text.trim_start_matches('"');
+    text.starts_with(COMMENT).then_some(text)
+}
+
+fn target(rule: &str) -> Option<&str> {
+    let (_, target) = rule.rsplit_once(" -j ").or_else(|| rule.rsplit_once(" -g "))?;
+    target.split(' ').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_felix_s_is_taken_out() {
+        let saved = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:DOCKER - [0:0]\n:cali-FORWARD - [0:0]\n\
+            :cali-fw-cali1 - [0:0]\n\
+            -A FORWARD -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD\n\
+            -A FORWARD -j DOCKER\n\
+            -A FORWARD -m comment --comment \"cali:S93hcgKJrXEqnTfs\" -m mark --mark 0x10000/0x10000 -j ACCEPT\n\
+            -A FORWARD -m comment --comment \"not cali: mine\" -j ACCEPT\n\
+            -A cali-FORWARD -i cali+ -m comment --comment \"cali:x\" -j cali-fw-cali1\nCOMMIT\n";
+        let (count, lines) = removal("filter", saved).unwrap();
+        assert_eq!(count, 4);
+        assert_eq!(
+            lines,
+            "*filter\n:cali-FORWARD - [0:0]\n:cali-fw-cali1 - [0:0]\n\
+             -D FORWARD -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD\n\
+             -D FORWARD -m comment --comment \"cali:S93hcgKJrXEqnTfs\" -m mark --mark 0x10000/0x10000 -j ACCEPT\n\
+             -X cali-FORWARD\n-X cali-fw-cali1\nCOMMIT\n"
+        );
+        assert_eq!(removal("nat", "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! The routes of the host that are not ours, for who advertises some of them.
+
+use crate::error::Result;
+use crate::kernel::{Entry, Kernel};
+use crate::netns::Netns;
+use crate::reconcile::{PROTOCOL_BIRD, PROTOCOL_OURS};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_plan::Table;
+
+/// Written by the kernel itself.
+const REDIRECT: u8 = 1;
+const KERNEL: u8 = 2;
+
+/// A route of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRoute {
+    pub net: IpNet,
+    pub interface: Option<String>,
+    /// 0 where nobody gave one.
+    pub metric: u32,
+    /// The host has an address there; otherwise somebody has written it.
+    pub connected: bool,
+}
+
+/// The networks that the host has addresses in, and what others than we have written to its main table.
+pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
+    let kernel = Kernel::open(host)?;
+    let links: BTreeMap<u32, String> = kernel
+        .links()
+        .await?
+        .into_iter()
+        .filter(|link| link.enabled)
+        .map(|link| (link.index, link.name))
+        .collect();
+    let mut routes = Vec::new();
+    for (device, net) in kernel.addresses().await? {
+        if let Some(name) = links.get(&device).filter(|_| is_global(net.addr())) {
+            routes.push(HostRoute {
+                net: net.trunc(),
+                interface: Some(name.clone()),
+                metric: 0,
+                connected: true,
+            });
+        }
+    }
+    let written = |entry: &Entry| {
+        let ours = [REDIRECT, KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
+        entry.key.table == Table::MAIN && !ours && is_global(entry.destination().addr())
+    };
+    for entry in kernel.routes().await?.into_iter().filter(written) {
+        let interface = entry.target.device().and_then(|device| links.get(&device)).cloned();
+        let (net, metric) = (entry.destination(), entry.metric);
+        routes.push(HostRoute { net, interface, metric, connected: false });
+    }
+    Ok(routes)
+}
+
+/// Neither of the host alone nor of one link.
+fn is_global(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local() && !address.is_multicast(),
+        IpAddr::V6(address) => {
+            !address.is_loopback() && !address.is_unicast_link_local() && !address.is_multicast()
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Where our rule stands in a chain: in front of everything that could drop, but behind what knows the services. Pure.
+
+/// What a rule is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ours,
+    /// A copy of ours that somebody saved and restored, or one of another version.
+    Copy,
+    /// Leads to the services.
+    Services,
+    Other,
+}
+
+/// Positions are those of the chain as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    Delete(usize),
+    /// At the end if there is none to stand in front of.
+    Insert {
+        before: Option<usize>,
+    },
+}
+
+/// What has to be done to a chain. One that drops nothing needs no rule of ours.
+pub(super) fn edits(rules: &[Kind], drops: bool, wanted: bool) -> Vec<Edit> {
+    let others = || rules.iter().enumerate().filter(|(_, kind)| matches!(kind, Kind::Services | Kind::Other));
+    let wanted = wanted && (drops || others().next().is_some());
+    let before = others().find(|(_, kind)| **kind == Kind::Other).map(|(index, _)| index);
+    let mine: Vec<usize> = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| matches!(kind, Kind::Ours | Kind::Copy))
+        .map(|(i, _)| i)
+        .collect();
+    let in_place = match mine.as_slice() {
+        [only] => rules[*only] == Kind::Ours && only + 1 == before.unwrap_or(rules.len()),
+        _ => false,
+    };
+    if wanted && in_place {
+        return Vec::new();
+    }
+    let mut edits: Vec<Edit> = mine.into_iter().map(Edit::Delete).collect();
+    if wanted {
+        edits.push(Edit::Insert { before });
+    }
+    edits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Kind::{Copy, Other, Ours, Services};
+    use proptest::prelude::*;
+
+    #[test]
+    fn our_rule_stands_in_front_of_what_could_drop_and_behind_services() {
+        let insert = |before| Edit::Insert { before };
+        assert_eq!(edits(&[], false, true), [], "nothing there drops anything");
+        assert_eq!(edits(&[], true, true), [insert(None)]);
+        assert_eq!(edits(&[Other], false, true), [insert(Some(0))]);
+        assert_eq!(edits(&[Services, Services, Other], true, true), [insert(Some(2))]);
+        assert_eq!(edits(&[Services, Ours, Other, Services], true, true), []);
+        assert_eq!(edits(&[Other, Ours], true, true), [Edit::Delete(1), insert(Some(0))]);
+        assert_eq!(edits(&[Copy, Other], true, true), [Edit::Delete(0), insert(Some(1))]);
+        assert_eq!(edits(&[Ours, Other], true, false), [Edit::Delete(0)]);
+        assert_eq!(edits(&[Ours], false, true), [Edit::Delete(0)], "the others are gone");
+        assert_eq!(edits(&[Other], true, false), []);
+    }
+
+    /// What is done to the chain, done to a list.
+    fn applied(rules: &[Kind], edits: &[Edit]) -> Vec<Kind> {
+        let mut after: Vec<(Option<usize>, Kind)> =
+            rules.iter().copied().enumerate().map(|(i, k)| (Some(i), k)).collect();
+        for edit in edits {
+            match edit {
+                Edit::Delete(index) => after.retain(|(at, _)| *at != Some(*index)),
+                Edit::Insert { before } => {
+                    let at = after
+                        .iter()
+                        .position(|(at, _)| before.is_some() && at == before)
+                        .unwrap_or(after.len());
+                    after.insert(at, (None, Ours));
+                }
+            }
+        }
+        after.into_iter().map(|(_, kind)| kind).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn one_round_is_enough_and_what_is_not_ours_stays(
+            rules in proptest::collection::vec(prop_oneof![Just(Ours), Just(Copy), Just(Services), Just(Other)], 0..8),
+            drops: bool,
+            wanted: bool,
+        ) {
+            let after = applied(&rules, &edits(&rules, drops, wanted));
+            prop_assert_eq!(edits(&after, drops, wanted), []);
+            let foreign = |list: &[Kind]| list.iter().copied().filter(|kind| matches!(kind, Services | Other)).collect::<Vec<_>>();
+            prop_assert_eq!(foreign(&after), foreign(&rules));
+        }
+    }
+}

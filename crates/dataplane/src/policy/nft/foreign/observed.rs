@@ -1,0 +1,161 @@
+//! The tables of others, as far as they concern us: chains, and what each rule is.
+
+use super::super::attributes;
+use super::super::kernel::fingerprint;
+use super::super::message::TABLE;
+use super::super::render::Allowed;
+use super::super::table::{Point, TableFamily};
+use super::diff::Kind;
+use super::{COMMENT, SERVICES, SERVICES_TABLE, accepting};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use nlink::Connection;
+use nlink::netlink::Nftables;
+use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, RuleInfo};
+
+/// A chain that the kernel enters by itself.
+pub(crate) struct BaseChain {
+    pub family: Family,
+    pub table: String,
+    pub name: String,
+    point: Point,
+    priority: i32,
+    /// What no rule decides.
+    pub drops: bool,
+    pub rules: Vec<ForeignRule>,
+}
+
+pub(crate) struct ForeignRule {
+    pub handle: u64,
+    pub comment: Option<String>,
+    /// The chain to which it leads.
+    pub target: Option<String>,
+    fingerprint: u64,
+}
+
+impl BaseChain {
+    fn new(chain: &ChainInfo) -> Option<BaseChain> {
+        const DROP: u32 = 0;
+        let number = chain.hook?;
+        Some(BaseChain {
+            family: chain.family,
+            table: chain.table.clone(),
+            name: chain.name.clone(),
+            point: TableFamily::Inet.points().iter().copied().find(|point| point.number() == number)?,
+            priority: chain.priority?,
+            drops: chain.policy == Some(DROP),
+            rules: Vec::new(),
+        })
+    }
+
+    /// Whether packets come to it that have the mark.
+    pub fn is_behind(&self, allowed: &[Allowed]) -> bool {
+        allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
+    }
+
+    pub fn kinds(&self) -> Vec<Kind> {
+        let ours = accepting().fingerprint();
+        self.rules.iter().map(|rule| rule.kind(ours)).collect()
+    }
+
+    pub fn object(&self) -> KernelObject {
+        let table = format!("{} {}", family_name(self.family), self.table);
+        KernelObject::ForeignChain { table, name: self.name.clone() }
+    }
+}
+
+impl ForeignRule {
+    pub fn new(rule: &RuleInfo) -> ForeignRule {
+        let userdata = rule.userdata_raw.as_deref().unwrap_or_default();
+        ForeignRule {
+            handle: rule.handle,
+            comment: comment(&rule.expression_bytes).or_else(|| rule.comment_text.clone()),
+            target: target(&rule.expression_bytes),
+            fingerprint: fingerprint(userdata),
+        }
+    }
+
+    fn kind(&self, ours: u64) -> Kind {
+        match (self.comment.as_deref(), self.target.as_deref()) {
+            (Some(COMMENT), _) if self.fingerprint == ours => Kind::Ours,
+            (Some(COMMENT), _) => Kind::Copy,
+            (_, Some(target)) if target.starts_with(SERVICES) => Kind::Services,
+            _ => Kind::Other,
+        }
+    }
+}
+
+pub(crate) fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ip => "ip",
+        Family::Ip6 => "ip6",
+        Family::Inet => "inet",
+        Family::Arp => "arp",
+        Family::Bridge => "bridge",
+        Family::Netdev => "netdev",
+        _ => "other",
+    }
+}
+
+/// The chains of others by which the kernel filters or changes packets of IP.
+pub(super) async fn base_chains(connection: &Connection<Nftables>) -> Result<Vec<BaseChain>> {
+    let describe = |error: nlink::Error| Error::kernel("chains of others", &error);
+    let ip = [Family::Ip, Family::Ip6, Family::Inet];
+    let all = connection.list_chains().await.map_err(describe)?;
+    let concerned = all.iter().filter(|chain| {
+        let theirs = ![TABLE, SERVICES_TABLE].contains(&chain.table.as_str());
+        ip.contains(&chain.family) && chain.chain_type == Some(ChainType::Filter) && theirs
+    });
+    let mut chains: Vec<BaseChain> = concerned.filter_map(BaseChain::new).collect();
+    let mut tables: Vec<(Family, String)> = Vec::new();
+    for chain in &chains {
+        let table = (chain.family, chain.table.clone());
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    for (family, table) in tables {
+        for rule in connection.list_rules(&table, family).await.map_err(describe)? {
+            let mut of_family =
+                chains.iter_mut().filter(|chain| chain.family == family && chain.table == table);
+            if let Some(chain) = of_family.find(|chain| chain.name == rule.chain) {
+                chain.rules.push(ForeignRule::new(&rule));
+            }
+        }
+    }
+    Ok(chains)
+}
+
+/// The expressions of a rule: name and data of each.
+fn expressions(rule: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    attributes::read(rule).filter_map(|(_, expression)| {
+        let name = attributes::find(expression, wire::NFTA_EXPR_NAME)?;
+        let data = attributes::find(expression, wire::NFTA_EXPR_DATA)?;
+        Some((name.strip_suffix(b"\0").unwrap_or(name), data))
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn target(rule: &[u8]) -> Option<String> {
+    let verdicts = expressions(rule).filter(|(name, _)| *name == b"immediate").filter_map(|(_, data)| {
+        let data = attributes::find(data, wire::NFTA_IMMEDIATE_DATA)?;
+        let verdict = attributes::find(data, wire::NFTA_DATA_VERDICT)?;
+        attributes::find(verdict, wire::NFTA_VERDICT_CHAIN).map(text)
+    });
+    verdicts.last()
+}
+
+/// What iptables keeps as a comment: a match that always holds.
+fn comment(rule: &[u8]) -> Option<String> {
+    const MATCH_NAME: u16 = 1;
+    const MATCH_INFO: u16 = 3;
+    let mut comments = expressions(rule).filter(|(name, _)| *name == b"match").filter_map(|(_, data)| {
+        let name = attributes::find(data, MATCH_NAME).map(text)?;
+        (name == "comment").then(|| attributes::find(data, MATCH_INFO).map(text))?
+    });
+    comments.next()
+}

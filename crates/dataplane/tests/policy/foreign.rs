@@ -1,0 +1,243 @@
+//! What policy allows passes whatever the chains of others drop, and what it denies does not.
+
+use crate::namespace::{Namespace, Open, eventually, node_pair, pod, start};
+use crate::plans::{ONE, TWO, guarded, ingress, open_plan, reaches, two_pods};
+use std::collections::BTreeMap;
+use tortie_dataplane::{Dataplane, KernelObject, Report, Reports};
+use tortie_plan::{Action, AllowAction, HostEndpoint, Plan, Rule, Settings};
+
+/// The programs of both families: of nf_tables, and of the older tables.
+const PROGRAMS: [[&str; 2]; 2] = [["iptables-nft", "ip6tables-nft"], ["iptables-legacy", "ip6tables-legacy"]];
+
+/// Pod two answers to nobody; pod one to everybody.
+fn plan() -> Plan {
+    guarded(open_plan(), &[("nobody", ingress(vec![Rule::new(Action::Deny)]))])
+}
+
+fn is_ours(listing: &str) -> bool {
+    listing.contains("tortie: allowed by policy")
+}
+
+fn rules(node: &Namespace, program: &str) -> String {
+    node.exec(&[program, "-S"])
+}
+
+/// What one sends passes; what two is sent does not.
+async fn is_judged_by_policy(node: &Namespace, from_one: &Namespace, outside: &[&str], two: &[&str]) {
+    for address in outside {
+        eventually(&format!("what is allowed reaches {address}"), || reaches(from_one, address)).await;
+    }
+    for address in two {
+        assert!(!reaches(from_one, address), "{address} is denied\n{}", node.exec("nft list ruleset"));
+    }
+}
+
+/// A node with two pods and somebody outside that both can reach.
+async fn node_with_pods() -> (Namespace, Namespace, Namespace, Namespace) {
+    let (node, outside) = node_pair();
+    let one = pod(&node, "cali1", &ONE).await;
+    let two = pod(&node, "cali2", &TWO).await;
+    outside.ip("route add 10.65.0.0/24 via 192.168.77.1");
+    outside.ip("route add fd80:65::/64 via fd77::1");
+    (node, outside, one, two)
+}
+
+const OUTSIDE: [&str; 2] = ["192.168.77.2", "fd77::2"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
+    for programs in PROGRAMS {
+        let (node, _outside, one, _two) = node_with_pods().await;
+        for program in programs {
+            node.exec(&[program, "-P", "FORWARD", "DROP"]);
+            node.exec(&[program, "-A", "FORWARD", "-i", "docker0", "-j", "ACCEPT"]);
+            node.exec(&[program, "-A", "FORWARD", "-j", "DROP"]);
+        }
+        assert!(!reaches(&one, OUTSIDE[0]), "without policy everything is dropped");
+        let (dataplane, reports) = start(&node).await;
+        dataplane.replace(plan()).await.unwrap();
+        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        for program in programs {
+            let listing = rules(&node, program);
+            assert!(listing.contains("-A FORWARD -m mark --mark 0x10000/0x10000"), "{listing}");
+            assert!(listing.contains("-A FORWARD -i docker0 -j ACCEPT"), "{listing}");
+        }
+
+        // Another program starts over, or stands in front.
+        for program in programs {
+            node.exec(&[program, "-F", "FORWARD"]);
+        }
+        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        for program in programs {
+            node.exec(&[program, "-I", "FORWARD", "1", "-j", "DROP"]);
+        }
+        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+
+        // Nobody runs, then another one does.
+        let before = programs.map(|program| rules(&node, program));
+        dataplane.stop().await;
+        drop(reports);
+        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        let (dataplane, reports) = start(&node).await;
+        dataplane.replace(plan()).await.unwrap();
+        is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+        assert_eq!(programs.map(|program| rules(&node, program)), before);
+
+        dataplane.stop().await;
+        drop(reports);
+        tortie_dataplane::remove_policy(&node.open()).await.unwrap();
+        for program in programs {
+            let listing = rules(&node, program);
+            assert!(!is_ours(&listing), "{listing}");
+            assert!(
+                listing.contains("-P FORWARD DROP") && listing.contains("-A FORWARD -j DROP"),
+                "{listing}"
+            );
+        }
+        assert!(!reaches(&one, OUTSIDE[0]), "the host is as it was");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_any_name_are_reached_and_only_what_filters() {
+    let (node, _outside, one, _two) = node_with_pods().await;
+    // As firewalld, Docker and a firewall of one's own have it; and two that stay as they are.
+    node.nft(
+        "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; \
+            ct state established accept; reject with icmpx admin-prohibited; }; }
+         table ip docker-bridges { chain filter-FORWARD { type filter hook forward priority 0; policy drop; }; }
+         table ip6 mine { chain forward { type filter hook forward priority 5; policy drop; }; }
+         table inet empty { chain forward { type filter hook forward priority 0; policy accept; }; }
+         table inet before { chain forward { type filter hook forward priority -150; policy accept; counter; }; }",
+    );
+    let untouched =
+        || ["empty", "before"].map(|table| node.exec(&["nft", "-s", "list", "table", "inet", table]));
+    let before = untouched();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan()).await.unwrap();
+    is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+    assert_eq!(untouched(), before);
+
+    // What the host forwards for others than workloads is none of our business.
+    assert!(!reaches(&node_beyond(&node), OUTSIDE[0]));
+
+    // A chain that is new is found.
+    node.nft("table inet late { chain forward { type filter hook forward priority 1; policy drop; }; }");
+    eventually("our rule is in the new chain", || is_ours(&node.exec("nft list table inet late"))).await;
+    is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
+    node.nft("delete table inet late");
+}
+
+/// Somebody behind the node who is no workload.
+fn node_beyond(node: &Namespace) -> Namespace {
+    let beyond = Namespace::new("beyond");
+    node.ip(&format!("link add beyond type veth peer name eth0 netns {}", beyond.name()));
+    node.ip("addr add 192.168.78.1/24 dev beyond");
+    node.ip("link set beyond up");
+    beyond.ip("addr add 192.168.78.2/24 dev eth0");
+    beyond.ip("link set eth0 up");
+    beyond.ip("route add default via 192.168.78.1");
+    beyond
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_policy_did_not_set_opens_nothing() {
+    let (node, outside, _one, _two) = node_with_pods().await;
+    let beyond = node_beyond(&node);
+    outside.ip("route add 192.168.78.0/24 via 192.168.77.1");
+    // Somebody marks everything with every bit.
+    node.nft("table inet marks { chain pre { type filter hook prerouting priority -250; meta mark set 0xffffffff; }; }");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan()).await.unwrap();
+    assert!(reaches(&beyond, OUTSIDE[0]));
+    node.exec("iptables-nft -P FORWARD DROP");
+    eventually("our rule is there", || is_ours(&rules(&node, "iptables-nft"))).await;
+    assert!(!reaches(&beyond, OUTSIDE[0]), "{}", node.exec("nft list ruleset"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_are_asked_before_what_is_allowed_passes() {
+    let (node, _one, _two) = two_pods().await;
+    node.exec("iptables-nft -N KUBE-FORWARD");
+    node.exec("iptables-nft -A FORWARD -j KUBE-FORWARD");
+    node.exec("iptables-nft -A FORWARD -j DROP");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan()).await.unwrap();
+    eventually("our rule is there", || is_ours(&rules(&node, "iptables-nft"))).await;
+    let listing = node.exec("iptables-nft -S FORWARD");
+    let lines: Vec<&str> = listing.lines().collect();
+    assert!(
+        lines[1].ends_with("-j KUBE-FORWARD") && is_ours(lines[2]) && lines[3] == "-A FORWARD -j DROP",
+        "{listing}"
+    );
+    // Saved and restored by somebody who knows nothing of us: still one, and ours.
+    let saved = node.exec("iptables-nft-save");
+    let restored = tortie_testkit::output(&mut node.command("iptables-nft-restore"), &saved);
+    assert!(restored.status.success());
+    let marked = || node.exec("nft -a list chain ip filter FORWARD").matches("0x00010000").count();
+    eventually("one rule of ours", || marked() == 2 && is_ours(&node.exec("iptables-nft -S FORWARD"))).await;
+}
+
+async fn started(node: &Namespace, settings: Settings) -> (Dataplane, Reports) {
+    Dataplane::start(node.open(), settings).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_judge_for_themselves_if_the_settings_say_so() {
+    let (node, _outside, one, _two) = node_with_pods().await;
+    node.exec("iptables-nft -P FORWARD DROP");
+    let mut settings = Settings::default();
+    let (dataplane, _reports) = started(&node, settings.clone()).await;
+    dataplane.replace(plan()).await.unwrap();
+    eventually("what is allowed passes", || reaches(&one, OUTSIDE[0])).await;
+    settings.policy.filter_allow = AllowAction::Return;
+    dataplane.configure(settings).await.unwrap();
+    eventually("our rule is gone", || !is_ours(&rules(&node, "iptables-nft"))).await;
+    assert!(!reaches(&one, OUTSIDE[0]));
+    assert!(!node.exec("nft list table inet tortie").contains("forward-allowed"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_host_endpoint_allows_reaches_the_host() {
+    let (node, outside) = node_pair();
+    for program in ["iptables-nft", "iptables-legacy"] {
+        node.exec(&[program, "-P", "INPUT", "DROP"]);
+    }
+    assert!(!reaches(&outside, "192.168.77.1"));
+    let endpoint =
+        HostEndpoint { interface: "eth0".into(), profiles: vec!["open".into()], ..HostEndpoint::default() };
+    let mut plan = open_plan();
+    plan.host_endpoints = BTreeMap::from([("eth0".to_owned(), endpoint)]);
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plan).await.unwrap();
+    eventually("the host answers", || reaches(&outside, "192.168.77.1")).await;
+    let closed = open_plan();
+    dataplane.replace(closed).await.unwrap();
+    eventually("the host's own rules hold again", || !reaches(&outside, "192.168.77.1")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_belongs_to_somebody_is_reported() {
+    let (node, _one, _two) = two_pods().await;
+    // Its owner holds the netlink socket as long as it runs.
+    let mut owner = node.command("nft").arg("-i").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let commands = b"add table inet owned { flags owner; }\n\
+        add chain inet owned forward { type filter hook forward priority 0; policy drop; }\n";
+    std::io::Write::write_all(owner.stdin.as_mut().unwrap(), commands).unwrap();
+    std::io::Write::flush(owner.stdin.as_mut().unwrap()).unwrap();
+    let there = || node.try_exec("nft list chain inet owned forward").status.success();
+    eventually("the table is there", there).await;
+    let (dataplane, mut reports) = start(&node).await;
+    dataplane.replace(plan()).await.unwrap();
+    let overruled = loop {
+        match reports.next().await {
+            Some(Report::Overruled(failures)) if !failures.is_empty() => break failures,
+            Some(_) => {}
+            None => panic!("nothing was reported"),
+        }
+    };
+    let chain = KernelObject::ForeignChain { table: "inet owned".into(), name: "forward".into() };
+    assert_eq!(overruled.iter().map(|failure| failure.object.clone()).collect::<Vec<_>>(), [chain]);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+}

@@ -1,0 +1,31 @@
+//! Sources follow the routes: what is routed to a workload, by whomever, is no forgery when it comes from there.
+
+use crate::namespace::{Namespace, Open, eventually};
+use crate::plans::{ONE, TWO, open_plan, two_pods};
+use tortie_dataplane::Dataplane;
+use tortie_plan::Settings;
+
+fn reaches_as(from: &Namespace, source: &str, address: &str) -> bool {
+    from.try_exec(&["ping", "-c", "1", "-W", "1", "-I", source, address]).status.success()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_routed_to_a_workload_is_its_own() {
+    let (node, one, _two) = two_pods().await;
+    let settings = Settings { remove_external_routes: false, ..Settings::default() };
+    let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
+    dataplane.replace(open_plan()).await.unwrap();
+    // Through an address of the workload, as a router behind it would be reached.
+    for (net, own, at) in [("10.99.0.0/24", "10.99.0.7", 0), ("fd99::/64", "fd99::7", 1)] {
+        let route = |verb: &str, via: &str, device: &str| {
+            node.ip(&["route", verb, net, "via", via, "dev", device, "onlink", "proto", "static"]);
+        };
+        one.ip(&["addr", "add", own, "dev", "lo"]);
+        assert!(!reaches_as(&one, own, TWO[at]), "{own} is not its own");
+        route("add", ONE[at], "cali1");
+        eventually(&format!("{own} is routed to it"), || reaches_as(&one, own, TWO[at])).await;
+        // The route leads to another: it is that one's.
+        route("replace", TWO[at], "cali2");
+        eventually(&format!("{own} is another's"), || !reaches_as(&one, own, TWO[at])).await;
+    }
+}

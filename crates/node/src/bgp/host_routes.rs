@@ -1,0 +1,140 @@
+//! Routes of the host that an export filter may announce: the networks it has addresses in and what others have written
+//! to its table, as BIRD's `direct` and `learn` know them. They are read only where a session has a filter: without one
+//! none of them is announced.
+
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tortie_bgp::filter::glob;
+use tortie_dataplane::{HostRoute, Netns, host_routes};
+use tortie_plan::bgp::Bgp;
+
+/// Interfaces whose addresses are nobody else's business, as with the reference.
+const NEVER: [&str; 2] = ["cali*", "kube-ipvs*"];
+/// A node is not there to pass on the whole Internet. What is more is left out.
+const AT_MOST: usize = 10_000;
+/// Of the time at most one part in so many is spent reading.
+const SHARE: u32 = 50;
+
+#[derive(Default)]
+pub struct HostRoutes {
+    routes: BTreeMap<IpNet, HostRoute>,
+    not_before: Option<Instant>,
+    left_out: bool,
+}
+
+impl HostRoutes {
+    pub fn get(&self) -> impl Iterator<Item = &HostRoute> {
+        self.routes.values()
+    }
+
+    /// Reads them again; returns whether they changed.
+    pub async fn refresh(&mut self, host: &Netns, bgp: &Bgp) -> bool {
+        let began = Instant::now();
+        if self.not_before.is_some_and(|time| began < time) {
+            return false;
+        }
+        let mut routes = BTreeMap::new();
+        if bgp.sessions.values().any(|session| !session.filters.is_empty()) {
+            match host_routes(host).await {
+                Ok(found) => routes = self.chosen(found, &bgp.ignored_interfaces),
+                Err(error) => {
+                    tracing::warn!(%error, "routes of the host cannot be read; those known so far stay");
+                    return false;
+                }
+            }
+            self.not_before = Some(Instant::now() + began.elapsed().max(Duration::from_micros(1)) * SHARE);
+        }
+        let changed = routes != self.routes;
+        self.routes = routes;
+        changed
+    }
+
+    /// One to each network: where the host has an address, or the one that the kernel prefers.
+    fn chosen(&mut self, found: Vec<HostRoute>, ignored: &[String]) -> BTreeMap<IpNet, HostRoute> {
+        let ignored = |name: &str| {
+            let mut patterns = ignored.iter().map(String::as_str).chain(NEVER);
+            patterns.any(|pattern| matches(pattern, name))
+        };
+        let never = |name: &str| NEVER.iter().any(|pattern| matches(pattern, name));
+        let mut chosen: BTreeMap<IpNet, HostRoute> = BTreeMap::new();
+        let mut left_out = 0;
+        for route in found {
+            let name = route.interface.as_deref().unwrap_or_default();
+            if (route.connected && ignored(name)) || never(name) {
+                continue;
+            }
+            let better =
+                |other: &HostRoute| (!route.connected, route.metric) < (!other.connected, other.metric);
+            match chosen.get(&route.net) {
+                Some(other) if !better(other) => {}
+                None if chosen.len() >= AT_MOST => left_out += 1,
+                _ => _ = chosen.insert(route.net, route),
+            }
+        }
+        if left_out > 0 && !self.left_out {
+            tracing::warn!(
+                left_out,
+                limit = AT_MOST,
+                "the host has more routes than BGP looks at; the others are not announced"
+            );
+        }
+        self.left_out = left_out > 0;
+        chosen
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    glob(pattern.as_bytes(), name.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(net: &str, interface: &str, metric: u32, connected: bool) -> HostRoute {
+        HostRoute { net: net.parse().unwrap(), interface: Some(interface.into()), metric, connected }
+    }
+
+    #[test]
+    fn interfaces_are_ignored_by_pattern() {
+        let cases = [
+            ("docker0", "docker0", true),
+            ("docker0", "docker01", false),
+            ("br-*", "br-12", true),
+            ("br-*", "bridge", false),
+            ("*.1", "eth0.1", true),
+            ("*.1", "eth0.11", false),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn one_route_to_each_network_and_none_of_workloads() {
+        let found = vec![
+            route("10.0.0.0/24", "eth0", 0, true),
+            route("10.0.0.0/24", "eth1", 5, false),
+            route("10.1.0.0/24", "eth1", 20, false),
+            route("10.1.0.0/24", "eth0", 10, false),
+            route("172.17.0.0/16", "docker0", 0, true),
+            route("10.2.0.5/32", "cali123", 0, false),
+        ];
+        let chosen = HostRoutes::default().chosen(found, &["docker*".to_owned()]);
+        let names: Vec<(&str, u32)> =
+            chosen.values().map(|route| (route.interface.as_deref().unwrap(), route.metric)).collect();
+        assert_eq!(names, [("eth0", 0), ("eth0", 10)]);
+    }
+
+    #[test]
+    fn there_is_a_bound() {
+        let found = (0..AT_MOST + 7).map(|number| {
+            let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
+            route(&format!("{}.{a}.{b}.{c}/32", 11), "eth0", 0, false)
+        });
+        let mut routes = HostRoutes::default();
+        assert_eq!(routes.chosen(found.collect(), &[]).len(), AT_MOST);
+        assert!(routes.left_out);
+    }
+}

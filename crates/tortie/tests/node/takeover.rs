@@ -1,0 +1,255 @@
+//! A host that ran Calico becomes ours, and is given back. What Debian has stands for what Felix leaves: chains of both
+//! variants of iptables, sets, a table of nf_tables, routes and a tunnel, named as Felix names them.
+
+use crate::world::{Namespace, TORTIE, World, eventually};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+use tortie_testkit::Process;
+
+const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
+const DEVICE: &str = "cali0a1b2c3d4e5";
+
+/// A pod as Calico's plugin wires it.
+fn wired(host: &Namespace) -> Namespace {
+    let pod = Namespace::new("pod");
+    host.ip(&format!(
+        "link add {DEVICE} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
+        pod.name()
+    ));
+    for (key, value) in [("ipv4.conf", "proxy_arp=1"), ("ipv6.conf", "proxy_ndp=1")] {
+        host.exec(&["sysctl", "-qw", &format!("net.{key}.{DEVICE}.{value}")]);
+    }
+    host.exec("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    host.ip(&format!("link set {DEVICE} up"));
+    pod.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
+    pod.ip("link set eth0 up");
+    for address in POD {
+        pod.ip(&format!("addr add {address} dev eth0"));
+        host.ip(&format!("route add {address} dev {DEVICE} proto boot scope link metric 1024"));
+    }
+    pod.ip("route add 169.254.1.1 dev eth0 scope link");
+    pod.ip("route add default via 169.254.1.1 dev eth0");
+    pod
+}
+
+/// Somebody outside whom the pod talks to.
+fn outside(host: &Namespace) -> Namespace {
+    let outside = Namespace::new("outside");
+    host.ip(&format!("link add eth1 type veth peer name eth0 netns {}", outside.name()));
+    host.ip("addr add 172.31.0.1/24 dev eth1");
+    host.ip("link set eth1 up");
+    outside.ip("addr add 172.31.0.2/24 dev eth0");
+    outside.ip("link set eth0 up");
+    outside.ip("route add 10.77.0.0/24 via 172.31.0.1");
+    outside
+}
+
+/// What Felix has in the tables of one program. Its policy is an old one: the pod may talk, and nobody may reach port 80.
+fn chains(host: &Namespace, program: &str, set: &str) {
+    let run = |rule: &str| host.exec(&format!("{program} {rule}"));
+    let hash = "-m comment --comment cali:wUHhoiAYhphO9Mso";
+    for chain in
+        ["cali-FORWARD", "cali-from-wl-dispatch", &format!("cali-fw-{DEVICE}"), "cali-pri-kns.default"]
+    {
+        run(&format!("-N {chain}"));
+    }
+    run(&format!("-I FORWARD {hash} -j cali-FORWARD"));
+    run(&format!("-A FORWARD {hash} -m mark --mark 0x10000/0x10000 -j ACCEPT"));
+    run(&format!("-A cali-FORWARD -i cali+ {hash} -j cali-from-wl-dispatch"));
+    run(&format!("-A cali-FORWARD -o cali+ -m conntrack --ctstate RELATED,ESTABLISHED {hash} -j ACCEPT"));
+    run(&format!("-A cali-FORWARD -p tcp --dport 80 {hash} -j DROP"));
+    run(&format!("-A cali-from-wl-dispatch -i {DEVICE} {hash} -g cali-fw-{DEVICE}"));
+    run(&format!("-A cali-fw-{DEVICE} -m conntrack --ctstate RELATED,ESTABLISHED {hash} -j ACCEPT"));
+    run(&format!("-A cali-fw-{DEVICE} -m set --match-set {set} src {hash} -j cali-pri-kns.default"));
+    run(&format!("-A cali-pri-kns.default {hash} -j MARK --set-mark 0x10000/0x10000"));
+    for (table, chain) in [("nat", "POSTROUTING"), ("mangle", "PREROUTING"), ("raw", "OUTPUT")] {
+        run(&format!("-t {table} -N cali-{chain}"));
+        run(&format!("-t {table} -A {chain} {hash} -j cali-{chain}"));
+    }
+    // Somebody else's.
+    run("-N DOCKER-USER");
+    run("-A FORWARD -j DOCKER-USER");
+    run(&format!(
+        "-A DOCKER-USER -m set --match-set mine{} src -j RETURN",
+        if program.starts_with("ip6") { "6" } else { "4" }
+    ));
+}
+
+const PROGRAMS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
+const OWN_SETS: [&str; 2] = ["mine4", "mine6"];
+
+fn leftovers(host: &Namespace) {
+    for (set, family) in [
+        ("cali40s:3ZBiMJ_Y9QQi8iQpPggPHUu", "inet"),
+        ("cali60s:3ZBiMJ_Y9QQi8iQpPggPHUu", "inet6"),
+        ("cali40masq-ipam-pools", "inet"),
+        ("cali4t0", "inet"),
+        (OWN_SETS[0], "inet"),
+        (OWN_SETS[1], "inet6"),
+    ] {
+        host.exec(&["ipset", "create", set, "hash:net", "family", family]);
+    }
+    host.exec("ipset add cali40s:3ZBiMJ_Y9QQi8iQpPggPHUu 10.77.0.0/24");
+    for program in PROGRAMS {
+        let family = if program.starts_with("ip6") { "60" } else { "40" };
+        chains(host, program, &format!("cali{family}s:3ZBiMJ_Y9QQi8iQpPggPHUu"));
+    }
+    host.nft(
+        "table ip calico { chain filter-cali-FORWARD { accept; }; \
+            chain filter-FORWARD { type filter hook forward priority 0; jump filter-cali-FORWARD; }; }
+         table arp calico-arp { chain output { type filter hook output priority 0; }; }
+         table ip mine { chain forward { type filter hook forward priority 0; counter; }; }",
+    );
+    host.ip("link add vxlan.calico type vxlan id 4096 dstport 4789 dev eth0");
+    host.ip("link set vxlan.calico up");
+    host.ip("route add 10.99.0.0/26 via 172.30.0.9 dev eth0 proto 80");
+    host.ip("route add blackhole 10.99.1.0/26 proto 80");
+    host.ip("route add 10.98.0.0/24 via 172.30.0.9 dev eth0 proto static");
+}
+
+/// Everything that is Felix's.
+fn of_felix(host: &Namespace) -> Vec<String> {
+    let mut found = Vec::new();
+    for program in PROGRAMS {
+        let saved = host.exec(&format!("{program}-save"));
+        found.extend(
+            saved.lines().filter(|line| line.contains("cali")).map(|line| format!("{program}: {line}")),
+        );
+    }
+    let sets = host.exec("ipset list -n");
+    found.extend(sets.lines().filter(|set| set.starts_with("cali")).map(str::to_owned));
+    let tables = host.exec("nft list tables");
+    found.extend(tables.lines().filter(|table| table.contains("calico")).map(str::to_owned));
+    found.extend(host.has_link("vxlan.calico").then(|| "vxlan.calico".to_owned()));
+    found.extend(
+        host.ip("route show proto 80").lines().filter(|route| route.contains("10.99.")).map(str::to_owned),
+    );
+    found
+}
+
+/// What others have, without counters.
+fn of_others(host: &Namespace) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for program in PROGRAMS {
+        let saved = host.exec(&format!("{program}-save"));
+        found.extend(
+            saved
+                .lines()
+                .filter(|line| line.contains("DOCKER-USER"))
+                .map(|line| line.split(" [").next().unwrap().to_owned()),
+        );
+    }
+    found.push(
+        host.exec("nft -s list table ip mine").lines().filter(|line| !line.contains("tortie: ")).collect(),
+    );
+    found.extend(OWN_SETS.map(|set| host.exec(&["ipset", "list", "-n", set])));
+    found.extend(host.routes("10.98.0.0/24"));
+    found
+}
+
+/// Sends a packet every few milliseconds and writes down every answer.
+struct Flow {
+    _process: Process,
+    log: PathBuf,
+}
+
+impl Flow {
+    fn start(from: &Namespace, to: &str, log: PathBuf) -> Flow {
+        let mut command = from.command("ping");
+        let process =
+            Process::start(command.args(["-n", "-i", "0.01", to]).stdout(File::create(&log).unwrap()));
+        Flow { _process: process, log }
+    }
+
+    fn answered(&self) -> BTreeSet<u32> {
+        let text = std::fs::read_to_string(&self.log).unwrap();
+        let number = |line: &str| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok();
+        text.lines().filter(|line| line.ends_with(" ms")).filter_map(number).collect()
+    }
+
+    fn goes_on(&self) {
+        let wanted = self.answered().len() + 50;
+        eventually("the flow goes on", || self.answered().len() >= wanted);
+    }
+
+    fn lost_nothing(&self) {
+        let answered = self.answered();
+        let sent: BTreeSet<u32> = (1..=*answered.last().unwrap()).collect();
+        let lost: Vec<&u32> = sent.difference(&answered).collect();
+        assert!(lost.is_empty(), "lost {lost:?} of {}", sent.len());
+    }
+}
+
+/// Whether a connection to a port of the pod is answered, be it with a refusal.
+fn answers(from: &Namespace, port: u16) -> bool {
+    let script = format!("exec 3<>/dev/tcp/{}/{port}", POD[0]);
+    let output = from.try_exec(&["timeout", "2", "bash", "-c", &script]);
+    output.status.success() || String::from_utf8_lossy(&output.stderr).contains("refused")
+}
+
+fn endpoint() -> String {
+    let networks = [format!("{}/32", POD[0]), format!("{}/128", POD[1])];
+    json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint",
+        "metadata": {"name": "n1-cni-old-eth0", "namespace": "default"},
+        "spec": {
+            "node": "n1", "orchestrator": "cni", "containerID": "old", "endpoint": "eth0",
+            "interfaceName": DEVICE, "ipNetworks": networks, "profiles": ["open"],
+        },
+    })
+    .to_string()
+}
+
+const PROFILE: &str = "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}, spec: {ingress: \
+    [{action: Deny, protocol: TCP, destination: {ports: [81]}}, {action: Allow}], egress: [{action: Allow}]}}";
+
+#[test]
+fn a_host_of_calico_is_taken_over_and_given_back() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let (pod, peer) = (wired(&world.host), outside(&world.host));
+    leftovers(&world.host);
+    world.host.exec("iptables-nft -P FORWARD DROP");
+    world.calicoctl(&["apply", "-f", "-"], PROFILE);
+    world.calicoctl(&["apply", "-f", "-"], &endpoint());
+    let others = of_others(&world.host);
+    let flow = Flow::start(&pod, "172.31.0.2", world.path("flow"));
+    flow.goes_on();
+    assert!(!answers(&peer, 80), "Felix's old policy is in force");
+
+    world.start(&[]);
+    eventually("what Felix left is gone", || of_felix(&world.host).is_empty());
+    flow.goes_on();
+    // Policy is ours now: what it allows passes, what it denies does not.
+    eventually("what our policy allows is answered", || answers(&peer, 80));
+    assert!(!answers(&peer, 81), "our policy is in force");
+    assert_eq!(of_others(&world.host), others);
+
+    let leave = |world: &World| {
+        let (state, run) = (world.path("state"), world.path("run"));
+        let (state, run) = (state.to_str().unwrap(), run.to_str().unwrap());
+        world.host.try_exec(&[TORTIE, "node", "--leave", "--state-dir", state, "--run-dir", run])
+    };
+    let refused = leave(&world);
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("in use by another")
+    );
+    world.stop();
+    // Nobody else drops what is forwarded: what is allowed is no longer known.
+    world.host.exec("iptables-nft -P FORWARD ACCEPT");
+    let output = leave(&world);
+    assert!(output.status.success(), "{output:?}");
+    flow.goes_on();
+    flow.lost_nothing();
+    let ruleset = world.host.exec("nft list ruleset");
+    assert!(!ruleset.contains("tortie"), "{ruleset}");
+    for program in PROGRAMS {
+        let saved = world.host.exec(&format!("{program}-save"));
+        assert!(!saved.contains("tortie"), "{saved}");
+    }
+    assert!(!world.path("run").exists() && !world.path("state").exists());
+    assert_eq!(of_others(&world.host), others);
+    assert_eq!(world.host.routes(&format!("{}/32", POD[0])).len(), 1, "the pod's route stays");
+    assert!(answers(&peer, 81), "nobody's policy is in force");
+}
