@@ -47,4 +47,4 @@ pub use fault::Fault;
 pub use options::{AutoCompaction, Listen, ListenError, Options};
 pub use refusal::Refusal;
 pub use server::{ServeError, Server};
-pub use tls::{TlsError, TlsFiles};
+pub use tortie_tls::{TlsError, TlsFiles};

@@ -13,9 +13,7 @@ use crate::socket::Socket;
 use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
-use crate::{
-    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
-};
+use crate::{bgp, failpoint, feed, files, http, kube_condition, queries, status, tunnel_addresses, wired};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +23,7 @@ use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
-use tortie_store::config::KubernetesTarget;
+use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,6 +49,8 @@ pub enum RunError {
     Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
+    #[error(transparent)]
+    Hub(#[from] feed::HubError),
     #[error("--install-cni: {0}")]
     Install(String),
 }
@@ -222,7 +222,13 @@ impl Start<'_> {
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
         interests.extend(client.is_kubernetes().then_some(KeyRange::EndpointSlices));
-        let mut feed = tortie_sync::follow(&client, interests);
+        let place = feed::Place {
+            store: &client,
+            node: name,
+            kubernetes: orchestrator.as_ref(),
+            kubernetes_node: described.as_deref().unwrap_or(name),
+        };
+        let mut feed = feed::follow(compute.parameters(), &place, interests)?;
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tortie_model::{FeedEvent, KeyRange};
+use tortie_model::{FeedEvent, Key, KeyRange, Revision};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
 /// Events that wait for a consumer which is busy; when they are this many, the watches wait.
@@ -15,18 +15,55 @@ const QUEUE: usize = 1024;
 /// How often the connections of the watches are looked at. A watch that reconnects in between is no outage.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// A word of a feed that also says how far it is.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "nearly every one is an event")]
+pub enum Heard {
+    Event(FeedEvent),
+    /// As the event of that name, with the revision of the write.
+    Unreadable {
+        key: Key,
+        revision: Revision,
+        text: String,
+        reason: String,
+    },
+    /// All events of the range up to this revision have been sent.
+    Reached {
+        range: KeyRange,
+        revision: Revision,
+    },
+}
+
 /// Follows the ranges until the feed is dropped. A feed of which a part has ended ends: what it does not say any more would
 /// look like silence.
 pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
+    let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
+    merge(watches, |heard| match heard {
+        Heard::Event(event) => Some(event),
+        Heard::Unreadable { key, text, reason, .. } => Some(FeedEvent::Unreadable { key, text, reason }),
+        Heard::Reached { .. } => None,
+    })
+}
+
+/// The same, and for each range up to which revision it has been heard.
+pub fn follow_with_progress(client: &Client, ranges: Vec<KeyRange>) -> mpsc::Receiver<Heard> {
+    let watches =
+        ranges.into_iter().map(|range| (range.clone(), client.watch_with_progress(range))).collect();
+    merge(watches, Some)
+}
+
+fn merge<T: Send + 'static>(
+    watches: Vec<(KeyRange, Watch)>,
+    pick: fn(Heard) -> Option<T>,
+) -> mpsc::Receiver<T> {
     let (sender, feed) = mpsc::channel(QUEUE);
-    let missing = Arc::new(AtomicUsize::new(ranges.len()));
-    let (mut connections, mut tasks) = (Vec::with_capacity(ranges.len()), JoinSet::new());
-    for range in ranges {
-        let watch = client.watch(range, None);
+    let missing = Arc::new(AtomicUsize::new(watches.len()));
+    let (mut connections, mut tasks) = (Vec::with_capacity(watches.len()), JoinSet::new());
+    for (range, watch) in watches {
         connections.push(watch.connection());
-        tasks.spawn(pass_on(watch, missing.clone(), sender.clone()));
+        tasks.spawn(pass_on(range, watch, missing.clone(), sender.clone(), pick));
     }
-    tasks.spawn(report_outages(connections, sender.clone()));
+    tasks.spawn(report_outages(connections, sender.clone(), pick));
     tokio::spawn(async move {
         let ended = tasks.join_next().await;
         if !sender.is_closed() {
@@ -38,28 +75,46 @@ pub fn follow(client: &Client, ranges: Vec<KeyRange>) -> Feed {
 
 /// `missing` counts the watches whose snapshot is not complete: the last one completes the feed's. All that the
 /// others had in theirs is in the channel by then.
-async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Sender<FeedEvent>) {
+async fn pass_on<T>(
+    range: KeyRange,
+    mut watch: Watch,
+    missing: Arc<AtomicUsize>,
+    sender: mpsc::Sender<T>,
+    pick: fn(Heard) -> Option<T>,
+) {
     while let Some(event) = watch.next().await {
-        let event = match event {
-            Event::Put(Entry { key, value, revision }) => FeedEvent::Put { key, value, revision },
-            Event::Delete { key, revision } => FeedEvent::Delete { key, revision },
-            Event::Unreadable { key, error: Error::Parse { value, reason, .. } } => {
-                FeedEvent::Unreadable { key, text: value, reason }
+        let heard = match event {
+            Event::Put(Entry { key, value, revision }) => {
+                Heard::Event(FeedEvent::Put { key, value, revision })
             }
-            Event::Unreadable { key, error } => {
-                FeedEvent::Unreadable { key, text: String::new(), reason: error.to_string() }
+            Event::Delete { key, revision } => Heard::Event(FeedEvent::Delete { key, revision }),
+            Event::Unreadable { key, revision, error } => {
+                let (text, reason) = match error {
+                    Error::Parse { value, reason, .. } => (value, reason),
+                    other => (String::new(), other.to_string()),
+                };
+                Heard::Unreadable { key, revision, text, reason }
             }
-            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => FeedEvent::InSync,
+            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                Heard::Event(FeedEvent::InSync)
+            }
+            Event::Reached(revision) => Heard::Reached { range: range.clone(), revision },
             // Ours are watches from the present: they are never reset.
             Event::InSync(_) | Event::Reset => continue,
         };
-        if sender.send(event).await.is_err() {
+        if let Some(word) = pick(heard)
+            && sender.send(word).await.is_err()
+        {
             return;
         }
     }
 }
 
-async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: mpsc::Sender<FeedEvent>) {
+async fn report_outages<T>(
+    connections: Vec<watch::Receiver<Connection>>,
+    sender: mpsc::Sender<T>,
+    pick: fn(Heard) -> Option<T>,
+) {
     let mut look = tokio::time::interval(LOOK);
     let mut outage = Outage::default();
     loop {
@@ -68,8 +123,8 @@ async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: m
             () = sender.closed() => return,
         }
         let now: Vec<Connection> = connections.iter().map(|connection| connection.borrow().clone()).collect();
-        if let Some(event) = outage.look(&now)
-            && sender.send(event).await.is_err()
+        if let Some(word) = outage.look(&now).map(Heard::Event).and_then(pick)
+            && sender.send(word).await.is_err()
         {
             return;
         }

@@ -1,6 +1,5 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
-mod connections;
 mod denials;
 
 pub use denials::Denials;
@@ -67,7 +66,7 @@ async fn follow(
                             .closed_connections
                             .get_or_create(&[("listener", what.into())])
                             .clone();
-                        connections::serve(listener, router.clone(), closed).await;
+                        tortie_http::serve(listener, router.clone(), closed).await;
                     }
                     Err(error) => {
                         let place = format!("{}:{}", place.host, place.port);
