@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::{node, store};
+use crate::{hub, node, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write)
         Some(name) => vec![log(name, node::daemon(place, &cluster.node(name)?.name).log)],
         None => {
             let nodes = cluster.nodes.iter().map(|node| log(&node.name, node::daemon(place, &node.name).log));
-            std::iter::once(log("store", store::daemon(place).log)).chain(nodes).collect()
+            let hubs = (1..=cluster.hubs).map(|hub| log(&format!("hub{hub}"), hub::daemon(place, hub).log));
+            std::iter::once(log("store", store::daemon(place).log)).chain(hubs).chain(nodes).collect()
         }
     };
     loop {

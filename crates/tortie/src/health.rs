@@ -66,6 +66,9 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
     };
     match (name, text.get(1..).unwrap_or_default()) {
         (Some("calico"), ["component", "node", "health", rest @ ..]) => ours(rest),
+        (Some("calico"), ["component", "typha", ..]) => {
+            ["tortie", "hub"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
+        }
         (Some("calico-node"), rest) => ours(rest),
         _ => args,
     }
@@ -186,6 +189,7 @@ mod tests {
         assert_eq!(words("/bin/calico component node health --felix-live --threshold-time 5s"), ours);
         assert_eq!(words("calico-node -felix-live -threshold-time 5s"), ours);
         assert_eq!(words("calico-node --felix-live --threshold-time 5s"), ours);
+        assert_eq!(words("calico component typha -c x.cfg"), "tortie hub -c x.cfg");
         for unchanged in ["calico", "tortie health -x", "calicoctl get nodes"] {
             assert_eq!(words(unchanged), unchanged);
         }

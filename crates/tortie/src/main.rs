@@ -5,6 +5,7 @@ mod bgp;
 mod crds;
 mod datastore;
 mod health;
+mod hub;
 mod man;
 mod node;
 mod policy;
@@ -60,6 +61,7 @@ enum Part {
   ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
     Node(node::NodeCommand),
+    Hub(hub::HubArgs),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -211,6 +213,11 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             tortie_process::end_with_supervisor()?;
             log_to_stderr();
             node::run(args, &mut out).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Hub(args) => {
+            tortie_process::end_with_supervisor()?;
+            log_to_stderr();
+            hub::run(&args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),

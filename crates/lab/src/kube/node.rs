@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::Started;
 use crate::topology::Node;
-use crate::{cni, node};
+use crate::{cni, hub, node};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -151,6 +151,7 @@ fn tortie_line(place: &Place, cluster: &Cluster, node: &Node, network: &Path) ->
     let variables = variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG");
     line.variables.extend(variables.map(|(name, value)| (name.to_owned(), value)));
     line.variables.extend(node::daemon_variables(cluster, &node.name));
+    line.variables.extend(hub::variables(cluster).map(|(name, value)| (name.to_owned(), value)));
     line.variables.extend(
         [
             ("NODENAME", node.name.clone()),

@@ -29,6 +29,11 @@ impl Pinger {
         text.lines().filter(|line| line.ends_with(" ms")).filter_map(number).collect()
     }
 
+    /// How many packets were answered.
+    pub fn answers(&self) -> usize {
+        self.answered().len()
+    }
+
     /// Waits until this many more packets were answered than before.
     pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
