@@ -5,6 +5,7 @@ mod bgp;
 mod cni;
 mod compute;
 mod heap;
+mod hub;
 mod ipam;
 mod kubernetes;
 mod measure;
@@ -33,7 +34,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 17] = [
+const SUITES: [Suite; 18] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -50,6 +51,7 @@ const SUITES: [Suite; 17] = [
     Suite { name: "policy-updates", run: policy::updates },
     Suite { name: "policy-start", run: policy::start },
     Suite { name: "policy-packets", run: policy::packets },
+    Suite { name: "hub", run: hub::run },
     Suite { name: "kube-start", run: kubernetes::run },
 ];
 
