@@ -6,6 +6,7 @@ mod cni;
 mod compute;
 mod control;
 mod heap;
+mod hub;
 mod ipam;
 mod kubernetes;
 mod measure;
@@ -34,7 +35,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 19] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -51,6 +52,7 @@ const SUITES: [Suite; 18] = [
     Suite { name: "policy-updates", run: policy::updates },
     Suite { name: "policy-start", run: policy::start },
     Suite { name: "policy-packets", run: policy::packets },
+    Suite { name: "hub", run: hub::run },
     Suite { name: "kube-start", run: kubernetes::run },
     Suite { name: "control", run: control::run },
 ];

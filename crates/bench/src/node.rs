@@ -99,7 +99,7 @@ fn daemon(host: &Namespaces, dir: &TempDir, backend: Option<&str>) -> Result<Pro
 }
 
 /// Starts a process and waits for its first line, which says that it serves.
-fn ready(command: &mut Command) -> Result<Process> {
+pub fn ready(command: &mut Command) -> Result<Process> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let output = child.stdout.take();
     let process = Process(child);

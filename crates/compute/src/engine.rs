@@ -1,6 +1,7 @@
 //! The one place entries come in and changes of the plan go out.
 
 use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::interests;
 use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, Parameters};
@@ -10,7 +11,6 @@ use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
-use tortie_model::key::AffinityType;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::salvage::{Salvaged, salvage};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
@@ -115,25 +115,7 @@ impl Compute {
 
     /// What a plan is made of: a feed for this node has these entries. To be asked after [`Compute::speak_bgp`].
     pub fn interests(&self) -> Vec<KeyRange> {
-        let kinds = [
-            Kind::Node,
-            Kind::IPPool,
-            Kind::WorkloadEndpoint,
-            Kind::FelixConfiguration,
-            // Whether the datastore is locked.
-            Kind::ClusterInformation,
-            // Where services are.
-            Kind::BGPConfiguration,
-        ];
-        let blocks = KeyRange::Blocks { ip_version: None };
-        let mut ranges: Vec<KeyRange> =
-            kinds.into_iter().chain(POLICY_KINDS).map(KeyRange::all).chain([blocks]).collect();
-        if self.bgp.is_some() {
-            ranges.extend([Kind::BGPPeer, Kind::BGPFilter].map(KeyRange::all));
-            let (affinity, owner) = (AffinityType::Host, Some(self.host.clone()));
-            ranges.push(KeyRange::BlockAffinities { affinity, owner, ip_version: None });
-        }
-        ranges
+        interests::of_node(&self.host, self.bgp.is_some())
     }
 
     /// An entry stands like this now. Entries that mean nothing to a node are passed over.

@@ -6,6 +6,7 @@
 mod bgp;
 mod changes;
 mod engine;
+mod interests;
 mod nat;
 mod nodes;
 mod parameters;
@@ -18,6 +19,7 @@ mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
+pub use interests::cluster_interests;
 pub use parameters::{
     ClientAuth, ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, LogSeverity, NatExclusions,
     OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,

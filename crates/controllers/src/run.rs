@@ -169,7 +169,7 @@ async fn follow_configuration(
                 create(resources).await;
             }
             Event::InSync(_) if !known => create(resources).await,
-            Event::Unreadable { key, error } => {
+            Event::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "the configuration cannot be read; the one before stays in force");
             }
             _ => {}

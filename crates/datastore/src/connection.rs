@@ -1,6 +1,5 @@
 //! A client's connection, whatever it runs over.
 
-use super::tls::common_name;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,6 +8,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
+use tortie_tls::common_name;
 
 pub struct Connection {
     stream: Stream,

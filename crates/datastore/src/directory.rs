@@ -8,7 +8,6 @@ use super::file::DataFile;
 use super::index::{Index, LatestVersion};
 use super::record::{Revision, decode_history};
 use super::room::{self, Reserve};
-use super::tls::TlsError;
 use super::view::{HISTORY, LEASE_KEYS};
 use prost::Message;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
@@ -19,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tortie_tls::TlsError;
 
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
 const FORMAT: u32 = 1;

@@ -51,5 +51,5 @@ pub use options::{AutoCompaction, Listen, ListenError, Options};
 pub use refusal::Refusal;
 pub use server::{ServeError, Server};
 #[cfg(fuzzing)]
-pub use tls::common_name;
-pub use tls::{TlsError, TlsFiles};
+pub use tortie_tls::common_name;
+pub use tortie_tls::{TlsError, TlsFiles};

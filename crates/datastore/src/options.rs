@@ -1,11 +1,11 @@
 //! How the embedded store is run.
 
-use super::tls::TlsFiles;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tortie_tls::TlsFiles;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {

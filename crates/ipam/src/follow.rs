@@ -100,11 +100,11 @@ impl Picture {
             }
             Event::Put(entry) => self.put(entry.key, Some(entry.value)),
             Event::Delete { key, .. } => self.put(key, None),
-            Event::Unreadable { key, error } => {
+            Event::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot be read; going on with what was there before");
                 false
             }
-            Event::Reset => false,
+            Event::Reached(_) | Event::Reset => false,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
 use crate::encap::Encap;
 use crate::error::{Error, Result};
+use crate::hub::{self, MOST_HUBS};
 use crate::kube::image::{self, Image};
 use crate::kube::{self, Kubernetes, Proxy};
 use crate::place::{DEFAULT_NAME, Place};
@@ -59,6 +60,9 @@ enum LabCommand {
     /// Add a node, stop or start its daemon
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Stop or start a hub of a lab that has some (`lab up --hub`)
+    #[command(subcommand)]
+    Hub(HubCommand),
     /// Run a command on a node or in a pod; without a command, a shell
     #[command(after_help = "Examples:
   tortie lab exec web -- ping -c 1 10.244.0.2
@@ -172,6 +176,10 @@ struct UpArgs {
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
+    /// Number of hubs between the store and the nodes; without any, every node watches the store itself
+    #[arg(long = "hub", conflicts_with = "kubernetes", value_name = "COUNT", default_value_t = 0,
+          value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_HUBS)))]
+    hubs: u8,
     /// IP pool for pods, instead of one pool of each family; may be given several times
     #[arg(long = "pool", value_name = "CIDR")]
     pools: Vec<IpNet>,
@@ -228,6 +236,19 @@ enum NodeCommand {
     Start { node: String },
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum HubCommand {
+    /// Stop a hub; its nodes go to another, or keep what they have
+    Stop {
+        hub: u8,
+        /// Use SIGKILL instead of SIGTERM
+        #[arg(long)]
+        kill: bool,
+    },
+    /// Start a hub again; returns when it serves
+    Start { hub: u8 },
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
@@ -278,7 +299,7 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
 async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, .. } = args;
+            let UpArgs { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, .. } = args;
             let usual = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
             let datastore = datastore.unwrap_or(usual);
             let kubernetes = match args.kubernetes {
@@ -289,7 +310,8 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
                 true => ["kubectl get pods -A -o wide", "status", "exec node1 -- ip route"],
                 false => ["pod add web --node node1", "status", "exec node1 -- ip route"],
             };
-            let plan = Plan { nodes, datastore, topology, bgp, encap, bird, pools, record, keep, kubernetes };
+            let plan =
+                Plan { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, kubernetes };
             up::up(place, &plan).await?;
             say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
@@ -316,6 +338,15 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             }
             Ok(())
         }
+        LabCommand::Hub(HubCommand::Stop { hub, kill }) => {
+            hub::check(&Cluster::load(place)?, hub)?;
+            let signal = if kill { Signal::KILL } else { Signal::TERM };
+            if !hub::daemon(place, hub).stop(signal)? {
+                say(&format!("hub {hub} is not running"));
+            }
+            Ok(())
+        }
+        LabCommand::Hub(HubCommand::Start { hub }) => hub::start(place, &Cluster::load(place)?, hub).await,
         LabCommand::Node(NodeCommand::Add) => {
             let name = node::add(place, Cluster::load(place)?).await?;
             print(out, &format!("{name}\n"))

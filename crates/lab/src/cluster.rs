@@ -33,6 +33,9 @@ pub struct Cluster {
     /// The nodes for which BIRD speaks BGP, by name.
     #[serde(default)]
     pub bird: Vec<String>,
+    /// Hubs between the store and the nodes.
+    #[serde(default)]
+    pub hubs: u8,
     /// Nodes record what happens to them.
     #[serde(default)]
     pub record: bool,

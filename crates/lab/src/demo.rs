@@ -24,6 +24,7 @@ pub async fn run(place: &Place, datastore: Datastore, out: &mut dyn Write) -> Re
         bgp: Bgp::None,
         encap: Encap::None,
         bird: Vec::new(),
+        hubs: 0,
         record: false,
         pools: Vec::new(),
         keep: false,

@@ -17,6 +17,7 @@ mod enter;
 mod error;
 mod fabric;
 mod files;
+mod hub;
 mod kube;
 mod logs;
 mod names;

@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::{kube, node, store};
+use crate::{hub, kube, node, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -36,7 +36,8 @@ pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write)
         Some(name) => of_node(&cluster.node(name)?.name),
         None => {
             let nodes = cluster.nodes.iter().flat_map(|node| of_node(&node.name));
-            std::iter::once(log("store", store::daemon(place).log)).chain(nodes).collect()
+            let hubs = (1..=cluster.hubs).map(|hub| log(&format!("hub{hub}"), hub::daemon(place, hub).log));
+            std::iter::once(log("store", store::daemon(place).log)).chain(hubs).chain(nodes).collect()
         }
     };
     loop {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::process::{Daemon, Started};
 use crate::topology::{self, MOST_NODES, Node};
-use crate::{bird, fabric, files, netns, store, up};
+use crate::{bird, fabric, files, hub, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::Resource;
@@ -40,6 +40,7 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("node").envs(store_variables(place, cluster)).envs(variables(place, node));
     command.envs(daemon_variables(cluster, node)).envs(bird::variables(place, node));
+    command.envs(hub::variables(cluster));
     if cluster.record {
         command.env("TORTIE_RECORD", dir.join("recording"));
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kube::{self, Kubernetes};
 use crate::place::Place;
 use crate::topology::{self, Node, Topology};
-use crate::{bird, down, enter, fabric, files, netns, node, store};
+use crate::{bird, down, enter, fabric, files, hub, netns, node, store};
 use ipnet::IpNet;
 use serde_json::json;
 use std::fs;
@@ -31,6 +31,7 @@ pub struct Plan {
     pub bird: Vec<String>,
     /// The usual two, one of each family, when empty.
     pub pools: Vec<IpNet>,
+    pub hubs: u8,
     /// Nodes record what happens to them.
     pub record: bool,
     /// Leave everything as it is when something fails, to look at it.
@@ -49,6 +50,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         bgp: plan.bgp,
         encap: plan.encap,
         bird: plan.bird.clone(),
+        hubs: plan.hubs,
         record: plan.record,
         endpoint: store::endpoint(place, plan.datastore),
         pools: pools(plan)?,
@@ -167,6 +169,10 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
+    for number in 1..=cluster.hubs {
+        hub::start(place, cluster, number).await?;
+        say(&format!("hub {number}: ready"));
+    }
     for node in &cluster.nodes {
         node::announce(&resources, cluster, node).await?;
     }
@@ -249,6 +255,7 @@ mod tests {
             bgp: Bgp::None,
             encap: Encap::None,
             bird: Vec::new(),
+            hubs: 0,
             record: false,
             pools: vec![pool.parse().unwrap()],
             keep: false,

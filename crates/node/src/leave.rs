@@ -3,17 +3,18 @@
 //! Policy, our rules in the chains of others and our files go in any case. What live pods use (interfaces, routes, tunnels) stays
 //! unless it is to go too: it is named as Calico names its own, which adopts it.
 
+use crate::install;
 use crate::journal::Journal;
 use crate::lock::DirLock;
 use crate::options::NodeArgs;
 use crate::startup::Variables;
-use crate::{install, settings_file};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tortie_compute::{Compute, Environment};
 use tortie_dataplane::{Dataplane, Netns, pod};
 use tortie_plan::{Plan, Settings};
+use tortie_store::config::settings_file;
 
 /// For a daemon that has just ended, and may be at its last change, and for what the kernel tells of its own.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -16,8 +16,7 @@ use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{
-    bgp, failpoint, files, http, kube_condition, leave, queries, settings_file, status, tunnel_addresses,
-    wired,
+    bgp, failpoint, feed, files, http, kube_condition, leave, queries, status, tunnel_addresses, wired,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use tortie_compute::{BgpEnvironment, Compute, Environment, LogSeverity};
 use tortie_dataplane::Netns;
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
-use tortie_store::config::KubernetesTarget;
+use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -54,6 +53,8 @@ pub enum RunError {
     Ended(#[from] TaskEnded),
     #[error("{what}: {error}")]
     Io { what: String, error: std::io::Error },
+    #[error(transparent)]
+    Hub(#[from] feed::HubError),
     #[error("--install-cni: {0}")]
     Install(String),
     #[error("this host is not clean: {0}")]
@@ -250,8 +251,14 @@ impl Start<'_> {
             interests.push(KeyRange::EndpointSlices);
             interests.extend(backend.speaks().then_some(KeyRange::Services));
         }
-        let watches = state.liveness.part("datastore-watch");
-        let mut feed = tortie_sync::follow(&client, interests, move || watches.beat());
+        let place = feed::Place {
+            store: &client,
+            node: name,
+            kubernetes: orchestrator.as_ref(),
+            kubernetes_node: described.as_deref().unwrap_or(name),
+            liveness: &state.liveness,
+        };
+        let mut feed = feed::follow(compute.parameters(), &place, interests)?;
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Limits, etcd};
 use crate::page::{Continuation, Page};
-use crate::watch::Watch;
+use crate::watch::{Progress, Watch};
 use crate::{Config, Error, Outcome, Result, Revision};
 use std::time::Duration;
 use tortie_model::{Key, KeyRange, ValidationError, Value};
@@ -63,8 +63,11 @@ pub enum Event {
     /// An entry was written with a value that cannot be read; the watch goes on.
     Unreadable {
         key: Key,
+        revision: Revision,
         error: Error,
     },
+    /// Only for a watch that was asked for it: everything up to this revision has been reported.
+    Reached(Revision),
     /// Only for a watch from a revision the store no longer knows: forget what you know, a snapshot follows.
     Reset,
 }
@@ -195,9 +198,20 @@ impl Client {
 
     /// From the present state (snapshot first), or from just after a revision already seen.
     pub fn watch(&self, range: KeyRange, after: Option<Revision>) -> Watch {
+        self.start_watch(range, after, Progress::Silent)
+    }
+
+    /// From the present state; it also says up to where everything has been reported ([`Event::Reached`]).
+    pub fn watch_with_progress(&self, range: KeyRange) -> Watch {
+        self.start_watch(range, None, Progress::Reported)
+    }
+
+    fn start_watch(&self, range: KeyRange, after: Option<Revision>, progress: Progress) -> Watch {
         match &self.backend {
-            Backend::Etcd(etcd) => Watch::start(etcd.source(&range), range, after),
-            Backend::Kubernetes(kubernetes) => Watch::start(kubernetes.source(&range), range, after),
+            Backend::Etcd(etcd) => Watch::start(etcd.source(&range), range, after, progress),
+            Backend::Kubernetes(kubernetes) => {
+                Watch::start(kubernetes.source(&range), range, after, progress)
+            }
         }
     }
 

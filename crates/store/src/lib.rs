@@ -20,6 +20,6 @@ pub use operation::{Operation, Outcome, Refusal};
 pub use page::{Continuation, LabelSelector, Page};
 pub use resources::Resources;
 pub use tortie_model::Revision;
-pub use watch::{Connection, Watch};
+pub use watch::{Backoff, Connection, Watch};
 
 pub type Result<T> = std::result::Result<T, Error>;

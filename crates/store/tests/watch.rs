@@ -224,7 +224,7 @@ async fn an_entry_that_cannot_be_read_does_not_stop_the_watch(store: Store) {
     assert!(matches!(next(&mut watch).await, Event::InSync(_)));
     store.put_raw("/calico/ipam/v2/handle/a", "nonsense").await;
     match next(&mut watch).await {
-        Event::Unreadable { key, error: Error::Parse { .. } } => assert_eq!(key, handle("a")),
+        Event::Unreadable { key, error: Error::Parse { .. }, .. } => assert_eq!(key, handle("a")),
         other => panic!("{other:?}"),
     }
     put(&client, "b", 1).await;

@@ -5,7 +5,7 @@ mod outage;
 pub mod record;
 mod store;
 
-pub use store::follow;
+pub use store::{Heard, follow, follow_with_progress};
 
 use tokio::sync::mpsc;
 use tortie_model::FeedEvent;

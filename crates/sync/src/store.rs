@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tortie_model::{FeedEvent, KeyRange};
+use tortie_model::{FeedEvent, Key, KeyRange, Revision};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
 /// Events that wait for a consumer which is busy; when they are this many, the watches wait.
@@ -18,19 +18,62 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A watch gives a sign of life more often than this, whatever happens to the store.
 const STUCK: Duration = Duration::from_secs(300);
 
+/// A word of a feed that also says how far it is.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "nearly every one is an event")]
+pub enum Heard {
+    Event(FeedEvent),
+    /// As the event of that name, with the revision of the write.
+    Unreadable {
+        key: Key,
+        revision: Revision,
+        text: String,
+        reason: String,
+    },
+    /// All events of the range up to this revision have been sent.
+    Reached {
+        range: KeyRange,
+        revision: Revision,
+    },
+}
+
 /// Follows the ranges until the feed is dropped. A feed of which a part has ended ends: what it does not say any more would
 /// look like silence. `alive` is called every second as long as no watch is stuck.
 pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
+    let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
+    let pick = |heard| match heard {
+        Heard::Event(event) => Some(event),
+        Heard::Unreadable { key, text, reason, .. } => Some(FeedEvent::Unreadable { key, text, reason }),
+        Heard::Reached { .. } => None,
+    };
+    merge(watches, pick, alive)
+}
+
+/// The same, and for each range up to which revision it has been heard.
+pub fn follow_with_progress(
+    client: &Client,
+    ranges: Vec<KeyRange>,
+    alive: impl Fn() + Send + 'static,
+) -> mpsc::Receiver<Heard> {
+    let watches =
+        ranges.into_iter().map(|range| (range.clone(), client.watch_with_progress(range))).collect();
+    merge(watches, Some, alive)
+}
+
+fn merge<T: Send + 'static>(
+    watches: Vec<(KeyRange, Watch)>,
+    pick: fn(Heard) -> Option<T>,
+    alive: impl Fn() + Send + 'static,
+) -> mpsc::Receiver<T> {
     let (sender, feed) = mpsc::channel(QUEUE);
-    let missing = Arc::new(AtomicUsize::new(ranges.len()));
+    let missing = Arc::new(AtomicUsize::new(watches.len()));
     let (mut connections, mut signs, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
-    for range in ranges {
-        let watch = client.watch(range, None);
+    for (range, watch) in watches {
         connections.push(watch.connection());
         signs.push(watch.signs_of_life());
-        tasks.spawn(pass_on(watch, missing.clone(), sender.clone()));
+        tasks.spawn(pass_on(range, watch, missing.clone(), sender.clone(), pick));
     }
-    tasks.spawn(report_outages(connections, sender.clone()));
+    tasks.spawn(report_outages(connections, sender.clone(), pick));
     tasks.spawn(report_life(signs, alive));
     tokio::spawn(async move {
         let ended = tasks.join_next().await;
@@ -43,22 +86,36 @@ pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 
 
 /// `missing` counts the watches whose snapshot is not complete: the last one completes the feed's. All that the
 /// others had in theirs is in the channel by then.
-async fn pass_on(mut watch: Watch, missing: Arc<AtomicUsize>, sender: mpsc::Sender<FeedEvent>) {
+async fn pass_on<T>(
+    range: KeyRange,
+    mut watch: Watch,
+    missing: Arc<AtomicUsize>,
+    sender: mpsc::Sender<T>,
+    pick: fn(Heard) -> Option<T>,
+) {
     while let Some(event) = watch.next().await {
-        let event = match event {
-            Event::Put(Entry { key, value, revision }) => FeedEvent::Put { key, value, revision },
-            Event::Delete { key, revision } => FeedEvent::Delete { key, revision },
-            Event::Unreadable { key, error: Error::Parse { value, reason, .. } } => {
-                FeedEvent::Unreadable { key, text: value, reason }
+        let heard = match event {
+            Event::Put(Entry { key, value, revision }) => {
+                Heard::Event(FeedEvent::Put { key, value, revision })
             }
-            Event::Unreadable { key, error } => {
-                FeedEvent::Unreadable { key, text: String::new(), reason: error.to_string() }
+            Event::Delete { key, revision } => Heard::Event(FeedEvent::Delete { key, revision }),
+            Event::Unreadable { key, revision, error } => {
+                let (text, reason) = match error {
+                    Error::Parse { value, reason, .. } => (value, reason),
+                    other => (String::new(), other.to_string()),
+                };
+                Heard::Unreadable { key, revision, text, reason }
             }
-            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => FeedEvent::InSync,
+            Event::InSync(_) if missing.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                Heard::Event(FeedEvent::InSync)
+            }
+            Event::Reached(revision) => Heard::Reached { range: range.clone(), revision },
             // Ours are watches from the present: they are never reset.
             Event::InSync(_) | Event::Reset => continue,
         };
-        if sender.send(event).await.is_err() {
+        if let Some(word) = pick(heard)
+            && sender.send(word).await.is_err()
+        {
             return;
         }
     }
@@ -81,7 +138,11 @@ async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
     }
 }
 
-async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: mpsc::Sender<FeedEvent>) {
+async fn report_outages<T>(
+    connections: Vec<watch::Receiver<Connection>>,
+    sender: mpsc::Sender<T>,
+    pick: fn(Heard) -> Option<T>,
+) {
     let mut look = tokio::time::interval(LOOK);
     let mut outage = Outage::default();
     loop {
@@ -90,8 +151,8 @@ async fn report_outages(connections: Vec<watch::Receiver<Connection>>, sender: m
             () = sender.closed() => return,
         }
         let now: Vec<Connection> = connections.iter().map(|connection| connection.borrow().clone()).collect();
-        if let Some(event) = outage.look(&now)
-            && sender.send(event).await.is_err()
+        if let Some(word) = outage.look(&now).map(Heard::Event).and_then(pick)
+            && sender.send(word).await.is_err()
         {
             return;
         }

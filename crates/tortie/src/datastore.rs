@@ -63,7 +63,7 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     options.quota_bytes = args.quota_bytes;
     options.allow_plaintext = args.allow_plaintext;
     if let (Some(certificate), Some(key)) = (args.cert_file, args.key_file) {
-        options.tls = Some(TlsFiles { certificate, key, client_ca: args.trusted_ca_file });
+        options.tls = Some(TlsFiles { certificate, key, ca: args.trusted_ca_file });
     }
     options.auto_compaction = match args.keep_history {
         0 => AutoCompaction::Off,

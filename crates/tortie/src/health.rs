@@ -70,6 +70,9 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
     };
     match (name, text.get(1..).unwrap_or_default()) {
         (Some("calico"), ["component", "node", "health", rest @ ..]) => ours(rest),
+        (Some("calico"), ["component", "typha", ..]) => {
+            ["tortie", "hub"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
+        }
         (Some("calico-node"), rest) => ours(rest),
         (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers(rest),
         (Some("check-status"), rest) => controllers(rest),
@@ -197,6 +200,7 @@ mod tests {
             "tortie controllers --health-port 9440"
         );
         assert_eq!(words("/usr/bin/check-status -r -f x"), "tortie controllers -r --status-file x");
+        assert_eq!(words("calico component typha -c x.cfg"), "tortie hub -c x.cfg");
         for unchanged in ["calico", "tortie health -x", "calicoctl get nodes"] {
             assert_eq!(words(unchanged), unchanged);
         }

@@ -6,6 +6,7 @@ mod controllers;
 mod crds;
 mod datastore;
 mod health;
+mod hub;
 mod man;
 mod node;
 mod policy;
@@ -63,6 +64,7 @@ enum Part {
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
     Node(node::NodeCommand),
     Controllers(controllers::ControllersCommand),
+    Hub(hub::HubArgs),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -207,7 +209,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {
-                log_to_stderr();
+                let _ = log_to_stderr();
                 controllers::run(command)
             }
         },
@@ -221,6 +223,11 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             tortie_process::end_with_supervisor()?;
             let severity = log_to_stderr();
             node::run(args, severity, &mut out).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Hub(args) => {
+            tortie_process::end_with_supervisor()?;
+            let _ = log_to_stderr();
+            hub::run(&args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),

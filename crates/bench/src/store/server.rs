@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tonic::transport::Endpoint;
 
 pub struct Server {
-    process: Process,
+    pub process: Process,
     pub url: String,
     _dir: TempDir,
 }

@@ -18,13 +18,25 @@ pub enum Effect {
     },
 }
 
-/// Parameters that the reference does not have. They are set in the environment or the file: FelixConfiguration is the
-/// reference's and has no field for them.
-pub const OWN: &[FelixParameter] = &[own("cutDeniedFlows", "CutDeniedFlows"), own("clampMSS", "ClampMSS")];
+/// Parameters that are set in the environment or the file alone: FelixConfiguration has no field for them, because the reference
+/// does not know them, or because they say how a node gets to hear of FelixConfiguration.
+pub const OWN: &[FelixParameter] = &[
+    own("cutDeniedFlows", "CutDeniedFlows", "false"),
+    own("clampMSS", "ClampMSS", "false"),
+    own("typhaAddr", "TyphaAddr", ""),
+    own("typhaCAFile", "TyphaCAFile", ""),
+    own("typhaCertFile", "TyphaCertFile", ""),
+    own("typhaCN", "TyphaCN", ""),
+    own("typhaKeyFile", "TyphaKeyFile", ""),
+    own("typhaK8sNamespace", "TyphaK8sNamespace", "kube-system"),
+    own("typhaK8sServiceName", "TyphaK8sServiceName", ""),
+    own("typhaURISAN", "TyphaURISAN", ""),
+    own("typhaReadTimeout", "TyphaReadTimeout", "30"),
+    own("typhaWriteTimeout", "TyphaWriteTimeout", "10"),
+];
 
-/// A switch that is off unless somebody turns it on.
-const fn own(key: &'static str, name: &'static str) -> FelixParameter {
-    FelixParameter { key, name, accepts: Accepts::Any, default: "false" }
+const fn own(key: &'static str, name: &'static str, default: &'static str) -> FelixParameter {
+    FelixParameter { key, name, accepts: Accepts::Any, default }
 }
 
 impl Effect {

@@ -113,6 +113,16 @@ values! {
     route_source "routeSource" RouteSource, Live "0.1.0";
     route_sync_disabled "routeSyncDisabled" bool, Live "0.1.0";
     service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";
+    typha_addr "typhaAddr" String, AtStart "0.1.0";
+    typha_ca_file "typhaCAFile" String, AtStart "0.1.0";
+    typha_cert_file "typhaCertFile" String, AtStart "0.1.0";
+    typha_cn "typhaCN" String, AtStart "0.1.0";
+    typha_key_file "typhaKeyFile" String, AtStart "0.1.0";
+    typha_k8s_namespace "typhaK8sNamespace" String, AtStart "0.1.0";
+    typha_k8s_service_name "typhaK8sServiceName" String, AtStart "0.1.0";
+    typha_uri_san "typhaURISAN" String, AtStart "0.1.0";
+    typha_read_timeout "typhaReadTimeout" Duration, AtStart "0.1.0";
+    typha_write_timeout "typhaWriteTimeout" Duration, AtStart "0.1.0";
     vxlan_enabled "vxlanEnabled" IfSet<bool>, Live "0.1.0";
     vxlan_mtu "vxlanMTU" u32, Live "0.1.0";
     vxlan_mtu_v6 "vxlanMTUV6" u32, Live "0.1.0";

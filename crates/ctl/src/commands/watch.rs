@@ -31,7 +31,7 @@ pub async fn watch(
     while let Some(event) = changes.next().await {
         match event {
             Event::InSync(_) => printer.in_sync(out)?,
-            Event::Unreadable { key, error } => {
+            Event::Unreadable { key, error, .. } => {
                 // The watch goes on without it; nobody to tell is no reason to stop.
                 let _ = writeln!(std::io::stderr(), "{key}: {error}");
             }
@@ -60,7 +60,7 @@ impl Known {
                 Some((if before.is_some() { "MODIFIED" } else { "ADDED" }, resource))
             }
             Event::Delete { key, .. } => self.0.remove(&key).map(|resource| ("DELETED", resource)),
-            Event::InSync(_) | Event::Unreadable { .. } | Event::Reset => None,
+            Event::InSync(_) | Event::Unreadable { .. } | Event::Reached(_) | Event::Reset => None,
         }
     }
 }

@@ -117,6 +117,7 @@ mod tests {
 
     fn cluster(bgp: Bgp, encap: Encap, datastore: Datastore, pools: &[&str]) -> Cluster {
         Cluster {
+            hubs: 0,
             datastore,
             topology: Topology::L2,
             bgp,

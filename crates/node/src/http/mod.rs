@@ -1,6 +1,5 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
-mod connections;
 mod denials;
 mod tls;
 
@@ -20,9 +19,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use tls::TlsFiles;
 use tokio::net::TcpListener;
 use tortie_compute::Parameters;
+use tortie_http::TlsFiles;
 
 /// A speaker that does not answer keeps nobody from the other metrics.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -49,7 +48,7 @@ pub async fn serve_health(state: Arc<State>) {
 pub async fn serve_metrics(state: Arc<State>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
     follow(state, "metrics", router, |p| {
-        let tls = TlsFiles::of_metrics(p);
+        let tls = tls::files_of_metrics(p);
         place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port, tls)
     })
     .await;
@@ -75,7 +74,7 @@ async fn follow(
                             .closed_connections
                             .get_or_create(&[("listener", what.into())])
                             .clone();
-                        connections::serve(listener, router.clone(), place.tls.clone(), closed).await;
+                        tortie_http::serve(listener, router.clone(), place.tls.clone(), closed).await;
                     }
                     Err(error) => {
                         let place = format!("{}:{}", place.host, place.port);

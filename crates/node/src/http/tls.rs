@@ -1,90 +1,23 @@
-//! TLS for metrics: the server's certificate, and the authority of the clients that may ask. The files are read for each
-//! connection: there are few, and a renewed certificate is in use at once.
+//! The files of TLS for metrics, by the settings.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::server::TlsStream;
+use std::path::PathBuf;
 use tortie_compute::{ClientAuth, Parameters};
+use tortie_http::{Clients, TlsFiles};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    certificate: PathBuf,
-    key: PathBuf,
-    clients: Clients,
-}
-
-/// Whom the server answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Clients {
-    Anybody,
-    /// Those with a certificate of this authority, and those without any if `or_none`.
-    SignedBy {
-        authority: PathBuf,
-        or_none: bool,
-    },
-}
-
-impl TlsFiles {
-    /// None where the settings name neither certificate nor key. With one of the two alone nobody is answered.
-    pub fn of_metrics(parameters: &Parameters) -> Option<TlsFiles> {
-        let file = |text: &str| Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty());
-        let given = [&parameters.prometheus_metrics_cert_file, &parameters.prometheus_metrics_key_file]
-            .map(|text| file(text));
-        let [certificate, key] = match given {
-            [None, None] => return None,
-            some => some.map(Option::unwrap_or_default),
+/// None where the settings name neither certificate nor key. With one of the two alone nobody is answered.
+pub fn files_of_metrics(parameters: &Parameters) -> Option<TlsFiles> {
+    let file = |text: &str| Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty());
+    let given = [&parameters.prometheus_metrics_cert_file, &parameters.prometheus_metrics_key_file]
+        .map(|text| file(text));
+    let [certificate, key] = match given {
+        [None, None] => return None,
+        some => some.map(Option::unwrap_or_default),
+    };
+    let clients =
+        match (file(&parameters.prometheus_metrics_ca_file), parameters.prometheus_metrics_client_auth) {
+            (_, ClientAuth::None) | (None, _) => Clients::Anybody,
+            (Some(authority), ClientAuth::IfGiven) => Clients::SignedBy { authority, or_none: true },
+            (Some(authority), ClientAuth::Required) => Clients::SignedBy { authority, or_none: false },
         };
-        let clients =
-            match (file(&parameters.prometheus_metrics_ca_file), parameters.prometheus_metrics_client_auth) {
-                (_, ClientAuth::None) | (None, _) => Clients::Anybody,
-                (Some(authority), ClientAuth::IfGiven) => Clients::SignedBy { authority, or_none: true },
-                (Some(authority), ClientAuth::Required) => Clients::SignedBy { authority, or_none: false },
-            };
-        Some(TlsFiles { certificate, key, clients })
-    }
-
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = self.config().map_err(io::Error::other)?;
-        TlsAcceptor::from(Arc::new(config)).accept(stream).await
-    }
-
-    fn config(&self) -> Result<ServerConfig, String> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let at = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        let builder = match &self.clients {
-            Clients::Anybody => builder.with_no_client_auth(),
-            Clients::SignedBy { authority, or_none } => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(authority)? {
-                    roots.add(certificate).map_err(|error| at(authority, &error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier = if *or_none { verifier.allow_unauthenticated() } else { verifier };
-                builder.with_client_cert_verifier(verifier.build().map_err(|error| at(authority, &error))?)
-            }
-        };
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| at(&self.key, &error))?;
-        let chain = certificates(&self.certificate)?;
-        builder.with_single_cert(chain, key).map_err(|error| at(&self.certificate, &error))
-    }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => Err(format!("{}: there is no certificate in it", path.display())),
-        Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
+    Some(TlsFiles { certificate, key, clients })
 }

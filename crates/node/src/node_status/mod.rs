@@ -96,7 +96,11 @@ impl NodeStatuses {
             Event::Delete { key: Key::Resource { name, .. }, .. } => {
                 self.asked.remove(&name);
             }
-            Event::Delete { .. } | Event::InSync(_) | Event::Unreadable { .. } | Event::Reset => {}
+            Event::Delete { .. }
+            | Event::InSync(_)
+            | Event::Unreadable { .. }
+            | Event::Reached(_)
+            | Event::Reset => {}
         }
     }
 

@@ -3,6 +3,7 @@
 mod endpoint;
 mod env;
 mod file;
+pub mod settings_file;
 mod target;
 
 pub use endpoint::Endpoint;

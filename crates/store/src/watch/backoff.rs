@@ -12,7 +12,7 @@ pub struct Backoff {
 impl Backoff {
     pub const LONGEST: Duration = Duration::from_secs(10);
 
-    pub fn next(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let full = FIRST.saturating_mul(1 << self.failures.min(10)).min(Self::LONGEST);
         self.failures = self.failures.saturating_add(1);
         full.mul_f64(rand::random_range(0.5..=1.0))
@@ -30,11 +30,11 @@ mod tests {
     #[test]
     fn grows_to_a_limit_and_starts_again() {
         let mut backoff = Backoff::default();
-        assert!(backoff.next() <= FIRST);
-        let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        assert!(backoff.pause() <= FIRST);
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.pause()).collect();
         assert!(waits.iter().all(|wait| *wait <= Backoff::LONGEST));
         assert!(waits.last().is_some_and(|wait| *wait >= Backoff::LONGEST / 2));
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.pause() <= FIRST);
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod follower;
 pub(crate) mod source;
 
 use crate::{Error, Event, Result, Revision};
-use backoff::Backoff;
+pub use backoff::Backoff;
 use follower::{Change, Follower, Step, Update};
 use source::{Heard, Snapshot, Source};
 use std::sync::Arc;
@@ -30,6 +30,13 @@ pub struct Connection {
     pub failed_attempts: u64,
 }
 
+/// Whether a watch says up to where it has reported everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Silent,
+    Reported,
+}
+
 /// A stream of events that survives reconnects and compaction. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
@@ -40,11 +47,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(source: impl Source, range: KeyRange, after: Option<Revision>) -> Watch {
+    pub(crate) fn start(
+        source: impl Source,
+        range: KeyRange,
+        after: Option<Revision>,
+        progress: Progress,
+    ) -> Watch {
         let (sender, events) = mpsc::channel(QUEUE);
         let (report, connection) = watch::channel(Connection::default());
         let signs = Arc::new(AtomicU64::new(0));
-        let feed = Feed { source, range, sender, connection: report, signs: signs.clone() };
+        let feed = Feed { source, range, sender, connection: report, signs: signs.clone(), progress };
         let task = tokio::spawn(feed.run(Follower::new(after))).abort_handle();
         Watch { events, connection, signs, task }
     }
@@ -86,6 +98,7 @@ struct Feed<S> {
     sender: mpsc::Sender<Event>,
     connection: watch::Sender<Connection>,
     signs: Arc<AtomicU64>,
+    progress: Progress,
 }
 
 impl<S: Source> Feed<S> {
@@ -113,7 +126,7 @@ impl<S: Source> Feed<S> {
                     if began.elapsed() > Backoff::LONGEST {
                         backoff.reset();
                     }
-                    tokio::time::sleep(backoff.next()).await;
+                    tokio::time::sleep(backoff.pause()).await;
                 }
             }
         }
@@ -121,7 +134,10 @@ impl<S: Source> Feed<S> {
 
     async fn list(&mut self, follower: &mut Follower) -> std::result::Result<Result<()>, Gone> {
         match self.source.list().await {
-            Ok(Snapshot { items, revision }) => self.deliver(follower.listed(items, revision)).await.map(Ok),
+            Ok(Snapshot { items, revision }) => {
+                self.deliver(follower.listed(items, revision.clone())).await?;
+                self.reached(revision).await.map(Ok)
+            }
             Err(error) => Ok(Err(error)),
         }
     }
@@ -155,7 +171,8 @@ impl<S: Source> Feed<S> {
                     if !updates.is_empty() {
                         backoff.reset();
                     }
-                    self.deliver(follower.updated(updates, revision)).await?;
+                    self.deliver(follower.updated(updates, revision.clone())).await?;
+                    self.reached(revision).await?;
                 }
                 Ok(Heard::Stale(reason)) => {
                     follower.stale();
@@ -170,10 +187,10 @@ impl<S: Source> Feed<S> {
         for change in changes {
             let event = match change {
                 Change::Update(Update::Put(item)) => {
-                    let key = item.key.clone();
+                    let (key, revision) = (item.key.clone(), item.revision.clone());
                     match self.source.read(item) {
                         Ok(entry) => Event::Put(entry),
-                        Err(error) => Event::Unreadable { key, error },
+                        Err(error) => Event::Unreadable { key, revision, error },
                     }
                 }
                 Change::Update(Update::Delete { key, revision }) => Event::Delete { key, revision },
@@ -183,6 +200,13 @@ impl<S: Source> Feed<S> {
             self.sender.send(event).await.map_err(|_| Gone)?;
         }
         Ok(())
+    }
+
+    async fn reached(&mut self, revision: Revision) -> std::result::Result<(), Gone> {
+        match self.progress {
+            Progress::Silent => Ok(()),
+            Progress::Reported => self.sender.send(Event::Reached(revision)).await.map_err(|_| Gone),
+        }
     }
 
     fn connected(&self) {

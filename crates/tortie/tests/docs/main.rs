@@ -53,6 +53,7 @@ tour! {
     install("docs/how-to/install.md")
     embedded_store("docs/embedded-store.md")
     troubleshoot("docs/troubleshoot.md")
+    hub("docs/hub.md")
 }
 
 /// The root of the repository.

@@ -4,6 +4,7 @@
 mod bgp;
 mod conformance;
 mod encap;
+mod hub;
 mod migration;
 mod podman;
 mod restart;

@@ -31,10 +31,7 @@ impl Talk {
     }
 
     pub fn none_lost(&self) {
-        for pinger in &self.0 {
-            let lost = pinger.lost();
-            assert!(lost.is_empty(), "{}: lost {lost:?}", pinger.log.display());
-        }
+        self.0.iter().for_each(Pinger::none_lost);
     }
 
     /// Ends and starts the daemons of these nodes, by kill -9 and as asked to.
@@ -51,13 +48,13 @@ impl Talk {
 }
 
 /// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
-struct Pinger {
+pub struct Pinger {
     _process: Process,
     log: PathBuf,
 }
 
 impl Pinger {
-    fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
+    pub fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", "0.005", to];
         let mut command = lab.command(&[&["exec", from, "--"], &ping[..]].concat());
@@ -73,10 +70,20 @@ impl Pinger {
         text.lines().filter(|line| line.ends_with(" ms")).filter_map(number).collect()
     }
 
-    fn wait_for_more(&self, more: usize) {
+    /// How many packets were answered.
+    pub fn answers(&self) -> usize {
+        self.answered().len()
+    }
+
+    pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
         let what = format!("{more} more answers in {}", self.log.display());
         eventually(&what, || self.answered().len() >= wanted);
+    }
+
+    pub fn none_lost(&self) {
+        let lost = self.lost();
+        assert!(lost.is_empty(), "{}: lost {lost:?}", self.log.display());
     }
 
     fn lost(&self) -> Vec<u32> {

@@ -22,6 +22,7 @@ mod profile;
 mod quantity;
 mod records;
 mod servers;
+mod service;
 mod source;
 mod uid;
 

@@ -8,6 +8,8 @@ pub use control::{Lease, PodHold, is_too_late};
 use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};
 use super::failure::Failure;
+pub use super::service::ServiceEndpoint;
+use super::service::Slices;
 use super::{connection, pod, profile};
 use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
@@ -120,6 +122,20 @@ impl Orchestrator {
             true => Ok(vec![node.spec.pod_cidr]),
             false => Ok(node.spec.pod_cidrs),
         }
+    }
+
+    /// Where a service is: its ready endpoints that have a port of this name.
+    pub async fn service_endpoints(
+        &self,
+        namespace: &str,
+        service: &str,
+        port: &str,
+    ) -> Result<Vec<ServiceEndpoint>> {
+        let path = format!(
+            "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{service}"
+        );
+        let slices: Slices = read(&format!("Service({namespace}/{service})"), self.api.get(&path).await)?;
+        Ok(slices.endpoints(port))
     }
 
     pub async fn set_condition(&self, node: &str, condition: Condition<'_>, now: &str) -> Result<()> {

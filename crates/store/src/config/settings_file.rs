@@ -1,4 +1,5 @@
-//! The file of settings on this host, felix.cfg: `Name = value` lines, as in an INI file whose sections mean nothing.
+//! The file of settings of a daemon on this host, felix.cfg or typha.cfg: `Name = value` lines, as in an INI file whose sections
+//! mean nothing.
 
 use std::io;
 use std::path::Path;

@@ -1,6 +1,9 @@
 //! HTTP connections: never more than there is room for, and none for longer than it takes to answer.
 
-use super::tls::TlsFiles;
+mod tls;
+
+pub use tls::{Clients, TlsFiles};
+
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -66,7 +69,7 @@ async fn converse(stream: TcpStream, router: Router, tls: Option<TlsFiles>) {
     let Some(tls) = tls else { return answer(stream, router).await };
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
         Ok(Ok(stream)) => answer(stream, router).await,
-        Ok(Err(error)) => tracing::warn!(%error, "a connection for metrics is refused: TLS"),
+        Ok(Err(error)) => tracing::warn!(%error, "an HTTP connection is refused: TLS"),
         Err(_) => {}
     }
 }

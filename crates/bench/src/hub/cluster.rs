@@ -1,0 +1,125 @@
+//! A real etcd with the records of a cluster, and hubs on it.
+
+use crate::namespace::Result;
+use crate::node::ready;
+use crate::process::{Process, tortie};
+use crate::store::server::Server;
+use serde_json::{Value as Json, json};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::{Change, Client, Config};
+
+pub const ENDPOINTS: usize = 10_000;
+pub const POLICIES: usize = 1_000;
+const NODES: usize = 500;
+/// Entries that are written together.
+const BATCH: usize = 100;
+
+pub struct Cluster {
+    server: Server,
+    client: Client,
+}
+
+pub struct Hub {
+    pub process: Process,
+    pub address: SocketAddr,
+}
+
+impl Cluster {
+    pub async fn start() -> Result<Cluster> {
+        let server = Server::etcd().await.map_err(|error| error.to_string())?;
+        let client = Client::connect(&Config::at(&server.url)).await?;
+        let entries = (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy));
+        let changes = entries.map(|entry| entry.map(|(key, value)| Change::Create { key, value }));
+        let changes: Vec<Change> = changes.collect::<Result<_>>()?;
+        for batch in changes.chunks(BATCH) {
+            client.transact(batch).await?;
+        }
+        Ok(Cluster { server, client })
+    }
+
+    pub fn endpoint(&self) -> &str {
+        &self.server.url
+    }
+
+    pub fn etcd(&self) -> &Process {
+        &self.server.process
+    }
+
+    pub fn etcd_time(&self) -> Result<Duration> {
+        Ok(self.server.processor_time()?)
+    }
+
+    /// Bytes that etcd has sent to its clients.
+    pub async fn etcd_sent(&self) -> Result<u64> {
+        let address = self.server.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await?;
+        let line =
+            page.lines().find_map(|line| line.strip_prefix("etcd_network_client_grpc_sent_bytes_total "));
+        Ok(line.ok_or("etcd does not say what it has sent")?.parse::<f64>()? as u64)
+    }
+
+    pub async fn start_hub(&self) -> Result<Hub> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Process::command(tortie()?);
+        command
+            .arg("hub")
+            .env("TYPHA_SERVERHOST", "127.0.0.1")
+            .env("TYPHA_SERVERPORT", port.to_string())
+            .env("TYPHA_ETCDENDPOINTS", &self.server.url);
+        Ok(Hub { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
+    }
+
+    /// Writes an endpoint anew; the revision.
+    pub async fn change(&self, number: usize) -> Result<u64> {
+        let (key, value) = endpoint(number % ENDPOINTS, number + 1)?;
+        let entry = self.client.apply(&key, &value, None).await?;
+        Ok(entry.revision.number().ok_or("etcd counts its revisions")?)
+    }
+}
+
+fn entry(kind: Kind, object: Json) -> Result<(Key, Value)> {
+    let resource = Resource::from_store(kind, object)?;
+    let meta = resource.metadata();
+    Ok((Key::resource(kind, &meta.namespace, &meta.name), Value::Resource(resource)))
+}
+
+fn endpoint(number: usize, version: usize) -> Result<(Key, Value)> {
+    let (node, namespace) = (format!("node-{}", number % NODES), format!("ns-{}", number % 100));
+    let pod = format!("pod-{number}");
+    let name = format!("{}-k8s-{}-eth0", node.replace('-', "--"), pod.replace('-', "--"));
+    let labels = json!({
+        "app": format!("app-{}", number % 50), "tier": format!("tier-{}", number % 5), "version": version.to_string(),
+        "projectcalico.org/namespace": namespace, "projectcalico.org/orchestrator": "k8s",
+    });
+    let address = format!("10.{}.{}.{}/32", 64 + number / 65_536, number / 256 % 256, number % 256);
+    entry(
+        Kind::WorkloadEndpoint,
+        json!({
+            "metadata": {"name": name, "namespace": namespace, "labels": labels, "uid": format!("{:032x}", number * 7919),
+                "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"node": node, "orchestrator": "k8s", "pod": pod, "endpoint": "eth0", "containerID": format!("{:064x}", number * 104_729),
+                "interfaceName": format!("cali{number:011x}"), "ipNetworks": [address],
+                "profiles": [format!("kns.{namespace}"), format!("ksa.{namespace}.default")]},
+        }),
+    )
+}
+
+fn policy(number: usize) -> Result<(Key, Value)> {
+    entry(
+        Kind::NetworkPolicy,
+        json!({
+            "metadata": {"name": format!("default.policy-{number}"), "namespace": format!("ns-{}", number % 100)},
+            "spec": {"tier": "default", "order": number, "selector": format!("app == 'app-{}'", number % 50), "types": ["Ingress"],
+                "ingress": [{"action": "Allow", "protocol": "TCP",
+                    "source": {"selector": format!("tier == 'tier-{}' && app != 'app-{}'", number % 5, (number + 1) % 50)},
+                    "destination": {"ports": [80, 443, 8000 + number % 1000]}}]},
+        }),
+    )
+}

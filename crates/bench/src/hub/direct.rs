@@ -1,0 +1,92 @@
+//! As many clients of etcd itself, each with a connection and one watch over everything: less than a node without a hub needs.
+
+use crate::namespace::Result;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tonic::transport::Endpoint;
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use tortie_etcd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// Connections that are opened at a time.
+const AT_ONCE: usize = 100;
+
+pub struct Watchers {
+    count: usize,
+    /// By revision: how many have it, and when the last of them got it.
+    arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Watchers {
+    /// Returns when all watch.
+    pub async fn start(endpoint: &str, count: usize) -> Result<Watchers> {
+        let arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>> = Arc::default();
+        let mut tasks = JoinSet::new();
+        let mut opening = JoinSet::new();
+        for number in 0..count {
+            if number >= AT_ONCE
+                && let Some(opened) = opening.join_next().await
+            {
+                watch(opened??, &arrivals, &mut tasks);
+            }
+            opening.spawn(open(endpoint.to_owned()));
+        }
+        while let Some(opened) = opening.join_next().await {
+            watch(opened??, &arrivals, &mut tasks);
+        }
+        Ok(Watchers { count, arrivals, _tasks: tasks })
+    }
+
+    pub async fn last_arrival(&self, revision: u64) -> Result<Instant> {
+        let revision = i64::try_from(revision)?;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let found = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).get(&revision).copied();
+            match found {
+                Some((count, last)) if count >= self.count => return Ok(last),
+                _ if Instant::now() > deadline => return Err("not all watchers have a change".into()),
+                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+}
+
+type Stream = tonic::Streaming<tortie_etcd_proto::etcdserverpb::WatchResponse>;
+/// The requests must stay open for as long as the answers.
+type Opened = (Stream, tokio::sync::mpsc::Sender<WatchRequest>);
+
+async fn open(endpoint: String) -> Result<Opened> {
+    let channel = Endpoint::from_shared(endpoint)?.connect().await?;
+    let create =
+        WatchCreateRequest { key: "/calico/".into(), range_end: "/calico0".into(), ..Default::default() };
+    let (sender, requests) = tokio::sync::mpsc::channel(1);
+    sender.send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }).await?;
+    let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+    let mut stream = WatchClient::new(channel).watch(requests).await?.into_inner();
+    stream.next().await.ok_or("no answer")??;
+    Ok((stream, sender))
+}
+
+fn watch(
+    (mut stream, sender): Opened,
+    arrivals: &Arc<Mutex<HashMap<i64, (usize, Instant)>>>,
+    tasks: &mut JoinSet<()>,
+) {
+    let arrivals = arrivals.clone();
+    tasks.spawn(async move {
+        while let Some(Ok(response)) = stream.next().await {
+            let now = Instant::now();
+            let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+            for kv in response.events.iter().filter_map(|event| event.kv.as_ref()) {
+                let arrival = arrivals.entry(kv.mod_revision).or_insert((0, now));
+                *arrival = (arrival.0 + 1, arrival.1.max(now));
+            }
+        }
+        drop(sender);
+    });
+}

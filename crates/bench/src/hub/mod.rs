@@ -1,0 +1,178 @@
+//! One hub with thousands of clients, beside as many direct watches on the same etcd: memory and processor time of whoever serves
+//! them, the time until the last of them has a change, snapshots for all, and all of them reconnecting at once.
+
+mod client;
+mod cluster;
+mod direct;
+
+use crate::measure::{Latencies, table, time, times};
+use crate::namespace::Result;
+use crate::process::Process;
+use crate::{Outcome, plain};
+use client::Clients;
+use cluster::Cluster;
+use direct::Watchers;
+use std::time::{Duration, Instant};
+
+const CLIENTS: [usize; 3] = [1_000, 2_000, 5_000];
+/// Changes of a run, and how fast they come.
+const CHANGES: usize = 1_000;
+const PAUSE: Duration = Duration::from_millis(10);
+/// What has been used once is given back, or not, within this time.
+const REST: Duration = Duration::from_secs(2);
+
+pub fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(measure()).map_err(plain)
+}
+
+/// What one run gave.
+struct Figures {
+    clients: usize,
+    /// Until all have everything; watches begin with the present.
+    snapshot: Option<Duration>,
+    /// Of the server for each client, in bytes.
+    memory: u64,
+    /// Of the server and of etcd, for each change.
+    processor: [Duration; 2],
+    /// From a write until the last client has it.
+    latencies: Latencies,
+    /// What etcd sent for each change.
+    etcd_bytes: u64,
+    /// What the server sent for each client until it had everything.
+    snapshot_bytes: Option<u64>,
+    /// Until all follow again after all were disconnected.
+    reconnect: Option<Duration>,
+}
+
+async fn measure() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    let mut rows = Vec::new();
+    for clients in CLIENTS {
+        crate::namespace::check()?;
+        let ours = with_hub(&cluster, clients).await?;
+        let theirs = with_watches(&cluster, clients).await?;
+        rows.extend([row("hub", ours, Some(&theirs)), row("direct watches", theirs, None)]);
+    }
+    let header = [
+        "clients",
+        "served by",
+        "all have all after",
+        "bytes each",
+        "memory each",
+        "processor time per change",
+        "of etcd",
+        "etcd sends per change",
+        "median to the last",
+        "p99 to the last",
+        "all reconnect in",
+    ];
+    let title = format!(
+        "{} endpoints and {} policies in etcd, {CHANGES} changes, one each {PAUSE:?}",
+        cluster::ENDPOINTS,
+        cluster::POLICIES
+    );
+    table(&title, &header, &rows);
+    Ok(())
+}
+
+fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> {
+    let span = |duration: Duration| time(duration.as_nanos() as f64);
+    let fewer = than.map_or(String::new(), |than| {
+        format!(" ({} fewer)", times(than.etcd_bytes as f64 / figures.etcd_bytes.max(1) as f64))
+    });
+    vec![
+        figures.clients.to_string(),
+        name.to_owned(),
+        figures.snapshot.map_or("-".to_owned(), span),
+        figures.snapshot_bytes.map_or("-".to_owned(), |bytes| format!("{:.2} MB", bytes as f64 / 1e6)),
+        format!("{:.1} KB", figures.memory as f64 / 1e3),
+        span(figures.processor[0]),
+        span(figures.processor[1]),
+        format!("{:.1} KB{fewer}", figures.etcd_bytes as f64 / 1e3),
+        span(figures.latencies.quantile(0.5)),
+        span(figures.latencies.quantile(0.99)),
+        figures.reconnect.map_or("-".to_owned(), span),
+    ]
+}
+
+/// Of the process that serves the clients.
+struct Before {
+    memory: u64,
+    processor: [Duration; 2],
+    etcd_bytes: u64,
+}
+
+impl Before {
+    async fn look(server: &Process, cluster: &Cluster) -> Result<Before> {
+        tokio::time::sleep(REST).await;
+        Ok(Before {
+            memory: server.memory()?.resident << 10,
+            processor: [server.processor_time()?, cluster.etcd_time()?],
+            etcd_bytes: cluster.etcd_sent().await?,
+        })
+    }
+}
+
+async fn with_hub(cluster: &Cluster, count: usize) -> Result<Figures> {
+    let hub = cluster.start_hub().await?;
+    let empty = Before::look(&hub.process, cluster).await?;
+    let began = Instant::now();
+    let mut clients = Clients::connect(hub.address, count).await?;
+    clients.follow().await?;
+    let snapshot = began.elapsed();
+    let snapshot_bytes = clients.received() / count as u64;
+    let before = Before::look(&hub.process, cluster).await?;
+    let mut latencies = Latencies::default();
+    let mut written = Vec::with_capacity(CHANGES);
+    for number in 0..CHANGES {
+        written.push((cluster.change(number).await?, Instant::now()));
+        tokio::time::sleep(PAUSE).await;
+    }
+    for (revision, at) in written {
+        latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
+    }
+    let after = Before::look(&hub.process, cluster).await?;
+    let began = Instant::now();
+    clients.reconnect(hub.address).await?;
+    clients.follow().await?;
+    let reconnect = Some(began.elapsed());
+    Ok(figures(count, Some((snapshot, snapshot_bytes)), [empty, before, after], latencies, reconnect))
+}
+
+async fn with_watches(cluster: &Cluster, count: usize) -> Result<Figures> {
+    let empty = Before::look(cluster.etcd(), cluster).await?;
+    let watchers = Watchers::start(cluster.endpoint(), count).await?;
+    let before = Before::look(cluster.etcd(), cluster).await?;
+    let mut latencies = Latencies::default();
+    let mut written = Vec::with_capacity(CHANGES);
+    for number in 0..CHANGES {
+        written.push((cluster.change(number).await?, Instant::now()));
+        tokio::time::sleep(PAUSE).await;
+    }
+    for (revision, at) in written {
+        latencies.0.push(watchers.last_arrival(revision).await?.saturating_duration_since(at));
+    }
+    let after = Before::look(cluster.etcd(), cluster).await?;
+    Ok(figures(count, None, [empty, before, after], latencies, None))
+}
+
+fn figures(
+    clients: usize,
+    snapshot: Option<(Duration, u64)>,
+    [empty, before, after]: [Before; 3],
+    latencies: Latencies,
+    reconnect: Option<Duration>,
+) -> Figures {
+    let changes = CHANGES as u32;
+    Figures {
+        clients,
+        snapshot: snapshot.map(|(took, _)| took),
+        memory: before.memory.saturating_sub(empty.memory) / clients as u64,
+        processor: [0, 1].map(|index| (after.processor[index] - before.processor[index]) / changes),
+        latencies,
+        etcd_bytes: (after.etcd_bytes - before.etcd_bytes) / u64::from(changes),
+        snapshot_bytes: snapshot.map(|(_, bytes)| bytes),
+        reconnect,
+    }
+}

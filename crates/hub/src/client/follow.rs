@@ -1,0 +1,190 @@
+//! Follows one hub after the other.
+
+use super::Options;
+use crate::frames::{FrameReader, ReadError};
+use crate::protocol::{FromHub, MOST_FROM_HUB, ProtocolError, class_of_range, from_client};
+use crate::replica::Replica;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tortie_model::{FeedEvent, Key, KeyRange};
+use tortie_store::Backoff;
+use tortie_sync::Feed;
+
+/// Events that wait for a consumer which is busy; when they are this many, the hub waits.
+const QUEUE: usize = 1024;
+/// Room for frames while waiting for one.
+const ROOM: usize = 16 << 10;
+/// When a hub ends, its clients do not come to the others all at the same moment.
+const SPREAD: Duration = Duration::from_millis(200);
+
+/// Follows the ranges until the feed is dropped, at whichever hub there is.
+pub fn follow(options: Options, ranges: Vec<KeyRange>) -> Feed {
+    let (sender, feed) = mpsc::channel(QUEUE);
+    let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
+    wanted.sort();
+    wanted.dedup();
+    let replica = Replica::new(&options.node, wanted);
+    let follower = Follower { options, ranges, replica, sender };
+    tokio::spawn(follower.run());
+    feed
+}
+
+struct Follower {
+    options: Options,
+    ranges: Vec<KeyRange>,
+    replica: Replica,
+    sender: mpsc::Sender<FeedEvent>,
+}
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    /// Nobody wants the feed any more.
+    #[error("the feed is not wanted any more")]
+    Unwanted,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("it does not speak as a hub does: {0}")]
+    Protocol(#[from] ProtocolError),
+    #[error("{0}")]
+    Left(String),
+    #[error("no answer in {} s", .0.as_secs())]
+    Silent(Duration),
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        let mut lost = None;
+        loop {
+            let mut reason = match self.options.hubs.addresses(lost).await {
+                Ok(addresses) => {
+                    let mut reason = String::new();
+                    let mut served = false;
+                    for address in addresses {
+                        let ended = self.attempt(address, &mut served).await;
+                        if let Ended::Unwanted = ended {
+                            return;
+                        }
+                        if served {
+                            tracing::info!(hub = %address, reason = %ended, "the hub is lost; going to another");
+                            lost = Some(address);
+                            break;
+                        }
+                        tracing::debug!(hub = %address, reason = %ended, "the hub cannot be used; trying the next");
+                        reason = format!("hub {address}: {ended}");
+                    }
+                    if served {
+                        backoff.reset();
+                        tokio::time::sleep(SPREAD.mul_f64(rand::random_range(0.0..=1.0))).await;
+                        continue;
+                    }
+                    reason
+                }
+                Err(reason) => reason,
+            };
+            if reason.is_empty() {
+                reason = "there is no hub".to_owned();
+            }
+            if let Some(event) = self.replica.unreachable(&reason)
+                && self.sender.send(event).await.is_err()
+            {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = self.sender.closed() => return,
+            }
+        }
+    }
+
+    /// `served` says whether the hub had anything to tell.
+    async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> Ended {
+        let dial = self.options.dial;
+        let stream = match timeout(dial, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return error.into(),
+            Err(_) => return Ended::Silent(dial),
+        };
+        let _ = stream.set_nodelay(true);
+        let outcome = match self.options.tls.clone() {
+            None => self.converse(stream, address, served).await,
+            Some(tls) => match timeout(dial, tls.connect(stream, address)).await {
+                Ok(Ok(stream)) => self.converse(stream, address, served).await,
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err(Ended::Silent(dial)),
+            },
+        };
+        match outcome {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    async fn converse(
+        &mut self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        address: SocketAddr,
+        served: &mut bool,
+    ) -> Result<Never, Ended> {
+        let mut reader = FrameReader::new(MOST_FROM_HUB, ROOM);
+        let hello = self.replica.hello();
+        self.say(&mut stream, hello).await?;
+        let sender = self.sender.clone();
+        loop {
+            let frame = tokio::select! {
+                frame = timeout(self.options.read, reader.next(&mut stream)) => frame,
+                () = sender.closed() => return Err(Ended::Unwanted),
+            };
+            let frame = frame.map_err(|_| Ended::Silent(self.options.read))??;
+            let reaction = self.replica.hear(FromHub::read(frame)?)?;
+            if let Some(reason) = reaction.leave {
+                return Err(Ended::Left(reason));
+            }
+            if !std::mem::replace(served, true) {
+                tracing::info!(hub = %address, "following the hub");
+            }
+            if let Some(reply) = reaction.reply {
+                self.say(&mut stream, reply).await?;
+            }
+            for event in reaction.events {
+                if self.wants(&event) && sender.send(event).await.is_err() {
+                    return Err(Ended::Unwanted);
+                }
+            }
+        }
+    }
+
+    async fn say(
+        &self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        what: from_client::What,
+    ) -> Result<(), Ended> {
+        let frame = what.frame();
+        let said = async {
+            stream.write_all(&frame).await?;
+            stream.flush().await
+        };
+        Ok(timeout(self.options.write, said).await.map_err(|_| Ended::Silent(self.options.write))??)
+    }
+
+    /// A hub tells what any node may need.
+    fn wants(&self, event: &FeedEvent) -> bool {
+        let about = |key: &Key| self.ranges.iter().any(|range| range.contains(key));
+        match event {
+            FeedEvent::Put { key, .. }
+            | FeedEvent::Delete { key, .. }
+            | FeedEvent::Unreadable { key, .. } => about(key),
+            FeedEvent::InSync | FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => true,
+        }
+    }
+}
+
+/// Following a hub never ends well.
+enum Never {}

@@ -1,0 +1,83 @@
+//! Frames from a stream, within limits of size. Waiting for one may be given up at any time without losing a byte.
+
+use crate::protocol::{ProtocolError, unframe};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the other end has closed the connection")]
+    Closed,
+}
+
+#[derive(Debug)]
+pub struct FrameReader {
+    buffer: BytesMut,
+    /// The largest frame that is taken.
+    most: usize,
+    /// Room that is kept while waiting.
+    room: usize,
+}
+
+impl FrameReader {
+    /// Takes memory for a frame only as its bytes come, and gives it back after it.
+    pub fn new(most: usize, room: usize) -> FrameReader {
+        FrameReader { buffer: BytesMut::new(), most, room }
+    }
+
+    pub async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, ReadError> {
+        loop {
+            if let Some(frame) = unframe(&mut self.buffer, self.most)? {
+                return Ok(frame);
+            }
+            if self.buffer.is_empty() && self.buffer.capacity() > self.room {
+                self.buffer = BytesMut::new();
+            }
+            self.buffer.reserve(self.room);
+            if stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(ReadError::Closed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn frames_come_whole_however_they_are_cut_and_not_longer_than_allowed() {
+        let (mut writer, mut stream) = tokio::io::duplex(64);
+        let mut reader = FrameReader::new(8, 16);
+        let sending = tokio::spawn(async move {
+            for byte in b"\0\0\0\x03abc\0\0\0\0\0\0\0\x08abcdefgh\0\0\0\x09" {
+                writer.write_all(&[*byte]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            writer
+        });
+        for expected in ["abc", "", "abcdefgh"] {
+            // Given up again and again.
+            let frame = loop {
+                tokio::select! {
+                    biased;
+                    frame = reader.next(&mut stream) => break frame.unwrap(),
+                    () = tokio::task::yield_now() => {}
+                }
+            };
+            assert_eq!(frame, expected);
+        }
+        let error = reader.next(&mut stream).await.unwrap_err();
+        assert!(
+            matches!(error, ReadError::Protocol(ProtocolError::TooLong { length: 9, most: 8 })),
+            "{error}"
+        );
+        drop(sending.await.unwrap());
+        assert!(matches!(FrameReader::new(8, 16).next(&mut stream).await, Err(ReadError::Closed)));
+    }
+}

@@ -1,0 +1,114 @@
+//! The entries of one bucket. Copied when it changes while somebody still sends it, so a bucket in hand never changes.
+
+use super::FRAME;
+use crate::protocol::{self, Payload, Record, Sum, What, from_hub};
+use bytes::Bytes;
+use std::sync::{Arc, OnceLock};
+
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    index: usize,
+    /// The sequence number of the last change in it.
+    changed: u64,
+    sum: Sum,
+    /// By key.
+    entries: Vec<Entry>,
+    /// Made when the first client needs them, for all that do.
+    frames: OnceLock<Arc<[Bytes]>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    record: Arc<Record>,
+    digest: u64,
+}
+
+impl Bucket {
+    pub fn new(index: usize) -> Bucket {
+        Bucket { index, changed: 0, sum: Sum::default(), entries: Vec::new(), frames: OnceLock::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Entries whose keys begin with this.
+    pub fn count(&self, begin: &str) -> usize {
+        self.entries.iter().filter(|entry| entry.record.key.starts_with(begin)).count()
+    }
+
+    pub fn sum(&self) -> Sum {
+        self.sum
+    }
+
+    /// Whether it is another bucket with the record.
+    pub fn apply(&mut self, record: &Arc<Record>, sequence: u64) -> bool {
+        let place = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
+        match (place, record.what()) {
+            (Err(_), What::Delete) => return false,
+            (Ok(at), What::Delete) => {
+                let entry = self.entries.remove(at);
+                self.sum.remove(entry.digest);
+            }
+            (place, What::Put | What::Unreadable) => {
+                let entry = Entry { record: record.clone(), digest: record.digest() };
+                match place {
+                    Ok(at) if self.entries[at].digest == entry.digest => return false,
+                    Ok(at) => {
+                        self.sum.remove(self.entries[at].digest);
+                        self.sum.add(entry.digest);
+                        self.entries[at] = entry;
+                    }
+                    Err(at) => {
+                        self.sum.add(entry.digest);
+                        self.entries.insert(at, entry);
+                    }
+                }
+            }
+        }
+        self.changed = sequence;
+        self.frames = OnceLock::new();
+        true
+    }
+
+    /// Its content for clients, and whether it had to be encoded.
+    pub fn frames(&self) -> (Arc<[Bytes]>, bool) {
+        let mut encoded = false;
+        let frames = self.frames.get_or_init(|| {
+            encoded = true;
+            self.encode()
+        });
+        (frames.clone(), encoded)
+    }
+
+    fn encode(&self) -> Arc<[Bytes]> {
+        let mut parts: Vec<Vec<Record>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for entry in &self.entries {
+            let size = entry.record.value.len() + entry.record.key.len();
+            if bytes + size > FRAME && bytes > 0 {
+                parts.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += size;
+            if let Some(part) = parts.last_mut() {
+                part.push((*entry.record).clone());
+            }
+        }
+        let last = parts.len() - 1;
+        let frame = |(number, part): (usize, Vec<Record>)| {
+            from_hub::What::Bucket(protocol::Bucket {
+                index: self.index as u32,
+                changed: self.changed,
+                more: number < last,
+                records: Payload::of(part),
+            })
+            .frame()
+        };
+        parts.into_iter().enumerate().map(frame).collect()
+    }
+}

@@ -1,0 +1,59 @@
+//! The last changes, as frames, up to a number and a size.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub frames: usize,
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// At ten frames a second, half an hour.
+    fn default() -> Limits {
+        Limits { frames: 20_000, bytes: 64 << 20 }
+    }
+}
+
+#[derive(Debug)]
+pub struct Log {
+    limits: Limits,
+    frames: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Log {
+    pub fn new(limits: Limits) -> Log {
+        Log { limits, frames: VecDeque::new(), bytes: 0 }
+    }
+
+    /// The oldest make room.
+    pub fn push(&mut self, frame: Bytes) {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+        while self.frames.len() > self.limits.frames || self.bytes > self.limits.bytes {
+            let Some(oldest) = self.frames.pop_front() else { return };
+            self.bytes -= oldest.len();
+        }
+    }
+
+    /// The first of the last `count` frames: as many as have so many bytes, and one at least. None if there are not `count`.
+    pub fn last(&self, count: usize, budget: usize) -> Option<Vec<Bytes>> {
+        let from = self.frames.len().checked_sub(count)?;
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        for frame in self.frames.range(from..) {
+            bytes += frame.len();
+            if bytes > budget && !taken.is_empty() {
+                break;
+            }
+            taken.push(frame.clone());
+        }
+        Some(taken)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}

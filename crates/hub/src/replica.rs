@@ -1,0 +1,264 @@
+//! What a client knows of the store, and what it tells its node when it hears more: never again what the node has heard, and
+//! no deletion that did not happen, whichever hubs it hears it from.
+
+mod holding;
+mod outage;
+
+use crate::protocol::{
+    self, BUCKETS, Changes, Digests, End, Hello, MAGIC, NEWEST, OLDEST, Position, ProtocolError, Record,
+    What, bucket_of, class_of, from_client, from_hub, from_record,
+};
+use holding::Holding;
+use outage::Outage;
+use std::collections::BTreeMap;
+use tortie_model::{FeedEvent, Revision};
+
+#[derive(Debug)]
+pub struct Replica {
+    node: String,
+    /// Classes that the node wants.
+    wanted: Vec<String>,
+    buckets: Vec<Holding>,
+    position: Option<Position>,
+    /// For each class the latest revision that was heard of.
+    marks: BTreeMap<String, u64>,
+    /// Of the hub at the other end.
+    epoch: u64,
+    /// It has not heard of what was heard here, and will not.
+    behind: bool,
+    transfer: Option<Transfer>,
+    in_sync: bool,
+    outage: Outage,
+    /// Entries that mean nothing to this version.
+    unknown: u64,
+}
+
+/// Buckets that are coming. Nothing of them counts before all are there: half of it would be a state that never was. Only the
+/// first snapshot is told as it comes, since nobody acts on it before it is complete.
+#[derive(Debug)]
+struct Transfer {
+    sequence: u64,
+    /// Of a bucket whose last part is not here yet.
+    partial: Vec<Record>,
+    buckets: Vec<Received>,
+}
+
+#[derive(Debug)]
+struct Received {
+    index: usize,
+    changed: u64,
+    gone: Vec<String>,
+    news: Vec<Record>,
+}
+
+/// What a message leads to.
+#[derive(Debug, Default, PartialEq)]
+pub struct Reaction {
+    pub events: Vec<FeedEvent>,
+    pub reply: Option<from_client::What>,
+    /// The hub asks to be left, or does not want this client, for a reason.
+    pub leave: Option<String>,
+}
+
+impl Replica {
+    pub fn new(node: &str, wanted: Vec<String>) -> Replica {
+        Replica {
+            node: node.to_owned(),
+            wanted,
+            buckets: (0..BUCKETS).map(|_| Holding::default()).collect(),
+            position: None,
+            marks: BTreeMap::new(),
+            epoch: 0,
+            behind: false,
+            transfer: None,
+            in_sync: false,
+            outage: Outage::default(),
+            unknown: 0,
+        }
+    }
+
+    /// The first word on a new connection. What an earlier one has not finished is forgotten.
+    pub fn hello(&mut self) -> from_client::What {
+        self.transfer = None;
+        from_client::What::Hello(Hello {
+            magic: MAGIC,
+            oldest: OLDEST,
+            newest: NEWEST,
+            node: self.node.clone(),
+            position: self.position,
+            empty: self.buckets.iter().all(Holding::is_empty),
+            marks: self.marks.clone(),
+            wanted: self.wanted.clone(),
+        })
+    }
+
+    pub fn is_in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    /// Entries that were passed over, since this version knows nothing of their kind.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// No hub can be reached.
+    pub fn unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
+        self.outage.failed(reason)
+    }
+
+    pub fn hear(&mut self, message: from_hub::What) -> Result<Reaction, ProtocolError> {
+        let mut reaction = Reaction::default();
+        match message {
+            from_hub::What::Welcome(welcome) => {
+                if !(OLDEST..=NEWEST).contains(&welcome.version) {
+                    return Err(ProtocolError::Order("a version that was not offered"));
+                }
+                self.epoch = welcome.epoch;
+                self.behind = welcome.behind;
+            }
+            from_hub::What::Refused(refused) => reaction.leave = Some(refused.reason),
+            from_hub::What::Leave(()) => reaction.leave = Some("it asks its clients to leave".to_owned()),
+            from_hub::What::Ping(()) => reaction.reply = Some(from_client::What::Pong(())),
+            from_hub::What::Resume(status) => {
+                if self.position.is_none_or(|position| position.epoch != self.epoch) {
+                    return Err(ProtocolError::Order("a position that this client is not at"));
+                }
+                reaction.events.extend(self.outage.heard(&status));
+            }
+            from_hub::What::Compare(()) => {
+                self.transfer = None;
+                let sums = self.buckets.iter().map(|bucket| bucket.sum().0).collect();
+                reaction.reply = Some(from_client::What::Digests(Digests { sums }));
+            }
+            from_hub::What::Begin(begin) => {
+                self.transfer =
+                    Some(Transfer { sequence: begin.sequence, partial: Vec::new(), buckets: Vec::new() });
+                reaction.events.extend(self.outage.heard(&begin.status.unwrap_or_default()));
+            }
+            from_hub::What::Bucket(bucket) => self.receive(&bucket, &mut reaction.events)?,
+            from_hub::What::End(end) => self.complete(&end, &mut reaction.events)?,
+            from_hub::What::Changes(changes) => self.change(&changes, &mut reaction.events)?,
+        }
+        Ok(reaction)
+    }
+
+    fn receive(
+        &mut self,
+        bucket: &protocol::Bucket,
+        events: &mut Vec<FeedEvent>,
+    ) -> Result<(), ProtocolError> {
+        let mut records = bucket.records.records()?;
+        let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
+        let transfer = self.transfer.as_mut().ok_or(ProtocolError::Order("a bucket without a beginning"))?;
+        let holding = self.buckets.get(index).ok_or(ProtocolError::Order("a bucket that there is not"))?;
+        if records.iter().any(|record| bucket_of(&record.key) != index || record.what() == What::Delete) {
+            return Err(ProtocolError::Order("a bucket with something that does not belong there"));
+        }
+        transfer.partial.append(&mut records);
+        if bucket.more {
+            return Ok(());
+        }
+        let content = std::mem::take(&mut transfer.partial);
+        let gone = holding.absent_from(&content);
+        let news = content.into_iter().filter(|record| !holding.has(record)).collect();
+        let mut received = Received { index, changed: bucket.changed, gone, news };
+        if !self.in_sync {
+            self.take(&mut received, &BTreeMap::new(), events);
+        }
+        if let Some(transfer) = &mut self.transfer {
+            transfer.buckets.push(received);
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
+        let unfinished = ProtocolError::Order("an end without a beginning, or in the middle of a bucket");
+        let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.partial.is_empty()) else {
+            return Err(unfinished);
+        };
+        // Deletions first: a node never holds both an object and its replacement.
+        for received in &mut transfer.buckets {
+            self.delete(received, &end.marks, events);
+        }
+        for holding in &mut self.buckets {
+            holding.as_of = 0;
+        }
+        for received in &mut transfer.buckets {
+            self.take(received, &end.marks, events);
+            self.buckets[received.index].as_of = received.changed;
+        }
+        if std::mem::take(&mut self.behind) {
+            // What was heard is of a past that is no more.
+            for (class, mark) in &mut self.marks {
+                *mark = end.marks.get(class).map_or(*mark, |hubs| (*mark).min(*hubs));
+            }
+        }
+        self.position = Some(Position { epoch: self.epoch, sequence: transfer.sequence });
+        if !std::mem::replace(&mut self.in_sync, true) {
+            events.push(FeedEvent::InSync);
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
+        for key in received.gone.drain(..) {
+            // When it was deleted is not known; by now it is.
+            let class = class_of(&key).unwrap_or_default();
+            let revision = hubs.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
+            let revision = Revision::from(revision).to_string();
+            let record = Record { key, what: What::Delete.into(), revision, ..Record::default() };
+            self.apply(record, received.index, events);
+        }
+    }
+
+    fn take(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
+        self.delete(received, hubs, events);
+        for record in received.news.drain(..) {
+            self.apply(record, received.index, events);
+        }
+    }
+
+    fn change(&mut self, changes: &Changes, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
+        let position = match (&mut self.position, &self.transfer) {
+            (Some(position), None) if position.epoch == self.epoch => position,
+            _ => return Err(ProtocolError::Order("changes of what this client does not know")),
+        };
+        if changes.sequence != position.sequence + 1 {
+            return Err(ProtocolError::Order("changes with a gap before them"));
+        }
+        let records = changes.records.records()?;
+        position.sequence = changes.sequence;
+        for record in records {
+            let index = bucket_of(&record.key);
+            // A bucket that was sent after this change has it already, and maybe a later one.
+            if changes.sequence > self.buckets[index].as_of {
+                self.apply(record, index, events);
+            }
+        }
+        events.extend(changes.status.as_ref().and_then(|status| self.outage.heard(status)));
+        Ok(())
+    }
+
+    /// The node hears of what is new.
+    fn apply(&mut self, record: Record, index: usize, events: &mut Vec<FeedEvent>) {
+        if let Ok(number) = record.revision.parse::<u64>()
+            && let Some(class) = class_of(&record.key)
+        {
+            let mark = self.marks.entry(class).or_default();
+            *mark = number.max(*mark);
+        }
+        if !self.buckets[index].apply(&record) {
+            return;
+        }
+        match from_record(&record) {
+            Ok(event) => events.push(event),
+            Err(error) => {
+                tracing::debug!(%error, "an entry of a kind that this version does not know is passed over");
+                self.unknown += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! What a client has in one bucket: keys, and which version of each.
+
+use crate::protocol::{Record, Sum, What};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub struct Holding {
+    digests: BTreeMap<Box<str>, u64>,
+    sum: Sum,
+    /// The sequence number of the hub up to which its changes are in here already.
+    pub as_of: u64,
+}
+
+impl Holding {
+    pub fn is_empty(&self) -> bool {
+        self.digests.is_empty()
+    }
+
+    pub fn sum(&self) -> Sum {
+        self.sum
+    }
+
+    /// Whether it has this version.
+    pub fn has(&self, record: &Record) -> bool {
+        self.digests.get(record.key.as_str()) == Some(&record.digest())
+    }
+
+    /// The keys that are not in a content.
+    pub fn absent_from(&self, content: &[Record]) -> Vec<String> {
+        let there: BTreeSet<&str> = content.iter().map(|record| record.key.as_str()).collect();
+        self.digests.keys().filter(|key| !there.contains(&***key)).map(|key| key.to_string()).collect()
+    }
+
+    /// Whether that was new.
+    pub fn apply(&mut self, record: &Record) -> bool {
+        let before = match record.what() {
+            What::Delete => {
+                let Some(before) = self.digests.remove(record.key.as_str()) else { return false };
+                Some(before)
+            }
+            What::Put | What::Unreadable => {
+                let digest = record.digest();
+                let before = self.digests.insert(record.key.as_str().into(), digest);
+                if before == Some(digest) {
+                    return false;
+                }
+                self.sum.add(digest);
+                before
+            }
+        };
+        if let Some(before) = before {
+            self.sum.remove(before);
+        }
+        true
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+use crate::ledger::{Ledger, Limits};
+use crate::protocol::{FromHub, Refused, Status};
+use crate::session::{Next, Opening, Session};
+use tortie_model::{Key, KeyRange, Kind, Value};
+use tortie_sync::Heard;
+
+fn ledger(epoch: u64, names: &[(&str, u64)], reached: u64) -> Ledger {
+    let range = KeyRange::all(Kind::Tier);
+    let mut ledger = Ledger::new(epoch, std::slice::from_ref(&range), Limits::default());
+    ledger.hear(names.iter().map(|(name, revision)| put(name, *revision)));
+    ledger.hear([Heard::Reached { range, revision: reached.into() }, Heard::Event(FeedEvent::InSync)]);
+    ledger
+}
+
+fn put(name: &str, revision: u64) -> Heard {
+    let key = Key::resource(Kind::Tier, "", name);
+    let text = format!(
+        r#"{{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
+    );
+    let value = Value::decode(&key, text.as_bytes()).unwrap();
+    Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })
+}
+
+/// All that a hub has to say to a client that connects now. None if it asks to wait.
+fn meet(replica: &mut Replica, ledger: &Ledger, trusting: bool) -> Option<Vec<String>> {
+    let from_client::What::Hello(hello) = replica.hello() else { panic!() };
+    let (mut session, mut frames) = match Session::open(&hello, ledger, trusting) {
+        Opening::Served { session, first } => (session, first),
+        Opening::Behind => return None,
+        Opening::Refused(reason) => panic!("{reason}"),
+    };
+    let mut told = Vec::new();
+    loop {
+        for frame in std::mem::take(&mut frames) {
+            let reaction = replica.hear(FromHub::read(frame.slice(4..)).unwrap()).unwrap();
+            if let Some(from_client::What::Digests(digests)) = reaction.reply {
+                frames.push(session.compare(&digests.sums().unwrap(), ledger).unwrap());
+            }
+            told.extend(reaction.events.iter().map(word));
+        }
+        match session.next(ledger) {
+            Next::Wait => return Some(told),
+            Next::AwaitDigests => {}
+            Next::Send(more) => frames.extend(more),
+            Next::SendBucket(bucket) => frames.extend(bucket.frames().0.iter().cloned()),
+        }
+    }
+}
+
+fn word(event: &FeedEvent) -> String {
+    match event {
+        FeedEvent::Put { key: Key::Resource { name, .. }, revision, .. } => format!("{name}@{revision}"),
+        FeedEvent::Delete { key: Key::Resource { name, .. }, .. } => format!("-{name}"),
+        FeedEvent::InSync => "in sync".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn replica() -> Replica {
+    Replica::new("n", vec!["Tier".to_owned()])
+}
+
+#[test]
+fn another_hub_tells_exactly_what_was_missed_deletions_first() {
+    let mut replica = replica();
+    let one = ledger(1, &[("a", 1), ("b", 2)], 2);
+    let mut told = meet(&mut replica, &one, false).unwrap();
+    assert_eq!(told.pop().as_deref(), Some("in sync"));
+    told.sort();
+    assert_eq!(told, ["a@1", "b@2"]);
+    assert_eq!(meet(&mut replica, &one, false).unwrap(), [""; 0], "the same hub");
+    let two = ledger(2, &[("a", 1), ("c", 4), ("d", 5)], 6);
+    let told = meet(&mut replica, &two, false).unwrap();
+    assert_eq!((told.len(), told[0].as_str()), (3, "-b"), "{told:?}");
+    assert!(told.contains(&"c@4".to_owned()) && told.contains(&"d@5".to_owned()));
+    assert_eq!(meet(&mut replica, &ledger(3, &[("a", 1), ("c", 4), ("d", 5)], 9), false).unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_hub_that_is_behind_is_waited_for_and_believed_when_it_stays_so() {
+    let mut replica = replica();
+    meet(&mut replica, &ledger(1, &[("a", 1), ("b", 20)], 20), false).unwrap();
+    // It has not heard of b yet; to believe it would be a deletion that did not happen.
+    let behind = ledger(2, &[("a", 1)], 10);
+    assert_eq!(meet(&mut replica, &behind, false), None);
+    // The store was put back to where b was not there: nobody will ever hear of b again.
+    assert_eq!(meet(&mut replica, &behind, true).unwrap(), ["-b"]);
+    assert_eq!(
+        meet(&mut replica, &ledger(3, &[("a", 1)], 11), false).unwrap(),
+        [""; 0],
+        "and not waited for again"
+    );
+}
+
+#[test]
+fn nothing_counts_that_came_in_the_wrong_order() {
+    let mut replica = replica();
+    let changes = |sequence| {
+        from_hub::What::Changes(Changes {
+            sequence,
+            records: protocol::Payload::of(Vec::new()),
+            status: None,
+        })
+    };
+    let bucket = || {
+        let records = protocol::Payload::of(Vec::new());
+        from_hub::What::Bucket(protocol::Bucket { index: 0, changed: 0, more: false, records })
+    };
+    assert!(replica.hear(changes(1)).is_err(), "before a snapshot");
+    assert!(replica.hear(bucket()).is_err(), "without a beginning");
+    assert!(replica.hear(from_hub::What::End(End::default())).is_err());
+    assert!(replica.hear(from_hub::What::Resume(Status::default())).is_err());
+    meet(&mut replica, &ledger(1, &[("a", 1)], 1), false).unwrap();
+    assert!(replica.hear(changes(2)).is_err(), "a gap");
+    assert!(replica.hear(changes(1)).is_ok());
+    replica.hear(from_hub::What::Begin(protocol::Begin { sequence: 5, status: None })).unwrap();
+    let misplaced = Record { key: "elsewhere".to_owned(), ..Record::default() };
+    let index = (bucket_of("elsewhere") + 1) % BUCKETS;
+    let records = protocol::Payload::of(vec![misplaced]);
+    let bucket = protocol::Bucket { index: index as u32, changed: 0, more: false, records };
+    assert!(replica.hear(from_hub::What::Bucket(bucket)).is_err());
+    let reaction = replica.hear(from_hub::What::Refused(Refused { reason: "full".to_owned() })).unwrap();
+    assert_eq!(reaction.leave.as_deref(), Some("full"));
+}

@@ -1,0 +1,170 @@
+//! The hub at work: it takes in the store's feed, accepts clients and sends each of them what it still has to get.
+
+mod accept;
+mod complaints;
+mod drain;
+mod metrics;
+mod registry;
+mod serve;
+
+pub use metrics::Metrics;
+
+use crate::ledger::{self, Ledger};
+use crate::tls::ServerTls;
+use complaints::Complaints;
+use registry::Registry;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tortie_model::{KeyRange, Kind};
+use tortie_sync::Heard;
+
+/// Words of the store that are taken in at once.
+const BATCH: usize = 1024;
+
+/// Limits and deadlines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections that have not said who they are, in all and of one source.
+    pub handshakes: usize,
+    pub handshakes_of_one: usize,
+    /// Until when a client must have said who it is.
+    pub handshake: Duration,
+    /// For how long a client may take nothing of what is sent.
+    pub write: Duration,
+    pub ping: Duration,
+    /// For how long a client may say nothing.
+    pub pong: Duration,
+    /// For how long a client that knows more than this hub waits for it to catch up.
+    pub catch_up: Duration,
+    /// Between two rounds of sending changes, for each client: what a round costs, so that sending takes a part of one core however
+    /// many there are.
+    pub pace: Duration,
+    pub log: ledger::Limits,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connections: 10_000,
+            handshakes: 4096,
+            handshakes_of_one: 1024,
+            handshake: Duration::from_secs(10),
+            write: Duration::from_secs(120),
+            ping: Duration::from_secs(10),
+            pong: Duration::from_secs(60),
+            catch_up: Duration::from_secs(10),
+            pace: Duration::from_micros(20),
+            log: ledger::Limits::default(),
+        }
+    }
+}
+
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Hub(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    ledger: RwLock<Ledger>,
+    /// The ledger's, for whoever waits for it to move on.
+    sequence: watch::Sender<u64>,
+    in_sync: watch::Sender<bool>,
+    clients: Registry,
+    complaints: Complaints,
+    metrics: Metrics,
+    /// The hub is about to end: nobody new is served.
+    draining: AtomicBool,
+}
+
+impl Hub {
+    pub fn new(ranges: &[KeyRange], options: Options) -> Hub {
+        let ledger = Ledger::new(rand::random(), ranges, options.log);
+        Hub(Arc::new(Shared {
+            options,
+            ledger: RwLock::new(ledger),
+            sequence: watch::Sender::new(0),
+            in_sync: watch::Sender::new(false),
+            clients: Registry::default(),
+            complaints: Complaints::default(),
+            metrics: Metrics::new(),
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Whether the datastore has been read completely: only then clients are served.
+    pub fn is_in_sync(&self) -> bool {
+        *self.0.in_sync.borrow()
+    }
+
+    /// Returns when it is.
+    pub async fn in_sync(&self) {
+        // Fails only if the hub is gone, which is borrowed here.
+        let _ = self.0.in_sync.subscribe().wait_for(|in_sync| *in_sync).await;
+    }
+
+    /// Why the datastore cannot be reached, if it cannot.
+    pub fn trouble(&self) -> Option<String> {
+        self.0.ledger().status().trouble.clone()
+    }
+
+    /// Clients that have said who they are.
+    pub fn clients(&self) -> usize {
+        self.0.clients.len()
+    }
+
+    /// Nodes of the cluster, as the datastore knows them.
+    pub fn nodes(&self) -> usize {
+        self.0.ledger().count(Kind::Node)
+    }
+
+    /// Takes in what the store says until its feed ends.
+    pub async fn follow(&self, mut feed: mpsc::Receiver<Heard>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while feed.recv_many(&mut batch, BATCH).await > 0 {
+            let (sequence, in_sync) = {
+                let mut ledger = self.0.ledger.write().unwrap_or_else(PoisonError::into_inner);
+                ledger.hear(batch.drain(..));
+                self.0.metrics.ledger(&ledger);
+                (ledger.sequence(), ledger.is_in_sync())
+            };
+            let moved =
+                self.0.sequence.send_if_modified(|known| std::mem::replace(known, sequence) != sequence);
+            self.0.in_sync.send_if_modified(|known| std::mem::replace(known, in_sync) != in_sync);
+            if moved {
+                let clients = u32::try_from(self.clients()).unwrap_or(u32::MAX);
+                tokio::time::sleep(self.0.options.pace * clients).await;
+            }
+        }
+    }
+
+    /// Accepts clients until it is dropped, and all of them with it.
+    pub async fn serve(&self, listener: TcpListener, tls: Option<ServerTls>) {
+        accept::accept(&self.0, listener, tls.map(Arc::new)).await;
+    }
+
+    /// Asks the clients to leave, one after the other, so that other hubs get them over this time.
+    pub async fn drain(&self, within: Duration, longest_pause: Duration) {
+        drain::drain(&self.0, within, longest_pause).await;
+    }
+
+    /// Asks one client, picked at random, to leave while there are more than this.
+    pub async fn shed(&self, limit: watch::Receiver<usize>, pause: Duration) {
+        drain::shed(&self.0, limit, pause).await;
+    }
+}
+
+impl Shared {
+    fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
+        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}

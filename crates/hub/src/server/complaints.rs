@@ -1,0 +1,67 @@
+//! What is wrong with clients, in the log: the first of a kind at once, then one line a minute with how many there were.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub struct Complaints(Mutex<HashMap<&'static str, Kind>>);
+
+#[derive(Debug)]
+struct Kind {
+    said: Instant,
+    unsaid: u64,
+}
+
+impl Complaints {
+    /// `kind` is one of few.
+    pub fn note(&self, kind: &'static str, source: IpAddr, reason: &dyn std::fmt::Display) {
+        match self.count(kind, Instant::now()) {
+            Some(0) => tracing::warn!(%source, %reason, "{kind}"),
+            Some(unsaid) => {
+                tracing::warn!(%source, %reason, "{kind}, as did {unsaid} others in the last minute")
+            }
+            None => tracing::debug!(%source, %reason, "{kind}"),
+        }
+    }
+
+    /// How many were not said before this one, if this one is to be said.
+    fn count(&self, kind: &'static str, now: Instant) -> Option<u64> {
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match kinds.get_mut(kind) {
+            Some(kind) if now < kind.said + EVERY => {
+                kind.unsaid += 1;
+                None
+            }
+            Some(kind) => {
+                kind.said = now;
+                Some(std::mem::take(&mut kind.unsaid))
+            }
+            None => {
+                kinds.insert(kind, Kind { said: now, unsaid: 0 });
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_a_line_a_minute() {
+        let complaints = Complaints::default();
+        let start = Instant::now();
+        assert_eq!(complaints.count("a", start), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(complaints.count("a", start), None);
+        }
+        assert_eq!(complaints.count("b", start), Some(0));
+        assert_eq!(complaints.count("a", start + EVERY), Some(1000));
+        assert_eq!(complaints.count("a", start + EVERY), None);
+    }
+}

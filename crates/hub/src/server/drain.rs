@@ -1,0 +1,33 @@
+//! Clients are asked to leave: all of them before the hub ends, or some when other hubs have room.
+
+use super::Shared;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Of the time there is, what is used: the last client needs some to be told.
+const SHARE: f64 = 0.95;
+
+pub async fn drain(shared: &Shared, within: Duration, longest_pause: Duration) {
+    shared.draining.store(true, Ordering::Relaxed);
+    let clients = u32::try_from(shared.clients.len()).unwrap_or(u32::MAX);
+    if clients == 0 {
+        return;
+    }
+    let pause = longest_pause.min(within.mul_f64(SHARE) / clients);
+    tracing::info!(clients, ?pause, "asking the clients to leave, one after the other");
+    while shared.clients.ask_one() {
+        tokio::time::sleep(pause).await;
+    }
+}
+
+pub async fn shed(shared: &Shared, limit: watch::Receiver<usize>, pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        let limit = *limit.borrow();
+        if shared.clients.len() > limit && shared.clients.ask_one() {
+            shared.metrics.dropped.inc();
+            tracing::debug!(limit, "asked a client to leave: other hubs have room");
+        }
+    }
+}

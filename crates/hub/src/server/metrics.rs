@@ -1,0 +1,230 @@
+//! Numbers about the hub, under Typha's names where they mean the same.
+
+use crate::ledger::Ledger;
+use crate::session::Session;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::time::Duration;
+
+type Labels = [(&'static str, &'static str); 1];
+
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    pub accepted: Counter,
+    pub dropped: Counter,
+    pub active: Gauge,
+    streaming: Family<Labels, Gauge>,
+    refused: Family<Labels, Counter>,
+    openings: Family<Labels, Counter>,
+    snapshot_time: Histogram,
+    write_time: Histogram,
+    ping_time: Histogram,
+    encoded: Counter,
+    reused: Counter,
+    bytes: Counter,
+    sequence: Gauge,
+    updates: Gauge,
+    skipped: Gauge,
+    entries: Gauge,
+    unsuitable: Gauge,
+    oversized: Gauge,
+    log_bytes: Gauge,
+}
+
+/// Counts a client as one that follows until it is dropped.
+#[derive(Debug)]
+pub struct Streaming(Gauge);
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    pub fn new() -> Metrics {
+        let seconds = || Histogram::new(exponential_buckets(0.0001, 4.0, 10));
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            accepted: Counter::default(),
+            dropped: Counter::default(),
+            active: Gauge::default(),
+            streaming: Family::default(),
+            refused: Family::default(),
+            openings: Family::default(),
+            snapshot_time: seconds(),
+            write_time: seconds(),
+            ping_time: seconds(),
+            encoded: Counter::default(),
+            reused: Counter::default(),
+            bytes: Counter::default(),
+            sequence: Gauge::default(),
+            updates: Gauge::default(),
+            skipped: Gauge::default(),
+            entries: Gauge::default(),
+            unsuitable: Gauge::default(),
+            oversized: Gauge::default(),
+            log_bytes: Gauge::default(),
+        };
+        let m = &mut metrics;
+        let r = &mut m.registry;
+        r.register("typha_connections_accepted", "Connections that were accepted", m.accepted.clone());
+        r.register(
+            "typha_connections_dropped",
+            "Connections that the hub has ended: slow clients, dead ones, and for balance",
+            m.dropped.clone(),
+        );
+        r.register("typha_connections_active", "Connections that are open", m.active.clone());
+        r.register(
+            "typha_connections_streaming",
+            "Clients that get changes as they happen",
+            m.streaming.clone(),
+        );
+        r.register(
+            "typha_client_snapshot_send_secs",
+            "Time until a new client follows",
+            m.snapshot_time.clone(),
+        );
+        r.register("typha_client_write_latency_secs", "Time to write to a client", m.write_time.clone());
+        r.register("typha_ping_latency", "Time until a client answers", m.ping_time.clone());
+        r.register("typha_snapshots_generated", "Buckets that were encoded", m.encoded.clone());
+        r.register(
+            "typha_snapshots_reused",
+            "Buckets that were sent as they had been encoded before",
+            m.reused.clone(),
+        );
+        r.register("typha_breadcrumb_seq_number", "Frames of changes so far", m.sequence.clone());
+        r.register("typha_updates_total", "Updates from the datastore", m.updates.clone());
+        r.register("typha_updates_skipped", "Updates that changed nothing", m.skipped.clone());
+        r.register("typha_cache_size", "Entries that the hub knows", m.entries.clone());
+        r.register(
+            "tortie_hub_openings",
+            "Clients by how they began: resumed, or with buckets",
+            m.openings.clone(),
+        );
+        r.register("tortie_hub_refused", "Connections that were not served, by reason", m.refused.clone());
+        r.register("tortie_hub_sent_bytes", "Bytes sent to clients", m.bytes.clone());
+        r.register("tortie_hub_log_bytes", "Size of the log of changes", m.log_bytes.clone());
+        r.register(
+            "tortie_hub_unsuitable_entries",
+            "Entries that no node can be told of",
+            m.unsuitable.clone(),
+        );
+        r.register(
+            "tortie_hub_oversized_entries",
+            "Entries that are too large to be passed on",
+            m.oversized.clone(),
+        );
+        metrics
+    }
+
+    pub fn ledger(&self, ledger: &Ledger) {
+        let counts = ledger.counts();
+        let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        set(&self.sequence, ledger.sequence());
+        set(&self.updates, counts.updates);
+        set(&self.skipped, counts.skipped);
+        set(&self.entries, counts.entries as u64);
+        set(&self.unsuitable, counts.unsuitable);
+        set(&self.oversized, counts.oversized);
+        set(&self.log_bytes, ledger.log_bytes() as u64);
+    }
+
+    pub fn streaming(&self) -> Streaming {
+        let gauge = self.streaming.get_or_create(&[("syncer", "felix")]).clone();
+        gauge.inc();
+        Streaming(gauge)
+    }
+
+    pub fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    pub fn opened(&self, session: &Session) {
+        let how = if session.is_following() { "resumed" } else { "buckets" };
+        self.openings.get_or_create(&[("how", how)]).inc();
+    }
+
+    pub fn snapshot_sent(&self, took: Duration) {
+        self.snapshot_time.observe(took.as_secs_f64());
+    }
+
+    pub fn answered(&self, took: Duration) {
+        self.ping_time.observe(took.as_secs_f64());
+    }
+
+    pub fn bucket(&self, encoded: bool) {
+        if encoded { &self.encoded } else { &self.reused }.inc();
+    }
+
+    pub fn written(&self, bytes: usize, took: Duration) {
+        self.bytes.inc_by(bytes as u64);
+        self.write_time.observe(took.as_secs_f64());
+    }
+
+    /// Clients that began with the position they had, and those that did not.
+    pub fn openings(&self) -> (u64, u64) {
+        let count = |how| self.openings.get_or_create(&[("how", how)]).get();
+        (count("resumed"), count("buckets"))
+    }
+
+    /// Buckets that were encoded.
+    pub fn encoded(&self) -> u64 {
+        self.encoded.get()
+    }
+
+    /// The text a scraper gets.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+/// The names that are known have no `_total` at their end.
+fn plain(line: &str) -> String {
+    let end = line.find(['{', ' ']).unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    match name.strip_suffix("_total") {
+        Some(known) if name.starts_with("typha_") && name != "typha_updates_total" => {
+            format!("{known}{rest}")
+        }
+        _ => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_dashboards_know() {
+        let metrics = Metrics::new();
+        metrics.accepted.inc();
+        let streaming = metrics.streaming();
+        metrics.refused("full");
+        let has = |line: &str| metrics.text().lines().any(|found| found == line);
+        for line in [
+            "typha_connections_accepted 1",
+            "typha_connections_streaming{syncer=\"felix\"} 1",
+            "typha_updates_total 0",
+            "tortie_hub_refused_total{reason=\"full\"} 1",
+        ] {
+            assert!(has(line), "{line} is not in\n{}", metrics.text());
+        }
+        drop(streaming);
+        assert!(has("typha_connections_streaming{syncer=\"felix\"} 0"));
+    }
+}

@@ -1,0 +1,89 @@
+//! The clients that are served, so that one of them can be asked to leave.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+#[derive(Debug, Default)]
+pub struct Registry(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    clients: BTreeMap<u64, Arc<Notify>>,
+}
+
+/// A client's place; given up when it is dropped.
+#[derive(Debug)]
+pub struct Place<'a> {
+    registry: &'a Registry,
+    id: u64,
+    asked: Arc<Notify>,
+}
+
+impl Registry {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enter(&self) -> Place<'_> {
+        let mut state = self.state();
+        let (id, asked) = (state.next, Arc::new(Notify::new()));
+        state.next += 1;
+        state.clients.insert(id, asked.clone());
+        Place { registry: self, id, asked }
+    }
+
+    pub fn len(&self) -> usize {
+        self.state().clients.len()
+    }
+
+    /// Asks one of them to leave; false if there is none. It is not asked again.
+    pub fn ask_one(&self) -> bool {
+        let mut state = self.state();
+        if state.clients.is_empty() {
+            return false;
+        }
+        let picked = rand::random_range(0..state.clients.len());
+        let Some(id) = state.clients.keys().nth(picked).copied() else { return false };
+        if let Some(asked) = state.clients.remove(&id) {
+            asked.notify_one();
+        }
+        true
+    }
+}
+
+impl Place<'_> {
+    /// Returns when it is asked to leave.
+    pub async fn asked(&self) {
+        self.asked.notified().await;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.registry.state().clients.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_is_asked_once_and_who_left_is_gone() {
+        let registry = Registry::default();
+        let places: Vec<Place> = (0..3).map(|_| registry.enter()).collect();
+        assert_eq!(registry.len(), 3);
+        assert!(registry.ask_one() && registry.ask_one() && registry.ask_one());
+        assert!(!registry.ask_one());
+        for place in &places {
+            place.asked().await;
+        }
+        drop(places);
+        let place = registry.enter();
+        assert_eq!(registry.len(), 1);
+        drop(place);
+        assert_eq!(registry.len(), 0);
+    }
+}

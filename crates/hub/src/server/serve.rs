@@ -1,0 +1,208 @@
+//! One client, from its first byte to its last. It costs a small task and no queue; when it is slow, only it waits.
+
+use super::Shared;
+use super::accept::Stranger;
+use crate::frames::{FrameReader, ReadError};
+use crate::protocol::{FromClient, MOST_FROM_CLIENT, ProtocolError, Refused, from_client, from_hub};
+use crate::session::{BUDGET, Next, Opening, Session};
+use bytes::Bytes;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Room for what a client usually says.
+const ROOM: usize = 256;
+/// Between looks at whether this hub has caught up with a client.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    #[error("it has gone")]
+    Closed,
+    #[error("it was asked to leave")]
+    Asked,
+    #[error("{0}")]
+    Foreign(#[from] ProtocolError),
+    #[error("{0}")]
+    Untrusted(std::io::Error),
+    #[error("it said nothing in time")]
+    Silent,
+    #[error("{0}")]
+    Refused(String),
+    #[error("it did not take what was sent in time")]
+    Slow,
+    #[error("it did not answer in time")]
+    Dead,
+}
+
+impl From<ReadError> for Ended {
+    fn from(error: ReadError) -> Ended {
+        match error {
+            ReadError::Protocol(error) => Ended::Foreign(error),
+            ReadError::Io(_) | ReadError::Closed => Ended::Closed,
+        }
+    }
+}
+
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: &Shared,
+    stream: S,
+    stranger: Stranger,
+) -> Ended {
+    let reader = FrameReader::new(MOST_FROM_CLIENT, ROOM);
+    let mut client = Client { shared, stream, reader, wake: shared.sequence.subscribe() };
+    match client.run(stranger).await {
+        Ok(never) => match never {},
+        Err(ended) => ended,
+    }
+}
+
+struct Client<'a, S> {
+    shared: &'a Shared,
+    stream: S,
+    reader: FrameReader,
+    wake: watch::Receiver<u64>,
+}
+
+/// Serving a client never ends well.
+enum Never {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
+    async fn run(&mut self, stranger: Stranger) -> Result<Never, Ended> {
+        let mut session = self.open(stranger).await?;
+        let place = self.shared.clients.enter();
+        let (mut heard, began) = (Instant::now(), Instant::now());
+        let mut ping = heard + self.ping_pause();
+        // The time of the ping that was not answered yet.
+        let mut asked: Option<Instant> = None;
+        let mut awaited = None;
+        let mut streaming = None;
+        loop {
+            self.wake.mark_unchanged();
+            let (frames, next) = self.gather(&mut session);
+            self.write(&frames).await?;
+            if session.is_following() && streaming.is_none() {
+                self.shared.metrics.snapshot_sent(began.elapsed());
+                streaming = Some(self.shared.metrics.streaming());
+            }
+            // While digests are awaited, the client may take as long as for its first word.
+            awaited = match next {
+                Next::AwaitDigests => awaited.or(Some(Instant::now() + self.shared.options.handshake)),
+                _ => None,
+            };
+            let idle = matches!(next, Next::Wait | Next::AwaitDigests);
+            let limit = (heard + self.shared.options.pong)
+                .min(awaited.unwrap_or(Instant::now() + self.shared.options.pong));
+            tokio::select! {
+                frame = self.reader.next(&mut self.stream) => {
+                    heard = Instant::now();
+                    match FromClient::read(frame?)? {
+                        from_client::What::Pong(()) => {
+                            if let Some(asked) = asked.take() {
+                                self.shared.metrics.answered(asked.elapsed());
+                            }
+                        }
+                        from_client::What::Digests(digests) => {
+                            let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
+                            self.write(&[begin]).await?;
+                        }
+                        from_client::What::Hello(_) => return Err(ProtocolError::Order("a second hello").into()),
+                    }
+                }
+                _ = self.wake.changed(), if matches!(next, Next::Wait) => {}
+                () = std::future::ready(()), if !idle => {}
+                () = tokio::time::sleep_until(ping) => {
+                    asked.get_or_insert(Instant::now());
+                    ping = Instant::now() + self.ping_pause();
+                    self.write(&[from_hub::What::Ping(()).frame()]).await?;
+                }
+                () = tokio::time::sleep_until(limit) => return Err(Ended::Dead),
+                () = place.asked() => {
+                    self.write(&[from_hub::What::Leave(()).frame()]).await?;
+                    // It has been told; whether it hears of the end too makes no difference.
+                    let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
+                    return Err(Ended::Asked);
+                }
+            }
+        }
+    }
+
+    /// Not all at the same moment.
+    fn ping_pause(&self) -> Duration {
+        self.shared.options.ping.mul_f64(rand::random_range(0.9..=1.1))
+    }
+
+    async fn open(&mut self, stranger: Stranger) -> Result<Session, Ended> {
+        let deadline = Instant::now() + self.shared.options.handshake;
+        let frame =
+            timeout_at(deadline, self.reader.next(&mut self.stream)).await.map_err(|_| Ended::Silent)??;
+        let from_client::What::Hello(hello) = FromClient::read(frame)? else {
+            return Err(ProtocolError::Order("no hello at the beginning").into());
+        };
+        drop(stranger);
+        let patience = Instant::now() + self.shared.options.catch_up;
+        loop {
+            let opening = match self.shared.draining.load(Ordering::Relaxed) {
+                true => Opening::Refused("this hub is about to end".to_owned()),
+                false => Session::open(&hello, &self.shared.ledger(), Instant::now() >= patience),
+            };
+            match opening {
+                Opening::Served { session, first } => {
+                    self.shared.metrics.opened(&session);
+                    self.write(&first).await?;
+                    tracing::debug!(node = hello.node, "a client is served");
+                    return Ok(session);
+                }
+                Opening::Behind => tokio::time::sleep(LOOK).await,
+                Opening::Refused(reason) => {
+                    self.write(&[from_hub::What::Refused(Refused { reason: reason.clone() }).frame()])
+                        .await?;
+                    return Err(Ended::Refused(format!("{}: {reason}", hello.node)));
+                }
+            }
+        }
+    }
+
+    /// What there is to send now, up to about the budget, and what comes after it.
+    fn gather(&self, session: &mut Session) -> (Vec<Bytes>, Next) {
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        loop {
+            let next = session.next(&self.shared.ledger());
+            let from = frames.len();
+            match next {
+                Next::Wait | Next::AwaitDigests => return (frames, next),
+                Next::Send(more) => frames.extend(more),
+                // Encoded here, when the ledger is free for others.
+                Next::SendBucket(bucket) => {
+                    let (more, encoded) = bucket.frames();
+                    self.shared.metrics.bucket(encoded);
+                    frames.extend(more.iter().cloned());
+                }
+            }
+            bytes += frames[from..].iter().map(Bytes::len).sum::<usize>();
+            if bytes >= BUDGET {
+                return (frames, Next::Send(Vec::new()));
+            }
+        }
+    }
+
+    async fn write(&mut self, frames: &[Bytes]) -> Result<(), Ended> {
+        let bytes = match frames {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            more => more.concat().into(),
+        };
+        let began = Instant::now();
+        let written = async {
+            self.stream.write_all(&bytes).await?;
+            self.stream.flush().await
+        };
+        let written = timeout(self.shared.options.write, written).await.map_err(|_| Ended::Slow)?;
+        written.map_err(|_| Ended::Closed)?;
+        self.shared.metrics.written(bytes.len(), began.elapsed());
+        Ok(())
+    }
+}

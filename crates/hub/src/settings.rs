@@ -1,0 +1,309 @@
+//! How a hub is configured: the variables TYPHA_<NAME> and the file typha.cfg, under Typha's names; a variable wins.
+
+use crate::balance::Balance;
+use crate::server::Options;
+use crate::tls::{Identity, Incomplete};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+use tortie_store::Config;
+
+pub const DEFAULT_FILE: &str = "/etc/calico/typha.cfg";
+const PREFIX: &str = "typha_";
+const PORT: u16 = 5473;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    #[error("{name} (TYPHA_{}): {value:?} {why}", name.to_uppercase())]
+    Value { name: &'static str, value: String, why: &'static str },
+    #[error("ServerKeyFile, ServerCertFile, CAFile, ClientCN, ClientURISAN: {0}")]
+    Tls(#[from] Incomplete),
+}
+
+/// Names that Typha has and that nothing here depends on.
+const WITHOUT_EFFECT: &[&str] = &[
+    "LogFilePath",
+    "LogSeverityFile",
+    "LogSeverityScreen",
+    "LogSeveritySys",
+    "DebugHost",
+    "DebugPort",
+    "DebugMemoryProfilePath",
+    "DebugDisableLogDropping",
+    "PrometheusGoMetricsEnabled",
+    "PrometheusProcessMetricsEnabled",
+    "SnapshotCacheMaxBatchSize",
+    "ServerMaxMessageSize",
+    "ServerMaxFallBehindSecs",
+    "ServerNewClientFallBehindGracePeriod",
+    "ServerMinBatchingAgeThresholdSecs",
+];
+
+/// Where something is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub host: String,
+    pub port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub server: Place,
+    pub options: Options,
+    pub health: Option<Place>,
+    pub metrics: Option<Place>,
+    /// The time in which all clients are asked to leave before the hub ends, and the longest pause between two of them.
+    pub shutdown: Duration,
+    pub shutdown_pause: Duration,
+    pub datastore: Datastore,
+    pub tls: Option<Identity>,
+    pub balance: Option<Balance>,
+}
+
+/// Where the datastore is, if the hub's own settings say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Datastore {
+    kind: Option<String>,
+    etcd: Option<Etcd>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Etcd {
+    endpoints: String,
+    key_file: String,
+    cert_file: String,
+    ca_file: String,
+}
+
+impl Datastore {
+    /// What is said here is stronger than what every tool reads.
+    pub fn apply(&self, mut config: Config) -> Config {
+        if let Some(kind) = &self.kind {
+            config.datastore_type = kind.clone();
+        }
+        if let Some(etcd) = &self.etcd {
+            config.etcd_endpoints = etcd.endpoints.clone();
+            config.etcd_key_file = etcd.key_file.clone();
+            config.etcd_cert_file = etcd.cert_file.clone();
+            config.etcd_ca_cert_file = etcd.ca_file.clone();
+        }
+        config
+    }
+}
+
+impl Settings {
+    /// From the variables of the process and the lines of the file.
+    pub fn read(
+        variables: impl IntoIterator<Item = (String, String)>,
+        file: Vec<(String, String)>,
+    ) -> Result<Settings, SettingError> {
+        let mut source = Source::default();
+        source.0.extend(file.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)));
+        for (name, value) in variables {
+            if let Some(name) = name.to_ascii_lowercase().strip_prefix(PREFIX) {
+                source.0.insert(name.to_owned(), value);
+            }
+        }
+        let settings = source.settings()?;
+        for name in WITHOUT_EFFECT {
+            source.0.remove(&name.to_ascii_lowercase());
+        }
+        for name in source.0.keys() {
+            tracing::warn!("there is no setting {name} of the hub; it has no effect");
+        }
+        Ok(settings)
+    }
+}
+
+/// Names in lower case.
+#[derive(Debug, Default)]
+struct Source(BTreeMap<String, String>);
+
+impl Source {
+    /// None if it is not set, or to nothing.
+    fn take(&mut self, name: &str) -> Option<String> {
+        self.0
+            .remove(&name.to_ascii_lowercase())
+            .map(|value| value.trim().to_owned())
+            .filter(|value| !value.is_empty())
+    }
+
+    fn text(&mut self, name: &str, default: &str) -> String {
+        self.take(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    fn number<T: FromStr>(&mut self, name: &'static str, default: T) -> Result<T, SettingError> {
+        match self.take(name) {
+            Some(value) => value.parse().map_err(|_| SettingError::Value {
+                name,
+                value,
+                why: "is not a number, or not one that fits",
+            }),
+            None => Ok(default),
+        }
+    }
+
+    /// More than zero.
+    fn seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, SettingError> {
+        let Some(value) = self.take(name) else { return Ok(default) };
+        let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+        let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        duration.ok_or(SettingError::Value { name, value, why: "is not a number of seconds above zero" })
+    }
+
+    fn switch(&mut self, name: &'static str) -> Result<bool, SettingError> {
+        let Some(value) = self.take(name) else { return Ok(false) };
+        match value.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "y" | "t" => Ok(true),
+            "false" | "0" | "no" | "n" | "f" => Ok(false),
+            _ => Err(SettingError::Value { name, value, why: "is neither true nor false" }),
+        }
+    }
+
+    fn place(
+        &mut self,
+        names: [&'static str; 3],
+        host: &str,
+        port: u16,
+    ) -> Result<Option<Place>, SettingError> {
+        let place = Place { host: self.text(names[1], host), port: self.number(names[2], port)? };
+        Ok(self.switch(names[0])?.then_some(place))
+    }
+
+    fn settings(&mut self) -> Result<Settings, SettingError> {
+        let usual = Options::default();
+        let port = match self.number("ServerPort", 0)? {
+            0 => PORT,
+            port => port,
+        };
+        let ping = self.seconds("ServerPingIntervalSecs", usual.ping)?;
+        let pong = self.seconds("ServerPongTimeoutSecs", usual.pong)?;
+        let options = Options {
+            connections: self.number("MaxConnectionsUpperLimit", usual.connections)?,
+            handshake: self.seconds("ServerHandshakeTimeoutSecs", usual.handshake)?,
+            write: self.seconds("ServerWriteTimeoutSecs", usual.write)?,
+            ping,
+            // As Typha does: less would end connections that are well.
+            pong: if pong <= ping * 2 { ping * 6 } else { pong },
+            ..usual
+        };
+        let balance = self.balance(options.connections)?;
+        Ok(Settings {
+            server: Place { host: self.text("ServerHost", ""), port },
+            options,
+            health: self.place(["HealthEnabled", "HealthHost", "HealthPort"], "localhost", 9098)?,
+            metrics: self.place(
+                ["PrometheusMetricsEnabled", "PrometheusMetricsHost", "PrometheusMetricsPort"],
+                "",
+                9093,
+            )?,
+            shutdown: self.seconds("ShutdownTimeoutSecs", Duration::from_secs(300))?,
+            shutdown_pause: self.seconds("ShutdownConnectionDropIntervalMaxSecs", Duration::from_secs(1))?,
+            datastore: self.datastore()?,
+            tls: self.tls()?,
+            balance,
+        })
+    }
+
+    fn balance(&mut self, highest: usize) -> Result<Option<Balance>, SettingError> {
+        let name = "ConnectionRebalancingMode";
+        let mode = self.text(name, "none");
+        let balance = Balance {
+            namespace: self.text("K8sNamespace", "kube-system"),
+            service: self.text("K8sServiceName", "calico-typha"),
+            port_name: self.text("K8sPortName", "calico-typha"),
+            look: self.seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
+            pause: self.seconds("ConnectionDropIntervalSecs", Duration::from_secs(1))?,
+            lowest: self.number("MaxConnectionsLowerLimit", 400)?,
+            highest,
+        };
+        match mode.to_ascii_lowercase().as_str() {
+            "none" => Ok(None),
+            "kubernetes" => Ok(Some(balance)),
+            _ => Err(SettingError::Value { name, value: mode, why: "is neither none nor kubernetes" }),
+        }
+    }
+
+    fn tls(&mut self) -> Result<Option<Identity>, SettingError> {
+        let names = ["ServerKeyFile", "ServerCertFile", "CAFile", "ClientCN", "ClientURISAN"];
+        let [key, certificate, ca, name, uri] = names.map(|name| self.text(name, ""));
+        Ok(Identity::new(&key, &certificate, &ca, &name, &uri)?)
+    }
+
+    fn datastore(&mut self) -> Result<Datastore, SettingError> {
+        let kind = self.take("DatastoreType");
+        if let Some(value) = kind.clone().filter(|kind| !["etcdv3", "kubernetes"].contains(&kind.as_str())) {
+            return Err(SettingError::Value {
+                name: "DatastoreType",
+                value,
+                why: "is neither etcdv3 nor kubernetes",
+            });
+        }
+        let (scheme, address) = (self.text("EtcdScheme", "http"), self.take("EtcdAddr"));
+        let endpoints = self.take("EtcdEndpoints").or(address.map(|address| format!("{scheme}://{address}")));
+        let files =
+            [self.text("EtcdKeyFile", ""), self.text("EtcdCertFile", ""), self.text("EtcdCaFile", "")];
+        let etcd = endpoints.map(|endpoints| {
+            let [key_file, cert_file, ca_file] = files;
+            Etcd { endpoints, key_file, cert_file, ca_file }
+        });
+        Ok(Datastore { kind, etcd })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)], file: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        Settings::read(own(variables), own(file))
+    }
+
+    #[test]
+    fn nothing_said_is_typhas_default() {
+        let settings = read(&[("PATH", "/bin")], &[]).unwrap();
+        assert_eq!(settings.server, Place { host: String::new(), port: 5473 });
+        assert_eq!(settings.options, Options::default());
+        assert_eq!((settings.health, settings.metrics), (None, None));
+        assert_eq!(settings.shutdown, Duration::from_secs(300));
+        let config = Config::at("http://10.0.0.1:2379");
+        assert_eq!(settings.datastore.apply(config.clone()), config);
+    }
+
+    #[test]
+    fn a_variable_wins_over_the_file_and_case_does_not_matter() {
+        let file = [
+            ("ServerPort", "1"),
+            ("healthenabled", "true"),
+            ("EtcdAddr", "10.0.0.1:2379"),
+            ("EtcdScheme", "https"),
+        ];
+        let variables =
+            [("TYPHA_SERVERPORT", "7000"), ("Typha_HealthPort", "99"), ("TYPHA_SERVERPONGTIMEOUTSECS", "5")];
+        let settings = read(&variables, &file).unwrap();
+        assert_eq!(settings.server.port, 7000);
+        assert_eq!(settings.health, Some(Place { host: "localhost".to_owned(), port: 99 }));
+        assert_eq!(settings.options.pong, Duration::from_secs(60), "six pings");
+        let config = settings.datastore.apply(Config::at("http://elsewhere:1"));
+        assert_eq!(config.etcd_endpoints, "https://10.0.0.1:2379");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_its_value() {
+        for (name, value) in [
+            ("ServerPort", "70000"),
+            ("ServerWriteTimeoutSecs", "0"),
+            ("ServerWriteTimeoutSecs", "NaN"),
+            ("HealthEnabled", "perhaps"),
+            ("DatastoreType", "etcdv2"),
+            ("MaxConnectionsUpperLimit", "-1"),
+            ("ConnectionRebalancingMode", "mesos"),
+        ] {
+            let error = read(&[], &[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

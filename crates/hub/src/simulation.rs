@@ -1,0 +1,124 @@
+//! Hubs and clients over a store that changes, in every interleaving: what each of them has heard, and when connections end,
+//! is up to the generator. Only the network is left out.
+
+mod client;
+mod hub;
+mod store;
+
+use client::Client;
+use hub::Hub;
+use proptest::prelude::*;
+use store::{CLASSES, KEYS, Store};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The store.
+    Write {
+        class: usize,
+        key: usize,
+    },
+    Delete {
+        class: usize,
+        key: usize,
+    },
+    Spoil {
+        class: usize,
+        key: usize,
+    },
+    /// A hub's watch gets what there is, or must list because history is gone.
+    Fetch {
+        hub: usize,
+        class: usize,
+    },
+    List {
+        hub: usize,
+        class: usize,
+    },
+    /// The hub hears some of what its watch has got.
+    Hear {
+        hub: usize,
+        class: usize,
+        words: usize,
+    },
+    Restart {
+        hub: usize,
+    },
+    Outage {
+        hub: usize,
+        lost: bool,
+    },
+    Connect {
+        client: usize,
+        hub: usize,
+    },
+    Drop {
+        client: usize,
+    },
+    /// Frames go back and forth.
+    Run {
+        client: usize,
+        frames: usize,
+    },
+}
+
+const HUBS: usize = 2;
+const CLIENTS: usize = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    let (class, key, hub, client) = (0..CLASSES, 0..KEYS, 0..HUBS, 0..CLIENTS);
+    prop_oneof![
+        6 => (class.clone(), key.clone()).prop_map(|(class, key)| Step::Write { class, key }),
+        4 => (class.clone(), key.clone()).prop_map(|(class, key)| Step::Delete { class, key }),
+        1 => (class.clone(), key).prop_map(|(class, key)| Step::Spoil { class, key }),
+        6 => (hub.clone(), class.clone()).prop_map(|(hub, class)| Step::Fetch { hub, class }),
+        2 => (hub.clone(), class.clone()).prop_map(|(hub, class)| Step::List { hub, class }),
+        8 => (hub.clone(), class, 1..6_usize).prop_map(|(hub, class, words)| Step::Hear { hub, class, words }),
+        1 => hub.clone().prop_map(|hub| Step::Restart { hub }),
+        1 => (hub.clone(), any::<bool>()).prop_map(|(hub, lost)| Step::Outage { hub, lost }),
+        3 => (client.clone(), hub).prop_map(|(client, hub)| Step::Connect { client, hub }),
+        1 => client.clone().prop_map(|client| Step::Drop { client }),
+        9 => (client, 1..40_usize).prop_map(|(client, frames)| Step::Run { client, frames }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_client_ends_with_what_the_store_has_and_hears_only_what_happened(
+        steps in prop::collection::vec(step(), 1..200),
+        log in 1..12_usize,
+    ) {
+        let mut store = Store::default();
+        let mut epochs = 1..;
+        let mut hubs: Vec<Hub> = epochs.by_ref().take(HUBS).map(|epoch| Hub::start(epoch, log, &store)).collect();
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::new()).collect();
+        for step in steps {
+            match step {
+                Step::Write { class, key } => store.write(class, key),
+                Step::Delete { class, key } => store.delete(class, key),
+                Step::Spoil { class, key } => store.spoil(class, key),
+                Step::Fetch { hub, class } => hubs[hub].fetch(class, &store),
+                Step::List { hub, class } => hubs[hub].list(class, &store),
+                Step::Hear { hub, class, words } => hubs[hub].hear(class, words),
+                Step::Restart { hub } => hubs[hub] = Hub::start(epochs.next().unwrap(), log, &store),
+                Step::Outage { hub, lost } => hubs[hub].outage(lost),
+                Step::Connect { client, hub } => clients[client].connect(hub, &hubs),
+                Step::Drop { client } => clients[client].disconnect(),
+                Step::Run { client, frames } => {
+                    for _ in 0..frames {
+                        clients[client].run(&hubs, &store)?;
+                    }
+                }
+            }
+        }
+        for hub in &mut hubs {
+            hub.catch_up(&store);
+        }
+        for client in &mut clients {
+            client.settle(&hubs, &store)?;
+            prop_assert_eq!(&client.content, &store.versions());
+            prop_assert!(client.in_sync);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A client, its connection with everything that is under way on it, and a node that checks what it is told.
+
+use super::hub::Hub;
+use super::store::{Store, class_names};
+use crate::protocol::{FromClient, FromHub, Hello, from_client};
+use crate::replica::Replica;
+use crate::session::{Next, Opening, Session};
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use std::collections::{BTreeMap, VecDeque};
+use tortie_model::{FeedEvent, Key};
+
+pub struct Client {
+    replica: Replica,
+    link: Option<Link>,
+    /// What the node has been told.
+    pub content: BTreeMap<Key, u64>,
+    pub in_sync: bool,
+    lost: bool,
+    /// The latest version of each entry that the node ever had.
+    latest: BTreeMap<Key, u64>,
+}
+
+struct Link {
+    hub: usize,
+    epoch: u64,
+    /// Waits until the hub has heard as much as the client.
+    waiting: Option<Hello>,
+    session: Option<Session>,
+    to_client: VecDeque<Bytes>,
+    to_hub: VecDeque<Bytes>,
+}
+
+/// Frames without their length.
+fn body(frame: &Bytes) -> Bytes {
+    frame.slice(4..)
+}
+
+impl Client {
+    pub fn new() -> Client {
+        Client {
+            replica: Replica::new("n", class_names()),
+            link: None,
+            content: BTreeMap::new(),
+            in_sync: false,
+            lost: false,
+            latest: BTreeMap::new(),
+        }
+    }
+
+    pub fn connect(&mut self, hub: usize, hubs: &[Hub]) {
+        self.link = Some(Link {
+            hub,
+            epoch: hubs[hub].ledger.epoch(),
+            waiting: None,
+            session: None,
+            to_client: VecDeque::new(),
+            to_hub: [self.replica.hello().frame()].into(),
+        });
+    }
+
+    pub fn disconnect(&mut self) {
+        self.link = None;
+    }
+
+    /// Whether anything was done.
+    pub fn run(&mut self, hubs: &[Hub], store: &Store) -> Result<bool, TestCaseError> {
+        self.link.take_if(|link| hubs[link.hub].ledger.epoch() != link.epoch);
+        let Some(link) = &mut self.link else { return Ok(false) };
+        let ledger = &hubs[link.hub].ledger;
+        if let Some(frame) = link.to_client.pop_front() {
+            let reaction = self.replica.hear(FromHub::read(body(&frame)).unwrap());
+            let reaction = reaction.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            link.to_hub.extend(reaction.reply.map(from_client::What::frame));
+            if reaction.leave.is_some() {
+                self.link = None;
+            }
+            for event in reaction.events {
+                self.told(event, store)?;
+            }
+            return Ok(true);
+        }
+        let hello = match link.to_hub.pop_front() {
+            Some(frame) => match FromClient::read(body(&frame)).unwrap() {
+                from_client::What::Hello(hello) => Some(hello),
+                from_client::What::Digests(digests) => {
+                    let session = link.session.as_mut().unwrap();
+                    link.to_client.push_back(session.compare(&digests.sums().unwrap(), ledger).unwrap());
+                    return Ok(true);
+                }
+                from_client::What::Pong(()) => return Ok(true),
+            },
+            None => link.waiting.take(),
+        };
+        if let Some(hello) = hello {
+            match Session::open(&hello, ledger, false) {
+                Opening::Served { session, first } => {
+                    link.session = Some(session);
+                    link.to_client.extend(first);
+                }
+                Opening::Behind => {
+                    link.waiting = Some(hello);
+                    return Ok(false);
+                }
+                Opening::Refused(_) => self.link = None,
+            }
+            return Ok(true);
+        }
+        let Some(session) = &mut link.session else { return Ok(false) };
+        match session.next(ledger) {
+            Next::Wait | Next::AwaitDigests => return Ok(false),
+            Next::Send(frames) => link.to_client.extend(frames),
+            Next::SendBucket(bucket) => link.to_client.extend(bucket.frames().0.iter().cloned()),
+        }
+        Ok(true)
+    }
+
+    /// Until there is nothing more to hear.
+    pub fn settle(&mut self, hubs: &[Hub], store: &Store) -> Result<(), TestCaseError> {
+        while self.run(hubs, store)? {}
+        if self.link.is_none() {
+            self.connect(0, hubs);
+        }
+        while self.run(hubs, store)? {}
+        prop_assert!(!self.lost, "the end of an outage was not said");
+        Ok(())
+    }
+
+    fn told(&mut self, event: FeedEvent, store: &Store) -> Result<(), TestCaseError> {
+        match event {
+            FeedEvent::Put { key, revision, .. } => self.written(key, revision.number().unwrap())?,
+            FeedEvent::Unreadable { key, text, .. } => {
+                self.written(key, text.strip_prefix("nonsense ").unwrap().parse().unwrap())?;
+            }
+            FeedEvent::Delete { key, .. } => {
+                let held = self.content.remove(&key);
+                prop_assert!(held.is_some(), "{} was deleted twice", key);
+                prop_assert!(store.was_deleted_after(&key, held.unwrap()), "{} was never deleted", key);
+            }
+            FeedEvent::InSync => {
+                prop_assert!(!self.in_sync, "in sync twice");
+                self.in_sync = true;
+            }
+            FeedEvent::ConnectionLost { .. } => {
+                prop_assert!(!self.lost);
+                self.lost = true;
+            }
+            FeedEvent::ConnectionBack { .. } => {
+                prop_assert!(self.lost);
+                self.lost = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, key: Key, revision: u64) -> Result<(), TestCaseError> {
+        let before = self.latest.insert(key.clone(), revision);
+        prop_assert!(before < Some(revision), "{} at {:?}, then at {}", key, before, revision);
+        self.content.insert(key, revision);
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Clients that do not read are their own problem.
+
+use crate::on_each_store;
+use crate::world::{Node, Running, Store};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tortie_hub::replica::Replica;
+use tortie_hub::server::Options;
+use tortie_testkit::eventually_async;
+
+on_each_store! {
+    stalled_clients_delay_nobody_and_are_disconnected
+}
+
+/// A client that has said hello and reads nothing.
+async fn connect(hub: &Running) -> TcpStream {
+    let mut stream = TcpStream::connect(hub.address).await.unwrap();
+    let hello = Replica::new("slow", vec!["Tier".to_owned()]).hello().frame();
+    stream.write_all(&hello).await.unwrap();
+    stream
+}
+
+/// Text that does not become smaller by compression.
+fn noise(length: usize) -> String {
+    (0..length)
+        .map(|_| char::from(rand::random_range(b' '..=b'~')))
+        .filter(|c| !"\"\\<>&".contains(*c))
+        .collect()
+}
+
+async fn stalled_clients_delay_nobody_and_are_disconnected(store: Store) {
+    store.put("first").await;
+    let options = Options { write: Duration::from_secs(5), ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let nodes: Vec<Node> = (0..10).map(|_| Node::follow(&[&hub])).collect();
+    let mut stalled = Vec::new();
+    for _ in 0..3 {
+        stalled.push(connect(&hub).await);
+    }
+    let mut crawling = connect(&hub).await;
+    let crawl = tokio::spawn(async move {
+        while crawling.read_u8().await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    eventually_async("all are served", async || hub.hub.clients() == 14).await;
+    // More than the sockets take.
+    for round in 0..200 {
+        store.put_with(&format!("t{}", round % 20), &noise(100_000)).await;
+    }
+    for node in &nodes {
+        node.knows(&store).await;
+    }
+    eventually_async("the stalled ones are disconnected", async || hub.hub.clients() == 10).await;
+    store.put("after").await;
+    for node in &nodes {
+        node.knows(&store).await;
+        assert!(!node.news().contains(&"lost".to_owned()));
+    }
+    assert!(
+        hub.hub.metrics().text().contains("typha_connections_dropped 4\n"),
+        "{}",
+        hub.hub.metrics().text()
+    );
+    crawl.abort();
+    drop(stalled);
+}

@@ -1,0 +1,116 @@
+//! Whoever is no node costs little and leaves nothing.
+
+use crate::world::{Node, Running, Store};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tortie_hub::server::Options;
+use tortie_testkit::eventually_async;
+
+/// How a Typha client begins: the type of its envelope in Go's gob encoding.
+const TYPHA: &[u8] =
+    b"\x22\xff\x81\x03\x01\x01\x08Envelope\x01\xff\x82\x00\x01\x01\x01\x07Message\x01\x10\x00\x00\x00";
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Whether the other end closes it.
+async fn is_closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(tortie_testkit::PATIENCE, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+fn active(hub: &Running) -> bool {
+    hub.hub.metrics().text().contains("typha_connections_active 0\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_protocols_and_half_handshakes_are_closed() {
+    let store = Store::embedded().await;
+    let options = Options { handshake: Duration::from_secs(1), ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    for first in [
+        TYPHA,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\x03abc",
+        b"\0\0\0\0",
+    ] {
+        let mut stream = TcpStream::connect(hub.address).await.unwrap();
+        stream.write_all(first).await.unwrap();
+        assert!(is_closed(stream).await, "{first:?}");
+    }
+    let refused = hub.hub.metrics().text();
+    assert!(refused.contains("tortie_hub_refused_total{reason=\"protocol\"} 5\n"), "{refused}");
+    for half in [&b""[..], b"\0", b"\0\0\0\x20ab"] {
+        let mut stream = TcpStream::connect(hub.address).await.unwrap();
+        stream.write_all(half).await.unwrap();
+        assert!(is_closed(stream).await, "{half:?}");
+    }
+    let refused = hub.hub.metrics().text();
+    assert!(refused.contains("tortie_hub_refused_total{reason=\"handshake\"} 3\n"), "{refused}");
+    assert!(active(&hub));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_of_one_source_are_few() {
+    let store = Store::embedded().await;
+    let options = Options { handshakes_of_one: 3, handshake: Duration::from_secs(2), ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(TcpStream::connect(hub.address).await.unwrap());
+    }
+    eventually_async("the three are there", async || !active(&hub)).await;
+    for _ in 0..20 {
+        assert!(is_closed(TcpStream::connect(hub.address).await.unwrap()).await);
+    }
+    let node = Node::follow(&[&hub]);
+    node.knows(&store).await;
+    for stream in held {
+        assert!(is_closed(stream).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_connections_come_and_go() {
+    let store = Store::embedded().await;
+    store.put("a").await;
+    let hub = Running::start(&store).await;
+    let node = Node::follow(&[&hub]);
+    node.knows(&store).await;
+    let before = descriptors();
+    for _ in 0..100 {
+        let mut some = Vec::new();
+        for number in 0..100 {
+            let Ok(mut stream) = TcpStream::connect(hub.address).await else { continue };
+            if number % 2 == 0 {
+                let _ = stream.write_all(&TYPHA[..number.min(TYPHA.len())]).await;
+            }
+            some.push(stream);
+        }
+    }
+    eventually_async("all but the node are gone", async || {
+        hub.hub.metrics().text().contains("typha_connections_active 1\n") && descriptors() <= before + 5
+    })
+    .await;
+    store.put("b").await;
+    node.knows(&store).await;
+    assert!(!node.news().contains(&"lost".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_hub_closes_and_takes_again() {
+    let store = Store::embedded().await;
+    let options = Options { connections: 2, ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let (one, two) = (Node::follow(&[&hub]), Node::follow(&[&hub]));
+    one.knows(&store).await;
+    two.knows(&store).await;
+    assert!(is_closed(TcpStream::connect(hub.address).await.unwrap()).await);
+    drop(one);
+    let three = Node::follow(&[&hub]);
+    three.knows(&store).await;
+    assert_eq!(hub.hub.clients(), 2);
+}

@@ -1,0 +1,245 @@
+//! A store, hubs on it, and nodes that write down what they are told.
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tortie_datastore::{Listen, Server};
+use tortie_hub::client::{self, Hubs};
+use tortie_hub::server::{Hub, Options};
+use tortie_hub::tls::ServerTls;
+use tortie_model::{API_VERSION, FeedEvent, Key, KeyRange, Kind, Resource, Value};
+use tortie_store::{Client, Config};
+use tortie_testkit::{Etcd, eventually_async};
+
+pub const RANGES: [Kind; 2] = [Kind::Tier, Kind::GlobalNetworkSet];
+
+pub fn ranges() -> Vec<KeyRange> {
+    RANGES.map(KeyRange::all).to_vec()
+}
+
+/// A real one, of either kind.
+pub struct Store {
+    pub client: Client,
+    etcd: Option<Etcd>,
+    embedded: Option<Embedded>,
+}
+
+struct Embedded {
+    _dir: tempfile::TempDir,
+    _stop: oneshot::Sender<()>,
+    _serving: JoinHandle<()>,
+}
+
+impl Store {
+    pub async fn etcd() -> Store {
+        let etcd = Etcd::start().expect("etcd");
+        let client = Client::connect(&Config::at(etcd.endpoint())).await.unwrap();
+        Store { client, etcd: Some(etcd), embedded: None }
+    }
+
+    pub async fn embedded() -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let options =
+            tortie_datastore::Options::new(dir.path().join("data"), vec![Listen::Unix(socket.clone())]);
+        let server = Server::open(&options).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            server.serve(stopped).await.unwrap();
+        });
+        let client = Client::connect(&Config::at(format!("unix://{}", socket.display()))).await.unwrap();
+        Store { client, etcd: None, embedded: Some(Embedded { _dir: dir, _stop: stop, _serving: serving }) }
+    }
+
+    /// Which one it is.
+    pub fn name(&self) -> &'static str {
+        match (&self.etcd, &self.embedded) {
+            (Some(_), _) => "etcd",
+            _ => "the embedded store",
+        }
+    }
+
+    pub async fn put(&self, name: &str) {
+        self.put_with(name, "").await;
+    }
+
+    /// With something that takes room.
+    pub async fn put_with(&self, name: &str, text: &str) {
+        let metadata = json!({"name": name, "annotations": {"text": text}});
+        let object = json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": metadata, "spec": {}});
+        let value = Value::Resource(Resource::from_user(object).unwrap());
+        self.client.apply(&tier(name), &value, None).await.unwrap();
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.client.delete(&tier(name), None).await.unwrap();
+    }
+
+    /// Key and revision of everything that nodes should know.
+    pub async fn content(&self) -> BTreeMap<Key, String> {
+        let mut content = BTreeMap::new();
+        for range in ranges() {
+            for entry in self.client.list(&range).await.unwrap().entries {
+                content.insert(entry.key, entry.revision.to_string());
+            }
+        }
+        content
+    }
+}
+
+pub fn tier(name: &str) -> Key {
+    Key::resource(Kind::Tier, "", name)
+}
+
+/// A hub; dropping it is the end of its process, as far as anybody can see.
+pub struct Running {
+    pub hub: Hub,
+    pub address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Running {
+    pub async fn start(store: &Store) -> Running {
+        Running::at(store, "127.0.0.1:0", Options::default()).await
+    }
+
+    pub async fn at(store: &Store, address: &str, options: Options) -> Running {
+        Running::with(store, address, options, None).await
+    }
+
+    pub async fn with(store: &Store, address: &str, options: Options, tls: Option<ServerTls>) -> Running {
+        let hub = Hub::new(&ranges(), options);
+        // After a restart on the same port, the old connections may still be ending.
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            }
+        };
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        let feed = tortie_sync::follow_with_progress(&store.client, ranges(), || ());
+        let (following, serving) = (hub.clone(), hub.clone());
+        tasks.spawn(async move { following.follow(feed).await });
+        tasks.spawn(async move { serving.serve(listener, tls).await });
+        hub.in_sync().await;
+        Running { hub, address, _tasks: tasks }
+    }
+}
+
+/// What a node was told.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub content: BTreeMap<Key, String>,
+    in_sync: bool,
+    /// In words: `+name`, `-name`, `in sync`, `lost`, `back`.
+    pub words: Vec<String>,
+}
+
+pub struct Node {
+    told: Arc<Mutex<Told>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Node {
+    pub fn follow(hubs: &[&Running]) -> Node {
+        let addresses: Vec<String> = hubs.iter().map(|hub| hub.address.to_string()).collect();
+        Node::at(&addresses.join(","))
+    }
+
+    pub fn at(addresses: &str) -> Node {
+        Node::with(client::Options::new("n1", Hubs::parse(addresses).unwrap()))
+    }
+
+    pub fn with(options: client::Options) -> Node {
+        let mut feed = client::follow(options, ranges());
+        let told: Arc<Mutex<Told>> = Arc::default();
+        let telling = told.clone();
+        let task = tokio::spawn(async move {
+            while let Some(event) = feed.recv().await {
+                telling.lock().unwrap().hear(event);
+            }
+        });
+        Node { told, task }
+    }
+
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap()
+    }
+
+    /// Waits until it knows what the store has.
+    pub async fn knows(&self, store: &Store) {
+        let content = store.content().await;
+        eventually_async("the node knows what the store has", async || {
+            let told = self.told();
+            told.content == content && told.in_sync
+        })
+        .await;
+    }
+
+    /// What it was told since the last time it was asked, sorted.
+    pub fn news(&self) -> Vec<String> {
+        let mut words = std::mem::take(&mut self.told().words);
+        words.sort();
+        words
+    }
+}
+
+impl Told {
+    fn hear(&mut self, event: FeedEvent) {
+        let name = |key: &Key| match key {
+            Key::Resource { name, .. } => name.clone(),
+            other => panic!("{other}"),
+        };
+        let word = match event {
+            FeedEvent::Put { key, revision, .. } => {
+                let word = format!("+{}", name(&key));
+                self.content.insert(key, revision.to_string());
+                word
+            }
+            FeedEvent::Delete { key, .. } => {
+                assert!(self.content.remove(&key).is_some(), "{key} was not there");
+                format!("-{}", name(&key))
+            }
+            FeedEvent::Unreadable { key, .. } => format!("?{}", name(&key)),
+            FeedEvent::InSync => {
+                self.in_sync = true;
+                "in sync".to_owned()
+            }
+            FeedEvent::ConnectionLost { .. } => "lost".to_owned(),
+            FeedEvent::ConnectionBack { .. } => "back".to_owned(),
+        };
+        self.words.push(word);
+    }
+}
+
+/// Writes a test once and runs it on every store.
+#[macro_export]
+macro_rules! on_each_store {
+    ($($name:ident)*) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_etcd() {
+                super::$name($crate::world::Store::etcd().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_the_embedded_store() {
+                super::$name($crate::world::Store::embedded().await).await;
+            }
+        }
+    )*};
+}

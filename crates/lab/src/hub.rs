@@ -1,0 +1,73 @@
+//! The lab's hubs: processes beside the store, in the fabric's namespace, where every node reaches them.
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::process::Daemon;
+use crate::topology;
+use std::net::SocketAddr;
+use std::process::Command;
+
+pub const MOST_HUBS: u8 = 9;
+const FIRST_PORT: u16 = 5473;
+
+pub fn daemon(place: &Place, hub: u8) -> Daemon {
+    Daemon::in_dir(&format!("hub {hub}"), &dir(place, hub))
+}
+
+fn dir(place: &Place, hub: u8) -> std::path::PathBuf {
+    place.dir().join("hubs").join(hub.to_string())
+}
+
+/// Hubs are numbered from 1.
+fn address(hub: u8) -> SocketAddr {
+    (topology::gateway(1).ipv4, FIRST_PORT + u16::from(hub) - 1).into()
+}
+
+/// What tells nodes to follow the hubs; nothing in a lab without.
+pub fn variables(cluster: &Cluster) -> Option<(&'static str, String)> {
+    let addresses: Vec<String> = (1..=cluster.hubs).map(|hub| address(hub).to_string()).collect();
+    (cluster.hubs > 0).then(|| ("FELIX_TYPHAADDR", addresses.join(",")))
+}
+
+pub fn check(cluster: &Cluster, hub: u8) -> Result<()> {
+    match (1..=cluster.hubs).contains(&hub) {
+        true => Ok(()),
+        false => Err(Error::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs))),
+    }
+}
+
+/// Starts one and returns when it serves.
+pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
+    check(cluster, hub)?;
+    let daemon = daemon(place, hub);
+    if let Some(pid) = daemon.running() {
+        return Err(Error::refused(format!("hub {hub} is running already (process {pid})")));
+    }
+    let dir = dir(place, hub);
+    std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    let served = times_ready(&daemon);
+    let mut command = Command::new(place.bin().join("tortie"));
+    let address = address(hub);
+    command
+        .arg("hub")
+        .arg("--config-file")
+        .arg(dir.join("typha.cfg"))
+        .arg("--config")
+        .arg(place.ctl_config())
+        .env("TYPHA_SERVERHOST", address.ip().to_string())
+        .env("TYPHA_SERVERPORT", address.port().to_string())
+        // `lab hub stop` waits for its end.
+        .env("TYPHA_SHUTDOWNTIMEOUTSECS", "10");
+    let started = daemon.start(&place.fabric(), command)?;
+    let ready = || {
+        let ready = times_ready(&daemon) > served;
+        async move { ready.then_some(()).ok_or_else(|| "it has not read the datastore yet".to_owned()) }
+    };
+    started.ready(ready).await
+}
+
+/// How often it said that it serves; its log goes on when it is started again.
+fn times_ready(daemon: &Daemon) -> usize {
+    std::fs::read_to_string(&daemon.log).unwrap_or_default().matches("ready: hub on ").count()
+}

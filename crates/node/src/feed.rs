@@ -1,0 +1,75 @@
+//! Where this node's feed comes from: a hub, if the settings name some, or the store itself.
+
+use crate::liveness::Liveness;
+use std::sync::Arc;
+use tortie_compute::Parameters;
+use tortie_hub::client::{self, AddressError, Hubs, Options, Service};
+use tortie_hub::tls::{ClientTls, Identity, Incomplete};
+use tortie_model::KeyRange;
+use tortie_store::Client;
+use tortie_store::config::KubernetesTarget;
+use tortie_sync::Feed;
+
+/// How the settings of hubs are wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    #[error("TyphaAddr (FELIX_TYPHAADDR): {0}")]
+    Address(#[from] AddressError),
+    #[error(
+        "TyphaK8sServiceName (FELIX_TYPHAK8SSERVICENAME): {0:?} is a service of Kubernetes, and no Kubernetes is configured"
+    )]
+    Service(String),
+    #[error("TyphaKeyFile, TyphaCertFile, TyphaCAFile, TyphaCN, TyphaURISAN: {0}")]
+    Identity(#[from] Incomplete),
+    #[error(transparent)]
+    Tls(#[from] tortie_tls::TlsError),
+}
+
+/// What a feed needs to know of the node.
+pub struct Place<'a> {
+    pub store: &'a Client,
+    pub node: &'a str,
+    /// How Kubernetes is reached, if there is one, and which of its nodes this is.
+    pub kubernetes: Option<&'a KubernetesTarget>,
+    pub kubernetes_node: &'a str,
+    pub liveness: &'a Liveness,
+}
+
+pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Result<Feed, HubError> {
+    let Some(hubs) = hubs(p, place)? else {
+        let watches = place.liveness.part("datastore-watch");
+        return Ok(tortie_sync::follow(place.store, interests, move || watches.beat()));
+    };
+    let mut options = Options::new(place.node, hubs);
+    // Zero would mean to wait for ever.
+    for (limit, set) in
+        [(&mut options.read, p.typha_read_timeout), (&mut options.write, p.typha_write_timeout)]
+    {
+        if !set.is_zero() {
+            *limit = set;
+        }
+    }
+    let identity = Identity::new(
+        &p.typha_key_file,
+        &p.typha_cert_file,
+        &p.typha_ca_file,
+        &p.typha_cn,
+        &p.typha_uri_san,
+    )?;
+    options.tls = identity.map(ClientTls::new).transpose()?.map(Arc::new);
+    tracing::info!(hubs = ?options.hubs, "following a hub instead of the datastore");
+    Ok(client::follow(options, interests))
+}
+
+fn hubs(p: &Parameters, place: &Place<'_>) -> Result<Option<Hubs>, HubError> {
+    if !p.typha_addr.is_empty() {
+        return Ok(Some(Hubs::parse(&p.typha_addr)?));
+    }
+    if p.typha_k8s_service_name.is_empty() {
+        return Ok(None);
+    }
+    let name = p.typha_k8s_service_name.clone();
+    let Some(kubernetes) = place.kubernetes.cloned() else { return Err(HubError::Service(name)) };
+    let (namespace, node) = (p.typha_k8s_namespace.clone(), place.kubernetes_node.to_owned());
+    Ok(Some(Hubs::Service(Box::new(Service { kubernetes, namespace, name, node }))))
+}

@@ -1,0 +1,104 @@
+//! Where a service of Kubernetes is, for whoever has to reach it from the host.
+
+use serde::Deserialize;
+use std::net::{IpAddr, SocketAddr};
+
+/// One place of a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceEndpoint {
+    pub address: SocketAddr,
+    /// The node of Kubernetes that it runs on; empty if nobody says.
+    pub node: String,
+}
+
+/// A list of discovery.k8s.io/v1 EndpointSlices: the fields that are read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Slices {
+    items: Vec<Slice>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Slice {
+    endpoints: Option<Vec<Endpoint>>,
+    ports: Option<Vec<Port>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Endpoint {
+    addresses: Vec<String>,
+    conditions: Conditions,
+    node_name: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Conditions {
+    ready: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Port {
+    name: Option<String>,
+    port: Option<u16>,
+}
+
+impl Slices {
+    /// The ready ones with a port of this name, each once.
+    pub fn endpoints(&self, port_name: &str) -> Vec<ServiceEndpoint> {
+        let mut found = Vec::new();
+        for slice in &self.items {
+            let named = |port: &&Port| port.name.as_deref().unwrap_or_default() == port_name;
+            let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
+                continue;
+            };
+            // Readiness that nobody knows counts as ready.
+            let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
+            for endpoint in slice.endpoints.iter().flatten().filter(ready) {
+                let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+                let node = endpoint.node_name.clone().unwrap_or_default();
+                found.extend(addresses.map(|address| ServiceEndpoint {
+                    address: SocketAddr::new(address, port),
+                    node: node.clone(),
+                }));
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ready_places_with_the_port_are_found_once() {
+        let slices: Slices = serde_json::from_value(json!({"kind": "EndpointSliceList", "items": [
+            {"addressType": "IPv4", "ports": [{"name": "metrics", "port": 9093}, {"name": "calico-typha", "port": 5473}], "endpoints": [
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": true}, "nodeName": "n2"},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": false}, "nodeName": "n3"},
+                {"addresses": ["10.0.0.1"], "conditions": {}},
+            ]},
+            {"addressType": "IPv4", "ports": [{"name": "calico-typha", "port": 5473}], "endpoints": [
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": true}, "nodeName": "n2"},
+            ]},
+            {"addressType": "FQDN", "ports": [{"name": "calico-typha", "port": 5473}], "endpoints": [{"addresses": ["a.example"]}]},
+            {"addressType": "IPv4", "ports": [{"name": "other", "port": 1}], "endpoints": [{"addresses": ["10.0.0.9"]}]},
+            {"addressType": "IPv4", "ports": null, "endpoints": null},
+        ]}))
+        .unwrap();
+        let found: Vec<(String, String)> = slices
+            .endpoints("calico-typha")
+            .into_iter()
+            .map(|found| (found.address.to_string(), found.node))
+            .collect();
+        let expected = [("10.0.0.1:5473", ""), ("10.0.0.2:5473", "n2")];
+        assert_eq!(found, expected.map(|(address, node)| (address.to_owned(), node.to_owned())));
+    }
+}

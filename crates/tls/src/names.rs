@@ -1,0 +1,188 @@
+//! Who a certificate stands for.
+
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
+const SEQUENCE: u8 = 0x30;
+const BOOLEAN: u8 = 0x01;
+const VERSION: u8 = 0xa0;
+const EXTENSIONS: u8 = 0xa3;
+const URI: u8 = 0x86;
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+
+/// The names that the other side may have. One of them is enough; without any, everybody whom the authority signed will do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    pub common_name: Option<String>,
+    pub uri: Option<String>,
+}
+
+impl Expected {
+    /// Whether the certificate that was shown, whose signature has been checked, is of one of these.
+    pub fn check(&self, shown: Option<&[CertificateDer<'_>]>) -> Result<(), String> {
+        if *self == Expected::default() {
+            return Ok(());
+        }
+        let certificate = shown.and_then(|chain| chain.first()).ok_or("it shows no certificate")?;
+        let (name, uris) = (common_name(certificate), uri_names(certificate));
+        let has_name = self.common_name.is_some() && name == self.common_name;
+        let has_uri = self.uri.as_ref().is_some_and(|uri| uris.contains(uri));
+        if has_name || has_uri {
+            return Ok(());
+        }
+        let wanted: Vec<&str> =
+            [&self.common_name, &self.uri].into_iter().flatten().map(String::as_str).collect();
+        let found: Vec<String> = name.into_iter().chain(uris).collect();
+        Err(format!("its certificate is for [{}], not for {}", found.join(", "), wanted.join(" or ")))
+    }
+}
+
+/// The common name of a certificate's subject.
+pub fn common_name(certificate: &[u8]) -> Option<String> {
+    let mut body = body(certificate)?;
+    let (tag, mut subject) = value(&mut body)?;
+    if tag != SEQUENCE {
+        return None;
+    }
+    while !subject.is_empty() {
+        let (_, mut attributes) = value(&mut subject)?;
+        while !attributes.is_empty() {
+            let (_, mut attribute) = value(&mut attributes)?;
+            let (_, kind) = value(&mut attribute)?;
+            let (_, text) = value(&mut attribute)?;
+            if kind == COMMON_NAME {
+                return String::from_utf8(text.to_vec()).ok();
+            }
+        }
+    }
+    None
+}
+
+/// The URIs among the alternative names of a certificate's subject.
+fn uri_names(certificate: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    // What cannot be read further has no further names.
+    let _ = alternative_names(certificate, |tag, text| {
+        if tag == URI {
+            found.extend(String::from_utf8(text.to_vec()).ok());
+        }
+    });
+    found
+}
+
+fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Option<()> {
+    let mut body = body(certificate)?;
+    // Subject and key, then what is optional.
+    value(&mut body)?;
+    value(&mut body)?;
+    let mut extensions = loop {
+        let (tag, content) = value(&mut body)?;
+        if tag == EXTENSIONS {
+            break value(&mut &content[..])?.1;
+        }
+    };
+    while !extensions.is_empty() {
+        let (_, mut extension) = value(&mut extensions)?;
+        let (_, kind) = value(&mut extension)?;
+        if extension.first() == Some(&BOOLEAN) {
+            value(&mut extension)?;
+        }
+        let (_, content) = value(&mut extension)?;
+        if kind == ALTERNATIVE_NAMES {
+            let (_, mut names) = value(&mut &content[..])?;
+            while !names.is_empty() {
+                let (tag, text) = value(&mut names)?;
+                name(tag, text);
+            }
+        }
+    }
+    Some(())
+}
+
+/// What is signed, from the subject on.
+fn body(certificate: &[u8]) -> Option<&[u8]> {
+    let (_, mut certificate) = value(&mut &certificate[..])?;
+    let (_, mut body) = value(&mut certificate)?;
+    if body.first() == Some(&VERSION) {
+        value(&mut body)?;
+    }
+    // Serial number, algorithm, issuer, validity; then the subject.
+    for _ in 0..4 {
+        value(&mut body)?;
+    }
+    Some(body)
+}
+
+/// Takes one DER value off the front: its tag and its content.
+fn value<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let mut length = usize::from(first);
+    if first & 0x80 != 0 {
+        let (digits, after) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        if digits.len() > 4 {
+            return None;
+        }
+        length = digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit));
+        rest = after;
+    }
+    let (content, rest) = rest.split_at_checked(length)?;
+    *bytes = rest;
+    Some((tag, content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+
+    fn certificate(name: &str, uris: &[&str]) -> CertificateDer<'static> {
+        let mut parameters = CertificateParams::new(vec!["host".to_owned()]).unwrap();
+        parameters.distinguished_name = DistinguishedName::new();
+        parameters.distinguished_name.push(DnType::OrganizationName, "cats");
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        parameters.subject_alt_names.extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())));
+        parameters.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn the_names_are_found() {
+        let certificate = certificate("tortie", &["spiffe://a/b", "spiffe://c"]);
+        assert_eq!(common_name(&certificate).as_deref(), Some("tortie"));
+        assert_eq!(uri_names(&certificate), ["spiffe://a/b", "spiffe://c"]);
+    }
+
+    #[test]
+    fn one_of_the_names_is_enough_and_none_is_not() {
+        let shown = [certificate("typha", &["spiffe://a"])];
+        let expected = |name: Option<&str>, uri: Option<&str>| Expected {
+            common_name: name.map(str::to_owned),
+            uri: uri.map(str::to_owned),
+        };
+        for good in [
+            expected(None, None),
+            expected(Some("typha"), None),
+            expected(Some("other"), Some("spiffe://a")),
+            expected(Some("typha"), Some("spiffe://b")),
+        ] {
+            assert_eq!(good.check(Some(&shown)), Ok(()), "{good:?}");
+        }
+        for bad in [
+            expected(Some("Typha"), None),
+            expected(None, Some("spiffe://a/")),
+            expected(Some("spiffe://a"), Some("typha")),
+        ] {
+            assert!(bad.check(Some(&shown)).unwrap_err().contains("[typha, spiffe://a]"));
+        }
+        assert!(expected(Some("typha"), None).check(None).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_calmly(bytes: Vec<u8>) {
+            let _ = common_name(&bytes);
+            let _ = uri_names(&bytes);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Something that is made from files, made again when they change.
+
+use crate::{TlsError, TlsFiles};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
+
+/// Differs when a file was written or replaced.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+pub struct Reloading<T> {
+    files: TlsFiles,
+    make: fn(&TlsFiles) -> Result<T, TlsError>,
+    current: Mutex<(T, Vec<Stamp>)>,
+}
+
+impl<T: Clone> Reloading<T> {
+    pub fn new(
+        files: TlsFiles,
+        make: fn(&TlsFiles) -> Result<T, TlsError>,
+    ) -> Result<Reloading<T>, TlsError> {
+        let stamps = stamps(&files);
+        let made = make(&files)?;
+        Ok(Reloading { files, make, current: Mutex::new((made, stamps)) })
+    }
+
+    /// From the files as they are now; as they were, while they cannot be used.
+    pub fn get(&self) -> T {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamps = stamps(&self.files);
+        if stamps != current.1 {
+            current.1 = stamps;
+            match (self.make)(&self.files) {
+                Ok(made) => {
+                    current.0 = made;
+                    tracing::info!(
+                        "TLS: the certificate in {} is in use now",
+                        self.files.certificate.display()
+                    );
+                }
+                Err(error) => {
+                    tracing::error!("TLS: {error}; the certificate that was read before stays in use");
+                }
+            }
+        }
+        current.0.clone()
+    }
+}
+
+impl<T> fmt::Debug for Reloading<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloading").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+fn stamps(files: &TlsFiles) -> Vec<Stamp> {
+    let all = [Some(&files.certificate), Some(&files.key), files.ca.as_ref()];
+    let stamp = |path| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    };
+    all.into_iter().flatten().map(stamp).collect()
+}

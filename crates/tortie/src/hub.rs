@@ -1,0 +1,43 @@
+//! `tortie hub`: runs a hub in the foreground. Also `calico component typha`, as manifests call it.
+
+use clap::Args;
+use std::error::Error;
+use std::path::PathBuf;
+use tortie_compute::cluster_interests;
+use tortie_hub::{DEFAULT_FILE, Settings};
+use tortie_store::Config;
+use tortie_store::config::settings_file;
+
+/// Run a hub: it watches the datastore once for thousands of nodes (Calico calls it Typha)
+///
+/// Nodes with FELIX_TYPHAADDR=HOST:PORT follow a hub instead of the datastore. Settings are in the variables TYPHA_* and in
+/// typha.cfg, under Typha's names.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  tortie hub                                                   with the datastore that calicoctl.cfg or variables name
+  ETCD_ENDPOINTS=https://10.0.0.5:2379 tortie hub              with etcd
+  TYPHA_SERVERPORT=5474 TYPHA_HEALTHENABLED=true tortie hub    on another port, with probes on port 9098")]
+pub struct HubArgs {
+    /// File of the hub's settings: NAME = VALUE lines
+    #[arg(short = 'c', long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    config_file: PathBuf,
+    /// Configuration file that says where the datastore is, as for calicoctl
+    #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    config: PathBuf,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(args: &HubArgs) -> Result<(), Box<dyn Error>> {
+    let file = settings_file::read(&args.config_file)
+        .map_err(|error| format!("{}: {error}", args.config_file.display()))?;
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let settings = Settings::read(std::env::vars_os().filter_map(text), file)?;
+    let config = Config::load(&args.config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(tortie_hub::run(config, settings, cluster_interests()))?)
+}

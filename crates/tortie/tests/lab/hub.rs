@@ -1,0 +1,155 @@
+//! Hubs between the store and the nodes come and go while pods talk and policy changes.
+
+use crate::talk::Pinger;
+use crate::{Lab, family};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tortie_testkit::{Process, eventually, eventually_showing};
+
+impl Lab {
+    fn node_log(&self, node: &str) -> String {
+        std::fs::read_to_string(self.dir().join("nodes").join(node).join("log")).unwrap()
+    }
+
+    /// A policy of this name for web: TCP to this port, or what `rule` says.
+    fn apply_policy(&self, name: &str, rule: &str) {
+        let file = self.dir().join(format!("{name}.yaml"));
+        let text = format!(
+            "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata:\n  name: {name}\nspec:\n  \
+             selector: app == 'web'\n  ingress:\n  - {rule}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        self.run(&["ctl", "apply", "-f", file.to_str().unwrap()]);
+    }
+
+    fn reaches(&self, from: &str, to: &str) -> bool {
+        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "1", to]).status.success()
+    }
+}
+
+const FROM_CLIENT: &str = "{action: Allow, source: {selector: role == 'client'}}";
+
+/// What is written to a node's kernel.
+struct Listener {
+    _processes: [Process; 2],
+    files: [PathBuf; 2],
+}
+
+impl Listener {
+    fn start(lab: &Lab, node: &str) -> Listener {
+        let files = ["nft", "ip"].map(|name| lab.dir().join(format!("{node}-{name}")));
+        let words = [&["nft", "monitor"][..], &["ip", "monitor", "route", "link"]];
+        let processes = [0, 1].map(|index| {
+            let mut command = lab.command(&[&["exec", node, "--"], words[index]].concat());
+            Process::start(command.stdout(File::create(&files[index]).unwrap()))
+        });
+        let listener = Listener { _processes: processes, files };
+        // They listen once they tell of what is not ours.
+        eventually("the listeners hear", || {
+            let run = |words: &[&str]| lab.output(&[&["exec", node, "--"], words].concat());
+            run(&["nft", "add table inet probe"]);
+            run(&["nft", "delete table inet probe"]);
+            run(&["ip", "route", "replace", "192.0.2.0/24", "dev", "lo"]);
+            run(&["ip", "route", "del", "192.0.2.0/24", "dev", "lo"]);
+            listener.said(0).contains("probe") && listener.said(1).contains("192.0.2.0")
+        });
+        listener
+    }
+
+    fn said(&self, index: usize) -> String {
+        std::fs::read_to_string(&self.files[index]).unwrap()
+    }
+
+    /// By us.
+    fn written(&self) -> Vec<String> {
+        let foreign =
+            |line: &&str| ["probe", "192.0.2.0", "# new generation"].iter().any(|word| line.contains(word));
+        let said = self.said(0) + &self.said(1);
+        said.lines().filter(|line| !foreign(line)).map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn hubs_die_under_policy_churn_and_nobody_notices() {
+    let lab = Lab::up(&["--nodes", "2", "--hub", "2"]);
+    let web = lab.add("web", "node1", &["--label", "app=web"]);
+    lab.add("client", "node2", &["--label", "role=client"]);
+    lab.add("other", "node2", &[]);
+    let web = family(&web, false);
+    lab.apply_policy("open", FROM_CLIENT);
+    eventually("policy holds", || lab.reaches("client", web) && !lab.reaches("other", web));
+    let (allowed, denied) = (Pinger::start(&lab, "client", web), Pinger::start(&lab, "other", web));
+    allowed.wait_for_more(20);
+
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for port in 1.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                lab.apply_policy(
+                    "churn",
+                    &format!("{{action: Allow, protocol: TCP, destination: {{ports: [{port}]}}}}"),
+                );
+            }
+        });
+        for hub in ["1", "2", "1"] {
+            lab.run(&["hub", "stop", hub, "--kill"]);
+            allowed.wait_for_more(100);
+            lab.run(&["hub", "start", hub]);
+            allowed.wait_for_more(20);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    allowed.none_lost();
+    assert_eq!(denied.answers(), 0, "a verdict changed");
+    for node in ["node1", "node2"] {
+        let followed = lab.node_log(node).matches("following the hub").count();
+        assert!(followed >= 2, "{node} followed {followed} hubs:\n{}", lab.node_log(node));
+    }
+    // The nodes have heard of the last change, and hear of the next.
+    lab.apply_policy("open", "{action: Deny}");
+    eventually_showing("the change holds", || !lab.reaches("client", web), || lab.node_log("node1"));
+}
+
+#[test]
+fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
+    let lab = Lab::up(&["--nodes", "2", "--hub", "2", "--datastore", "etcd"]);
+    let web = lab.add("web", "node1", &["--label", "app=web"]);
+    lab.add("client", "node2", &["--label", "role=client"]);
+    let web = family(&web, false);
+    lab.apply_policy("open", FROM_CLIENT);
+    lab.apply_policy("more", "{action: Allow, protocol: TCP, destination: {ports: [1]}}");
+    eventually("policy holds", || lab.reaches("client", web));
+    let rules = || lab.run(&["exec", "node1", "--", "nft", "list", "ruleset"]);
+    eventually("the node has both policies", || rules().contains("more"));
+    let listeners = [Listener::start(&lab, "node1"), Listener::start(&lab, "node2")];
+    let ping = Pinger::start(&lab, "client", web);
+
+    lab.run(&["hub", "stop", "1", "--kill"]);
+    lab.run(&["hub", "stop", "2", "--kill"]);
+    let lost = |node: &str| lab.node_log(node).matches("the datastore is out of reach").count();
+    eventually("the nodes notice", || lost("node1") == 1 && lost("node2") == 1);
+    ping.wait_for_more(500);
+    for hub in ["1", "2"] {
+        lab.run(&["hub", "start", hub]);
+    }
+    let back = |node: &str| lab.node_log(node).matches("the datastore is back").count();
+    eventually("the nodes are back", || back("node1") == 1 && back("node2") == 1);
+    for listener in &listeners {
+        assert_eq!(listener.written(), Vec::<String>::new(), "nothing had changed");
+    }
+
+    lab.run(&["hub", "stop", "1", "--kill"]);
+    lab.run(&["hub", "stop", "2", "--kill"]);
+    eventually("the nodes notice again", || lost("node1") == 2 && lost("node2") == 2);
+    lab.apply_policy("open", "{action: Deny}");
+    assert!(lab.reaches("client", web), "without a hub everything stays as it is");
+    lab.run(&["hub", "start", "2"]);
+    eventually_showing("the change holds", || !lab.reaches("client", web), || lab.node_log("node1"));
+    assert_eq!(listeners[1].written(), Vec::<String>::new(), "node2 has no part in it");
+    let written = listeners[0].written().join("\n");
+    assert!(!written.contains("more"), "the other policy was not touched:\n{written}");
+}

@@ -1,0 +1,47 @@
+//! Any bytes are frames of a hub, or of a client of one, or an error: neither side is ever led to believe something that is not
+//! in order, or to hold more than its limits.
+#![no_main]
+
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use tortie_hub::ledger::{Ledger, Limits};
+use tortie_hub::protocol::{FromClient, FromHub, MOST_FROM_CLIENT, MOST_FROM_HUB, from_client, unframe};
+use tortie_hub::replica::Replica;
+use tortie_hub::session::{Opening, Session};
+use tortie_model::FeedEvent;
+use tortie_sync::Heard;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut replica = Replica::new("n", Vec::new());
+    let _ = replica.hello();
+    let mut buffer = BytesMut::from(bytes);
+    while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_HUB) {
+        let Ok(message) = FromHub::read(frame) else { break };
+        if replica.hear(message).is_err() {
+            break;
+        }
+    }
+    let mut ledger = Ledger::new(1, &[], Limits::default());
+    ledger.hear([Heard::Event(FeedEvent::InSync)]);
+    let mut session = None;
+    let mut buffer = BytesMut::from(bytes);
+    while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_CLIENT) {
+        match FromClient::read(frame) {
+            Ok(from_client::What::Hello(hello)) => {
+                if let Opening::Served { session: opened, .. } = Session::open(&hello, &ledger, true) {
+                    session = Some(opened);
+                }
+            }
+            Ok(from_client::What::Digests(digests)) => {
+                if let (Some(session), Ok(sums)) = (&mut session, digests.sums()) {
+                    let _ = session.compare(&sums, &ledger);
+                }
+            }
+            Ok(from_client::What::Pong(())) => {}
+            Err(_) => break,
+        }
+        if let Some(session) = &mut session {
+            let _ = session.next(&ledger);
+        }
+    }
+});
