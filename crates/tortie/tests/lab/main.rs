@@ -7,7 +7,6 @@ mod encap;
 mod migration;
 mod podman;
 mod restart;
-mod talk;
 
 use serde_json::Value;
 use std::path::PathBuf;
