@@ -32,6 +32,8 @@ pub use host_routes::{HostRoute, host_routes};
 pub use interfaces::interface_mtus;
 pub use mtu::MtuChoice;
 pub use netns::Netns;
+#[cfg(fuzzing)]
+pub use policy::describe_packet;
 pub use policy::{
     Counted, EngineStats, LoggedPacket, PolicyStats, RuleCounter, Verdict, When, counters, follow_log_group,
     remove_policy,

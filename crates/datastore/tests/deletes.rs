@@ -1,5 +1,5 @@
 //! Much is deleted at once. One test: it measures the memory of the whole process.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Requests that are begun on every stream a client can have, and never finished.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 

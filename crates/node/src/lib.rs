@@ -38,6 +38,19 @@ pub fn is_cni_request(bytes: &[u8]) -> bool {
     cni::is_request(bytes)
 }
 
+/// Whether bytes are the record of an attachment; what is made of it is made.
+#[cfg(fuzzing)]
+pub fn is_attachment(bytes: &[u8]) -> bool {
+    reclaim::is_attachment(bytes)
+}
+
+/// A result of another plugin, as it is printed in a version of the specification.
+#[cfg(fuzzing)]
+pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
+    let result = cni::CniResult::read(&serde_json::from_slice(bytes).ok()?).ok()?;
+    Some(result.print(version))
+}
+
 pub use health::{Health, Level, Part};
 pub use leave::{LivePods, leave};
 pub use options::NodeArgs;

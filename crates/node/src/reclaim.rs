@@ -194,6 +194,13 @@ impl Reclaim {
 }
 
 /// The endpoint of an attachment as it was written, or as far as what else is known allows.
+#[cfg(fuzzing)]
+pub fn is_attachment(bytes: &[u8]) -> bool {
+    let Ok(record) = serde_json::from_slice::<Record>(bytes) else { return false };
+    let _ = (record.endpoint_key(), record.addresses().count(), endpoint_of(&record, "node1"));
+    true
+}
+
 fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {

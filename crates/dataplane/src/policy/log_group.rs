@@ -97,6 +97,12 @@ fn flow(packet: &[u8]) -> Option<Flow> {
     Some(Flow { protocol, source: (source, port(0)), destination: (destination, port(2)) })
 }
 
+/// The flow of a packet, as text.
+#[cfg(fuzzing)]
+pub fn describe(packet: &[u8]) -> Option<String> {
+    flow(packet).map(|flow| flow.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

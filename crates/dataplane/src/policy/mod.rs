@@ -8,6 +8,8 @@ pub(crate) mod nft;
 
 pub use counters::{Counted, RuleCounter, Verdict, When};
 pub(crate) use denied_flows::DeniedFlows;
+#[cfg(fuzzing)]
+pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
 pub(crate) use nft::{Changed, Events};
 

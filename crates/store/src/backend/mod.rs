@@ -9,6 +9,8 @@ use crate::{Config, Result};
 pub use etcd::Limits;
 pub(crate) use kubernetes::Kubernetes;
 pub use kubernetes::orchestrator;
+#[cfg(fuzzing)]
+pub use kubernetes::read_objects;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 mod bird;
 
-use crate::talk::Talk;
+use crate::restart::Pinger;
 use crate::{Lab, family};
 
 fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
@@ -80,14 +80,19 @@ fn a_mesh_carries_the_routes_through_crashes() {
     lab.pods_reach_each_other(&pods);
 
     // A daemon dies and comes back while packets flow: nobody withdraws anything.
-    let talk = Talk::start(&lab, ("one", &pods[0].1), ("two", &pods[1].1));
+    let pingers: Vec<Pinger> = [false, true]
+        .iter()
+        .flat_map(|v6| [("one", family(&pods[1].1, *v6)), ("two", family(&pods[0].1, *v6))])
+        .map(|(from, to)| Pinger::start(&lab, from, to))
+        .collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
     lab.run(&["node", "stop", "node1", "--kill"]);
-    talk.go_on(100);
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(100));
     lab.run(&["node", "start", "node1"]);
-    talk.go_on(100);
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(100));
     lab.wait_for_routes(&["node1", "node2", "node3", "node4"]);
-    talk.none_lost();
-    drop(talk);
+    pingers.iter().for_each(Pinger::none_lost);
+    drop(pingers);
 
     // One that stays away past its time is given up.
     lab.apply(

@@ -2,7 +2,7 @@
 
 mod capture;
 
-use crate::talk::Talk;
+use crate::restart::Pinger;
 use crate::{Lab, family};
 use capture::{Capture, Seen};
 use serde_json::Value;
@@ -92,10 +92,20 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
     lab.addresses_are_accounted_for();
 
     // A daemon ends and starts again while packets are under way.
-    let talk = Talk::start(&lab, ("one", &pods[0].1), ("three", &pods[2].1));
-    talk.through_restarts(&lab, &["node1", "node3"]);
-    talk.none_lost();
-    drop(talk);
+    let talks = [("one", 2, false), ("one", 2, true), ("three", 0, false), ("three", 0, true)];
+    let pingers: Vec<Pinger> =
+        talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[*to].1, *v6))).collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+    for node in ["node1", "node3"] {
+        for how in [&["--kill"][..], &[]] {
+            lab.run(&[&["node", "stop", node], how].concat());
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+            lab.run(&["node", "start", node]);
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
+        }
+    }
+    pingers.iter().for_each(Pinger::none_lost);
+    drop(pingers);
 
     // A node leaves: nothing of it stays with the others.
     lab.run(&["pod", "del", "three"]);
@@ -156,7 +166,12 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
     let lab = Lab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
-    let talk = Talk::start(&lab, ("one", &one), ("two", &two));
+    let pingers: Vec<Pinger> =
+        [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)]
+            .iter()
+            .map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6)))
+            .collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     let through_tunnels = |node: &str| {
         let routes = lab.shell(node, "ip route; ip -6 route");
         let through = |family: &str, device: &str| {
@@ -168,7 +183,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
     for (mode, wrapped) in
         [("Always", true), ("CrossSubnet", false), ("Never", false), ("Always", true), ("Never", false)]
     {
-        let before = talk.lost();
+        let before: usize = pingers.iter().map(Pinger::lost).sum();
         lab.vxlan_mode(mode);
         let devices = if mode == "Never" { 0 } else { 2 };
         for node in ["node1", "node2"] {
@@ -178,9 +193,13 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
                 routed && has_devices(node) == devices
             });
         }
-        talk.go_on(50);
-        let lost = talk.lost() - before;
-        println!("vxlanMode {mode}: {lost} packets of 4 ways at 200 a second lost");
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
+        let after: usize = pingers.iter().map(Pinger::lost).sum();
+        println!(
+            "vxlanMode {mode}: {} packets of {} talks at 200 a second lost",
+            after - before,
+            pingers.len()
+        );
     }
     let spec = lab.node("node1")["spec"].clone();
     assert_eq!((&spec["ipv4VXLANTunnelAddr"], &spec["ipv6VXLANTunnelAddr"]), (&Value::Null, &Value::Null));

@@ -8,7 +8,6 @@ mod hub;
 mod migration;
 mod podman;
 mod restart;
-mod talk;
 
 use serde_json::Value;
 use std::path::PathBuf;

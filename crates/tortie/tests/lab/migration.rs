@@ -1,6 +1,6 @@
 //! The datastore moves, from the embedded store to etcd and back, while pods talk.
 
-use crate::talk::Talk;
+use crate::restart::Pinger;
 use crate::{Lab, family};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -93,7 +93,10 @@ fn pods_talk_through_a_migration_to_etcd_and_back() {
     let lab = Lab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
-    let talk = Talk::start(&lab, ("one", &one), ("two", &two));
+    let talks = [("one", &two, false), ("one", &two, true), ("two", &one, false), ("two", &one, true)];
+    let pingers: Vec<Pinger> =
+        talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6))).collect();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
 
     let mut endpoint = lab.status()["store"]["endpoint"].as_str().unwrap().to_owned();
     let mut serving: Option<Store> = None;
@@ -129,14 +132,14 @@ fn pods_talk_through_a_migration_to_etcd_and_back() {
         for node in ["node1", "node2"] {
             lab.run(&["node", "start", node]);
         }
-        talk.go_on(20);
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
         let endpoints = lab.run(&["ctl", "get", "workloadendpoints", "-A", "-o", "json"]);
         assert_eq!(endpoints.matches("\"interfaceName\"").count(), 2, "{endpoints}");
     }
-    talk.none_lost();
+    pingers.iter().for_each(Pinger::none_lost);
     let three = lab.add("three", "node1", &[]);
     assert!(three.iter().all(|address| !one.contains(address) && !two.contains(address)), "{three:?}");
     lab.ping("three", family(&two, false));
-    drop(talk);
+    drop(pingers);
     let _ = lab.run(&["pod", "del", "three"]);
 }

@@ -61,3 +61,31 @@ impl Kubernetes {
         KubernetesSource::new(self.clone(), range.clone())
     }
 }
+
+/// Reads text as an object and as a list of objects of every kind that is looked at, in both groups; returns how many
+/// objects mean something.
+#[cfg(fuzzing)]
+pub fn read_objects(text: &str) -> usize {
+    use collection::Form;
+    use tortie_model::Kind;
+    let own = Kind::ALL.iter().flat_map(|kind| [Form::Resource(*kind), Form::Record(*kind)]);
+    let forms = own.chain([
+        Form::Pod,
+        Form::Namespace,
+        Form::ServiceAccount,
+        Form::Node,
+        Form::NetworkPolicy,
+        Form::ClusterNetworkPolicy,
+        Form::EndpointSlice,
+    ]);
+    let object: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let mut found = 0;
+    for form in forms {
+        for group in [ApiGroup::V1, ApiGroup::V3] {
+            let reader = Reader { group, interface_prefix: INTERFACE_PREFIX.to_owned(), use_pod_cidr: true };
+            found += object.clone().and_then(|object| reader.read(form, object)).iter().count();
+            found += reader.read_list(form, text).map_or(0, |(_, found)| found.len());
+        }
+    }
+    found
+}

@@ -1,7 +1,7 @@
 //! One node of the mesh has BIRD speak for it.
 
 use super::eventually;
-use crate::talk::Talk;
+use crate::restart::Pinger;
 use crate::{Lab, family};
 use std::collections::BTreeMap;
 
@@ -96,22 +96,25 @@ fn a_mesh_of_ours_and_of_bird() {
     assert_eq!((after, lab.since("node1")), (bird, other), "sessions of others flapped");
 
     // The node's daemon may go and come back: BIRD and the packets do not care.
-    let talk = Talk::start(&lab, ("one", &pods[0].1), ("three", &pods[2].1));
+    let pinger = Pinger::start(&lab, "one", family(&pods[2].1, false));
+    pinger.wait_for_more(20);
     lab.run(&["node", "stop", "node3", "--kill"]);
     lab.run(&["node", "start", "node3"]);
     lab.established("node3", 4);
     lab.wait_for_routes(&nodes);
-    talk.go_on(20);
-    talk.none_lost();
-    drop(talk);
+    pinger.wait_for_more(20);
+    pinger.none_lost();
+    drop(pinger);
 
     // A peer that is never there would have BIRD wait for it after its restart.
     lab.run(&["ctl", "delete", "bgppeer", "nobody"]);
     eventually(&lab, "BIRD forgets the peer", || lab.peers("node3").len() == 4);
     // The node takes over from BIRD, then BIRD from the node: nobody withdraws anything, not a packet is lost.
-    let talks = [0, 1].map(|other| Talk::start(&lab, (pods[other].0, &pods[other].1), ("three", &pods[2].1)));
+    let pingers: Vec<Pinger> = [("one", 2, false), ("one", 2, true), ("three", 1, false), ("three", 1, true)]
+        .map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[to].1, v6)))
+        .into();
     for by_bird in [false, true] {
-        talks.iter().for_each(|talk| talk.go_on(20));
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
         lab.run(&["node", "stop", "node3", "--kill"]);
         if !by_bird {
             lab.kill_bird("node3");
@@ -121,10 +124,10 @@ fn a_mesh_of_ours_and_of_bird() {
         lab.established("node3", 4);
         lab.advertised_again(&["node1", "node2"]);
         lab.wait_for_routes(&nodes);
-        talks.iter().for_each(|talk| talk.go_on(50));
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
     }
-    talks.iter().for_each(Talk::none_lost);
-    drop(talks);
+    pingers.iter().for_each(Pinger::none_lost);
+    drop(pingers);
 
     // Without BIRD the node says so, and what to do. Its routes stay.
     lab.kill_bird("node3");

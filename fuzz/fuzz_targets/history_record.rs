@@ -1,0 +1,13 @@
+//! Any bytes are a version in the store's history or a fault, and a version is the same after it was written again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tortie_datastore::record::{Revision, decode_history, encode_history};
+
+fuzz_target!(|bytes: &[u8]| {
+    let at = Revision { main: 7, sub: 1 };
+    let Ok(entry) = decode_history(at, bytes) else { return };
+    let mut written = Vec::new();
+    encode_history(&entry, &mut written);
+    assert_eq!(decode_history(at, &written).ok(), Some(entry));
+});

@@ -1,0 +1,26 @@
+//! Any key and any bytes under it are an entry or an error; an entry can be written again, and of what cannot be read only
+//! what can be used is used.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tortie_model::Value;
+use tortie_model::salvage::salvage;
+use tortie_store::backend::etcd::keys;
+
+fuzz_target!(|text: &str| {
+    let Some((path, value)) = text.split_once('\n') else { return };
+    let Some(key) = keys::parse(path) else { return };
+    assert_eq!(keys::path(&key), path);
+    match Value::decode(&key, value.as_bytes()) {
+        Ok(read) => {
+            let again = Value::decode(&key, &read.encode()).expect("what we write we can read");
+            assert_eq!(again, read);
+        }
+        Err(_) => {
+            if let Some(salvaged) = salvage(&key, value) {
+                assert!(!salvaged.lost.is_empty(), "it was not readable as it is");
+                Value::decode(&key, &salvaged.value.encode()).expect("what is left can be read");
+            }
+        }
+    }
+});
