@@ -139,7 +139,11 @@ impl Carrier {
                 (key, written.map_err(|error| error.to_string()))
             }
             lifecycle::Action::GiveUpBlocks(cidr) => {
-                let released = self.allocator.release_pool_affinities(cidr).await;
+                // Those of nodes and those of load balancers.
+                let hosts = self.allocator.release_pool_affinities(cidr).await;
+                let own =
+                    self.allocator.release_owner_affinities(&balancer::owner(), Some(cidr), false).await;
+                let released = hosts.and(own);
                 (cidr.to_string(), released.map_err(|error| error.to_string()))
             }
         };

@@ -308,6 +308,14 @@ fn services_get_addresses_and_give_them_back() {
         &json!({"spec": {"type": "ClusterIP", "loadBalancerIP": null}}),
     );
     world.wait("nothing is assigned", || world.assigned(&allocator).is_empty());
+
+    // A pool that is deleted goes when its blocks are given up, also those of load balancers.
+    let pool = "/apis/projectcalico.org/v3/ippools/services";
+    let held = world.server.must("GET", pool, None);
+    assert_eq!(held["metadata"]["finalizers"], json!(["projectcalico.org/ippool-finalizer"]));
+    assert_eq!(held["status"]["conditions"][0]["reason"], "OK", "{held}");
+    world.server.must("DELETE", pool, None);
+    world.wait("the pool is gone", || world.server.send("GET", pool, None).is_err());
 }
 
 /// With etcd as the datastore, what Kubernetes has is copied there.
