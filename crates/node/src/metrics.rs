@@ -85,24 +85,13 @@ impl TableMetrics {
 }
 
 /// What flows from the datastore through the plan to the kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FlowMetrics {
     pub plan_updates: Counter,
     /// Taking in what the store says, until the changes of the plan are known.
     pub plan_time: Summary,
     pub batch: Summary,
     pub first_sync: Gauge<f64, AtomicU64>,
-}
-
-impl Default for FlowMetrics {
-    fn default() -> FlowMetrics {
-        FlowMetrics {
-            plan_updates: Counter::default(),
-            plan_time: Summary::default(),
-            batch: Summary::default(),
-            first_sync: Gauge::default(),
-        }
-    }
 }
 
 impl FlowMetrics {

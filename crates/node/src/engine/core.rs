@@ -249,7 +249,10 @@ impl Core {
             Dataplane::Down { retry_at } if now < *retry_at => Vec::new(),
             _ => {
                 self.dataplane = Dataplane::Starting(settings.clone());
-                vec![Action::Start { settings: settings.clone(), plan: Box::new(self.plan.clone()) }]
+                vec![Action::Start {
+                    settings: Box::new(settings.clone()),
+                    plan: Box::new(self.plan.clone()),
+                }]
             }
         }
     }

@@ -94,7 +94,7 @@ pub enum Action {
     /// Start a dataplane, in the place of the one that runs, and give it the plan. Answered by [`Event::Started`] or
     /// [`Event::Stopped`].
     Start {
-        settings: Settings,
+        settings: Box<Settings>,
         plan: Box<Plan>,
     },
     /// Have the dataplane make these changes, with other settings if some are given. Answered by [`Event::Applied`] or

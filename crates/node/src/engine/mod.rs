@@ -267,7 +267,7 @@ impl Engine {
                 self.state.set_workloads(&plan.workloads);
                 self.timing.in_batch.append(&mut self.timing.learnt);
                 let old = self.dataplane.take();
-                self.work = Some(tokio::spawn(start(self.host.clone(), old, settings, *plan)));
+                self.work = Some(tokio::spawn(start(self.host.clone(), old, *settings, *plan)));
             }
             Action::Apply { settings, updates } => {
                 let Some(dataplane) = self.dataplane.take() else { return };
