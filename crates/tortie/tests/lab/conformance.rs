@@ -25,6 +25,11 @@ fn every_conformance_case_on_the_kubernetes_api() {
     run_all(Some(CalicoGroup::V3));
 }
 
+#[test]
+fn every_conformance_case_on_the_kubernetes_api_in_the_older_group() {
+    run_all(Some(CalicoGroup::V1));
+}
+
 fn run_all(kubernetes: Option<CalicoGroup>) {
     let cases = cases();
     assert!(cases.iter().map(|case| case.number).eq(1..=30));
