@@ -12,7 +12,7 @@ fn a_filter_announces_loopbacks_and_routes_of_others() {
     for words in [
         "addr add 10.201.0.1/32 dev lo",
         "addr add fd20:1::1/128 dev lo nodad",
-        "link add docker0 type dummy",
+        "link add docker0 type bridge",
         "addr add 10.202.0.1/24 dev docker0",
         "addr add fd20:2::1/64 dev docker0 nodad",
         "link set docker0 up",
@@ -31,11 +31,11 @@ fn a_filter_announces_loopbacks_and_routes_of_others() {
             .to_vec(),
         ..Config::default()
     });
-    far.announce(false);
     world.peer("router", &router, 65001, &json!({}));
     world.peer("far", &far, 65003, &json!({}));
     world.wait_until_up(&router);
     world.wait_until_up(&far);
+    far.announce(false);
     let heard = |v6: bool| -> BTreeSet<String> { router.heard(v6).into_iter().map(|(net, _)| net).collect() };
     let picture = || format!("{:?} {:?}\n{}", heard(false), heard(true), world.picture());
     let hears = |what: &str, v4: &[&str], v6: &[&str]| {
