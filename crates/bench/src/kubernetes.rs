@@ -11,10 +11,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
-const PODS: [usize; 2] = [1_000, 10_000];
+const PODS: [usize; 3] = [1_000, 10_000, 50_000];
+/// Other numbers of pods, with commas between them.
+const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
+/// One pod of so many is on the node that is measured.
+const LOCAL: usize = 100;
 const NAMESPACES: usize = 1_000;
 const POLICIES: usize = 1_000;
 const NODE: &str = "bench";
+/// Pods of one namespace, whose addresses begin like no others.
+const CROWD: usize = 1_000;
+const CROWD_ADDRESSES: &str = "10.200.";
 /// For how long an idle node is watched.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -30,10 +37,11 @@ fn measure() -> Result<()> {
     server.create_all(&namespaces());
     server.create_all(&policies());
     let mut rows = Vec::new();
-    let mut first = None;
-    for (pods, before) in PODS.into_iter().zip([0].into_iter().chain(PODS)) {
+    let (mut first, mut made) = (None, 0);
+    for pods in sizes()? {
         check()?;
-        server.create_all(&self::pods(before..pods));
+        server.create_all(&self::pods(made..pods));
+        made = made.max(pods);
         let started = Started::start(&host, &server)?;
         let (bytes, memory) = (started.bytes(&host)?, started.daemon.memory()?);
         let asked = server.requests_of_node().len();
@@ -65,7 +73,59 @@ fn measure() -> Result<()> {
         "Start of a node on a Kubernetes API server with {NAMESPACES} namespaces and {POLICIES} policies"
     );
     table(&title, &header, &rows);
+    let (set, taken) = crowd(&host, &server)?;
+    let rows = [("set", set), ("taken away", taken)]
+        .map(|(what, took)| vec![what.to_owned(), time(took.as_nanos() as f64)]);
+    let title = format!(
+        "A label of a namespace with {CROWD} pods, from the request (by curl) until the kernel has it"
+    );
+    table(&title, &["label", "took"], &rows);
     Ok(())
+}
+
+/// A namespace of many pods that a policy lets in if it has a label, gets the label and loses it.
+fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> {
+    let pod = |number: usize| {
+        let address = format!("{CROWD_ADDRESSES}{}.{}", number / 200, number % 200 + 1);
+        let spec =
+            json!({"nodeName": "node-1", "containers": [{"name": "c", "image": "registry.example/app:1"}]});
+        let metadata = json!({"name": format!("pod-{number}"),
+            "annotations": {"cni.projectcalico.org/podIPs": format!("{address}/32")}});
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        ("/api/v1/namespaces/crowd/pods".to_owned(), object)
+    };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}});
+    server.create("/api/v1/namespaces", &namespace);
+    server.create_all(&(0..CROWD).map(pod).collect::<Vec<_>>());
+    // The first pod of all is here, in the first namespace.
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "crowd"},
+        "spec": {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"crowd": "yes"}}}]}]}});
+    let path = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace_name(0));
+    server.create(&path, &policy);
+    let _started = Started::start(host, server)?;
+    let change = |label: Json, members: usize| -> Result<Duration> {
+        let begun = Instant::now();
+        server.merge("/api/v1/namespaces/crowd", &json!({"metadata": {"labels": {"crowd": label}}}));
+        while nft_output(host, &["list", "table", "inet", "tortie"])?.matches(CROWD_ADDRESSES).count()
+            != members
+        {
+            check()?;
+            if begun.elapsed() > IDLE {
+                return Err(format!("the kernel does not get the {members} pods of the namespace").into());
+            }
+        }
+        Ok(begun.elapsed())
+    };
+    Ok((change("yes".into(), CROWD)?, change(Json::Null, 0)?))
+}
+
+fn sizes() -> Result<Vec<usize>> {
+    let Ok(given) = std::env::var(PODS_VARIABLE) else { return Ok(PODS.to_vec()) };
+    let parsed: std::result::Result<Vec<usize>, _> =
+        given.split(',').map(|size| size.trim().parse()).collect();
+    let mut sizes = parsed.map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?;
+    sizes.sort_unstable();
+    Ok(sizes)
 }
 
 /// A daemon that is in sync.
@@ -79,7 +139,7 @@ impl Started {
     fn start(host: &Namespaces, server: &ApiServer) -> Result<Started> {
         nft(
             host,
-            "destroy table inet bench\nadd table inet bench\nadd chain inet bench input { type filter hook input priority 0; }\nadd rule inet bench input tcp sport 6443 counter\n",
+            "add table inet bench\ndelete table inet bench\nadd table inet bench\nadd chain inet bench input { type filter hook input priority 0; }\nadd rule inet bench input tcp sport 6443 counter\n",
         )?;
         let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
         let mut command = Process::command("ip");
@@ -126,13 +186,14 @@ fn nft_output(host: &Namespaces, words: &[&str]) -> Result<String> {
     }
 }
 
-fn namespace(number: usize) -> String {
+fn namespace_name(number: usize) -> String {
     format!("ns-{}", number % NAMESPACES)
 }
 
 fn namespaces() -> Vec<(String, Json)> {
     let object = |number: usize| {
-        let metadata = json!({"name": namespace(number), "labels": {"team": format!("t{}", number % 20)}});
+        let metadata =
+            json!({"name": namespace_name(number), "labels": {"team": format!("t{}", number % 20)}});
         (
             "/api/v1/namespaces".to_owned(),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
@@ -147,7 +208,8 @@ fn policies() -> Vec<(String, Json)> {
             "podSelector": {"matchLabels": {"app": format!("a{}", number % 50)}}});
         let spec = json!({"podSelector": {"matchLabels": {"app": format!("a{}", (number + 1) % 50)}},
             "ingress": [{"from": [peer], "ports": [{"port": 80}, {"port": 443}]}]});
-        let path = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace(number));
+        let path =
+            format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace_name(number));
         let metadata = json!({"name": format!("p{number}")});
         (
             path,
@@ -157,10 +219,12 @@ fn policies() -> Vec<(String, Json)> {
     (0..POLICIES).map(object).collect()
 }
 
-/// Pods of other nodes as controllers make them, with addresses.
+/// Pods as controllers make them, with addresses, nearly all of them of other nodes.
 fn pods(numbers: std::ops::Range<usize>) -> Vec<(String, Json)> {
     let object = |number: usize| {
         let address = format!("10.{}.{}.{}", 64 + number / 65536, number / 256 % 256, number % 256);
+        let node =
+            if number.is_multiple_of(LOCAL) { NODE.to_owned() } else { format!("node-{}", number % LOCAL) };
         let environment: Vec<Json> =
             (0..10).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(40)})).collect();
         let object = json!({
@@ -170,11 +234,11 @@ fn pods(numbers: std::ops::Range<usize>) -> Vec<(String, Json)> {
                 "labels": {"app": format!("a{}", number % 50), "pod-template-hash": "7d9f8c6b5", "tier": "x"},
                 "annotations": {"cni.projectcalico.org/podIPs": format!("{address}/32")},
             },
-            "spec": {"nodeName": format!("node-{}", number % 100),
+            "spec": {"nodeName": node,
                 "containers": [{"name": "c", "image": "registry.example/app:1", "env": environment,
                     "ports": [{"name": "http", "containerPort": 8080}]}]},
         });
-        (format!("/api/v1/namespaces/{}/pods", namespace(number)), object)
+        (format!("/api/v1/namespaces/{}/pods", namespace_name(number)), object)
     };
     numbers.map(object).collect()
 }
