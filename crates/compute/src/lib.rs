@@ -14,13 +14,14 @@ mod routes;
 mod services;
 mod settings;
 mod tunnels;
+mod wireguard;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use parameters::{
-    ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, NatExclusions, OWN as OWN_PARAMETERS,
-    Parameters, RouteSource, Source, Spoofing, Values,
+    ClusterRoutes, Effect, Environment, FirstTable, IfSet, InForce, LogRate, NatExclusions,
+    OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tortie_plan::WorkloadId;
+use tortie_plan::{TunnelKind, WorkloadId};
 
 /// Between two rounds of reports: each looks at every workload.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,6 +33,8 @@ pub enum Report {
     Refused(Vec<Failure>),
     /// What tunnels do not have in the kernel, all of it.
     Tunnels(Vec<Failure>),
+    /// The public keys of the WireGuard devices, all of them, as text.
+    PublicKeys(BTreeMap<TunnelKind, String>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -60,6 +62,7 @@ pub(crate) struct Outbox {
     sent_stats: Option<PolicyStats>,
     sent_refused: Option<Vec<Failure>>,
     sent_tunnels: Option<Vec<Failure>>,
+    sent_public_keys: Option<BTreeMap<TunnelKind, String>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -80,6 +83,7 @@ impl Outbox {
             sent_stats: None,
             sent_refused: None,
             sent_tunnels: None,
+            sent_public_keys: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -138,6 +142,12 @@ impl Outbox {
             && self.reports.try_send(Report::Tunnels(tunnels.clone())).is_ok()
         {
             self.sent_tunnels = Some(tunnels);
+        }
+        let keys = core.public_keys();
+        if let Some(keys) = keys.filter(|keys| self.sent_public_keys.as_ref() != Some(keys))
+            && self.reports.try_send(Report::PublicKeys(keys.clone())).is_ok()
+        {
+            self.sent_public_keys = Some(keys);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

@@ -14,7 +14,8 @@ use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{
-    bgp, failpoint, files, http, kube_condition, queries, settings_file, status, tunnel_addresses, wired,
+    bgp, failpoint, files, http, kube_condition, public_keys, queries, settings_file, status,
+    tunnel_addresses, wired,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_dataplane::Netns;
+use tortie_dataplane::{Netns, WireguardKeys};
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
 use tortie_store::config::KubernetesTarget;
@@ -226,8 +227,9 @@ impl Start<'_> {
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
+        let keys = WireguardKeys::in_dir(&args.state_dir);
         let (engine, reports) =
-            Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp, recording);
+            Engine::new(host.clone(), keys, Core::new(compute, held), state.clone(), bgp, recording);
         let (requests, requested) = Requests::channel();
         let own = || (state.clone(), client.clone(), name.to_owned());
         let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));
@@ -251,6 +253,10 @@ impl Start<'_> {
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
         let pools_changed = tunnel_addresses::follow(&client, name);
+        tasks.spawn("the public keys of WireGuard", {
+            let (state, _, name) = own();
+            public_keys::publish(state, resources.clone(), name, pools_changed.clone())
+        });
         let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());

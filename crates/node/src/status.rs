@@ -191,6 +191,7 @@ fn take_in(state: &State, report: Report) {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
         }
+        Report::PublicKeys(keys) => state.set_public_keys(keys),
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
             match &reason {

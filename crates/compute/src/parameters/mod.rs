@@ -6,7 +6,7 @@ mod read;
 mod values;
 
 pub use effect::{Effect, OWN};
-pub use read::{ClusterRoutes, IfSet, LogRate, NatExclusions, RouteSource, Spoofing};
+pub use read::{ClusterRoutes, FirstTable, IfSet, LogRate, NatExclusions, RouteSource, Spoofing};
 pub use values::Values;
 
 use std::collections::BTreeMap;

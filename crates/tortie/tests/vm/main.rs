@@ -5,6 +5,7 @@ mod cluster;
 mod devices;
 mod ipip;
 mod sctp;
+mod wireguard;
 // Shared with the tests of labs and of a node, which use more of it.
 #[path = "../lab/capture.rs"]
 mod capture;
