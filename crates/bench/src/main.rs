@@ -35,12 +35,13 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 19] = [
+const SUITES: [Suite; 20] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
     Suite { name: "routes", run: routes::run },
-    Suite { name: "tunnels", run: tunnels::run },
+    Suite { name: "tunnels-programming", run: tunnels::programming },
+    Suite { name: "tunnels-traffic", run: tunnels::traffic },
     Suite { name: "cni", run: cni::run },
     Suite { name: "memory", run: memory::run },
     Suite { name: "compute", run: compute::run },

@@ -9,6 +9,7 @@ use crate::policy::{Evaluations, Policies};
 use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
+use crate::wireguard::Wireguard;
 use crate::workloads::{Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
@@ -44,6 +45,7 @@ pub struct Compute {
     workloads: Workloads,
     routes: Routes,
     tunnels: Tunnels,
+    wireguard: Wireguard,
     /// None where the node does not speak BGP.
     bgp: Option<BgpResolver>,
     /// Where nobody speaks BGP and the settings say nothing.
@@ -90,6 +92,7 @@ impl Compute {
             workloads: Workloads::default(),
             routes: Routes::new(host),
             tunnels: Tunnels::new(host),
+            wireguard: Wireguard::new(host),
             bgp: None,
             writes_cluster_routes: true,
             service_ranges: ServiceRanges::default(),
@@ -129,6 +132,7 @@ impl Compute {
                 let facts = NodeFacts::of(node);
                 self.routes.put_node(&node.metadata.name, facts);
                 self.tunnels.put_node(&node.metadata.name, facts);
+                self.wireguard.put_node(&node.metadata.name, facts);
                 self.nat.put_host(&node.metadata.name, facts.host_nets());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
@@ -225,6 +229,7 @@ impl Compute {
                 self.routes.remove_node(name);
                 self.nat.remove_host(name);
                 self.tunnels.remove_node(name);
+                self.wireguard.remove_node(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -269,6 +274,13 @@ impl Compute {
         for (node, end) in tunnels.ends {
             self.routes.set_tunnel_end(node, end);
         }
+        let wireguard = self.wireguard.flush();
+        for (kind, table) in wireguard.tables {
+            self.routes.set_wireguard(kind, table);
+        }
+        for (kind, node, endpoint) in wireguard.peers {
+            self.routes.set_wireguard_peer(kind, &node, endpoint);
+        }
         let local = &self.workloads;
         let routes = self.routes.flush(workloads.addresses, |address| local.has_address(address));
         // The policy of a workload is there before the workload and goes after it.
@@ -276,10 +288,12 @@ impl Compute {
         let parts = [
             policies.added,
             tunnels.plan.added,
+            wireguard.plan.added,
             workloads.plan.removed,
             routes.removed,
             workloads.plan.added,
             routes.added,
+            wireguard.plan.removed,
             tunnels.plan.removed,
             policies.removed,
         ];
@@ -365,6 +379,7 @@ impl Compute {
             .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
         self.nat.set_policy(self.parameters.nat_policy());
         self.tunnels.configure(self.parameters.tunnel_settings());
+        self.wireguard.configure(self.parameters.wireguard_settings());
         match (by_workload, self.routes.by_workload()) {
             (false, true) => {
                 for (name, node, addresses) in self.policies.remote_workloads() {

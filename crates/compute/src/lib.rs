@@ -15,14 +15,15 @@ mod routes;
 mod services;
 mod settings;
 mod tunnels;
+mod wireguard;
 mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use interests::cluster_interests;
 pub use parameters::{
-    ClientAuth, ClusterRoutes, Effect, Environment, IfSet, InForce, LogRate, LogSeverity, NatExclusions,
-    OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
+    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, IfSet, InForce, LogRate, LogSeverity,
+    NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::local_workload;

@@ -1,5 +1,7 @@
 //! What routing needs to know of a node: its addresses, and the ends of its tunnels.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use ipnet::IpNet;
 use sha1::{Digest, Sha1};
 use std::net::IpAddr;
@@ -18,6 +20,16 @@ pub(crate) struct NodeFacts {
     pub vxlan_v6: VxlanEnd,
     /// The address of its IPIP tunnel.
     pub ipip: Option<IpAddr>,
+    pub wireguard_v4: WireguardEnd,
+    pub wireguard_v6: WireguardEnd,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WireguardEnd {
+    /// None until the node has been given one, and where nodes use their own.
+    pub address: Option<IpAddr>,
+    /// None where the node does not encrypt.
+    pub key: Option<[u8; 32]>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,7 +49,23 @@ impl NodeFacts {
             mac: parse_mac(mac).unwrap_or_else(|| derived_mac(name)),
         };
         let ipip = spec.bgp.as_ref().and_then(|bgp| tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true));
+        let wireguard = spec.wireguard.clone().unwrap_or_default();
+        let wireguard_end = |address: &str, is_ipv4: bool, key: &str| WireguardEnd {
+            address: tunnel_address(address, is_ipv4),
+            key: parse_key(key),
+        };
+        let status = &node.status;
         NodeFacts {
+            wireguard_v4: wireguard_end(
+                &wireguard.interface_ipv4_address,
+                true,
+                &status.wireguard_public_key,
+            ),
+            wireguard_v6: wireguard_end(
+                &wireguard.interface_ipv6_address,
+                false,
+                &status.wireguard_public_key_v6,
+            ),
             v4,
             v6,
             vxlan_v4: end(&spec.ipv4_vxlan_tunnel_addr, true, &spec.vxlan_tunnel_mac_addr, name),
@@ -64,12 +92,18 @@ impl NodeFacts {
         if is_ipv4 { self.vxlan_v4 } else { self.vxlan_v6 }
     }
 
+    pub fn wireguard(&self, is_ipv4: bool) -> WireguardEnd {
+        if is_ipv4 { self.wireguard_v4 } else { self.wireguard_v6 }
+    }
+
     /// The address of this node inside a tunnel.
     pub fn tunnel_address(&self, tunnel: TunnelKind) -> Option<IpAddr> {
         match tunnel {
             TunnelKind::VxlanV4 => self.vxlan_v4.address,
             TunnelKind::VxlanV6 => self.vxlan_v6.address,
             TunnelKind::Ipip => self.ipip,
+            TunnelKind::WireguardV4 => self.wireguard_v4.address,
+            TunnelKind::WireguardV6 => self.wireguard_v6.address,
         }
     }
 }
@@ -90,6 +124,12 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
         *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
     }
     parts.next().is_none().then_some(mac)
+}
+
+/// Zeros are no key: the kernel takes them for none.
+fn parse_key(text: &str) -> Option<[u8; 32]> {
+    let bytes = BASE64_STANDARD.decode(text).ok()?;
+    <[u8; 32]>::try_from(bytes).ok().filter(|key| *key != [0; 32])
 }
 
 /// The MAC of a VXLAN device that nobody has given one: every node can tell it without asking.

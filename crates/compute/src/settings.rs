@@ -4,8 +4,9 @@ use crate::nat::NatPolicy;
 use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
 use crate::tunnels::TunnelSettings;
+use crate::wireguard::{DeviceSettings, WireguardSettings};
 use std::time::Duration;
-use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings};
+use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings, TunnelKind};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
@@ -29,6 +30,7 @@ impl Parameters {
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             clamp_mss: self.clamp_mss,
             nat: self.nat_settings(),
+            host_encryption: self.wireguard_host_encryption_enabled,
             policy: self.policy_settings(),
         }
     }
@@ -108,6 +110,37 @@ impl Parameters {
             vxlan_mtu_v6: given(self.vxlan_mtu_v6),
             ipip_mtu: given(self.ipip_mtu),
             external: self.external_nodes_list.clone(),
+        }
+    }
+
+    pub(crate) fn wireguard_settings(&self) -> WireguardSettings {
+        let device = |kind: TunnelKind, enabled, name: &str, port, mtu: u32| DeviceSettings {
+            enabled,
+            name: if name.is_empty() { kind.device().to_owned() } else { name.to_owned() },
+            port,
+            mtu: Some(mtu).filter(|mtu| *mtu != 0),
+        };
+        WireguardSettings {
+            v4: device(
+                TunnelKind::WireguardV4,
+                self.wireguard_enabled,
+                &self.wireguard_interface_name,
+                self.wireguard_listening_port,
+                self.wireguard_mtu,
+            ),
+            v6: device(
+                TunnelKind::WireguardV6,
+                self.wireguard_enabled_v6 && self.ipv6_support,
+                &self.wireguard_interface_name_v6,
+                self.wireguard_listening_port_v6,
+                self.wireguard_mtu_v6,
+            ),
+            // The older of the two counts where only that is set.
+            table: self.route_table_range.get().unwrap_or(&self.route_table_ranges).0,
+            priority: self.wireguard_routing_rule_priority,
+            hosts: self.wireguard_host_encryption_enabled,
+            keepalive: u16::try_from(self.wireguard_keep_alive.as_secs()).unwrap_or(u16::MAX),
+            threaded: self.wireguard_threading_enabled,
         }
     }
 

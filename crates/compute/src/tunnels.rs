@@ -33,6 +33,9 @@ struct Wanted {
     ipip: bool,
 }
 
+/// The tunnels that pools ask for.
+const OF_POOLS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
+
 #[derive(Debug, Default)]
 pub(crate) struct Tunnels {
     host: String,
@@ -117,10 +120,12 @@ impl Tunnels {
             TunnelKind::VxlanV4 => pool.vxlan && pool.is_ipv4,
             TunnelKind::VxlanV6 => pool.vxlan && !pool.is_ipv4,
             TunnelKind::Ipip => pool.ipip,
+            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => false,
         };
         let said = match kind {
             TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.settings.vxlan,
             TunnelKind::Ipip => self.settings.ipip,
+            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => None,
         };
         said.unwrap_or_else(|| self.pools.values().any(asks))
     }
@@ -139,8 +144,10 @@ impl Tunnels {
             TunnelKind::VxlanV4 => (vxlan(true), settings.vxlan_mtu),
             TunnelKind::VxlanV6 => (vxlan(false), settings.vxlan_mtu_v6),
             TunnelKind::Ipip => (TunnelProtocol::Ipip, settings.ipip_mtu),
+            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => return None,
         };
-        Some(TunnelDevice { address: own.tunnel_address(kind), local, mtu, protocol })
+        let name = kind.device().to_owned();
+        Some(TunnelDevice { name, address: own.tunnel_address(kind), local, mtu, protocol })
     }
 
     fn vtep(&self, kind: TunnelKind, node: &str) -> Option<Vtep> {
@@ -155,6 +162,7 @@ impl Tunnels {
         let address = match kind {
             TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.vtep(kind, node)?.node,
             TunnelKind::Ipip => self.nodes.get(node)?.v4?.addr(),
+            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => return None,
         };
         Some(IpNet::from(address))
     }
@@ -164,11 +172,11 @@ impl Tunnels {
         let mut changes = TunnelChanges::default();
         let changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.stale) {
-            for kind in TunnelKind::ALL {
+            for kind in OF_POOLS {
                 self.flush_device(kind, &mut changes);
             }
         }
-        for kind in TunnelKind::ALL {
+        for kind in OF_POOLS {
             if self.devices.contains_key(&kind) {
                 self.flush_nodes(kind, changed.iter(), &mut changes);
             }
@@ -188,7 +196,8 @@ impl Tunnels {
         }
         match (old.is_some(), new.is_some()) {
             (false, true) => {
-                changes.plan.added.push(Update::Set(kind.peers(), Some(SetKind::Nets)));
+                let set = kind.peers().map(|set| Update::Set(set, Some(SetKind::Nets)));
+                changes.plan.added.extend(set);
                 let names: Vec<String> = self.nodes.keys().cloned().collect();
                 self.flush_nodes(kind, names.iter(), changes);
             }
@@ -197,7 +206,7 @@ impl Tunnels {
                 gone.into_iter().for_each(|id| self.set_vtep(id, None, changes));
                 self.members.retain(|(other, _), _| *other != kind);
                 self.peers.remove(&kind);
-                changes.plan.removed.push(Update::Set(kind.peers(), None));
+                changes.plan.removed.extend(kind.peers().map(|set| Update::Set(set, None)));
             }
             _ => {}
         }
@@ -301,6 +310,7 @@ impl MemberChanges {
         }
         let members = |nets: BTreeSet<IpNet>| nets.into_iter().map(Member::Net).collect();
         let (added, removed) = (members(self.added), members(self.removed));
-        changes.plan.added.push(Update::Members { set: kind.peers(), added, removed });
+        let update = kind.peers().map(|set| Update::Members { set, added, removed });
+        changes.plan.added.extend(update);
     }
 }

@@ -90,7 +90,7 @@ impl World {
     }
 
     fn peers(&self, kind: TunnelKind) -> Vec<String> {
-        let set = self.plan.sets.get(&kind.peers());
+        let set = kind.peers().and_then(|peers| self.plan.sets.get(&peers));
         let members = set.into_iter().flat_map(|set| &set.members);
         members
             .map(|member| match member {

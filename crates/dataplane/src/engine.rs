@@ -3,13 +3,14 @@
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
 use crate::felix::Leftovers;
-use crate::kernel::{ConntrackCleanup, Event, Events, Kernel};
+use crate::kernel::{ConntrackCleanup, Event, Events, Kernel, Wireguard};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
 use crate::policy::{self, DeniedFlows, PolicyEngine};
 use crate::reconcile::Core;
 use crate::reports::{Outbox, Reports};
 use crate::sysctl::{self, Setting};
+use crate::wireguard_keys::WireguardKeys;
 use futures::FutureExt;
 use regex::Regex;
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tortie_plan::{Plan, Settings, Update};
+use tortie_plan::{Plan, Settings, TunnelKind, Update};
 
 /// Between two looks at what the kernel does not announce.
 const TICK: Duration = Duration::from_secs(1);
@@ -55,8 +56,17 @@ pub struct Dataplane {
 
 impl Dataplane {
     /// Opens netlink in `host`, takes in what the kernel already has and starts watching it. Changes nothing but the
-    /// forwarding switches.
+    /// forwarding switches. Keys of WireGuard devices live as long as the devices.
     pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
+        Dataplane::start_with_keys(host, settings, WireguardKeys::default()).await
+    }
+
+    /// The same, with a place for the keys of WireGuard devices.
+    pub async fn start_with_keys(
+        host: Netns,
+        settings: Settings,
+        keys: WireguardKeys,
+    ) -> Result<(Dataplane, Reports)> {
         let pattern = mtu_pattern(&settings)?;
         let kernel = Kernel::open(&host)?;
         // Subscribed before the first look, so that nothing between the two is missed.
@@ -91,6 +101,8 @@ impl Dataplane {
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
             conntrack: ConntrackCleanup::default(),
+            wireguard: None,
+            keys,
             outbox,
             turns: Arc::default(),
         };
@@ -161,6 +173,10 @@ fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
             switches.push(Setting::lenient("net/ipv6/conf/all/forwarding".into(), 1));
         }
     }
+    if settings.host_encryption {
+        // What comes unencrypted is marked, and so is the look for the way back: it leads past the tunnel.
+        switches.push(Setting::new("net/ipv4/conf/all/src_valid_mark".into(), 1));
+    }
     switches
 }
 
@@ -171,6 +187,9 @@ pub(crate) struct Stale {
     pub(crate) links: bool,
     pub(crate) routes: bool,
     pub(crate) switches: bool,
+    pub(crate) rules: bool,
+    /// Tunnels whose keys are to be looked at.
+    pub(crate) keys: BTreeSet<TunnelKind>,
 }
 
 pub(crate) struct Engine {
@@ -192,6 +211,9 @@ pub(crate) struct Engine {
     pub(crate) interfaces: BTreeSet<String>,
     pub(crate) stale: Stale,
     pub(crate) conntrack: ConntrackCleanup,
+    /// Opened when there is a device.
+    pub(crate) wireguard: Option<Wireguard>,
+    pub(crate) keys: WireguardKeys,
     pub(crate) outbox: Outbox,
     pub(crate) turns: Arc<AtomicU64>,
 }
@@ -297,6 +319,7 @@ impl Engine {
                 self.stale.everything = true;
             }
             Event::GlobalSettings => self.stale.switches = true,
+            Event::RoutingRules => self.stale.rules = true,
             Event::Link { index, down } => {
                 if down {
                     self.core.link_was_down(index);
@@ -314,6 +337,7 @@ impl Engine {
         self.core.tick();
         self.stale.switches = true;
         self.stale.links = true;
+        self.stale.keys.extend([TunnelKind::WireguardV4, TunnelKind::WireguardV6]);
     }
 
     /// Does everything that is due.
@@ -334,7 +358,11 @@ impl Engine {
         self.apply_links().await;
         let forwarding = self.apply_forwarding().await;
         let neighbours = self.apply_neighbours().await;
+        self.apply_wireguard().await;
+        self.remove_rules().await;
         self.apply_routes(&mut failures).await;
+        self.apply_rules().await;
+        self.narrow_wireguard().await;
         self.remove_neighbours(neighbours).await;
         self.remove_forwarding(forwarding).await;
         self.remove_links().await;
@@ -367,6 +395,7 @@ impl Engine {
             let snapshot = self.kernel.snapshot().await?;
             self.core.resync(snapshot, now);
             self.stale.everything = false;
+            self.stale.rules = false;
             self.stale.routes = false;
             self.stale.links = false;
             self.links.clear();
@@ -393,6 +422,11 @@ impl Engine {
             let routes = self.kernel.routes().await?;
             self.core.resync_routes(routes);
             self.stale.routes = false;
+        }
+        if self.stale.rules {
+            let rules = self.kernel.rules().await?;
+            self.core.rules_are(rules);
+            self.stale.rules = false;
         }
         if self.stale.switches {
             self.stale.switches = false;

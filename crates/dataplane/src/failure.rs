@@ -73,6 +73,10 @@ pub enum KernelObject {
     Route {
         key: RouteKey,
     },
+    /// A rule of policy routing.
+    RoutingRule {
+        priority: u32,
+    },
     Neighbour {
         address: IpAddr,
         interface: String,
@@ -142,6 +146,7 @@ impl fmt::Display for KernelObject {
                 write!(f, "route {destination}")
             }
             KernelObject::Route { key } => write!(f, "route {} of table {}", key.destination, key.table.0),
+            KernelObject::RoutingRule { priority } => write!(f, "routing rule {priority}"),
             KernelObject::Neighbour { address, interface } => write!(f, "neighbour {address} on {interface}"),
             KernelObject::ForwardingEntry { mac: [a, b, c, d, e, g], interface } => {
                 write!(f, "forwarding entry {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")

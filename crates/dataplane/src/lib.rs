@@ -21,6 +21,7 @@ mod reports;
 mod route_lookup;
 mod socket_filter;
 mod sysctl;
+mod wireguard_keys;
 
 pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, Dataplane};
@@ -40,3 +41,4 @@ pub use policy::{
 };
 pub use reports::{Report, Reports};
 pub use route_lookup::{NextHop, RouteLookup};
+pub use wireguard_keys::WireguardKeys;

@@ -5,7 +5,7 @@ use crate::failure::KernelObject;
 use crate::faults::Faults;
 use nix::errno::Errno;
 use nix::sys::statfs::{FsType, statfs};
-use nlink::netlink::{Netfilter, NetlinkSocket, Nflog, Nftables, Protocol, namespace};
+use nlink::netlink::{Netfilter, NetlinkSocket, Nflog, Nftables, Protocol, Wireguard, namespace};
 use nlink::{Connection, Route};
 use std::path::Path;
 use std::sync::Arc;
@@ -114,6 +114,11 @@ impl Netns {
 
     pub(crate) fn nflog(&self) -> Result<Connection<Nflog>> {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
+    }
+
+    /// Fails where the kernel has no WireGuard.
+    pub(crate) async fn wireguard(&self) -> Result<Connection<Wireguard>> {
+        Connection::new_in_async(&*self.inner).await.map_err(|error| self.error(&error))
     }
 
     pub(crate) fn netfilter_socket(&self) -> Result<NetlinkSocket> {

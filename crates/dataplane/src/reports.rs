@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tortie_plan::WorkloadId;
+use tortie_plan::{TunnelKind, WorkloadId};
 
 /// Between two rounds of reports: each looks at every workload.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,6 +35,8 @@ pub enum Report {
     Tunnels(Vec<Failure>),
     /// What of others may drop packets that policy allows, all of it.
     Overruled(Vec<Failure>),
+    /// The public keys of the WireGuard devices, all of them, as text.
+    PublicKeys(BTreeMap<TunnelKind, String>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -63,6 +65,7 @@ pub(crate) struct Outbox {
     sent_refused: Option<Vec<Failure>>,
     sent_tunnels: Option<Vec<Failure>>,
     sent_overruled: Option<Vec<Failure>>,
+    sent_public_keys: Option<BTreeMap<TunnelKind, String>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -84,6 +87,7 @@ impl Outbox {
             sent_refused: None,
             sent_tunnels: None,
             sent_overruled: None,
+            sent_public_keys: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -148,6 +152,12 @@ impl Outbox {
             && self.reports.try_send(Report::Overruled(overruled.clone())).is_ok()
         {
             self.sent_overruled = Some(overruled);
+        }
+        let keys = core.public_keys();
+        if let Some(keys) = keys.filter(|keys| self.sent_public_keys.as_ref() != Some(keys))
+            && self.reports.try_send(Report::PublicKeys(keys.clone())).is_ok()
+        {
+            self.sent_public_keys = Some(keys);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

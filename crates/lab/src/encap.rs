@@ -13,6 +13,8 @@ pub enum Encap {
     Vxlan,
     /// IPv4 in IPIP, IPv6 in VXLAN
     Ipip,
+    /// Encrypted, by WireGuard
+    Wireguard,
     /// In VXLAN between racks, as they are within one
     VxlanCross,
     /// IPv4 in IPIP and IPv6 in VXLAN between racks, as they are within one
@@ -24,7 +26,7 @@ impl Encap {
     pub fn modes(self, pool: &IpNet) -> (&'static str, &'static str) {
         const NEVER: &str = "Never";
         let (mode, ipip) = match self {
-            Encap::None => return (NEVER, NEVER),
+            Encap::None | Encap::Wireguard => return (NEVER, NEVER),
             Encap::Vxlan => ("Always", false),
             Encap::Ipip => ("Always", true),
             Encap::VxlanCross => ("CrossSubnet", false),
@@ -47,6 +49,7 @@ mod tests {
         let v4 = "10.1.0.0/16".parse().unwrap();
         let v6 = "fd00::/112".parse().unwrap();
         assert_eq!(Encap::None.modes(&v4), ("Never", "Never"));
+        assert_eq!(Encap::Wireguard.modes(&v4), ("Never", "Never"), "it is a setting of the nodes");
         assert_eq!(Encap::Vxlan.modes(&v6), ("Never", "Always"));
         assert_eq!(Encap::IpipCross.modes(&v4), ("CrossSubnet", "Never"));
         assert_eq!(Encap::IpipCross.modes(&v6), ("Never", "CrossSubnet"));

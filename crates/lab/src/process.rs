@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tortie_process::{PidFile, Signal};
 
 /// Generous, since machines that run tests are busy.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
 const TAIL_BYTES: u64 = 4096;

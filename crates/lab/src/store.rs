@@ -1,6 +1,7 @@
 //! The lab's store: its process, and what is in it before the first node starts.
 
 use crate::cluster::{Cluster, Datastore};
+use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::kube;
 use crate::place::Place;
@@ -96,8 +97,18 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The pools of the pods that the lab makes itself.
+/// The pools of the pods that the lab makes itself, and what nodes do to packets between them.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
+    if cluster.encap == Encap::Wireguard {
+        let object = json!({
+            "apiVersion": API_VERSION,
+            "kind": "FelixConfiguration",
+            "metadata": {"name": "default"},
+            "spec": {"wireguardEnabled": true, "wireguardEnabledV6": cluster.has_family(true)},
+        });
+        let settings = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
+        resources.create(settings).await?;
+    }
     let pools = match cluster.kubernetes {
         Some(_) => cluster.further_pools(),
         None => cluster.pools.clone(),

@@ -18,6 +18,7 @@ mod lock;
 mod metrics;
 mod node_status;
 mod options;
+mod public_keys;
 mod queries;
 mod reclaim;
 mod recording;

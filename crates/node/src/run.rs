@@ -16,7 +16,8 @@ use crate::startup::{self, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{
-    bgp, failpoint, feed, files, http, kube_condition, leave, queries, status, tunnel_addresses, wired,
+    bgp, failpoint, feed, files, http, kube_condition, leave, public_keys, queries, status, tunnel_addresses,
+    wired,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_compute::{BgpEnvironment, Compute, Environment, LogSeverity};
-use tortie_dataplane::Netns;
+use tortie_dataplane::{Netns, WireguardKeys};
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
 use tortie_store::config::{KubernetesTarget, settings_file};
@@ -262,8 +263,9 @@ impl Start<'_> {
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
+        let keys = WireguardKeys::in_dir(&args.state_dir);
         let (engine, reports) =
-            Engine::new(host.clone(), Core::new(compute, held), state.clone(), bgp, recording);
+            Engine::new(host.clone(), keys, Core::new(compute, held), state.clone(), bgp, recording);
         let (requests, requested) = Requests::channel();
         let own = || (state.clone(), client.clone(), name.to_owned());
         let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));
@@ -288,6 +290,10 @@ impl Start<'_> {
             observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
 
         let pools_changed = tunnel_addresses::follow(&client, name);
+        tasks.spawn("the public keys of WireGuard", {
+            let (state, _, name) = own();
+            public_keys::publish(state, resources.clone(), name, pools_changed.clone())
+        });
         let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
 use tortie_dataplane::MtuChoice;
-use tortie_plan::{Update, Workload, WorkloadId};
+use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
@@ -23,6 +23,7 @@ pub struct State {
     parameters: watch::Sender<Parameters>,
     in_sync: watch::Sender<bool>,
     mtu: watch::Sender<Option<MtuChoice>>,
+    public_keys: watch::Sender<Option<BTreeMap<TunnelKind, String>>>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     workloads_changed: Notify,
     lost: AtomicBool,
@@ -57,6 +58,7 @@ impl State {
             parameters: watch::channel(Parameters::default()).0,
             in_sync: watch::channel(false).0,
             mtu: watch::channel(None).0,
+            public_keys: watch::channel(None).0,
             unreachable: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
             lost: AtomicBool::new(false),
@@ -135,6 +137,15 @@ impl State {
             *known = Some(mtu);
             differs
         });
+    }
+
+    /// Of the WireGuard devices; `None` while it is not known which there are.
+    pub fn public_keys(&self) -> watch::Receiver<Option<BTreeMap<TunnelKind, String>>> {
+        self.public_keys.subscribe()
+    }
+
+    pub fn set_public_keys(&self, keys: BTreeMap<TunnelKind, String>) {
+        self.public_keys.send_replace(Some(keys));
     }
 
     /// Next hops that routes lead to and the kernel has no way to.

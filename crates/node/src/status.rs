@@ -201,6 +201,7 @@ fn take_in(state: &State, report: Report) {
             }
             state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
         }
+        Report::PublicKeys(keys) => state.set_public_keys(keys),
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
             match &reason {

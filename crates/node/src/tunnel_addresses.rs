@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tortie_ipam::Allocator;
 use tortie_ipam::allocator::{Tunnel, TunnelPools};
 use tortie_ipam::pool::Pool;
-use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec};
+use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec, NodeWireguardSpec};
 use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_store::{Client, Resources};
 
@@ -22,7 +22,7 @@ const ATTEMPTS: usize = 10;
 const WARNING: &str = "tunnel addresses";
 
 /// The tunnels whose addresses are looked after here.
-const LOOKED_AFTER: [Tunnel; 3] = [Tunnel::Ipip, Tunnel::VxlanV4, Tunnel::VxlanV6];
+const LOOKED_AFTER: [Tunnel; 5] = Tunnel::ALL;
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -58,9 +58,12 @@ pub async fn keep(
     mut changed: watch::Receiver<()>,
 ) {
     let mut reported = None;
+    let mut parameters = state.parameters();
     loop {
         changed.mark_unchanged();
-        let trouble = reconcile(allocator, resources).await.err().map(|failure| failure.to_string());
+        let hosts_encrypt = parameters.borrow_and_update().wireguard_host_encryption_enabled;
+        let trouble =
+            reconcile(allocator, resources, hosts_encrypt).await.err().map(|failure| failure.to_string());
         if trouble != reported {
             match &trouble {
                 Some(trouble) => {
@@ -72,7 +75,11 @@ pub async fn keep(
         }
         state.set_warning(WARNING, trouble.clone());
         let news = async {
-            if changed.changed().await.is_err() {
+            let ended = tokio::select! {
+                changed = changed.changed() => changed.is_err(),
+                changed = parameters.changed() => changed.is_err(),
+            };
+            if ended {
                 // The feed has ended, and with it the node.
                 std::future::pending::<()>().await;
             }
@@ -85,7 +92,7 @@ pub async fn keep(
 }
 
 /// One look: every tunnel has the address it should have, and the Node says so.
-async fn reconcile(allocator: &Allocator, resources: &Resources) -> Result<(), Failure> {
+async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: bool) -> Result<(), Failure> {
     let name = &allocator.owner().name;
     for _ in 0..ATTEMPTS {
         let node = match resources.get_as::<NodeSpec>("", name).await {
@@ -96,7 +103,12 @@ async fn reconcile(allocator: &Allocator, resources: &Resources) -> Result<(), F
         };
         let pools = resources.list_as::<IPPoolSpec>(None).await?;
         let pools: Vec<Pool> = pools.iter().filter_map(Pool::of).collect();
-        let given = TunnelPools { pools: &pools, node_labels: &node.metadata.labels, wireguard: false };
+        let given = TunnelPools {
+            pools: &pools,
+            node_labels: &node.metadata.labels,
+            wireguard_v4: !hosts_encrypt && !node.status.wireguard_public_key.is_empty(),
+            wireguard_v6: !hosts_encrypt && !node.status.wireguard_public_key_v6.is_empty(),
+        };
         let mut written = node.clone();
         let (mut assigned, mut ended) = (Vec::new(), Vec::new());
         let mut failure = None;
@@ -157,7 +169,8 @@ fn address(node: &Node, tunnel: Tunnel) -> Option<IpAddr> {
         Tunnel::Ipip => spec.bgp.as_ref().map_or("", |bgp| &bgp.ipv4_ipip_tunnel_addr),
         Tunnel::VxlanV4 => &spec.ipv4_vxlan_tunnel_addr,
         Tunnel::VxlanV6 => &spec.ipv6_vxlan_tunnel_addr,
-        Tunnel::WireguardV4 | Tunnel::WireguardV6 => "",
+        Tunnel::WireguardV4 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv4_address),
+        Tunnel::WireguardV6 => spec.wireguard.as_ref().map_or("", |ends| &ends.interface_ipv6_address),
     };
     text.parse().ok()
 }
@@ -173,7 +186,14 @@ fn set(node: &mut Node, tunnel: Tunnel, address: Option<IpAddr>) {
             // An object with nothing in it is refused.
             spec.bgp = spec.bgp.take().filter(|bgp| *bgp != NodeBGPSpec::default());
         }
-        Tunnel::WireguardV4 | Tunnel::WireguardV6 => {}
+        Tunnel::WireguardV4 | Tunnel::WireguardV6 => {
+            let ends = spec.wireguard.get_or_insert_default();
+            match tunnel.version() {
+                4 => ends.interface_ipv4_address = text,
+                _ => ends.interface_ipv6_address = text,
+            }
+            spec.wireguard = spec.wireguard.take().filter(|ends| *ends != NodeWireguardSpec::default());
+        }
     }
 }
 
@@ -186,9 +206,13 @@ mod tests {
     fn an_address_is_read_as_it_was_written_and_leaves_nothing() {
         let empty = Node::new(ObjectMeta { name: "n1".into(), ..ObjectMeta::default() }, NodeSpec::default());
         let mut node = empty.clone();
-        for (tunnel, text) in
-            [(Tunnel::Ipip, "10.1.0.1"), (Tunnel::VxlanV4, "10.1.0.2"), (Tunnel::VxlanV6, "fd00::2")]
-        {
+        for (tunnel, text) in [
+            (Tunnel::Ipip, "10.1.0.1"),
+            (Tunnel::VxlanV4, "10.1.0.2"),
+            (Tunnel::VxlanV6, "fd00::2"),
+            (Tunnel::WireguardV4, "10.1.0.3"),
+            (Tunnel::WireguardV6, "fd00::3"),
+        ] {
             set(&mut node, tunnel, Some(text.parse().unwrap()));
             assert_eq!(address(&node, tunnel), Some(text.parse().unwrap()));
         }

@@ -3,9 +3,9 @@
 use crate::bgp::Bgp;
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
 use crate::policy::{Policy, PolicyId, Profile};
-use crate::route::{Learnt, Route, RouteKey};
+use crate::route::{Learnt, Route, RouteKey, RoutingRule};
 use crate::set::{Member, SetId, SetKind};
-use crate::tunnel::{TunnelDevice, TunnelKind, Vtep, VtepId};
+use crate::tunnel::{TunnelDevice, TunnelKind, Vtep, VtepId, WireguardPeer, WireguardPeerId};
 use crate::workload::{Workload, WorkloadId};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,9 @@ pub struct Plan {
     pub tunnels: BTreeMap<TunnelKind, TunnelDevice>,
     /// The other ends of the VXLANs among them.
     pub vteps: BTreeMap<VtepId, Vtep>,
+    /// The other ends of the WireGuards among them.
+    pub wireguard_peers: BTreeMap<WireguardPeerId, WireguardPeer>,
+    pub routing_rules: BTreeSet<RoutingRule>,
     /// What BGP brought. `routes` and workloads go before it.
     pub learnt: BTreeMap<IpNet, Learnt>,
     /// BGP has sent all it knows: what else carries its mark in the kernel is old.
@@ -49,6 +52,9 @@ pub enum Update {
     Route(RouteKey, Option<Route>),
     Tunnel(TunnelKind, Option<TunnelDevice>),
     Vtep(VtepId, Option<Vtep>),
+    WireguardPeer(WireguardPeerId, Option<WireguardPeer>),
+    /// All of them.
+    RoutingRules(BTreeSet<RoutingRule>),
     Learnt(IpNet, Option<Learnt>),
     LearntComplete,
     /// A set comes, empty, or goes with all its members.
@@ -80,6 +86,8 @@ impl Plan {
             Update::Route(key, route) => put(&mut self.routes, key, route),
             Update::Tunnel(kind, device) => put(&mut self.tunnels, kind, device),
             Update::Vtep(id, vtep) => put(&mut self.vteps, id, vtep),
+            Update::WireguardPeer(id, peer) => put(&mut self.wireguard_peers, id, peer),
+            Update::RoutingRules(rules) => self.routing_rules = rules,
             Update::Learnt(net, route) => put(&mut self.learnt, net, route),
             Update::LearntComplete => self.learnt_complete = true,
             Update::Set(id, kind) => {

@@ -26,9 +26,9 @@ pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,
 };
-pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, Table};
+pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, RoutingRule, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
-pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
+pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId, WireguardPeer, WireguardPeerId};
 pub use workload::{Workload, WorkloadId, link_local};

@@ -44,7 +44,8 @@ pub enum RouteTarget {
     Throw,
     /// Directly to the node that owns it, without encapsulation, over whichever interface leads there.
     Via(IpAddr),
-    /// Out of a tunnel device: to a gateway that is taken to be on its link, or without one.
+    /// Out of a tunnel device: to a gateway that is taken to be on its link, or without one. In a WireGuard the gateway
+    /// is the peer whose endpoint has the address.
     Tunnel { tunnel: TunnelKind, gateway: Option<IpAddr> },
 }
 
@@ -70,6 +71,15 @@ impl Route {
             RouteTarget::Blackhole | RouteTarget::Throw | RouteTarget::Tunnel { .. } => None,
         }
     }
+}
+
+/// A rule of policy routing: packets without the mark are routed by the table first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RoutingRule {
+    pub is_ipv4: bool,
+    pub priority: u32,
+    pub mark: u32,
+    pub table: Table,
 }
 
 /// A route that BGP brought, or one of our own that it announces.

@@ -33,6 +33,8 @@ pub struct Settings {
     /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
     pub clamp_mss: bool,
     pub nat: NatSettings,
+    /// What nodes send each other goes through WireGuard too.
+    pub host_encryption: bool,
     pub policy: PolicySettings,
 }
 
@@ -55,6 +57,7 @@ impl Default for Settings {
             mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
             clamp_mss: false,
             nat: NatSettings::default(),
+            host_encryption: false,
             policy: PolicySettings::default(),
         }
     }

@@ -5,7 +5,7 @@ mod monitor;
 mod packets;
 mod peers;
 mod start;
-mod traffic;
+pub mod traffic;
 mod updates;
 
 use crate::namespace::{Result, enter};
@@ -25,7 +25,7 @@ pub fn packets() -> Outcome {
 }
 
 /// Runs something in a namespace, on a thread of its own.
-fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             enter(netns)?;

@@ -7,7 +7,7 @@ mod values;
 
 pub use effect::{Effect, OWN};
 pub use read::{
-    ClientAuth, ClusterRoutes, IfSet, LogRate, LogSeverity, NatExclusions, RouteSource, Spoofing,
+    ClientAuth, ClusterRoutes, FirstTable, IfSet, LogRate, LogSeverity, NatExclusions, RouteSource, Spoofing,
 };
 pub use values::Values;
 

@@ -130,6 +130,7 @@ plain! {
         ("Trace", LogSeverity::Trace), ("Debug", LogSeverity::Debug), ("Info", LogSeverity::Info), ("Warning", LogSeverity::Warning),
         ("Error", LogSeverity::Error), ("Fatal", LogSeverity::Fatal),
     ]);
+    FirstTable, Some(FirstTable::default()), FirstTable::read;
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
     NatExclusions, None, |text| word(text, &[
@@ -212,6 +213,32 @@ pub enum LogSeverity {
     /// Nothing that is logged is worse than an error.
     Fatal,
     Off,
+}
+
+/// `routeTableRanges`: the first number of the first range, for there is one table of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstTable(pub u32);
+
+impl Default for FirstTable {
+    fn default() -> FirstTable {
+        FirstTable(1)
+    }
+}
+
+impl FirstTable {
+    /// `1-250,1000-1999`.
+    fn read(text: &str) -> Result<FirstTable, String> {
+        // Those of the kernel: the default table, main and local.
+        const RESERVED: std::ops::RangeInclusive<u32> = 253..=255;
+        let range = text.split(',').next().unwrap_or_default().trim();
+        let (first, last) = range.split_once('-').ok_or("is not of the form 1-250")?;
+        let (first, last): (u32, u32) = (number(first.trim())?, number(last.trim())?);
+        match () {
+            () if first == 0 || first > last => Err("is no range of tables".to_owned()),
+            () if RESERVED.contains(&first) => Err("begins with a table of the kernel's own".to_owned()),
+            () => Ok(FirstTable(first)),
+        }
+    }
 }
 
 /// `10/second`.

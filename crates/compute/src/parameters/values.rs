@@ -2,8 +2,8 @@
 
 use super::effect::{Effect, OWN};
 use super::read::{
-    ClientAuth, ClusterRoutes, HealthTimeouts, IfSet, LogRate, LogSeverity, NatExclusions, RouteSource,
-    Spoofing, read,
+    ClientAuth, ClusterRoutes, FirstTable, HealthTimeouts, IfSet, LogRate, LogSeverity, NatExclusions,
+    RouteSource, Spoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -112,6 +112,8 @@ values! {
     route_refresh_interval "routeRefreshInterval" Duration, Live "0.2.0";
     route_source "routeSource" RouteSource, Live "0.1.0";
     route_sync_disabled "routeSyncDisabled" bool, Live "0.1.0";
+    route_table_range "routeTableRange" IfSet<FirstTable>, Live "0.1.0";
+    route_table_ranges "routeTableRanges" FirstTable, Live "0.1.0";
     service_loop_prevention "serviceLoopPrevention" Option<DenyAction>, Live "0.1.0";
     typha_addr "typhaAddr" String, AtStart "0.1.0";
     typha_ca_file "typhaCAFile" String, AtStart "0.1.0";
@@ -128,6 +130,18 @@ values! {
     vxlan_mtu_v6 "vxlanMTUV6" u32, Live "0.1.0";
     vxlan_port "vxlanPort" u16, Live "0.1.0";
     vxlan_vni "vxlanVNI" u32, Live "0.1.0";
+    wireguard_enabled "wireguardEnabled" bool, Live "0.1.0";
+    wireguard_enabled_v6 "wireguardEnabledV6" bool, Live "0.1.0";
+    wireguard_host_encryption_enabled "wireguardHostEncryptionEnabled" bool, Live "0.1.0";
+    wireguard_interface_name "wireguardInterfaceName" String, Live "0.1.0";
+    wireguard_interface_name_v6 "wireguardInterfaceNameV6" String, Live "0.1.0";
+    wireguard_keep_alive "wireguardKeepAlive" Duration, Live "0.1.0";
+    wireguard_listening_port "wireguardListeningPort" u16, Live "0.1.0";
+    wireguard_listening_port_v6 "wireguardListeningPortV6" u16, Live "0.1.0";
+    wireguard_mtu "wireguardMTU" u32, Live "0.1.0";
+    wireguard_mtu_v6 "wireguardMTUV6" u32, Live "0.1.0";
+    wireguard_routing_rule_priority "wireguardRoutingRulePriority" u32, Live "0.1.0";
+    wireguard_threading_enabled "wireguardThreadingEnabled" bool, Live "0.1.0";
     workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
 }
 

@@ -1,13 +1,15 @@
 //! Netlink messages to our own types.
 
-use super::types::{Conf, Entry, FdbKey, Link, NeighbourKey, Target, Vxlan};
+use super::types::{Conf, Entry, FdbKey, Link, NeighbourKey, RuleEntry, Target, Vxlan};
 use ipnet::IpNet;
 use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
 use nlink::netlink::fdb::FdbEntry;
-use nlink::netlink::messages::{AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage};
+use nlink::netlink::messages::{
+    AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage, RuleMessage,
+};
 use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tortie_plan::{RouteKey, Table};
+use tortie_plan::{RouteKey, RoutingRule, Table};
 
 const CLONED: u32 = 0x200;
 const ONLINK: u8 = 4;
@@ -142,6 +144,26 @@ fn target(message: &RouteMessage) -> Target {
         }
         _ => Target::Other { device },
     }
+}
+
+/// A rule of the only kind that we write: what has not the mark is routed by a table.
+pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
+    let mark = message.fwmark().filter(|mark| message.fwmask() == Some(*mark))?;
+    let narrower = message.src_len() != 0
+        || message.dst_len() != 0
+        || message.iifname().is_some()
+        || message.oifname().is_some()
+        || message.ip_proto().is_some();
+    if narrower || !message.is_invert() || !message.is_lookup() {
+        return None;
+    }
+    let rule = RoutingRule {
+        is_ipv4: message.is_ipv4(),
+        priority: message.priority(),
+        mark,
+        table: Table(message.table_id()),
+    };
+    Some(RuleEntry { rule, protocol: message.protocol().unwrap_or_default() })
 }
 
 /// A neighbour and, when the entry is permanent, its MAC.

@@ -3,12 +3,15 @@
 mod conntrack;
 mod decode;
 mod encode;
+mod rules;
 mod tunnels;
 mod types;
+mod wireguard;
 
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
-pub(crate) use types::{Conf, Entry, FdbKey, Link, NeighbourKey, Snapshot, Target, Vxlan};
+pub(crate) use types::{Conf, Entry, FdbKey, Link, NeighbourKey, RuleEntry, Snapshot, Target, Vxlan};
+pub(crate) use wireguard::{PeerState, PrivateKey, Wireguard, WireguardChange, WireguardState};
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -61,7 +64,8 @@ impl Kernel {
         for link in links.iter().filter(|link| link.vxlan.is_some()) {
             fdb.extend(self.forwarding_entries(link.index).await?);
         }
-        Ok(Snapshot { links, addresses, routes: self.routes().await?, neighbours, fdb })
+        let (routes, rules) = (self.routes().await?, self.rules().await?);
+        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules })
     }
 
     pub async fn links(&self) -> Result<Vec<Link>> {
@@ -260,6 +264,8 @@ pub(crate) enum Event {
         node: IpAddr,
         present: bool,
     },
+    /// Rules of policy routing came or went.
+    RoutingRules,
     /// The settings of all interfaces, or those new ones start from.
     GlobalSettings,
     /// Events were lost.
@@ -284,6 +290,8 @@ impl Events {
                 RtnetlinkGroup::Ipv6Addr,
                 RtnetlinkGroup::Ipv4Route,
                 RtnetlinkGroup::Ipv6Route,
+                RtnetlinkGroup::Ipv4Rule,
+                RtnetlinkGroup::Ipv6Rule,
                 RtnetlinkGroup::Neigh,
                 RtnetlinkGroup::Ipv4Netconf,
                 RtnetlinkGroup::Ipv6Netconf,
@@ -335,6 +343,7 @@ fn translate(event: &NetworkEvent) -> Option<Event> {
             let (key, node) = decode::forwarding(entry)?;
             Some(Event::ForwardingEntry { key, node, present: event.is_new() })
         }
+        NetworkEvent::NewRule(_) | NetworkEvent::DelRule(_) => Some(Event::RoutingRules),
         NetworkEvent::NewNetconf(message) => match message.device()? {
             NetconfDevice::Index(index) => Some(Event::Link { index, down: false }),
             _ => Some(Event::GlobalSettings),

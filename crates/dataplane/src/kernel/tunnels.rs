@@ -7,7 +7,7 @@ use crate::failure::KernelObject;
 use ipnet::IpNet;
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
 use nlink::netlink::fdb::FdbEntryBuilder;
-use nlink::netlink::link::{IpipLink, VxlanLink};
+use nlink::netlink::link::{IpipLink, VxlanLink, WireguardLink};
 use std::net::IpAddr;
 
 type Outcome = std::result::Result<(), Refusal>;
@@ -44,6 +44,11 @@ impl Kernel {
     pub async fn create_ipip(&self, name: &str) -> Outcome {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(IpipLink::new(name)).await?)
+    }
+
+    pub async fn create_wireguard(&self, name: &str, mtu: u32) -> Outcome {
+        self.faults.check(|| KernelObject::interface(name))?;
+        Ok(self.connection.add_link(WireguardLink::new(name).mtu(mtu)).await?)
     }
 
     pub async fn delete_link(&self, index: u32) -> Outcome {

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tortie_plan::RouteKey;
+use tortie_plan::{RouteKey, RoutingRule};
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,10 @@ pub(crate) struct Vxlan {
 impl Link {
     pub fn is_up(&self) -> bool {
         self.enabled && self.running
+    }
+
+    pub fn is_wireguard(&self) -> bool {
+        self.kind.as_deref() == Some("wireguard")
     }
 
     /// Whether packets leave it wrapped, by another interface.
@@ -144,6 +148,13 @@ impl Entry {
     }
 }
 
+/// A rule of policy routing, and who wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RuleEntry {
+    pub rule: RoutingRule,
+    pub protocol: u8,
+}
+
 /// A permanent neighbour entry's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NeighbourKey {
@@ -182,4 +193,5 @@ pub(crate) struct Snapshot {
     pub neighbours: Vec<(NeighbourKey, [u8; 6])>,
     /// Of VXLAN devices.
     pub fdb: Vec<(FdbKey, IpAddr)>,
+    pub rules: Vec<RuleEntry>,
 }

@@ -39,12 +39,20 @@ impl Core {
     /// What tunnels of the plan do not have in the kernel, also from earlier attempts.
     pub fn tunnel_failures(&self) -> Vec<Failure> {
         let devices = self.tunnel_errors.iter().filter(|(kind, _)| self.plan.tunnel(**kind).is_some());
-        let devices = devices.map(|(kind, error)| (KernelObject::interface(kind.device()), &error.reason));
+        let devices =
+            devices.map(|(kind, error)| (KernelObject::interface(self.device_name(*kind)), &error.reason));
+        let told = self.wireguards.iter().filter_map(|(kind, device)| {
+            self.plan.tunnel(*kind)?;
+            Some((KernelObject::interface(self.device_name(*kind)), device.error.as_ref()?))
+        });
+        let rules = self.rule_errors.iter().filter(|(rule, _)| self.plan.routing_rules().contains(rule));
+        let rules =
+            rules.map(|(rule, reason)| (KernelObject::RoutingRule { priority: rule.priority }, reason));
         let entries = self.forwarding_errors.iter().map(|(key, reason)| {
             let interface = self.name(key.device);
             (KernelObject::ForwardingEntry { mac: key.mac, interface }, reason)
         });
-        let failures = devices.chain(entries);
+        let failures = devices.chain(told).chain(entries).chain(rules);
         let failure = |(object, reason): (KernelObject, &String)| Failure {
             object,
             concerns: Concerns::nobody(),

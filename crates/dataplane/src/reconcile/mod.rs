@@ -10,9 +10,11 @@ mod neighbours;
 mod plan_index;
 mod report;
 mod routes;
+mod rules;
 mod sysctls;
 #[cfg(test)]
 mod tests;
+mod wireguard;
 
 pub use report::WorkloadState;
 pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
@@ -25,10 +27,12 @@ use neighbours::Neighbours;
 use plan_index::PlanIndex;
 use regex::Regex;
 use routes::{Ownership, Routes};
+use rules::Rules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{Plan, RouteKey, Settings, TunnelKind, Update, Workload};
+use tortie_plan::{Plan, RouteKey, RoutingRule, Settings, TunnelKind, Update, Workload};
+use wireguard::WireguardDevice;
 
 pub(crate) struct Core {
     settings: Settings,
@@ -41,6 +45,8 @@ pub(crate) struct Core {
     routes: Routes,
     kernel_neighbours: Neighbours,
     forwarding: Forwarding,
+    rules: Rules,
+    wireguards: BTreeMap<TunnelKind, WireguardDevice>,
     /// How the kernel reaches nodes that are on no subnet of ours.
     lookups: BTreeMap<IpAddr, Result<(IpAddr, u32), String>>,
     lookups_stale: bool,
@@ -57,6 +63,10 @@ pub(crate) struct Core {
     neighbour_errors: BTreeMap<NeighbourKey, String>,
     /// Forwarding entries that the kernel refused.
     forwarding_errors: BTreeMap<FdbKey, String>,
+    /// Routing rules that the kernel refused.
+    rule_errors: BTreeMap<RoutingRule, String>,
+    /// What devices of ours have been called that are called otherwise now.
+    former_names: BTreeSet<(TunnelKind, String)>,
     /// Tunnel devices that cannot be had.
     tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
     dirty: BTreeSet<RouteKey>,
@@ -91,6 +101,8 @@ impl Core {
             routes: Routes::default(),
             kernel_neighbours: Neighbours::default(),
             forwarding: Forwarding::default(),
+            rules: Rules::default(),
+            wireguards: BTreeMap::new(),
             lookups: BTreeMap::new(),
             lookups_stale: true,
             first_seen: BTreeMap::new(),
@@ -100,6 +112,8 @@ impl Core {
             neighbours: BTreeSet::new(),
             neighbour_errors: BTreeMap::new(),
             forwarding_errors: BTreeMap::new(),
+            rule_errors: BTreeMap::new(),
+            former_names: BTreeSet::new(),
             tunnel_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),
             unchecked: BTreeSet::new(),
@@ -127,6 +141,9 @@ impl Core {
         let old = std::mem::replace(&mut self.plan, PlanIndex::new(plan));
         for (id, workload) in old.workloads() {
             self.departed.extend(departed(workload, self.plan.workloads().get(id)));
+        }
+        for (kind, device) in old.tunnels() {
+            self.note_name(*kind, &device.name);
         }
         self.in_sync = true;
         self.tunnel_errors.clear();
@@ -156,6 +173,9 @@ impl Core {
         }
         match &update {
             Update::Tunnel(kind, _) => {
+                if let Some(name) = self.plan.tunnel(*kind).map(|device| device.name.clone()) {
+                    self.note_name(*kind, &name);
+                }
                 self.tunnel_errors.remove(kind);
                 self.tunnel_unchecked(*kind);
             }
@@ -168,7 +188,7 @@ impl Core {
 
     /// Its neighbours and forwarding entries are to be looked at.
     fn tunnel_unchecked(&mut self, kind: TunnelKind) {
-        if let Some(link) = self.links.named(kind.device()) {
+        if let Some(link) = self.links.named(self.device_name(kind)) {
             self.unchecked.insert(link.index);
             self.unchecked_forwarding.insert(link.index);
         }
@@ -192,6 +212,8 @@ impl Core {
         self.routes.replace(snapshot.routes);
         self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
         self.forwarding = Forwarding::new(snapshot.fdb);
+        self.rules_are(snapshot.rules);
+        self.wireguards_unread();
         let present: BTreeSet<u32> = self.links.iter().map(|link| link.index).collect();
         self.first_seen.retain(|index, _| present.contains(index));
         self.settled.retain(|index| present.contains(index));
@@ -240,7 +262,7 @@ impl Core {
                 self.forwarding.set(key, node, present);
                 false
             }
-            Event::Link { .. } | Event::GlobalSettings | Event::Overrun => false,
+            Event::Link { .. } | Event::RoutingRules | Event::GlobalSettings | Event::Overrun => false,
         }
     }
 

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{
-    Learnt, Plan, Route, RouteKey, RouteTarget, Table, TunnelDevice, TunnelKind, Update, Vtep, VtepId,
-    Workload, WorkloadId,
+    Learnt, Plan, Route, RouteKey, RouteTarget, RoutingRule, Table, TunnelDevice, TunnelKind, Update, Vtep,
+    VtepId, WireguardPeer, WireguardPeerId, Workload, WorkloadId,
 };
 
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ impl PlanIndex {
         for (net, route) in plan.learnt {
             index.apply(Update::Learnt(net, Some(route)));
         }
+        index.plan.wireguard_peers = plan.wireguard_peers;
+        index.plan.routing_rules = plan.routing_rules;
         index.plan.learnt_complete = plan.learnt_complete;
         index
     }
@@ -80,7 +82,7 @@ impl PlanIndex {
                 touched.insert(key);
             }
             Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
-            Update::Vtep(..) => {}
+            Update::Vtep(..) | Update::WireguardPeer(..) | Update::RoutingRules(_) => {}
             Update::LearntComplete => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
@@ -160,6 +162,17 @@ impl PlanIndex {
     pub fn vteps(&self, kind: TunnelKind) -> impl Iterator<Item = &Vtep> {
         let first = VtepId { tunnel: kind, node: String::new() };
         self.plan.vteps.range(first..).take_while(move |(id, _)| id.tunnel == kind).map(|(_, vtep)| vtep)
+    }
+
+    /// The other ends of a WireGuard, in the order of their nodes' names.
+    pub fn wireguard_peers(&self, kind: TunnelKind) -> impl Iterator<Item = &WireguardPeer> {
+        let first = WireguardPeerId { tunnel: kind, node: String::new() };
+        let peers = self.plan.wireguard_peers.range(first..);
+        peers.take_while(move |(id, _)| id.tunnel == kind).map(|(_, peer)| peer)
+    }
+
+    pub fn routing_rules(&self) -> &BTreeSet<RoutingRule> {
+        &self.plan.routing_rules
     }
 
     /// What is sent through a tunnel.

@@ -46,6 +46,7 @@ fn address(text: &str) -> IpAddr {
 impl Side {
     fn device(&self) -> TunnelDevice {
         TunnelDevice {
+            name: self.kind.device().into(),
             address: Some(address(self.ends[0])),
             local: address(self.nodes[0]),
             mtu: None,
@@ -66,7 +67,7 @@ impl Side {
         plan.tunnels.insert(self.kind, self.device());
         plan.vteps.insert(self.vtep_id(), self.vtep());
         let members = BTreeSet::from([Member::Net(address(self.nodes[1]).into())]);
-        plan.sets.insert(self.kind.peers(), Set { kind: SetKind::Nets, members });
+        plan.sets.insert(self.kind.peers().unwrap(), Set { kind: SetKind::Nets, members });
         plan.routes.insert(key(self.blocks[0]), Route::BLACKHOLE);
         let through = Route::through(self.kind, Some(address(self.ends[1])));
         plan.routes.insert(key(self.blocks[1]), through);
@@ -225,7 +226,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
         Update::Route(key(V4.blocks[1]), None),
         Update::Vtep(V4.vtep_id(), None),
         Update::Members {
-            set: V4.kind.peers(),
+            set: V4.kind.peers().unwrap(),
             added: Vec::new(),
             removed: vec![Member::Net(address(V4.nodes[1]).into())],
         },
@@ -286,7 +287,7 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
     let sandbox = pod(&node, "cali1", &[V4.pod, V6.pod]).await;
     let mut whole = whole_plan();
     for side in [&V4, &V6] {
-        whole.sets.get_mut(&side.kind.peers()).unwrap().members.clear();
+        whole.sets.get_mut(&side.kind.peers().unwrap()).unwrap().members.clear();
     }
     dataplane.replace(whole).await.unwrap();
     V4.by_hand(&other, "vx4");
@@ -298,7 +299,8 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
         assert!(!other.try_exec(&ping).status.success(), "a stranger reaches our pod");
         assert!(dropped(&node, STRANGER) > before, "{}", node.exec("nft list table inet tortie"));
         let known = Member::Net(address(side.nodes[1]).into());
-        let members = Update::Members { set: side.kind.peers(), added: vec![known], removed: Vec::new() };
+        let members =
+            Update::Members { set: side.kind.peers().unwrap(), added: vec![known], removed: Vec::new() };
         dataplane.apply(vec![members]).await.unwrap();
         assert!(other.pings(side.pod), "as a known node it does");
     }
@@ -325,7 +327,7 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     let lost = TunnelDevice { local: address("192.168.99.1"), ..V4.device() };
     whole.tunnels.insert(TunnelKind::VxlanV4, lost);
     V6.plan(&mut whole);
-    let ipip = TunnelDevice { protocol: TunnelProtocol::Ipip, ..V4.device() };
+    let ipip = TunnelDevice { name: "tunl0".into(), protocol: TunnelProtocol::Ipip, ..V4.device() };
     whole.tunnels.insert(TunnelKind::Ipip, ipip);
     dataplane.replace(whole).await.unwrap();
     assert!(V6.is_whole(&node));

@@ -172,14 +172,18 @@ impl Generator {
         let own = addresses(At::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
         let protocol = match kind {
             TunnelKind::Ipip => TunnelProtocol::Ipip,
-            _ => {
+            TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => {
+                TunnelProtocol::Wireguard { port: self.one(&[51820, 443]), mark: 0x20_0000, threaded: false }
+            }
+            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => {
                 TunnelProtocol::Vxlan { vni: 4096, port: self.one(&[4789, 8080]), mac: [0x66, 0, 0, 0, 0, 1] }
             }
         };
-        let device = TunnelDevice { address: None, local: own.unwrap(), mtu: None, protocol };
+        let name = kind.device().to_owned();
+        let device = TunnelDevice { name, address: None, local: own.unwrap(), mtu: None, protocol };
         plan.tunnels.insert(kind, device);
         let members = self.some(&NETS, 3).iter().map(|net| Member::Net(net.parse().unwrap())).collect();
-        plan.sets.insert(kind.peers(), Set { kind: SetKind::Nets, members });
+        plan.sets.extend(kind.peers().map(|peers| (peers, Set { kind: SetKind::Nets, members })));
     }
 
     fn profiles(&mut self) -> Vec<String> {

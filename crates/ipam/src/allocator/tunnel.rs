@@ -27,8 +27,9 @@ pub enum Tunnel {
 pub struct TunnelPools<'a> {
     pub pools: &'a [Pool],
     pub node_labels: &'a BTreeMap<String, String>,
-    /// The node has a public key of this family and does not encrypt traffic between hosts itself.
-    pub wireguard: bool,
+    /// The node has a public key of the family and does not encrypt traffic between hosts itself.
+    pub wireguard_v4: bool,
+    pub wireguard_v6: bool,
 }
 
 impl Tunnel {
@@ -67,7 +68,8 @@ impl Tunnel {
     /// The pools the address may come from; none means that no address is wanted.
     pub fn pools(self, given: &TunnelPools<'_>) -> Vec<IpNet> {
         let wants = |pool: &Pool| match self {
-            Tunnel::WireguardV4 | Tunnel::WireguardV6 => given.wireguard,
+            Tunnel::WireguardV4 => given.wireguard_v4,
+            Tunnel::WireguardV6 => given.wireguard_v6,
             Tunnel::Ipip => pool.ipip,
             Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan,
         };
@@ -234,7 +236,8 @@ mod tests {
             pool("fd00::/48", json!({"vxlanMode": "Always"})),
         ];
         let labels = BTreeMap::new();
-        let given = TunnelPools { pools: &pools, node_labels: &labels, wireguard: false };
+        let node_labels = &labels;
+        let given = TunnelPools { pools: &pools, node_labels, wireguard_v4: false, wireguard_v6: false };
         let found = |tunnel: Tunnel, given: &TunnelPools<'_>| {
             tunnel.pools(given).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
@@ -242,7 +245,8 @@ mod tests {
         assert_eq!(found(Tunnel::Ipip, &given), "10.2.0.0/16");
         assert_eq!(found(Tunnel::VxlanV6, &given), "fd00::/48");
         assert_eq!(found(Tunnel::WireguardV4, &given), "");
-        let with_key = TunnelPools { wireguard: true, ..given };
+        let with_key = TunnelPools { wireguard_v4: true, ..given };
+        assert_eq!(found(Tunnel::WireguardV6, &with_key), "", "there is no key of this family");
         assert_eq!(found(Tunnel::WireguardV4, &with_key), "10.1.0.0/16 10.2.0.0/16");
         assert_eq!(Tunnel::VxlanV6.handle("n1"), "vxlan-v6-tunnel-addr-n1");
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tortie_dataplane::{Dataplane, Error, Netns, Reports};
+use tortie_dataplane::{Dataplane, Error, Netns, Reports, WireguardKeys};
 use tortie_model::FeedEvent;
 use tortie_plan::{Plan, Settings, Update};
 use tortie_sync::Feed as FeedReceiver;
@@ -37,6 +37,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 pub struct Engine {
     host: Netns,
+    keys: WireguardKeys,
     core: Core,
     state: Arc<State>,
     started: Instant,
@@ -79,6 +80,7 @@ struct Timing {
 impl Engine {
     pub fn new(
         host: Netns,
+        keys: WireguardKeys,
         core: Core,
         state: Arc<State>,
         bgp: Option<bgp::BgpHandle>,
@@ -87,6 +89,7 @@ impl Engine {
         let (reports, reported) = mpsc::channel(1);
         let engine = Engine {
             host,
+            keys,
             core,
             state,
             started: Instant::now(),
@@ -267,7 +270,8 @@ impl Engine {
                 self.state.set_workloads(&plan.workloads);
                 self.timing.in_batch.append(&mut self.timing.learnt);
                 let old = self.dataplane.take();
-                self.work = Some(tokio::spawn(start(self.host.clone(), old, *settings, *plan)));
+                let (host, keys) = (self.host.clone(), self.keys.clone());
+                self.work = Some(tokio::spawn(start(host, keys, old, *settings, *plan)));
             }
             Action::Apply { settings, updates } => {
                 let Some(dataplane) = self.dataplane.take() else { return };
@@ -332,13 +336,19 @@ impl Engine {
 }
 
 /// A new dataplane takes over what the kernel has: nothing is taken away in between.
-async fn start(host: Netns, old: Option<Dataplane>, settings: Settings, plan: Plan) -> Work {
+async fn start(
+    host: Netns,
+    keys: WireguardKeys,
+    old: Option<Dataplane>,
+    settings: Settings,
+    plan: Plan,
+) -> Work {
     if let Some(old) = old {
         old.stop().await;
     }
     let begun = Instant::now();
     let started = async {
-        let (dataplane, reports) = Dataplane::start(host, settings).await?;
+        let (dataplane, reports) = Dataplane::start_with_keys(host, settings, keys).await?;
         dataplane.replace(plan).await?;
         Ok::<_, Error>((dataplane, reports))
     };

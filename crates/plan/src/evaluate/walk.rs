@@ -106,26 +106,32 @@ impl<'w, 'p> Walk<'w, 'p> {
 
     /// Packets of VXLAN are not tracked.
     fn forget_tunnel(&mut self, peer: IpAddr) {
-        if self.packet.protocol == Packet::UDP && self.tunnel(peer).is_some() {
+        let of_vxlan = |kind: TunnelKind| !matches!(kind, TunnelKind::Ipip) && !kind.is_wireguard();
+        if self.tunnel_kind(peer).is_some_and(of_vxlan) {
             self.connection = Connection::Untracked;
         }
     }
 
-    /// Whether it is of a tunnel of ours and, if so, whether the node at the other end is known.
-    fn tunnel(&self, peer: IpAddr) -> Option<bool> {
+    /// The tunnel of ours that it is of.
+    fn tunnel_kind(&self, peer: IpAddr) -> Option<TunnelKind> {
         let plan = self.node.index().plan();
         let packet = &self.packet;
         let of = |kind: &TunnelKind, protocol: TunnelProtocol| {
             peer.is_ipv4() == kind.is_ipv4()
                 && match protocol {
-                    TunnelProtocol::Vxlan { port, .. } => {
+                    TunnelProtocol::Vxlan { port, .. } | TunnelProtocol::Wireguard { port, .. } => {
                         packet.protocol == Packet::UDP && packet.destination_port == port
                     }
                     TunnelProtocol::Ipip => packet.protocol == Packet::IPIP,
                 }
         };
-        let (kind, _) = plan.tunnels.iter().find(|(kind, device)| of(kind, device.protocol))?;
-        let peers = plan.sets.get(&kind.peers()).into_iter().flat_map(|set| &set.members);
+        plan.tunnels.iter().find(|(kind, device)| of(kind, device.protocol)).map(|(kind, _)| *kind)
+    }
+
+    /// Whether it is of a tunnel of ours and, if so, whether the node at the other end is known.
+    fn tunnel(&self, peer: IpAddr) -> Option<bool> {
+        let Some(peers) = self.tunnel_kind(peer)?.peers() else { return Some(true) };
+        let peers = self.node.index().plan().sets.get(&peers).into_iter().flat_map(|set| &set.members);
         let mut nets = peers.filter_map(|member| match member {
             Member::Net(net) => Some(net),
             Member::Port { .. } => None,

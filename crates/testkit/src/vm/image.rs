@@ -15,6 +15,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
+ln -s /run /var/run
 hostname guest
 ip link set lo up
 while read -r module; do insmod "/modules/$module.ko" || echo "guest: $module is not loaded"; done </modules/order
@@ -22,13 +23,20 @@ echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s"
 # What programs complain of must not get between the lines of the tests.
 /command 2>/tmp/complaints
 code=$?
+if [ -f /tmp/figures ]; then cat /tmp/figures; fi
 if [ $code != 0 ]; then tail -n 100 /tmp/complaints; dmesg | tail -n 40; fi
 echo "guest: exit $code after $(cut -d' ' -f1 /proc/uptime) s"
 reboot -f
 "#;
 
+/// What tests have to tell; `INIT` prints it.
+pub(super) const FIGURES: &str = "/tmp/figures";
+
 /// The names that programs know protocols by.
 const PROTOCOLS: &str = "icmp 1\nipencap 4\ntcp 6\nudp 17\nipv6-icmp 58\nsctp 132\nudplite 136\n";
+
+/// The names that `ip` knows writers of routes by.
+const ROUTE_PROTOCOLS: &str = "2 kernel\n3 boot\n4 static\n12 bird\n";
 
 /// Directories that programs expect to be there.
 const DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
@@ -68,6 +76,7 @@ impl Image {
         self.file("/modules/order", order);
         self.file("/init", INIT);
         self.file("/etc/protocols", PROTOCOLS);
+        self.file("/etc/iproute2/rt_protos", ROUTE_PROTOCOLS);
         self.file("/command", format!("#!/busybox/busybox sh\n{command}\n"));
         self.file("/busybox/busybox", read(&found("busybox")));
         let mut archive = Archive::default();

@@ -75,7 +75,7 @@ impl Machine {
 fn boot(kernel: &Path, initrd: &Path) -> String {
     let mut command = Command::new(QEMU);
     command
-        .args(["-machine", "pc", "-accel", "tcg", "-cpu", "max", "-m", MEMORY])
+        .args(["-machine", "pc", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", MEMORY])
         .args(["-nodefaults", "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"])
         .arg("-kernel")
         .arg(kernel)

@@ -14,6 +14,8 @@ pub use image::Image;
 pub use machine::Machine;
 pub use results::Results;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::sync::OnceLock;
 
 /// Set inside the guest.
@@ -21,6 +23,14 @@ const INSIDE: &str = "TORTIE_GUEST";
 
 pub fn is_guest() -> bool {
     std::env::var_os(INSIDE).is_some()
+}
+
+/// A figure that a test in the guest has to tell. Shown on the host with the result of each test: what a test that
+/// succeeds prints is not.
+pub fn tell(figure: &str) {
+    let mut file =
+        OpenOptions::new().create(true).append(true).open(image::FIGURES).expect("the guest has room");
+    writeln!(file, "guest: {figure}").expect("the guest has room");
 }
 
 /// Runs the body of a test in the guest; on the host, takes the result of that. `test` is `module_path!()` and the name.

@@ -2,7 +2,7 @@
 
 mod bird;
 
-use crate::restart::Pinger;
+use crate::pinger::Pinger;
 use crate::{Lab, family};
 
 fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
@@ -24,12 +24,6 @@ impl Lab {
                 self.routes(node).lines().count() == wanted
             });
         }
-    }
-
-    fn apply(&self, yaml: &str) {
-        let file = self.dir().join("applied.yaml");
-        std::fs::write(&file, yaml).unwrap();
-        self.run(&["ctl", "apply", "-f", file.to_str().unwrap()]);
     }
 
     fn sessions(&self, node: &str) -> Vec<serde_json::Value> {

@@ -1,6 +1,6 @@
 //! Hubs between the store and the nodes come and go while pods talk and policy changes.
 
-use crate::restart::Pinger;
+use crate::pinger::Pinger;
 use crate::{Lab, family};
 use std::fs::File;
 use std::path::PathBuf;

@@ -2,116 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bgp;
+mod capture;
 mod conformance;
 mod encap;
 mod hub;
+mod lab;
 mod migration;
+mod pinger;
 mod podman;
 mod restart;
 
+use lab::{Lab, family};
 use serde_json::Value;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-static LABS: AtomicU32 = AtomicU32::new(0);
-
-/// A lab of this test's own; down when it is dropped.
-struct Lab {
-    name: String,
-}
-
-impl Lab {
-    fn new() -> Lab {
-        let number = LABS.fetch_add(1, Ordering::Relaxed);
-        Lab { name: format!("t{}x{number}", std::process::id()) }
-    }
-
-    fn up(args: &[&str]) -> Lab {
-        let lab = Lab::new();
-        lab.run(&[&["up"], args].concat());
-        lab
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tortie"));
-        command.args(["lab", "--name", &self.name]).args(args).stdin(Stdio::null());
-        command
-    }
-
-    fn output(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// What a command that must succeed prints.
-    fn run(&self, args: &[&str]) -> String {
-        let output = self.output(args);
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "lab {args:?}: {}\n{out}{err}\n{}", output.status, self.picture());
-        out.into_owned()
-    }
-
-    /// What a command that must fail says.
-    fn refused(&self, args: &[&str]) -> String {
-        let output = self.output(args);
-        assert!(!output.status.success(), "lab {args:?} succeeded");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
-    fn add(&self, pod: &str, node: &str, more: &[&str]) -> Vec<String> {
-        let printed = self.run(&[&["pod", "add", pod, "--node", node], more].concat());
-        printed.lines().map(str::to_owned).collect()
-    }
-
-    fn ping(&self, from: &str, to: &str) {
-        self.run(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "10", to]);
-    }
-
-    fn status(&self) -> Value {
-        serde_json::from_str(&self.run(&["status", "-o", "json"])).unwrap()
-    }
-
-    /// For people who look at a failure.
-    fn picture(&self) -> String {
-        String::from_utf8_lossy(&self.output(&["status"]).stdout).into_owned()
-    }
-
-    fn dir(&self) -> PathBuf {
-        PathBuf::from("/run/tortie-lab").join(&self.name)
-    }
-
-    /// Namespaces, processes and files of this lab.
-    fn traces(&self) -> Vec<String> {
-        let mut found = self.namespaces();
-        found.extend(self.dir().exists().then(|| self.dir().display().to_string()));
-        let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
-            let path = entry.ok()?.path();
-            path.file_name()?.to_str()?.parse::<u32>().ok()?;
-            let words =
-                [std::fs::read(path.join("cmdline")).ok()?, std::fs::read(path.join("environ")).ok()?];
-            let text = String::from_utf8_lossy(&words.concat()).replace('\0', " ");
-            text.contains(&format!("{}/", self.dir().display())).then_some(text)
-        });
-        found.extend(processes);
-        found
-    }
-
-    fn namespaces(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir("/run/netns") else { return Vec::new() };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.filter(|name| name.starts_with(&format!("tortie-{}-", self.name))).collect()
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self.output(&["down"]);
-    }
-}
-
-fn family(addresses: &[String], v6: bool) -> &str {
-    addresses.iter().find(|address| address.contains(':') == v6).unwrap()
-}
+use std::process::{Command, Stdio};
 
 #[test]
 fn three_nodes_and_their_pods() {

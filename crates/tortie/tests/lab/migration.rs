@@ -1,6 +1,6 @@
 //! The datastore moves, from the embedded store to etcd and back, while pods talk.
 
-use crate::restart::Pinger;
+use crate::pinger::Pinger;
 use crate::{Lab, family};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,59 +1,7 @@
 //! A node's daemon ends and starts again while its pods talk.
 
+use crate::pinger::Pinger;
 use crate::{Lab, family};
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::PathBuf;
-use tortie_testkit::{Process, eventually};
-
-/// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
-pub struct Pinger {
-    _process: Process,
-    log: PathBuf,
-}
-
-impl Pinger {
-    pub fn start(lab: &Lab, from: &str, to: &str) -> Pinger {
-        let log = lab.dir().join(format!("ping-{from}-{to}"));
-        let ping = ["ping", "-n", "-i", "0.005", to];
-        let mut command = lab.command(&[&["exec", from, "--"], &ping[..]].concat());
-        let process = Process::start(command.stdout(File::create(&log).unwrap()));
-        Pinger { _process: process, log }
-    }
-
-    /// The numbers of the packets that were answered.
-    fn answered(&self) -> BTreeSet<u32> {
-        let text = std::fs::read_to_string(&self.log).unwrap();
-        let number = |line: &str| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok();
-        // The last line may still be on its way.
-        text.lines().filter(|line| line.ends_with(" ms")).filter_map(number).collect()
-    }
-
-    /// How many packets were answered.
-    pub fn answers(&self) -> usize {
-        self.answered().len()
-    }
-
-    /// Waits until this many more packets were answered than before.
-    pub fn wait_for_more(&self, more: usize) {
-        let wanted = self.answered().len() + more;
-        let what = format!("{more} more answers in {}", self.log.display());
-        eventually(&what, || self.answered().len() >= wanted);
-    }
-
-    /// How many packets were not answered although a later one was.
-    pub fn lost(&self) -> usize {
-        let answered = self.answered();
-        answered.last().map_or(0, |last| *last as usize).saturating_sub(answered.len())
-    }
-
-    pub fn none_lost(&self) {
-        let answered = self.answered();
-        let sent: BTreeSet<u32> = (1..=answered.last().copied().unwrap_or(0)).collect();
-        let lost: Vec<&u32> = sent.difference(&answered).collect();
-        assert!(lost.is_empty(), "{}: lost {lost:?} of {}", self.log.display(), sent.len());
-    }
-}
 
 #[test]
 fn a_restart_of_the_daemon_loses_no_packet() {

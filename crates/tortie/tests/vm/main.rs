@@ -1,9 +1,20 @@
 //! What needs a kernel that this machine may not have: IPIP, WireGuard, SCTP, flow tables, VRF. One guest runs all of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cluster;
 mod devices;
+mod ipip;
 mod sctp;
-// Shared with the tests of a node, which use more of it.
+mod wireguard;
+// Shared with the tests of labs and of a node, which use more of it.
+#[path = "../lab/capture.rs"]
+mod capture;
+#[allow(dead_code)]
+#[path = "../lab/lab.rs"]
+mod lab;
+#[allow(dead_code)]
+#[path = "../lab/pinger.rs"]
+mod pinger;
 #[allow(dead_code)]
 #[path = "../node/world.rs"]
 mod world;
@@ -43,7 +54,7 @@ const MODULES: [&str; 27] = [
 ];
 
 fn machine() -> Machine {
-    let programs = [world::TORTIE, "ip", "nft", "ping"];
+    let programs = [world::TORTIE, "bird", "ip", "nft", "ping"];
     Machine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),
         programs: programs.map(str::to_owned).to_vec(),

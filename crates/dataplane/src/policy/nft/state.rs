@@ -2,7 +2,7 @@
 
 use super::diff::TableDiff;
 use super::ranges;
-use super::render::tunnels::Tunnels;
+use super::render::tunnels::{Tunnel, Tunnels};
 use super::render::{
     Allowed, Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
 };
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
     Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
-    Settings, Side, Tier, TunnelKind, TunnelProtocol, Update, Workload, WorkloadId, WorkloadPolicy,
+    Settings, Side, Tier, TunnelKind, Update, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -29,7 +29,7 @@ pub(crate) struct State {
     macs: BTreeMap<WorkloadId, [u8; 6]>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
-    tunnels: BTreeMap<TunnelKind, TunnelProtocol>,
+    tunnels: BTreeMap<TunnelKind, Tunnel>,
     /// The workloads whose policy lists it.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
     /// Who claims an interface; the smallest has it.
@@ -157,12 +157,14 @@ impl State {
             Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
             Update::Route(..)
             | Update::Vtep(..)
+            | Update::WireguardPeer(..)
+            | Update::RoutingRules(_)
             | Update::Learnt(..)
             | Update::LearntComplete
             | Update::Bgp(_) => return false,
             Update::Tunnel(kind, device) => {
-                let protocol = device.as_ref().map(|device| device.protocol);
-                self.stale.fixed |= put(&mut self.tunnels, kind, protocol) != protocol;
+                let tunnel = device.as_ref().map(Tunnel::from);
+                self.stale.fixed |= put(&mut self.tunnels, kind, tunnel.clone()) != tunnel;
             }
             Update::Set(id, kind) => self.set(id, *kind),
             Update::Members { set, added, removed } => {
@@ -325,7 +327,7 @@ impl State {
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
         self.stale.fixed |= nat::looks_into(id);
-        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers() == *id);
+        self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers().as_ref() == Some(id));
     }
 
     /// The interfaces that workloads claim.

@@ -1,5 +1,6 @@
 //! Makes tunnel devices, mends them and removes those that are not wanted any more.
 
+use super::desired::LinkForm;
 use super::diff::LinkOperation;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -38,7 +39,7 @@ impl Engine {
             let operations = self.core.unwanted_links(kind);
             if let Err(reason) = self.change_links(operations).await {
                 tracing::warn!(
-                    device = kind.device(),
+                    device = self.core.device_name(kind),
                     reason,
                     "a tunnel device that is not needed is not removed; will try again"
                 );
@@ -59,9 +60,13 @@ impl Engine {
     async fn change_link(&mut self, operation: &LinkOperation) -> std::result::Result<(), String> {
         let (outcome, harmless) = match operation {
             LinkOperation::Create(link) => {
-                let made = match &link.vxlan {
-                    Some((vxlan, mac)) => self.kernel.create_vxlan(link.name, vxlan, *mac, link.mtu).await,
-                    None => self.kernel.create_ipip(link.name).await,
+                let name = link.name.as_str();
+                let made = match &link.form {
+                    LinkForm::Vxlan(vxlan, mac) => {
+                        self.kernel.create_vxlan(name, vxlan, *mac, link.mtu).await
+                    }
+                    LinkForm::Ipip => self.kernel.create_ipip(name).await,
+                    LinkForm::Wireguard => self.kernel.create_wireguard(name, link.mtu).await,
                 };
                 (made.map_err(|refusal| explained(refusal, link.kind())), RefusalKind::Exists)
             }
@@ -91,7 +96,7 @@ impl Engine {
         let now = self.started.elapsed();
         match operation {
             LinkOperation::Create(link) => {
-                if let Some(link) = self.kernel.link_named(link.name).await? {
+                if let Some(link) = self.kernel.link_named(&link.name).await? {
                     self.core.link_is(link.index, Some(link), now);
                 }
             }

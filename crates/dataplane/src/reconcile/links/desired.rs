@@ -8,17 +8,28 @@ use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol, Workload};
 /// A tunnel device as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WantedLink {
-    pub name: &'static str,
+    pub name: String,
     pub mtu: u32,
     pub address: Option<IpNet>,
-    /// None for IPIP.
-    pub vxlan: Option<(Vxlan, [u8; 6])>,
+    pub form: LinkForm,
+}
+
+/// What makes it a device of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkForm {
+    Vxlan(Vxlan, [u8; 6]),
+    Ipip,
+    Wireguard,
 }
 
 impl WantedLink {
     /// As the kernel calls it.
     pub fn kind(&self) -> &'static str {
-        if self.vxlan.is_some() { "vxlan" } else { "ipip" }
+        match self.form {
+            LinkForm::Vxlan(..) => "vxlan",
+            LinkForm::Ipip => "ipip",
+            LinkForm::Wireguard => "wireguard",
+        }
     }
 }
 
@@ -38,44 +49,53 @@ impl Core {
     /// Whether it is a device that we make ourselves.
     pub fn is_tunnel(&self, index: u32) -> bool {
         let link = self.links.get(index);
-        link.is_some_and(|link| TunnelKind::ALL.iter().any(|kind| kind.device() == link.name))
+        link.is_some_and(|link| self.tunnel_called(&link.name).is_some())
     }
 
     /// The VXLAN of the plan whose device this is.
     pub(in crate::reconcile) fn tunnel_at(&self, index: u32) -> Option<TunnelKind> {
         let link = self.links.get(index).filter(|link| link.vxlan.is_some())?;
-        TunnelKind::ALL
-            .into_iter()
-            .find(|kind| kind.device() == link.name && self.plan.tunnel(*kind).is_some())
+        self.tunnel_called(&link.name).filter(|kind| self.plan.tunnel(*kind).is_some())
     }
 
     /// The device of a tunnel, once it can carry packets.
     pub(in crate::reconcile) fn tunnel_link(&self, kind: TunnelKind) -> Option<&Link> {
-        let link = self.links.named(kind.device()).filter(|link| link.enabled)?;
+        let link = self.links.named(self.device_name(kind)).filter(|link| link.enabled)?;
         (link.kind.as_deref() == Some(link_kind(kind))).then_some(link)
     }
 
     /// The device that a tunnel of the plan needs; an error says why it cannot be had.
     pub(in crate::reconcile) fn wanted_link(&self, kind: TunnelKind) -> Result<Option<WantedLink>, String> {
-        let Some(TunnelDevice { address, local, mtu, protocol }) = self.plan.tunnel(kind) else {
+        let Some(TunnelDevice { name, address, local, mtu, protocol }) = self.plan.tunnel(kind) else {
             return Ok(None);
         };
         let Some(parent) = self.links.with_address(*local) else {
             return Err(format!("no interface has the node's address {local}"));
         };
-        let vxlan = match *protocol {
+        let form = match *protocol {
             TunnelProtocol::Vxlan { vni, port, mac } => {
                 let (local, parent) = (Some(*local), Some(parent.index));
-                Some((Vxlan { vni, port, local, parent, learning: false }, mac))
+                LinkForm::Vxlan(Vxlan { vni, port, local, parent, learning: false }, mac)
             }
-            TunnelProtocol::Ipip => None,
+            TunnelProtocol::Ipip => LinkForm::Ipip,
+            TunnelProtocol::Wireguard { .. } => LinkForm::Wireguard,
         };
         Ok(Some(WantedLink {
-            name: kind.device(),
+            name: name.clone(),
             mtu: mtu.unwrap_or_else(|| parent.mtu.saturating_sub(kind.overhead())),
             address: address.map(IpNet::from),
-            vxlan,
+            form,
         }))
+    }
+
+    /// What the device of a tunnel is called, also where the plan has none.
+    pub fn device_name(&self, kind: TunnelKind) -> &str {
+        self.plan.tunnel(kind).map_or(kind.device(), |device| device.name.as_str())
+    }
+
+    /// The tunnel whose device has this name.
+    pub(in crate::reconcile) fn tunnel_called(&self, name: &str) -> Option<TunnelKind> {
+        TunnelKind::ALL.into_iter().find(|kind| self.device_name(*kind) == name)
     }
 
     pub fn name(&self, device: u32) -> String {
@@ -88,5 +108,6 @@ pub(super) fn link_kind(kind: TunnelKind) -> &'static str {
     match kind {
         TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => "vxlan",
         TunnelKind::Ipip => "ipip",
+        TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => "wireguard",
     }
 }

@@ -1,7 +1,7 @@
 //! What has to be looked at again when an interface changes, and what has to be done to tunnel devices.
 
 use super::super::Core;
-use super::desired::{WantedLink, link_kind};
+use super::desired::{LinkForm, WantedLink, link_kind};
 use crate::kernel::Link;
 use ipnet::IpNet;
 use std::time::Duration;
@@ -51,7 +51,10 @@ impl Core {
             } else {
                 self.lookups_stale = true;
             }
-            let tunnel = TunnelKind::ALL.into_iter().find(|kind| Some(kind.device()) == name.as_deref());
+            let tunnel = name.as_deref().and_then(|name| self.tunnel_called(name));
+            if let Some(kind) = tunnel.filter(|kind| kind.is_wireguard()) {
+                self.wireguard(kind).forget();
+            }
             self.dirty.extend(tunnel.into_iter().flat_map(|kind| self.plan.destinations_through(kind)));
         }
         if self.lookups_stale {
@@ -79,7 +82,7 @@ impl Core {
             return Ok(Vec::new());
         }
         let Some(wanted) = self.wanted_link(kind)? else { return Ok(Vec::new()) };
-        let Some(link) = self.links.named(wanted.name) else {
+        let Some(link) = self.links.named(&wanted.name) else {
             return Ok(vec![LinkOperation::Create(wanted)]);
         };
         let index = link.index;
@@ -87,7 +90,7 @@ impl Core {
             let other = link.kind.as_deref().unwrap_or("another kind of interface");
             return Err(format!("an interface of this name is there that is not ours ({other}); remove it"));
         }
-        if let Some((vxlan, mac)) = wanted.vxlan
+        if let LinkForm::Vxlan(vxlan, mac) = wanted.form
             && (link.vxlan != Some(vxlan) || link.mac != Some(mac))
             && self.in_sync
         {
@@ -114,14 +117,24 @@ impl Core {
 
     /// What is left of a tunnel that the plan does not have.
     pub fn unwanted_links(&self, kind: TunnelKind) -> Vec<LinkOperation> {
-        let link =
-            self.links.named(kind.device()).filter(|link| link.kind.as_deref() == Some(link_kind(kind)));
-        let Some(link) = link.filter(|_| self.in_sync && self.plan.tunnel(kind).is_none()) else {
+        if !self.in_sync {
+            return Vec::new();
+        }
+        let called =
+            |name: &str| self.links.named(name).filter(|link| link.kind.as_deref() == Some(link_kind(kind)));
+        let wanted = self.plan.tunnel(kind).map(|device| device.name.as_str());
+        let former =
+            self.former_names.iter().filter(|(other, _)| *other == kind).map(|(_, name)| name.as_str());
+        let mut names = former.chain([kind.device()]).filter(|name| Some(*name) != wanted);
+        let usual = called(kind.device()).filter(|_| wanted.is_none());
+        let Some(link) = (if kind.is_wireguard() { names.find_map(called) } else { usual }) else {
             return Vec::new();
         };
         let index = link.index;
         match kind {
-            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => vec![LinkOperation::Delete { index }],
+            TunnelKind::VxlanV4 | TunnelKind::VxlanV6 | TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => {
+                vec![LinkOperation::Delete { index }]
+            }
             // The kernel's own, which others may use too.
             TunnelKind::Ipip => {
                 let ours = self.links.nets_of(index).filter(|net| self.is_ours(kind, net));
@@ -135,6 +148,13 @@ impl Core {
     fn is_ours(&self, kind: TunnelKind, net: &IpNet) -> bool {
         let single = net.prefix_len() == net.max_prefix_len();
         kind != TunnelKind::Ipip || single && self.plan.covers(net.addr())
+    }
+
+    /// A device had this name in a plan; should it get another one, this one goes.
+    pub(in crate::reconcile) fn note_name(&mut self, kind: TunnelKind, name: &str) {
+        if kind.is_wireguard() && name != kind.device() {
+            self.former_names.insert((kind, name.to_owned()));
+        }
     }
 
     /// A tunnel device cannot be had; it is tried again at the next tick, and when the plan of it changes.

@@ -39,6 +39,8 @@ impl Core {
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;
+                // A WireGuard knows the peer by the destination.
+                let gateway = gateway.filter(|_| !tunnel.is_wireguard());
                 gateway.map_or(Target::Device(device), |via| Target::Gateway { via, device })
             }
         };
@@ -61,7 +63,7 @@ impl Core {
     /// The interface of a tunnel.
     fn through(&self, tunnel: TunnelKind) -> Result<u32, String> {
         let link = self.tunnel_link(tunnel).map(|link| link.index);
-        link.ok_or_else(|| format!("the tunnel device {} is not there", tunnel.device()))
+        link.ok_or_else(|| format!("the tunnel device {} is not there", self.device_name(tunnel)))
     }
 
     /// Next hops that cannot be reached are left out as long as there are others.
@@ -119,6 +121,13 @@ impl Core {
     }
 
     pub fn looked_up(&mut self, node: IpAddr, answer: Result<(IpAddr, u32), String>) {
+        // Where nodes encrypt for each other, every way to one leads through the tunnel. Our routes are for when it does
+        // not.
+        let sealed = |device: &u32| self.links.get(*device).is_some_and(Link::is_wireguard);
+        let known = matches!(self.lookups.get(&node), Some(Ok(_)));
+        if known && answer.as_ref().is_ok_and(|(_, device)| sealed(device)) {
+            return;
+        }
         if self.lookups.get(&node) != Some(&answer) {
             self.lookups.insert(node, answer);
             let destinations: Vec<RouteKey> = self.plan.destinations_by(node).collect();

@@ -180,11 +180,13 @@ fn tunnels_are_for_nodes_that_are_known() {
     for (kind, protocol) in [
         (TunnelKind::VxlanV4, TunnelProtocol::Vxlan { vni: 4096, port: 4789, mac: [0; 6] }),
         (TunnelKind::Ipip, TunnelProtocol::Ipip),
+        (TunnelKind::WireguardV4, TunnelProtocol::Wireguard { port: 51820, mark: 0, threaded: false }),
     ] {
-        let device = TunnelDevice { address: None, local: NODE.parse().unwrap(), mtu: None, protocol };
+        let (name, local) = (kind.device().to_owned(), NODE.parse().unwrap());
+        let device = TunnelDevice { name, address: None, local, mtu: None, protocol };
         world.plan.tunnels.insert(kind, device);
         let members = [Member::Net(net("192.0.2.2/32"))].into();
-        world.plan.sets.insert(kind.peers(), Set { kind: SetKind::Nets, members });
+        world.plan.sets.extend(kind.peers().map(|peers| (peers, Set { kind: SetKind::Nets, members })));
     }
     world.denies(&vxlan, UPLINK, Host, "UnknownTunnel");
     world.denies(&ipip, UPLINK, Host, "UnknownTunnel");
@@ -201,6 +203,10 @@ fn tunnels_are_for_nodes_that_are_known() {
         assert!(world.allows(&plain(Packet::IPIP, from, to), place, way));
     }
     assert!(!world.allows(&udp(NODE, OUTSIDE, 4789), Host, UPLINK));
+    // WireGuard knows by itself whose packets it takes.
+    assert!(world.allows(&udp(OUTSIDE, NODE, 51820), UPLINK, Host));
+    assert!(world.allows(&udp(NODE, OUTSIDE, 51820), Host, UPLINK));
+    assert!(!world.allows(&udp(OUTSIDE, NODE, 51821), UPLINK, Host));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One node of the mesh has BIRD speak for it.
 
 use super::eventually;
-use crate::restart::Pinger;
+use crate::pinger::Pinger;
 use crate::{Lab, family};
 use std::collections::BTreeMap;
 

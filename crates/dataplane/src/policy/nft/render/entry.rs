@@ -98,7 +98,9 @@ impl Entry<'_> {
     fn prerouting(&self) -> Vec<Rule> {
         let workloads = self.workloads(Field::InInterface, "", &[Action::Goto("workload-source".into())]);
         let untracked = self.tunnels.untracked().into_iter().chain(self.hooks.untracked_in.clone());
-        self.unmark().into_iter().chain(workloads).chain(untracked).collect()
+        let arrivals = self.settings.host_encryption.then(|| self.tunnels.open_arrivals());
+        let arrivals = arrivals.into_iter().flatten();
+        self.unmark().into_iter().chain(workloads).chain(arrivals).chain(untracked).collect()
     }
 
     fn pre_dnat(&self) -> Vec<Rule> {

@@ -5,6 +5,7 @@
 
 use super::super::rule::{Action, Family, Field, Match, Rule, interface};
 use super::super::table::{Chain, Hook, Point};
+use super::tunnels::Tunnel;
 use super::{Sets, names};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,12 +29,13 @@ pub(crate) fn looks_into(id: &SetId) -> bool {
 pub(crate) fn chains(
     settings: &NatSettings,
     sets: &Sets,
-    tunnels: &BTreeMap<TunnelKind, TunnelProtocol>,
+    tunnels: &BTreeMap<TunnelKind, Tunnel>,
 ) -> Vec<(String, Chain)> {
     let (mut rules, mut chains) = (Vec::new(), Vec::new());
     let mut share = |name: String, rules| chains.push((name, Chain { hook: None, rules }));
     if !tunnels.is_empty() {
-        rules.extend(tunnels.keys().map(|kind| into_tunnel(*kind)));
+        let masquerade = tunnels.values().filter(|tunnel| tunnel.masquerades);
+        rules.extend(masquerade.map(|tunnel| into_tunnel(&tunnel.device)));
         share(TUNNEL_CHAIN.to_owned(), tunnel_translations(tunnels));
     }
     let sources = SetId::new(NAT_SOURCES);
@@ -52,10 +54,10 @@ const TUNNEL_CHAIN: &str = "masquerade-tunnel";
 
 /// What the host sends through a tunnel by another address than the tunnel's: an answer to that would come back
 /// outside the tunnel, where nobody waits for it. It is so where the destination is rewritten after the source was chosen.
-fn into_tunnel(kind: TunnelKind) -> Rule {
+fn into_tunnel(device: &str) -> Rule {
     let local = |field| Match::is(field, LOCAL.to_ne_bytes());
     let matches = vec![
-        Match::is(Field::OutInterface, interface(kind.device())),
+        Match::is(Field::OutInterface, interface(device)),
         local(Field::SourceTypeThere).not(),
         local(Field::SourceType),
     ];
@@ -63,10 +65,10 @@ fn into_tunnel(kind: TunnelKind) -> Rule {
 }
 
 /// By any port but that at which packets are taken for those of a tunnel: on its wider side there is room enough.
-fn tunnel_translations(tunnels: &BTreeMap<TunnelKind, TunnelProtocol>) -> Vec<Rule> {
-    let port = tunnels.values().find_map(|protocol| match protocol {
-        TunnelProtocol::Vxlan { port, .. } => Some(*port),
-        TunnelProtocol::Ipip => None,
+fn tunnel_translations(tunnels: &BTreeMap<TunnelKind, Tunnel>) -> Vec<Rule> {
+    let port = tunnels.values().find_map(|tunnel| match tunnel.protocol {
+        TunnelProtocol::Vxlan { port, .. } => Some(port),
+        TunnelProtocol::Ipip | TunnelProtocol::Wireguard { .. } => None,
     });
     let beside = port.map(|port| match port {
         0..=0x7fff => PortRange { first: port + 1, last: u16::MAX },

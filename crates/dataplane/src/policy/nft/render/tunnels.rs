@@ -1,68 +1,119 @@
 //! Packets of the tunnels between nodes: they pass between nodes that are known, and are not taken from anybody else.
 
-use super::super::rule::{Action, Family, Field, Match, Rule};
+use super::super::rule::{Action, Family, Field, Match, Rule, interface};
 use super::{Sets, names};
 use std::collections::BTreeMap;
-use tortie_plan::{TunnelKind, TunnelProtocol};
+use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol};
 
 const UDP: u8 = 17;
 const IPIP: u8 = 4;
 
+/// What rules need to know of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tunnel {
+    pub device: String,
+    pub protocol: TunnelProtocol,
+    /// What the host sends through it gets the device's own address.
+    pub masquerades: bool,
+}
+
+impl From<&TunnelDevice> for Tunnel {
+    fn from(device: &TunnelDevice) -> Tunnel {
+        // A WireGuard has no address where nodes use those that they have.
+        let wireguard = matches!(device.protocol, TunnelProtocol::Wireguard { .. });
+        Tunnel {
+            device: device.name.clone(),
+            protocol: device.protocol,
+            masquerades: !wireguard || device.address.is_some(),
+        }
+    }
+}
+
 /// The tunnels of the plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Tunnels<'s> {
-    pub tunnels: &'s BTreeMap<TunnelKind, TunnelProtocol>,
+    pub tunnels: &'s BTreeMap<TunnelKind, Tunnel>,
     pub sets: &'s Sets,
 }
 
 impl Tunnels<'_> {
-    /// What comes to this node from anybody but its peers.
+    fn iter(self) -> impl Iterator<Item = (TunnelKind, TunnelProtocol)> {
+        self.tunnels.iter().map(|(kind, tunnel)| (*kind, tunnel.protocol))
+    }
+
+    /// What comes to this node from anybody but its peers. A WireGuard knows those itself.
     pub fn strangers(self) -> Vec<Rule> {
-        let rule = |(kind, protocol): (&TunnelKind, &TunnelProtocol)| {
-            let source = Field::Source(family(*kind));
-            let unknown = self.peers(*kind).into_iter().map(|set| Match::lookup([source], set).not());
-            let matches = wrapped(*kind, *protocol).into_iter().chain(unknown).collect();
+        let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
+            let source = Field::Source(family(kind));
+            let unknown = self.peers(kind).into_iter().map(|set| Match::lookup([source], set).not());
+            let matches = wrapped(kind, protocol).into_iter().chain(unknown).collect();
             Rule::new(matches, vec![Action::Count, Action::Drop]).says("a tunnel of no known node")
         };
-        self.tunnels.iter().map(rule).collect()
+        self.iter().filter(|(kind, _)| !kind.is_wireguard()).map(rule).collect()
     }
 
     /// What comes to this node from its peers.
     pub fn input(self) -> Vec<Rule> {
-        let tunnels = self.tunnels.iter();
         let rules =
-            tunnels.map(|(kind, protocol)| self.of_peers(*kind, *protocol, Field::Source(family(*kind))));
+            self.iter().map(|(kind, protocol)| self.of_peers(kind, protocol, Field::Source(family(kind))));
         rules.flatten().collect()
     }
 
     /// What this node sends to its peers.
     pub fn output(self) -> Vec<Rule> {
-        let tunnels = self.tunnels.iter();
-        let rules = tunnels
-            .map(|(kind, protocol)| self.of_peers(*kind, *protocol, Field::Destination(family(*kind))));
+        let rules = self
+            .iter()
+            .map(|(kind, protocol)| self.of_peers(kind, protocol, Field::Destination(family(kind))));
         rules.flatten().collect()
     }
 
     /// Each packet has a source port of its own flow: to track them would be to track every flow twice.
     pub fn untracked(self) -> Vec<Rule> {
-        let vxlan = self.tunnels.iter().filter(|(_, protocol)| **protocol != TunnelProtocol::Ipip);
-        let rule = |(kind, protocol): (&TunnelKind, &TunnelProtocol)| {
-            Rule::new(wrapped(*kind, *protocol), vec![Action::Untrack]).says("tunnels are not tracked")
+        let vxlan = self.iter().filter(|(_, protocol)| matches!(protocol, TunnelProtocol::Vxlan { .. }));
+        let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
+            Rule::new(wrapped(kind, protocol), vec![Action::Untrack]).says("tunnels are not tracked")
         };
         vxlan.map(rule).collect()
     }
 
     fn of_peers(self, kind: TunnelKind, protocol: TunnelProtocol, field: Field) -> Vec<Rule> {
-        let rule = |set: String| {
-            let matches = wrapped(kind, protocol).into_iter().chain([Match::lookup([field], set)]).collect();
+        let rule = |peers: Option<Match>| {
+            let matches = wrapped(kind, protocol).into_iter().chain(peers).collect();
             Rule::new(matches, vec![Action::Accept]).says("tunnels between nodes")
         };
-        self.peers(kind).into_iter().map(rule).collect()
+        if kind.is_wireguard() {
+            return vec![rule(None)];
+        }
+        let sets = self.peers(kind).into_iter();
+        sets.map(|set| rule(Some(Match::lookup([field], set)))).collect()
+    }
+
+    /// Where what nodes send each other is encrypted, what comes otherwise is marked: the look for the way back to its
+    /// sender must not lead into the tunnel.
+    pub fn open_arrivals(self) -> Vec<Rule> {
+        let marks = self.tunnels.iter().filter_map(|(kind, tunnel)| match tunnel.protocol {
+            TunnelProtocol::Wireguard { mark, .. } => Some((*kind, mark)),
+            TunnelProtocol::Vxlan { .. } | TunnelProtocol::Ipip => None,
+        });
+        let devices = self
+            .tunnels
+            .values()
+            .filter(|tunnel| matches!(tunnel.protocol, TunnelProtocol::Wireguard { .. }));
+        let inside: Vec<Match> = devices
+            .map(|tunnel| tunnel.device.as_str())
+            .chain(["lo"])
+            .map(|name| Match::is(Field::InInterface, interface(name)).not())
+            .collect();
+        let rule = |(kind, mark): (TunnelKind, u32)| {
+            let matches = [vec![Match::family(family(kind))], inside.clone()].concat();
+            Rule::new(matches, vec![Action::SetMark(mark)]).says("not encrypted")
+        };
+        marks.map(rule).collect()
     }
 
     /// The kernel's sets that together have the peers of a tunnel.
     fn peers(self, kind: TunnelKind) -> Vec<String> {
-        let id = kind.peers();
+        let Some(id) = kind.peers() else { return Vec::new() };
         let mut sets = Vec::new();
         if self.sets.kind(&id).is_some() {
             sets.push(names::set(&id, family(kind)));
@@ -81,7 +132,7 @@ fn family(kind: TunnelKind) -> Family {
 fn wrapped(kind: TunnelKind, protocol: TunnelProtocol) -> Vec<Match> {
     let family = Match::family(family(kind));
     match protocol {
-        TunnelProtocol::Vxlan { port, .. } => vec![
+        TunnelProtocol::Vxlan { port, .. } | TunnelProtocol::Wireguard { port, .. } => vec![
             family,
             Match::is(Field::Protocol, [UDP]),
             Match::is(Field::DestinationPort, port.to_be_bytes()),

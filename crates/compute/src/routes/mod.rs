@@ -1,6 +1,8 @@
 //! Where this node sends what is addressed to the cluster's blocks: its own go nowhere unless a workload has the
 //! address, those of others go to their node.
 
+mod wanted;
+
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +11,7 @@ use tortie_model::ipam::block::allocations;
 use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
-use tortie_plan::{Route, RouteKey, TunnelKind, Update};
+use tortie_plan::{Route, RouteKey, Table, TunnelKind, Update};
 
 use crate::changes::Changes;
 use crate::nodes::NodeFacts;
@@ -63,6 +65,19 @@ enum Source {
     /// The end of an IPv6 tunnel at a node. The kernel takes no gateway that another route leads elsewhere, as that of
     /// the node's block does while a pool begins to use tunnels.
     TunnelEnd(String),
+    /// A node itself, where what nodes send each other is encrypted.
+    Host(String),
+}
+
+/// What of the cluster is sent through a WireGuard.
+#[derive(Debug)]
+struct Sealing {
+    /// Where the routes are.
+    table: Table,
+    /// What is for the nodes themselves too.
+    hosts: bool,
+    /// The nodes that can read it, with the addresses of their endpoints.
+    peers: BTreeMap<String, IpAddr>,
 }
 
 #[derive(Debug, Default)]
@@ -78,13 +93,14 @@ pub(crate) struct Routes {
     gateways: BTreeMap<IpNet, IpAddr>,
     /// Of IPv6 tunnels, by node.
     tunnel_ends: BTreeMap<String, IpAddr>,
+    wireguard: BTreeMap<TunnelKind, Sealing>,
     /// What must be looked at again when a node changes.
     of_node: BTreeMap<String, BTreeSet<Source>>,
     changed: BTreeSet<Source>,
     /// Per destination, in the order of sources: the last is the most specific.
-    offers: BTreeMap<IpNet, Vec<(Source, Route)>>,
-    offered: BTreeMap<Source, Vec<IpNet>>,
-    in_plan: BTreeMap<IpNet, Route>,
+    offers: BTreeMap<RouteKey, Vec<(Source, Route)>>,
+    offered: BTreeMap<Source, Vec<RouteKey>>,
+    in_plan: BTreeMap<RouteKey, Route>,
 }
 
 impl Routes {
@@ -119,6 +135,38 @@ impl Routes {
             None => self.tunnel_ends.remove(&node),
         };
         self.changed.insert(Source::TunnelEnd(node));
+    }
+
+    /// What is sent through a WireGuard has its routes in this table; `hosts`: what is for the nodes themselves too.
+    pub fn set_wireguard(&mut self, kind: TunnelKind, table: Option<(Table, bool)>) {
+        let old = self.wireguard.remove(&kind);
+        self.hosts_changed(old.as_ref());
+        if let Some((table, hosts)) = table {
+            let peers = old.map(|old| old.peers).unwrap_or_default();
+            let new = Sealing { table, hosts, peers };
+            self.hosts_changed(Some(&new));
+            self.wireguard.insert(kind, new);
+        }
+        self.all_changed();
+    }
+
+    /// A node can, or cannot any more, read what is sent through a WireGuard.
+    pub fn set_wireguard_peer(&mut self, kind: TunnelKind, node: &str, endpoint: Option<IpAddr>) {
+        let Some(sealing) = self.wireguard.get_mut(&kind) else { return };
+        match endpoint {
+            Some(endpoint) => sealing.peers.insert(node.to_owned(), endpoint),
+            None => sealing.peers.remove(node),
+        };
+        if sealing.hosts {
+            self.changed.insert(Source::Host(node.to_owned()));
+        }
+        self.changed.extend(self.of_node.get(node).into_iter().flatten().cloned());
+    }
+
+    fn hosts_changed(&mut self, sealing: Option<&Sealing>) {
+        let peers =
+            sealing.filter(|sealing| sealing.hosts).into_iter().flat_map(|sealing| sealing.peers.keys());
+        self.changed.extend(peers.cloned().map(Source::Host));
     }
 
     pub fn put_pool(&mut self, pool: &IPPool) -> Result<(), String> {
@@ -220,137 +268,48 @@ impl Routes {
     /// What changed since the last time. Addresses of local workloads have no route here: they are the workload's.
     pub fn flush(&mut self, moved: BTreeSet<IpAddr>, is_local: impl Fn(IpAddr) -> bool) -> Changes {
         let mut changes = Changes::default();
-        let mut nets: BTreeSet<IpNet> = moved.into_iter().map(IpNet::from).collect();
+        let mut keys: BTreeSet<RouteKey> =
+            moved.into_iter().map(|address| RouteKey::from(IpNet::from(address))).collect();
         for source in std::mem::take(&mut self.changed) {
             let wanted = self.wanted(&source);
-            for net in self.offered.remove(&source).into_iter().flatten() {
-                if let Some(offers) = self.offers.get_mut(&net) {
+            for key in self.offered.remove(&source).into_iter().flatten() {
+                if let Some(offers) = self.offers.get_mut(&key) {
                     offers.retain(|(other, _)| *other != source);
                     if offers.is_empty() {
-                        self.offers.remove(&net);
+                        self.offers.remove(&key);
                     }
                 }
-                nets.insert(net);
+                keys.insert(key);
             }
             let mut mine = Vec::with_capacity(wanted.len());
-            for (net, route) in wanted {
-                let offers = self.offers.entry(net).or_default();
+            for (key, route) in wanted {
+                let offers = self.offers.entry(key).or_default();
                 let place = offers.partition_point(|(other, _)| *other < source);
                 offers.insert(place, (source.clone(), route));
-                nets.insert(net);
-                mine.push(net);
+                keys.insert(key);
+                mine.push(key);
             }
             if !mine.is_empty() {
                 self.offered.insert(source, mine);
             }
         }
-        for net in nets {
-            let single = net.prefix_len() == net.max_prefix_len();
-            let route = self.offers.get(&net).and_then(|offers| offers.last()).map(|(_, route)| *route);
-            let route = route.filter(|_| !single || !is_local(net.addr()));
+        for key in keys {
+            let RouteKey { table, destination } = key;
+            let single = destination.prefix_len() == destination.max_prefix_len() && table == Table::MAIN;
+            let route = self.offers.get(&key).and_then(|offers| offers.last()).map(|(_, route)| *route);
+            let route = route.filter(|_| !single || !is_local(destination.addr()));
             match route {
-                Some(route) if self.in_plan.get(&net) != Some(&route) => {
-                    self.in_plan.insert(net, route);
-                    changes.added.push(Update::Route(RouteKey::from(net), Some(route)));
+                Some(route) if self.in_plan.get(&key) != Some(&route) => {
+                    self.in_plan.insert(key, route);
+                    changes.added.push(Update::Route(key, Some(route)));
                 }
-                None if self.in_plan.remove(&net).is_some() => {
-                    changes.removed.push(Update::Route(RouteKey::from(net), None));
+                None if self.in_plan.remove(&key).is_some() => {
+                    changes.removed.push(Update::Route(key, None));
                 }
                 _ => {}
             }
         }
         changes
-    }
-
-    fn wanted(&self, source: &Source) -> BTreeMap<IpNet, Route> {
-        let mut wanted = BTreeMap::new();
-        match source {
-            Source::Block(cidr) if !self.policy.by_workload => {
-                let Some(block) = self.blocks.get(cidr) else { return wanted };
-                let Some(pool) = self.pool_of(*cidr) else { return wanted };
-                if !self.programs(pool.encapsulation) {
-                    return wanted;
-                }
-                let single = cidr.prefix_len() == cidr.max_prefix_len();
-                match &block.owner {
-                    Some(owner) if *owner == self.host => {
-                        wanted.extend((!single).then_some((*cidr, Route::BLACKHOLE)));
-                    }
-                    Some(owner) => {
-                        if let Some(route) = self.towards(owner, pool, *cidr) {
-                            wanted.insert(*cidr, route);
-                        }
-                    }
-                    None => {}
-                }
-                for (address, node) in block.borrowed.iter().filter(|(_, node)| *node != self.host) {
-                    let address = IpNet::from(*address);
-                    if let Some(route) = self.towards(node, pool, address) {
-                        wanted.insert(address, route);
-                    }
-                }
-            }
-            Source::Workload(name) if self.policy.by_workload => {
-                let Some((node, addresses)) = self.remote.get(name) else { return wanted };
-                for address in addresses {
-                    let net = IpNet::from(*address);
-                    let pool = self.pool_of(net).filter(|pool| self.programs(pool.encapsulation));
-                    if let Some(route) = pool.and_then(|pool| self.towards(node, pool, net)) {
-                        wanted.insert(net, route);
-                    }
-                }
-            }
-            Source::Peer(net) => {
-                wanted.extend(self.gateways.get(net).map(|gateway| (*net, Route::via(*gateway))));
-            }
-            Source::TunnelEnd(node) => {
-                let connected = Route::through(TunnelKind::VxlanV6, None);
-                wanted.extend(self.tunnel_ends.get(node).map(|end| (IpNet::from(*end), connected)));
-            }
-            Source::Block(_) | Source::Workload(_) => {}
-        }
-        wanted
-    }
-
-    fn programs(&self, encapsulation: Encapsulation) -> bool {
-        match encapsulation {
-            Encapsulation::None => self.policy.no_encap,
-            Encapsulation::Ipip(_) => self.policy.ipip,
-            Encapsulation::Vxlan(_) => self.policy.vxlan,
-        }
-    }
-
-    /// The route to a node for an address of this pool; none while it is not known where the node, or its end of the
-    /// tunnel, is.
-    fn towards(&self, node: &str, pool: &Pool, destination: IpNet) -> Option<Route> {
-        let facts = self.nodes.get(node)?;
-        let is_ipv4 = destination.addr().is_ipv4();
-        let address = facts.address(is_ipv4)?.addr();
-        let own = self.nodes.get(&self.host).and_then(|own| own.address(is_ipv4));
-        let wrapped = |reach: Reach| match reach {
-            Reach::Always => true,
-            Reach::CrossSubnet => !own.is_some_and(|own| own.trunc().contains(&address)),
-        };
-        match pool.encapsulation {
-            Encapsulation::Vxlan(reach) if wrapped(reach) => {
-                let tunnel = if is_ipv4 { TunnelKind::VxlanV4 } else { TunnelKind::VxlanV6 };
-                let end = facts.vxlan(is_ipv4).address?;
-                // The end itself is on the link of the tunnel.
-                let gateway = Some(end).filter(|end| IpNet::from(*end) != destination);
-                Some(Route::through(tunnel, gateway))
-            }
-            // There is no IPIP for IPv6.
-            Encapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
-                Some(Route::through(TunnelKind::Ipip, Some(address)))
-            }
-            Encapsulation::None | Encapsulation::Ipip(_) | Encapsulation::Vxlan(_) => {
-                Some(Route::via(address))
-            }
-        }
-    }
-
-    fn pool_of(&self, net: IpNet) -> Option<&Pool> {
-        self.pools.values().filter(|pool| pool.cidr.contains(&net)).max_by_key(|pool| pool.cidr.prefix_len())
     }
 
     fn unlink(&mut self, node: &str, source: &Source) {

@@ -1,16 +1,17 @@
 //! Tunnels to other nodes: programming all of them from a cold start and moving one of them, beside `ip -batch` and
 //! `bridge -batch` with the same entries.
 
+use super::{block, resource};
+use crate::heap;
 use crate::measure::{table, time, times};
 use crate::namespace::{Namespaces, Result, check, ip};
-use crate::{Outcome, heap, plain};
 use serde_json::json;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_compute::{Compute, Environment};
 use tortie_dataplane::{Dataplane, Netns};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, Kind, Value};
 use tortie_plan::Plan;
 
 /// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
@@ -30,12 +31,7 @@ struct Ours {
     megabytes: f64,
 }
 
-pub fn run() -> Outcome {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(compare()).map_err(plain)
-}
-
-async fn compare() -> Result<()> {
+pub async fn compare() -> Result<()> {
     let mut rows = Vec::new();
     for nodes in NODES {
         let mut by_hand = Duration::MAX;
@@ -115,25 +111,9 @@ fn batch(nodes: u32) -> Result<Duration> {
     Ok(took)
 }
 
-fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Result<(Key, Value)> {
-    let metadata = json!({"name": name});
-    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec});
-    let resource = Resource::from_store(kind, object).map_err(|error| error.to_string())?;
-    Ok((Key::resource(kind, "", name), Value::Resource(resource)))
-}
-
 fn node(name: &str, outside: &str, inside: &str) -> Result<(Key, Value)> {
     let spec = json!({"bgp": {"ipv4Address": format!("{outside}/16")}, "ipv4VXLANTunnelAddr": inside});
-    resource(Kind::Node, name, spec)
-}
-
-fn block(number: u32) -> Result<(Key, Value)> {
-    let cidr = format!("10.{}.{}.0/26", number / 250, number % 250);
-    let key = Key::Block { cidr: cidr.parse()? };
-    let text =
-        json!({"cidr": cidr, "affinity": format!("host:n{number}"), "allocations": [], "attributes": []});
-    let value = Value::decode(&key, text.to_string().as_bytes()).map_err(|error| error.to_string())?;
-    Ok((key, value))
+    resource(Kind::Node, "", name, spec)
 }
 
 /// From the resources of a cluster to the kernel, and one more change.
@@ -142,6 +122,7 @@ async fn dataplane(nodes: u32) -> Result<Ours> {
     let mut entries = vec![
         resource(
             Kind::IPPool,
+            "",
             "pool",
             json!({"cidr": "10.0.0.0/8", "blockSize": 26, "vxlanMode": "Always"}),
         )?,
@@ -149,7 +130,7 @@ async fn dataplane(nodes: u32) -> Result<Ours> {
     ];
     for number in 1..=nodes {
         entries.push(node(&format!("n{number}"), &outside(number), &inside(number))?);
-        entries.push(block(number)?);
+        entries.push(block(&format!("10.{}.{}.0/26", number / 250, number % 250), &format!("n{number}"))?);
     }
     let before = heap::live();
     let start = Instant::now();

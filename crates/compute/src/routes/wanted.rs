@@ -1,0 +1,119 @@
+//! What follows for routes from a block, a workload, a peer or a node.
+
+use super::{Encapsulation, Pool, Reach, Routes, Source};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use tortie_plan::{Route, RouteKey, RouteTarget, TunnelKind};
+
+impl Routes {
+    pub(super) fn wanted(&self, source: &Source) -> BTreeMap<RouteKey, Route> {
+        let mut wanted = BTreeMap::new();
+        match source {
+            Source::Block(cidr) if !self.policy.by_workload => {
+                let Some(block) = self.blocks.get(cidr) else { return wanted };
+                let Some(pool) = self.pool_of(*cidr) else { return wanted };
+                wanted.extend(block.owner.iter().filter_map(|owner| self.open(owner, pool, *cidr)));
+                wanted.extend(block.owner.iter().filter_map(|owner| self.sealed(owner, *cidr)));
+                for (address, node) in &block.borrowed {
+                    let address = IpNet::from(*address);
+                    wanted.extend(self.open(node, pool, address));
+                    wanted.extend(self.sealed(node, address));
+                }
+            }
+            Source::Workload(name) if self.policy.by_workload => {
+                let Some((node, addresses)) = self.remote.get(name) else { return wanted };
+                for net in addresses.iter().copied().map(IpNet::from) {
+                    let Some(pool) = self.pool_of(net) else { continue };
+                    wanted.extend(self.open(node, pool, net));
+                    wanted.extend(self.sealed(node, net));
+                }
+            }
+            Source::Peer(net) => {
+                let route = self.gateways.get(net).map(|gateway| Route::via(*gateway));
+                wanted.extend(route.map(|route| (RouteKey::from(*net), route)));
+            }
+            Source::TunnelEnd(node) => {
+                let connected = Route::through(TunnelKind::VxlanV6, None);
+                let end = self.tunnel_ends.get(node).map(|end| IpNet::from(*end));
+                wanted.extend(end.map(|end| (RouteKey::from(end), connected)));
+            }
+            Source::Host(node) => {
+                for (kind, sealing) in self.wireguard.iter().filter(|(_, sealing)| sealing.hosts) {
+                    let endpoint = sealing.peers.get(node).copied();
+                    let key =
+                        |endpoint| RouteKey { table: sealing.table, destination: IpNet::from(endpoint) };
+                    wanted.extend(endpoint.map(|at| (key(at), Route::through(*kind, Some(at)))));
+                }
+            }
+            Source::Block(_) | Source::Workload(_) => {}
+        }
+        wanted
+    }
+
+    /// The route for what is not encrypted, if it is ours to write. Of our own only blocks have one.
+    fn open(&self, node: &str, pool: &Pool, net: IpNet) -> Option<(RouteKey, Route)> {
+        if !self.programs(pool.encapsulation) {
+            return None;
+        }
+        let route = if node == self.host {
+            let single = net.prefix_len() == net.max_prefix_len();
+            (!single).then_some(Route::BLACKHOLE)?
+        } else {
+            self.towards(node, pool, net)?
+        };
+        Some((RouteKey::from(net), route))
+    }
+
+    /// The route for what is encrypted. What the node cannot read, and what is for ourselves, is sent as if there were
+    /// no WireGuard.
+    fn sealed(&self, node: &str, destination: IpNet) -> Option<(RouteKey, Route)> {
+        let kind = TunnelKind::wireguard(destination.addr().is_ipv4());
+        let sealing = self.wireguard.get(&kind)?;
+        let route = match sealing.peers.get(node) {
+            Some(endpoint) => Route::through(kind, Some(*endpoint)),
+            None => Route::to(RouteTarget::Throw),
+        };
+        Some((RouteKey { table: sealing.table, destination }, route))
+    }
+
+    fn programs(&self, encapsulation: Encapsulation) -> bool {
+        match encapsulation {
+            Encapsulation::None => self.policy.no_encap,
+            Encapsulation::Ipip(_) => self.policy.ipip,
+            Encapsulation::Vxlan(_) => self.policy.vxlan,
+        }
+    }
+
+    /// The route to a node for an address of this pool; none while it is not known where the node, or its end of the
+    /// tunnel, is.
+    fn towards(&self, node: &str, pool: &Pool, destination: IpNet) -> Option<Route> {
+        let facts = self.nodes.get(node)?;
+        let is_ipv4 = destination.addr().is_ipv4();
+        let address = facts.address(is_ipv4)?.addr();
+        let own = self.nodes.get(&self.host).and_then(|own| own.address(is_ipv4));
+        let wrapped = |reach: Reach| match reach {
+            Reach::Always => true,
+            Reach::CrossSubnet => !own.is_some_and(|own| own.trunc().contains(&address)),
+        };
+        match pool.encapsulation {
+            Encapsulation::Vxlan(reach) if wrapped(reach) => {
+                let tunnel = if is_ipv4 { TunnelKind::VxlanV4 } else { TunnelKind::VxlanV6 };
+                let end = facts.vxlan(is_ipv4).address?;
+                // The end itself is on the link of the tunnel.
+                let gateway = Some(end).filter(|end| IpNet::from(*end) != destination);
+                Some(Route::through(tunnel, gateway))
+            }
+            // There is no IPIP for IPv6.
+            Encapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
+                Some(Route::through(TunnelKind::Ipip, Some(address)))
+            }
+            Encapsulation::None | Encapsulation::Ipip(_) | Encapsulation::Vxlan(_) => {
+                Some(Route::via(address))
+            }
+        }
+    }
+
+    fn pool_of(&self, net: IpNet) -> Option<&Pool> {
+        self.pools.values().filter(|pool| pool.cidr.contains(&net)).max_by_key(|pool| pool.cidr.prefix_len())
+    }
+}

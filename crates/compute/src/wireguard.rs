@@ -1,0 +1,227 @@
+//! WireGuard between nodes: the devices of this node, the nodes that can read what they send, and the rule that has
+//! packets routed through them.
+
+use crate::changes::Changes;
+use crate::nodes::NodeFacts;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use tortie_plan::{
+    RoutingRule, Table, TunnelDevice, TunnelKind, TunnelProtocol, Update, WireguardPeer, WireguardPeerId,
+};
+
+/// On what the devices send; the rule leaves it alone.
+const MARK: u32 = 0x20_0000;
+const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
+
+type PublicKey = [u8; 32];
+
+/// From the parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireguardSettings {
+    pub v4: DeviceSettings,
+    pub v6: DeviceSettings,
+    /// Where the routes through the devices are.
+    pub table: u32,
+    /// Of the rule that leads there.
+    pub priority: u32,
+    /// What nodes send each other is encrypted too.
+    pub hosts: bool,
+    /// In seconds; 0 is never.
+    pub keepalive: u16,
+    pub threaded: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeviceSettings {
+    pub enabled: bool,
+    pub name: String,
+    pub port: u16,
+    /// None: that of the interface which carries it, less the overhead.
+    pub mtu: Option<u32>,
+}
+
+impl WireguardSettings {
+    fn device(&self, kind: TunnelKind) -> &DeviceSettings {
+        if kind.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    fn table(&self) -> (Table, bool) {
+        (Table(self.table), self.hosts)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Wireguard {
+    host: String,
+    settings: WireguardSettings,
+    nodes: BTreeMap<String, NodeFacts>,
+    /// Which nodes have published a key. One that two have is nobody's.
+    holders: BTreeMap<(TunnelKind, PublicKey), BTreeSet<String>>,
+    /// Nodes to look at again.
+    changed: BTreeSet<String>,
+    /// Which devices there are, or how, may have changed.
+    stale: bool,
+    devices: BTreeMap<TunnelKind, TunnelDevice>,
+    tables: BTreeMap<TunnelKind, (Table, bool)>,
+    peers: BTreeMap<WireguardPeerId, WireguardPeer>,
+    rules: BTreeSet<RoutingRule>,
+}
+
+/// What [`Wireguard::flush`] says: `plan` for the plan, the rest for the routes.
+#[derive(Debug, Default)]
+pub(crate) struct WireguardChanges {
+    pub plan: Changes,
+    /// Where routes through a device belong, and whether there are such to the nodes themselves.
+    pub tables: Vec<(TunnelKind, Option<(Table, bool)>)>,
+    /// Nodes with the address of their endpoint.
+    pub peers: Vec<(TunnelKind, String, Option<IpAddr>)>,
+}
+
+impl Wireguard {
+    pub fn new(host: &str) -> Wireguard {
+        Wireguard { host: host.to_owned(), ..Wireguard::default() }
+    }
+
+    pub fn configure(&mut self, settings: WireguardSettings) {
+        if self.settings != settings {
+            self.settings = settings;
+            self.stale = true;
+        }
+    }
+
+    pub fn put_node(&mut self, name: &str, facts: NodeFacts) {
+        let old = self.nodes.insert(name.to_owned(), facts);
+        if old != Some(facts) {
+            self.node_changed(name, old, Some(facts));
+        }
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(old) = self.nodes.remove(name) {
+            self.node_changed(name, Some(old), None);
+        }
+    }
+
+    fn node_changed(&mut self, name: &str, old: Option<NodeFacts>, new: Option<NodeFacts>) {
+        self.stale |= name == self.host;
+        self.changed.insert(name.to_owned());
+        for kind in KINDS {
+            let key = |facts: Option<NodeFacts>| facts?.wireguard(kind.is_ipv4()).key;
+            let (old, new) = (key(old), key(new));
+            if old == new {
+                continue;
+            }
+            if let Some(old) = old
+                && let Some(holders) = self.holders.get_mut(&(kind, old))
+            {
+                holders.remove(name);
+                // Who is left alone with it is its owner now.
+                self.changed.extend(holders.iter().cloned());
+                if holders.is_empty() {
+                    self.holders.remove(&(kind, old));
+                }
+            }
+            if let Some(new) = new {
+                let holders = self.holders.entry((kind, new)).or_default();
+                holders.insert(name.to_owned());
+                self.changed.extend(holders.iter().cloned());
+            }
+        }
+    }
+
+    /// None as long as the node has no address that packets could come from.
+    fn device(&self, kind: TunnelKind) -> Option<TunnelDevice> {
+        let settings = self.settings.device(kind);
+        let own = self.nodes.get(&self.host).filter(|_| settings.enabled)?;
+        let protocol =
+            TunnelProtocol::Wireguard { port: settings.port, mark: MARK, threaded: self.settings.threaded };
+        Some(TunnelDevice {
+            name: settings.name.clone(),
+            // Where nodes encrypt for each other they use the addresses that they have.
+            address: own.tunnel_address(kind).filter(|_| !self.settings.hosts),
+            local: own.address(kind.is_ipv4())?.addr(),
+            mtu: settings.mtu,
+            protocol,
+        })
+    }
+
+    fn peer(&self, kind: TunnelKind, node: &str) -> Option<WireguardPeer> {
+        let facts = self.nodes.get(node).filter(|_| node != self.host && self.devices.contains_key(&kind))?;
+        let key = facts.wireguard(kind.is_ipv4()).key?;
+        let owned = self.holders.get(&(kind, key)).is_some_and(|holders| holders.len() == 1);
+        let address = facts.address(kind.is_ipv4()).filter(|_| owned)?.addr();
+        // Every node listens where the settings say.
+        let endpoint = SocketAddr::new(address, self.settings.device(kind).port);
+        Some(WireguardPeer { key, endpoint, keepalive: self.settings.keepalive })
+    }
+
+    /// What changed since the last time.
+    pub fn flush(&mut self) -> WireguardChanges {
+        let mut changes = WireguardChanges::default();
+        let mut changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.stale) {
+            KINDS.into_iter().for_each(|kind| self.flush_device(kind, &mut changes));
+            let rule = |kind: TunnelKind| RoutingRule {
+                is_ipv4: kind.is_ipv4(),
+                priority: self.settings.priority,
+                mark: MARK,
+                table: Table(self.settings.table),
+            };
+            let rules: BTreeSet<RoutingRule> = self.devices.keys().copied().map(rule).collect();
+            if rules != self.rules {
+                self.rules.clone_from(&rules);
+                changes.plan.added.push(Update::RoutingRules(rules));
+            }
+            changed = self.nodes.keys().cloned().chain(changed).collect();
+        }
+        for kind in KINDS {
+            for node in &changed {
+                let peer = self.peer(kind, node);
+                self.set_peer(kind, node, peer, &mut changes);
+            }
+        }
+        changes
+    }
+
+    fn flush_device(&mut self, kind: TunnelKind, changes: &mut WireguardChanges) {
+        let (old, new) = (self.devices.remove(&kind), self.device(kind));
+        if let Some(new) = &new {
+            self.devices.insert(kind, new.clone());
+        }
+        if old != new {
+            let part = if new.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
+            part.push(Update::Tunnel(kind, new.clone()));
+        }
+        let table = new.is_some().then(|| self.settings.table());
+        let old = match table {
+            Some(table) => self.tables.insert(kind, table),
+            None => self.tables.remove(&kind),
+        };
+        if old != table {
+            changes.tables.push((kind, table));
+        }
+    }
+
+    fn set_peer(
+        &mut self,
+        kind: TunnelKind,
+        node: &str,
+        peer: Option<WireguardPeer>,
+        changes: &mut WireguardChanges,
+    ) {
+        let id = WireguardPeerId { tunnel: kind, node: node.to_owned() };
+        let old = match peer {
+            Some(peer) => self.peers.insert(id.clone(), peer),
+            None => self.peers.remove(&id),
+        };
+        if old == peer {
+            return;
+        }
+        let endpoint = |peer: Option<WireguardPeer>| peer.map(|peer| peer.endpoint.ip());
+        if endpoint(old) != endpoint(peer) {
+            changes.peers.push((kind, node.to_owned(), endpoint(peer)));
+        }
+        let part = if peer.is_some() { &mut changes.plan.added } else { &mut changes.plan.removed };
+        part.push(Update::WireguardPeer(id, peer));
+    }
+}

@@ -1,0 +1,34 @@
+//! Rules of policy routing.
+
+use super::types::RuleEntry;
+use super::{Kernel, Refusal, decode};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use nlink::netlink::rule::RuleBuilder;
+use tortie_plan::RoutingRule;
+
+impl Kernel {
+    /// Those that have the form of ours.
+    pub async fn rules(&self) -> Result<Vec<RuleEntry>> {
+        let messages = self.connection.get_rules().await;
+        let messages = messages.map_err(|error| Error::kernel("list of routing rules", &error))?;
+        Ok(messages.iter().filter_map(decode::rule).collect())
+    }
+
+    pub async fn add_rule(&self, entry: RuleEntry) -> std::result::Result<(), Refusal> {
+        self.faults.check(|| KernelObject::RoutingRule { priority: entry.rule.priority })?;
+        Ok(self.connection.add_rule(builder(entry.rule).protocol(entry.protocol)).await?)
+    }
+
+    pub async fn delete_rule(&self, entry: RuleEntry) -> std::result::Result<(), Refusal> {
+        let rule = builder(entry.rule);
+        // Zero would mean that of anybody.
+        let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };
+        Ok(self.connection.del_rule(rule).await?)
+    }
+}
+
+fn builder(rule: RoutingRule) -> RuleBuilder {
+    let builder = if rule.is_ipv4 { RuleBuilder::v4() } else { RuleBuilder::v6() };
+    builder.priority(rule.priority).invert().fwmark_mask(rule.mark, rule.mark).table(rule.table.0)
+}

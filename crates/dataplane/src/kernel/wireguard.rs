@@ -1,0 +1,132 @@
+//! WireGuard devices: keys, peers, and what each may send.
+
+use super::Refusal;
+use crate::error::Result;
+use crate::netns::Netns;
+use ipnet::IpNet;
+use nlink::Connection;
+use nlink::netlink::Wireguard as Family;
+use nlink::netlink::genl::wireguard::{
+    AllowedIp, PublicKey, WgDevice, WgDeviceBuilder, WgPeer, WgPeerBuilder,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+pub(crate) use nlink::netlink::genl::wireguard::PrivateKey;
+
+type Outcome<T = ()> = std::result::Result<T, Refusal>;
+
+/// A device as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireguardState {
+    pub private_key: Option<PrivateKey>,
+    pub public_key: Option<PublicKey>,
+    pub port: u16,
+    pub mark: u32,
+    /// By their keys.
+    pub peers: BTreeMap<[u8; 32], PeerState>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerState {
+    pub endpoint: Option<SocketAddr>,
+    /// In seconds; 0 is never.
+    pub keepalive: u16,
+    pub allowed: BTreeSet<IpNet>,
+}
+
+/// What is to be changed of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireguardChange {
+    pub private_key: Option<PrivateKey>,
+    pub port: Option<u16>,
+    pub mark: Option<u32>,
+    /// Peers that come, or have changed. What they are allowed is added to what they are.
+    pub set: BTreeMap<[u8; 32], PeerState>,
+    /// Those among them that are new.
+    pub new: BTreeSet<[u8; 32]>,
+    /// Peers that are allowed too much; only this stays.
+    pub narrowed: BTreeMap<[u8; 32], BTreeSet<IpNet>>,
+    pub removed: BTreeSet<[u8; 32]>,
+}
+
+/// A connection for requests about WireGuard. Made when it is first needed: only then does the kernel load what answers.
+pub(crate) struct Wireguard {
+    connection: Connection<Family>,
+}
+
+impl Wireguard {
+    pub async fn open(netns: &Netns) -> Result<Wireguard> {
+        Ok(Wireguard { connection: netns.wireguard().await? })
+    }
+
+    pub async fn read(&self, device: &str) -> Outcome<WireguardState> {
+        Ok(state(self.connection.get_device_by_name(device).await?))
+    }
+
+    pub async fn change(&self, device: &str, change: &WireguardChange) -> Outcome {
+        let configure = |mut builder: WgDeviceBuilder| {
+            if let Some(key) = &change.private_key {
+                builder = builder.private_key(key.clone().into());
+            }
+            if let Some(port) = change.port {
+                builder = builder.listen_port(port);
+            }
+            if let Some(mark) = change.mark {
+                builder = builder.fwmark(mark);
+            }
+            let peers = change.set.iter().map(|(key, peer)| {
+                // The first keepalive is sent at once, and with it the handshake: nobody waits for the first packet,
+                // and who has got another key is heard again.
+                let greeted = change.new.contains(key) && peer.keepalive == 0;
+                set(*key, peer).persistent_keepalive(if greeted { 1 } else { peer.keepalive })
+            });
+            let narrowed = change.narrowed.iter().map(|(key, allowed)| {
+                let peer = WgPeerBuilder::new(*key).update_only().replace_allowed_ips();
+                peer.allowed_ips(allowed.iter().map(allowed_ip))
+            });
+            let removed = change.removed.iter().map(|key| WgPeerBuilder::new(*key).remove());
+            peers.chain(narrowed).chain(removed).fold(builder, WgDeviceBuilder::peer)
+        };
+        self.connection.set_device_by_name(device, configure).await?;
+        let silent = |key: &&[u8; 32]| change.set.get(*key).is_some_and(|peer| peer.keepalive == 0);
+        let greeted: Vec<&[u8; 32]> = change.new.iter().filter(silent).collect();
+        if !greeted.is_empty() {
+            let peers =
+                greeted.into_iter().map(|key| WgPeerBuilder::new(*key).update_only().persistent_keepalive(0));
+            let configure = |builder: WgDeviceBuilder| peers.fold(builder, WgDeviceBuilder::peer);
+            self.connection.set_device_by_name(device, configure).await?;
+        }
+        Ok(())
+    }
+}
+
+fn set(key: [u8; 32], peer: &PeerState) -> WgPeerBuilder {
+    let builder = WgPeerBuilder::new(key).allowed_ips(peer.allowed.iter().map(allowed_ip));
+    match peer.endpoint {
+        Some(endpoint) => builder.endpoint(endpoint),
+        None => builder,
+    }
+}
+
+fn allowed_ip(net: &IpNet) -> AllowedIp {
+    match net {
+        IpNet::V4(net) => AllowedIp::v4(net.network(), net.prefix_len()),
+        IpNet::V6(net) => AllowedIp::v6(net.network(), net.prefix_len()),
+    }
+}
+
+fn state(device: WgDevice) -> WireguardState {
+    let peer = |peer: WgPeer| {
+        let allowed = peer.allowed_ips.iter().filter_map(|ip| IpNet::new(ip.addr, ip.cidr).ok()).collect();
+        let keepalive = peer.persistent_keepalive.unwrap_or_default();
+        (peer.public_key, PeerState { endpoint: peer.endpoint, keepalive, allowed })
+    };
+    WireguardState {
+        private_key: device.private_key.map(PrivateKey::from_bytes),
+        public_key: device.public_key.map(PublicKey::from_bytes),
+        port: device.listen_port.unwrap_or_default(),
+        mark: device.fwmark.unwrap_or_default(),
+        peers: device.peers.into_iter().map(peer).collect(),
+    }
+}

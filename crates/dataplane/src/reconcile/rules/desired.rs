@@ -1,0 +1,13 @@
+//! The rules of the plan, as far as the settings let us write routes.
+
+use super::super::Core;
+use std::collections::BTreeSet;
+use tortie_plan::RoutingRule;
+
+impl Core {
+    pub(in crate::reconcile) fn wanted_rules(&self) -> BTreeSet<RoutingRule> {
+        let ours = |rule: &&RoutingRule| rule.is_ipv4 || self.settings.ipv6;
+        let rules = self.plan.routing_rules().iter().filter(ours).copied();
+        if self.settings.program_routes { rules.collect() } else { BTreeSet::new() }
+    }
+}

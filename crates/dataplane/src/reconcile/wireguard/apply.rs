@@ -1,0 +1,119 @@
+//! Gives WireGuard devices their keys and peers.
+
+use crate::engine::Engine;
+use crate::kernel::{Wireguard, WireguardChange};
+use crate::wireguard_keys::new_key;
+use std::path::Path;
+use tortie_plan::TunnelKind;
+
+const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
+
+impl Engine {
+    /// Keys, ports and peers, before routes lead through the devices.
+    pub(crate) async fn apply_wireguard(&mut self) {
+        for kind in KINDS {
+            let Some(device) = self.core.wireguard_device(kind) else {
+                self.core.wireguard(kind).forget();
+                continue;
+            };
+            let outcome = self.tell(kind, &device).await;
+            self.core.wireguard(kind).error = outcome.err();
+        }
+    }
+
+    async fn tell(&mut self, kind: TunnelKind, device: &str) -> Result<(), String> {
+        self.read_wireguard(kind, device).await?;
+        self.look_after_key(kind)?;
+        if let Some(change) = self.core.missing_of_wireguard(kind) {
+            self.change_wireguard(kind, device, &change).await?;
+        }
+        let threaded = self.core.wanted_threaded(kind);
+        if self.core.wireguard(kind).threaded != threaded {
+            set_threaded(device, self.core.index_of(device), threaded)?;
+            self.core.wireguard(kind).threaded = threaded;
+        }
+        Ok(())
+    }
+
+    /// Peers that are gone, and what peers are not to send any more.
+    pub(crate) async fn narrow_wireguard(&mut self) {
+        for kind in KINDS {
+            let Some(device) = self.core.wireguard_device(kind) else { continue };
+            let Some(change) = self.core.unwanted_of_wireguard(kind) else { continue };
+            if let Err(reason) = self.change_wireguard(kind, &device, &change).await {
+                tracing::warn!(device, reason, "peers that are gone are not removed; will try again");
+            }
+        }
+    }
+
+    async fn change_wireguard(
+        &mut self,
+        kind: TunnelKind,
+        device: &str,
+        change: &WireguardChange,
+    ) -> Result<(), String> {
+        self.core.wireguard(kind).state = None;
+        let outcome = match self.wireguard().await {
+            Ok(wireguard) => wireguard.change(device, change).await.map_err(|refusal| refusal.reason),
+            Err(reason) => Err(reason),
+        };
+        // Whether it went through or not: what counts is what the kernel has now.
+        self.read_wireguard(kind, device).await?;
+        outcome
+    }
+
+    async fn read_wireguard(&mut self, kind: TunnelKind, device: &str) -> Result<(), String> {
+        if self.core.wireguard(kind).state.is_none() {
+            let state = self.wireguard().await?.read(device).await.map_err(|refusal| refusal.reason)?;
+            self.core.wireguard(kind).state = Some(state);
+        }
+        Ok(())
+    }
+
+    async fn wireguard(&mut self) -> Result<&Wireguard, String> {
+        if self.wireguard.is_none() {
+            let opened = Wireguard::open(&self.host).await.map_err(|error| error.to_string())?;
+            self.wireguard = Some(opened);
+        }
+        self.wireguard.as_ref().ok_or_else(|| "there is no connection to WireGuard".to_owned())
+    }
+
+    /// The key of the file, of the device where there is no file yet, or a new one. Where the file is taken away later,
+    /// a new one too.
+    fn look_after_key(&mut self, kind: TunnelKind) -> Result<(), String> {
+        let device = self.core.wireguard(kind);
+        let known = device.key.clone();
+        if known.is_some() && !(self.stale.keys.remove(&kind) && self.keys.are_kept()) {
+            return Ok(());
+        }
+        let key = match self.keys.load(kind)? {
+            Some(key) => key,
+            None => {
+                let on_device = device.state.as_ref().and_then(|state| state.private_key.clone());
+                let key = on_device.filter(|_| known.is_none()).unwrap_or_else(new_key);
+                self.keys.save(kind, &key)?;
+                key
+            }
+        };
+        if known.as_ref().is_some_and(|known| *known != key) {
+            tracing::info!(tunnel = kind.name(), "the WireGuard device gets another key");
+        }
+        device.key = Some(key);
+        Ok(())
+    }
+}
+
+/// The kernel takes it through sysfs alone, which shows the network that it was mounted in.
+fn set_threaded(device: &str, index: Option<u32>, threaded: bool) -> Result<(), String> {
+    let dir = Path::new("/sys/class/net").join(device);
+    let shown = std::fs::read_to_string(dir.join("ifindex")).ok().and_then(|text| text.trim().parse().ok());
+    if shown.is_none() || shown != index {
+        return Err(format!(
+            "{} is not of this network: wireguardThreadingEnabled has no effect",
+            dir.display()
+        ));
+    }
+    let file = dir.join("threaded");
+    std::fs::write(&file, if threaded { "1" } else { "0" })
+        .map_err(|error| format!("{}: {error}", file.display()))
+}

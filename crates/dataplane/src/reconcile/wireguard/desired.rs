@@ -1,0 +1,48 @@
+//! What a WireGuard device must be told: the peers of the plan, each allowed what routes lead to it.
+
+use super::super::Core;
+use crate::kernel::{PeerState, WireguardState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_plan::{RouteTarget, TunnelKind, TunnelProtocol};
+
+impl Core {
+    /// The name of the device of a WireGuard that the plan wants, once it is there.
+    pub fn wireguard_device(&self, kind: TunnelKind) -> Option<String> {
+        self.plan.tunnel(kind)?;
+        self.tunnel_link(kind).map(|link| link.name.clone())
+    }
+
+    pub fn wanted_threaded(&self, kind: TunnelKind) -> bool {
+        let protocol = self.plan.tunnel(kind).map(|device| device.protocol);
+        matches!(protocol, Some(TunnelProtocol::Wireguard { threaded: true, .. }))
+    }
+
+    pub fn index_of(&self, device: &str) -> Option<u32> {
+        self.links.named(device).map(|link| link.index)
+    }
+
+    /// All but the public key, which follows from the private one.
+    pub(in crate::reconcile) fn wanted_wireguard(&self, kind: TunnelKind) -> Option<WireguardState> {
+        let TunnelProtocol::Wireguard { port, mark, .. } = self.plan.tunnel(kind)?.protocol else {
+            return None;
+        };
+        let mut allowed: BTreeMap<IpAddr, BTreeSet<_>> = BTreeMap::new();
+        for key in self.plan.destinations_through(kind) {
+            if let Some(RouteTarget::Tunnel { gateway: Some(peer), .. }) =
+                self.plan.route(&key).map(|route| route.target)
+            {
+                allowed.entry(peer).or_default().insert(key.destination);
+            }
+        }
+        let mut peers = BTreeMap::new();
+        for peer in self.plan.wireguard_peers(kind) {
+            // Of several nodes with one address the first by name has what is routed there.
+            let allowed = allowed.remove(&peer.endpoint.ip()).unwrap_or_default();
+            let (endpoint, keepalive) = (Some(peer.endpoint), peer.keepalive);
+            peers.insert(peer.key, PeerState { endpoint, keepalive, allowed });
+        }
+        let private_key = self.wireguards.get(&kind)?.key.clone();
+        Some(WireguardState { private_key, public_key: None, port, mark, peers })
+    }
+}

@@ -1,0 +1,136 @@
+//! What goes over an interface, seen as a sniffer sees it: whole frames, of both directions.
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket, sockopt,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use tortie_dataplane::Netns;
+
+const VXLAN_PORT: u16 = 4789;
+/// For IPv4 and for IPv6.
+const WIREGUARD_PORTS: [u16; 2] = [51820, 51821];
+const IPIP: u8 = 4;
+const UDP: u8 = 17;
+const ETHERNET: usize = 14;
+const UDP_AND_VXLAN: usize = 16;
+/// Room for what comes while nobody reads.
+const BUFFER: usize = 8 << 20;
+
+/// What a packet was seen in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrap {
+    None,
+    Vxlan,
+    Ipip,
+    /// Nobody can tell what is inside: the addresses are those of the nodes.
+    Wireguard,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub wrap: Wrap,
+    /// It, or what it is in, is only a part of a packet.
+    pub is_fragment: bool,
+}
+
+/// A packet socket on an interface of a namespace.
+pub struct Capture {
+    socket: OwnedFd,
+}
+
+impl Capture {
+    pub fn start(namespace: &str, interface: &str) -> Capture {
+        let open = || {
+            let link = getifaddrs()
+                .unwrap()
+                .filter(|entry| entry.interface_name == interface)
+                .find_map(|entry| entry.address?.as_link_addr().copied())
+                .unwrap_or_else(|| panic!("{interface} is not there"));
+            let socket =
+                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll)
+                    .unwrap();
+            setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
+            // Which leaves the protocols as they are.
+            bind(socket.as_raw_fd(), &link).unwrap();
+            Capture { socket }
+        };
+        let path = format!("/run/netns/{namespace}");
+        let capture = Netns::open(&path).unwrap().run(open).unwrap();
+        // What came by other interfaces before it was bound to this one.
+        capture.packets();
+        capture
+    }
+
+    /// The packets that were seen since the last time.
+    pub fn packets(&self) -> Vec<Seen> {
+        let mut packets = Vec::new();
+        let mut frame = vec![0; 65536];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
+                Ok(length) => packets.extend(read(&frame[..length])),
+                Err(Errno::EAGAIN) => return packets,
+                Err(error) => panic!("cannot capture: {error}"),
+            }
+        }
+    }
+}
+
+/// The packet of a frame: the inner one if it can be read.
+fn read(frame: &[u8]) -> Option<Seen> {
+    let outer = Ip::read(frame.get(ETHERNET..)?)?;
+    let port = outer.rest.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));
+    let port = port.filter(|_| outer.protocol == UDP);
+    let (inner, wrap) = match port {
+        Some(VXLAN_PORT) => (Ip::read(outer.rest.get(UDP_AND_VXLAN + ETHERNET..)?)?, Wrap::Vxlan),
+        Some(port) if WIREGUARD_PORTS.contains(&port) => (outer, Wrap::Wireguard),
+        _ if outer.protocol == IPIP => (Ip::read(outer.rest)?, Wrap::Ipip),
+        _ => (outer, Wrap::None),
+    };
+    let is_fragment = outer.is_fragment || inner.is_fragment;
+    Some(Seen { source: inner.source, destination: inner.destination, wrap, is_fragment })
+}
+
+#[derive(Clone, Copy)]
+struct Ip<'p> {
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    is_fragment: bool,
+    rest: &'p [u8],
+}
+
+impl Ip<'_> {
+    fn read(packet: &[u8]) -> Option<Ip<'_>> {
+        const OFFSET_OR_MORE: u16 = 0x3fff;
+        const FRAGMENT_HEADER: u8 = 44;
+        let v4 = |at: usize| <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok().map(Ipv4Addr::from);
+        let v6 = |at: usize| <[u8; 16]>::try_from(packet.get(at..at + 16)?).ok().map(Ipv6Addr::from);
+        let ip = match packet.first()? >> 4 {
+            4 => {
+                let header = usize::from(packet[0] & 15) * 4;
+                let flags = u16::from_be_bytes(packet.get(6..8)?.try_into().ok()?);
+                Ip {
+                    source: v4(12)?.into(),
+                    destination: v4(16)?.into(),
+                    protocol: *packet.get(9)?,
+                    is_fragment: flags & OFFSET_OR_MORE != 0,
+                    rest: packet.get(header..)?,
+                }
+            }
+            6 => Ip {
+                source: v6(8)?.into(),
+                destination: v6(24)?.into(),
+                protocol: *packet.get(6)?,
+                is_fragment: packet.get(6) == Some(&FRAGMENT_HEADER),
+                rest: packet.get(40..)?,
+            },
+            _ => return None,
+        };
+        Some(ip)
+    }
+}

@@ -1,0 +1,163 @@
+//! The one cluster of the guest: three nodes in two racks with a router between that knows nothing of pods, and a pod on
+//! each node. To start it takes most of the time of a test, so the tests take turns with it.
+
+use crate::lab::{Lab, family};
+use crate::pinger::Pinger;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tortie_dataplane::Netns;
+use tortie_testkit::eventually_showing;
+use tortie_testkit::vm::tell;
+
+/// By the pool of IPv4 and that of IPv6.
+pub const POOLS: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
+const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
+const STREAM: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Cluster {
+    pub lab: Lab,
+    /// Of the pods `one`, `two` and `three`; the third is in another rack.
+    addresses: Vec<Vec<String>>,
+}
+
+/// The cluster, for as long as a test needs it.
+pub fn cluster() -> MutexGuard<'static, Cluster> {
+    static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::up()));
+    CLUSTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cluster {
+    fn up() -> Cluster {
+        let begun = Instant::now();
+        let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "mesh"]);
+        let addresses = PODS.map(|(pod, node)| lab.add(pod, node, &[])).into();
+        tell(&format!("the cluster is up after {:.1?}", begun.elapsed()));
+        Cluster { lab, addresses }
+    }
+
+    pub fn address(&self, pod: &str, v6: bool) -> &str {
+        let place = PODS.iter().position(|(name, _)| *name == pod).unwrap();
+        family(&self.addresses[place], v6)
+    }
+
+    /// The namespace of a node or a pod.
+    pub fn netns(&self, place: &str) -> String {
+        let pod = PODS.iter().any(|(name, _)| *name == place);
+        format!("tortie-{}-{}{place}", self.lab.name, if pod { "pod-" } else { "" })
+    }
+
+    pub fn fabric(&self) -> String {
+        self.netns("net")
+    }
+
+    pub fn try_exec(&self, place: &str, words: &str) -> Output {
+        let words = words.split_whitespace();
+        Command::new("ip").args(["netns", "exec", &self.netns(place)]).args(words).output().unwrap()
+    }
+
+    pub fn exec(&self, place: &str, words: &str) -> String {
+        let output = self.try_exec(place, words);
+        assert!(output.status.success(), "{place}: {words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub fn ip(&self, place: &str, words: &str) -> String {
+        let words = words.split_whitespace();
+        tortie_testkit::run(Command::new("ip").args(["-n", &self.netns(place)]).args(words))
+    }
+
+    pub fn eventually(&self, what: &str, so: impl FnMut() -> bool) {
+        eventually_showing(what, so, || {
+            let show = |node: &str| {
+                let lists =
+                    ["-d link", "addr", "rule", "-6 rule", "route show table all", "-6 route show table all"];
+                lists.map(|list| self.ip(node, list)).concat()
+            };
+            format!("{}\n{}\n{}", self.lab.picture(), show("node1"), show("node3"))
+        });
+    }
+
+    pub fn pings(&self, from: &str, to: &str) -> bool {
+        self.try_exec(from, &format!("ping -n -c 1 -W 2 {to}")).status.success()
+    }
+
+    /// These pods reach each other.
+    pub fn reach(&self, one: &str, other: &str, v6: bool) {
+        for (from, to) in [(one, other), (other, one)] {
+            let address = self.address(to, v6);
+            self.eventually(&format!("{from} reaches {to} at {address}"), || self.pings(from, address));
+        }
+    }
+
+    /// A packet as large as the way takes arrives whole, a larger one does not, and a stream finds out by itself.
+    pub fn full_size(&self, from: &str, to: &str, v6: bool, mtu: usize) {
+        let address = self.address(to, v6);
+        let headers = if v6 { 48 } else { 28 };
+        let ping = format!("ping -n -c 1 -W 10 -M do -s {} {address}", mtu - headers);
+        self.eventually(&format!("{from}: {ping}"), || self.try_exec(from, &ping).status.success());
+        let larger = format!("ping -n -c 1 -W 1 -M do -s {} {address}", mtu - headers + 1);
+        assert!(!self.try_exec(from, &larger).status.success(), "{from}: {larger}: the way takes more");
+        assert_eq!(self.stream(from, to, address.parse().unwrap()), STREAM);
+    }
+
+    /// How much arrives of a stream.
+    fn stream(&self, from: &str, to: &str, address: IpAddr) -> usize {
+        let inside = |place: &str| Netns::open(format!("/run/netns/{}", self.netns(place))).unwrap();
+        let address = SocketAddr::new(address, 7000);
+        let listener = inside(to).run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let reader = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).unwrap();
+            bytes.len()
+        });
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let mut stream = inside(from).run(connect).unwrap().unwrap();
+        stream.write_all(&vec![7; STREAM]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        reader.join().unwrap()
+    }
+
+    /// Pings between two pods, in both directions.
+    pub fn pingers(&self, one: &str, other: &str, v6: bool) -> Vec<Pinger> {
+        let pinger = |from: &str, to: &str| Pinger::every("0.02", &self.lab, from, self.address(to, v6));
+        let pingers = vec![pinger(one, other), pinger(other, one)];
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
+        pingers
+    }
+
+    /// The daemon ends in both ways and starts again while packets are under way; none is lost.
+    pub fn restart_under(&self, pingers: &[Pinger], node: &str) {
+        let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
+        let before = lost();
+        for how in [&["--kill"][..], &[]] {
+            self.lab.run(&[&["node", "stop", node], how].concat());
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
+            self.lab.run(&["node", "start", node]);
+            pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
+        }
+        assert_eq!(lost(), before, "packets are lost by a restart of {node}");
+    }
+
+    /// Changes something while packets are under way, and prints how long it took and how many were lost.
+    pub fn under(&self, pingers: &[Pinger], what: &str, change: impl FnOnce(), so: impl FnMut() -> bool) {
+        let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
+        let before = lost();
+        change();
+        let begun = Instant::now();
+        self.eventually(what, so);
+        let took = begun.elapsed();
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(10));
+        let (lost, talks) = (lost() - before, pingers.len());
+        tell(&format!("{what}: after {took:.1?}, {lost} packets of {talks} talks at 50 a second lost"));
+    }
+
+    pub fn patch(&self, kind: &str, name: &str, spec: &str) {
+        self.lab.run(&["ctl", "patch", kind, name, "-p", &format!(r#"{{"spec": {spec}}}"#)]);
+    }
+}

@@ -1,0 +1,218 @@
+//! IPIP between nodes, and with a tunnel that a person made by hand.
+
+use crate::capture::{Capture, Seen, Wrap};
+use crate::cluster::{Cluster, POOLS, cluster};
+use std::fs::File;
+use std::net::IpAddr;
+use std::process::Command;
+use tortie_testkit::{Namespace, Process, eventually, guest_test};
+
+/// The routes of IPIP pools are left to BGP, as in Calico's textbook.
+const BY_BGP: &str = r#"
+apiVersion: projectcalico.org/v3
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {programClusterRoutes: Enabled}
+---
+apiVersion: projectcalico.org/v3
+kind: FelixConfiguration
+metadata: {name: default}
+spec: {programClusterRoutes: Disabled}
+"#;
+
+impl Cluster {
+    fn ipip_mode(&self, mode: &str) {
+        self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
+    }
+
+    fn has_route(&self, node: &str, wanted: &str) -> bool {
+        let blocks = self.ip(node, "-4 route");
+        blocks.lines().any(|line| line.starts_with("10.244.") && line.trim_end().ends_with(wanted))
+    }
+}
+
+/// Those of the packets that were between these two.
+fn between(seen: &[Seen], one: &str, other: &str) -> Vec<Seen> {
+    let ends: [IpAddr; 2] = [one.parse().unwrap(), other.parse().unwrap()];
+    seen.iter().filter(|p| ends.contains(&p.source) && ends.contains(&p.destination)).copied().collect()
+}
+
+guest_test!(
+    crate::machine,
+    fn ipip_between_racks_and_plain_within_one() {
+        let cluster = cluster();
+        let lab = &cluster.lab;
+        cluster.ipip_mode("CrossSubnet");
+        cluster.eventually("the node itself routes what is wrapped", || {
+            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto 80 onlink")
+        });
+        lab.apply(BY_BGP);
+        cluster.eventually("then BGP does, as in the textbook", || {
+            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto bird onlink")
+                && cluster.has_route("node1", "via 10.10.1.2 dev eth0 proto bird onlink")
+                && cluster.has_route("node3", "via 10.10.1.1 dev tunl0 proto bird onlink")
+        });
+        let routes = cluster.ip("node1", "route");
+        assert_eq!(routes.matches("blackhole 10.244.").count(), 1, "{routes}");
+        let router = cluster.ip("net", "route");
+        assert!(!router.contains("10.244."), "the router knows nothing of pods: {router}");
+        cluster.reach("one", "two", false);
+        cluster.reach("one", "three", false);
+        let node = lab.node("node1");
+        let tunnel = node["spec"]["bgp"]["ipv4IPIPTunnelAddr"].as_str().unwrap().to_owned();
+        let device = cluster.ip("node1", "addr show dev tunl0");
+        assert!(device.contains(&format!("inet {tunnel}/32")) && device.contains("mtu 1480"), "{device}");
+
+        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        cluster.full_size("one", "two", false, 1500);
+        cluster.full_size("one", "three", false, 1480);
+        let seen = capture.packets();
+        let one = cluster.address("one", false);
+        for (pod, wrap) in [("two", Wrap::None), ("three", Wrap::Ipip)] {
+            let packets = between(&seen, one, cluster.address(pod, false));
+            let right = |packet: &Seen| packet.wrap == wrap && !packet.is_fragment;
+            assert!(packets.len() > 2 && packets.iter().all(right), "{pod}: {packets:?}");
+        }
+
+        let pingers = cluster.pingers("one", "three", false);
+        cluster.restart_under(&pingers, "node1");
+        cluster.restart_under(&pingers, "node3");
+        drop(pingers);
+        let pingers = cluster.pingers("one", "two", false);
+        for (mode, device) in
+            [("Always", "tunl0"), ("Never", "eth0"), ("Always", "tunl0"), ("CrossSubnet", "eth0")]
+        {
+            let change = || cluster.ipip_mode(mode);
+            cluster.under(&pingers, &format!("ipipMode {mode}"), change, || {
+                cluster.has_route("node1", &format!("via 10.10.1.2 dev {device} proto bird onlink"))
+                    && cluster.has_route("node2", &format!("via 10.10.1.1 dev {device} proto bird onlink"))
+            });
+        }
+        drop(pingers);
+        cluster.reach("one", "three", false);
+        cluster.ipip_mode("Never");
+        cluster.eventually("the device has no address any more", || {
+            !cluster.ip("node1", "addr show dev tunl0").contains("inet ")
+        });
+        lab.addresses_are_accounted_for();
+    }
+);
+
+/// A machine in the rack of node3 with a tunnel to node1 that a person made.
+struct Handmade {
+    host: Namespace,
+}
+
+impl Handmade {
+    const ADDRESS: &str = "10.10.2.77";
+    const POD: &str = "10.244.200.1";
+
+    fn new(cluster: &Cluster) -> Handmade {
+        let host = Namespace::new("handmade");
+        let (fabric, name) = (cluster.fabric(), host.name());
+        let link = format!("link add handmade master rack2 type veth peer name eth0 netns {name}");
+        let up = "link set handmade up";
+        for words in [link.as_str(), up] {
+            tortie_testkit::run(Command::new("ip").args(["-n", &fabric]).args(words.split_whitespace()));
+        }
+        host.ip(&format!("addr add {}/24 dev eth0", Handmade::ADDRESS));
+        host.ip("link set eth0 up");
+        host.ip("route add default via 10.10.2.254");
+        host.ip(&format!("link add tunl1 type ipip local {} remote 10.10.1.1", Handmade::ADDRESS));
+        host.ip(&format!("addr add {}/32 dev tunl1", Handmade::POD));
+        host.ip("link set tunl1 up");
+        Handmade { host }
+    }
+
+    fn reaches(&self, address: &str) -> bool {
+        let ping = ["ping", "-n", "-c", "1", "-W", "2", "-I", Handmade::POD, address];
+        self.host.try_exec(&ping).status.success()
+    }
+
+    /// BIRD, which tells node1 of a block here and routes those of node1 through the tunnel.
+    fn bird(&self, cluster: &Cluster) -> Process {
+        let configuration = format!(
+            r#"
+            log stderr all;
+            router id {own};
+            protocol device {{}}
+            protocol kernel {{ ipv4 {{ import none; export where source = RTS_BGP; }}; }}
+            protocol static {{ ipv4; route 10.244.200.0/26 blackhole; }}
+            protocol bgp node1 {{
+                local {own} as 64512;
+                neighbor 10.10.1.1 as 64512;
+                connect retry time 1;
+                connect delay time 1;
+                error wait time 1, 2;
+                ipv4 {{
+                    import filter {{ ifname = "tunl1"; accept; }};
+                    export where source = RTS_STATIC;
+                    next hop self;
+                }};
+            }}
+            "#,
+            own = Handmade::ADDRESS,
+        );
+        let dir = cluster.lab.dir();
+        let (file, control) = (dir.join("handmade.conf"), dir.join("handmade.ctl"));
+        std::fs::write(&file, configuration).unwrap();
+        let mut command = self.host.command("bird");
+        command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control);
+        let log = File::create(dir.join("handmade.log")).unwrap();
+        Process::start(command.stdout(log.try_clone().unwrap()).stderr(log))
+    }
+}
+
+/// How many wrapped packets of strangers a node has dropped.
+fn strangers(cluster: &Cluster, node: &str) -> u64 {
+    let table = cluster.exec(node, "nft list table inet tortie");
+    let rules = table.lines().filter(|line| line.contains("a tunnel of no known node"));
+    let count = |line: &str| line.split("packets ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+    rules.filter_map(count).sum()
+}
+
+guest_test!(
+    crate::machine,
+    fn a_tunnel_by_hand_is_a_stranger_s_until_its_node_is_known_and_then_bird_works_with_us() {
+        let cluster = cluster();
+        cluster.ipip_mode("CrossSubnet");
+        cluster.lab.apply(BY_BGP);
+        cluster.reach("one", "three", false);
+        let handmade = Handmade::new(&cluster);
+        let one = cluster.address("one", false);
+        handmade.host.ip(&format!("route add {one} dev tunl1"));
+        let before = strangers(&cluster, "node1");
+        assert!(!handmade.reaches(one), "a stranger's packet has been answered");
+        assert!(strangers(&cluster, "node1") > before, "the stranger's packet was dropped by somebody else");
+
+        handmade.host.ip(&format!("route del {one} dev tunl1"));
+        cluster.lab.apply(&format!(
+            "{{apiVersion: projectcalico.org/v3, kind: Node, metadata: {{name: handmade}}, \
+             spec: {{bgp: {{ipv4Address: {}/24}}}}}}",
+            Handmade::ADDRESS
+        ));
+        let _bird = handmade.bird(&cluster);
+        cluster.eventually("node1 learns the way to the hand-made tunnel", || {
+            cluster.has_route("node1", "via 10.10.2.77 dev tunl0 proto bird onlink")
+        });
+        eventually("BIRD learns the way to the pods of node1", || {
+            handmade
+                .host
+                .ip("route")
+                .lines()
+                .any(|line| line.starts_with("10.244.") && line.contains("dev tunl1 proto bird"))
+        });
+        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        cluster.eventually("the hand-made tunnel reaches a pod", || handmade.reaches(one));
+        cluster.eventually("the pod reaches it", || cluster.pings("one", Handmade::POD));
+        let packets = between(&capture.packets(), one, Handmade::POD);
+        assert!(packets.len() > 3 && packets.iter().all(|packet| packet.wrap == Wrap::Ipip), "{packets:?}");
+
+        cluster.lab.run(&["ctl", "delete", "node", "handmade"]);
+        cluster.eventually("of a node that is gone nothing is taken", || {
+            !cluster.has_route("node1", "via 10.10.2.77 dev tunl0 proto bird onlink")
+                && !handmade.reaches(one)
+        });
+        cluster.ipip_mode("Never");
+    }
+);

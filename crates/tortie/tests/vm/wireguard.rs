@@ -1,0 +1,152 @@
+//! WireGuard between nodes: on and off, other keys, nodes without one, and what nodes send each other.
+
+use crate::capture::{Capture, Seen, Wrap};
+use crate::cluster::{Cluster, cluster};
+use crate::pinger::Pinger;
+use std::net::IpAddr;
+use tortie_testkit::guest_test;
+
+const NODES: [&str; 3] = ["node1", "node2", "node3"];
+const RULE: &str = "99:\tnot from all fwmark 0x200000/0x200000 lookup 1";
+
+impl Cluster {
+    /// Changes settings of all nodes, or of one.
+    fn felix(&self, name: &str, settings: &str) {
+        self.lab.apply(&format!(
+            "{{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: {name}}}, spec: {settings}}}"
+        ));
+    }
+
+    fn key(&self, node: &str) -> String {
+        self.lab.node(node)["status"]["wireguardPublicKey"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn has_link(&self, node: &str, link: &str) -> bool {
+        self.ip(node, "-br link").lines().any(|line| line.split_whitespace().next() == Some(link))
+    }
+
+    /// How many blocks a node sends through its tunnel of IPv4.
+    fn sealed(&self, node: &str) -> usize {
+        let routes = self.ip(node, "route show table all");
+        routes.lines().filter(|line| line.contains("dev wireguard.cali table 1 proto 80")).count()
+    }
+
+    /// What a wire carries of the packets of pods, and how much is encrypted.
+    fn seen(&self, capture: &Capture) -> (Vec<Seen>, usize) {
+        let (sealed, open): (Vec<Seen>, Vec<Seen>) =
+            capture.packets().into_iter().partition(|packet| packet.wrap == Wrap::Wireguard);
+        assert!(!sealed.iter().any(|packet| packet.is_fragment), "{sealed:?}");
+        let pods: Vec<IpAddr> = ["one", "two", "three"]
+            .iter()
+            .flat_map(|pod| [false, true].map(|v6| self.address(pod, v6).parse().unwrap()))
+            .collect();
+        let of_pods = |packet: &Seen| pods.contains(&packet.source) || pods.contains(&packet.destination);
+        (open.into_iter().filter(of_pods).collect(), sealed.len())
+    }
+}
+
+guest_test!(
+    crate::machine,
+    fn wireguard_between_nodes() {
+        let cluster = cluster();
+        let lab = &cluster.lab;
+        let rule = |node: &str, family: &str| cluster.ip(node, &format!("{family} rule")).contains(RULE);
+        cluster.felix("default", "{wireguardEnabled: true, wireguardEnabledV6: true}");
+        for node in NODES {
+            cluster.eventually(&format!("{node} sends all others what is encrypted"), || {
+                cluster.sealed(node) >= 2
+                    && rule(node, "-4")
+                    && rule(node, "-6")
+                    && !cluster.key(node).is_empty()
+            });
+        }
+        let routes = cluster.ip("node1", "route show table 1");
+        assert_eq!(routes.matches("throw 10.244.").count(), 1, "its own block: {routes}");
+        assert!(!cluster.ip("net", "route").contains("10.244."), "the router knows nothing of pods");
+        for v6 in [false, true] {
+            cluster.reach("one", "three", v6);
+            cluster.reach("one", "two", v6);
+        }
+        let capture = Capture::start(&cluster.netns("node1"), "eth0");
+        cluster.full_size("one", "three", false, 1440);
+        cluster.full_size("one", "three", true, 1420);
+        cluster.full_size("one", "two", false, 1440);
+        let (open, sealed) = cluster.seen(&capture);
+        assert!(open.is_empty() && sealed > 10, "{sealed} packets are encrypted, these are not: {open:?}");
+        let tunnel = lab.node("node1")["spec"]["wireguard"]["interfaceIPv4Address"].clone();
+        let device = cluster.ip("node1", "addr show dev wireguard.cali");
+        assert!(device.contains(&format!("inet {}/32", tunnel.as_str().unwrap())), "{device}");
+        cluster.eventually("a node reaches pods of others", || {
+            cluster.pings("node1", cluster.address("three", false))
+        });
+
+        let pingers = cluster.pingers("one", "three", false);
+        cluster.restart_under(&pingers, "node1");
+        let old = cluster.key("node1");
+        let file = lab.dir().join("nodes/node1/state/wireguard.key");
+        cluster.under(
+            &pingers,
+            "another key",
+            || std::fs::remove_file(&file).unwrap(),
+            || cluster.key("node1") != old,
+        );
+        cluster.reach("one", "two", false);
+        let answered = || pingers.iter().for_each(|pinger: &Pinger| pinger.wait_for_more(10));
+        // What a person takes away comes back.
+        cluster.ip("node3", "rule del priority 99");
+        cluster.eventually("the rule is there again", || rule("node3", "-4"));
+        cluster.ip("node3", "link del wireguard.cali");
+        cluster.eventually("the device is there again", || cluster.sealed("node3") == 2);
+        answered();
+
+        // A node that does not encrypt is sent what it can read.
+        cluster.felix("node.node2", "{wireguardEnabled: false, wireguardEnabledV6: false}");
+        cluster.eventually("node2 has no tunnel, and no other sends it what is encrypted", || {
+            !cluster.has_link("node2", "wireguard.cali") && cluster.sealed("node1") == 1
+        });
+        cluster.reach("one", "two", false);
+        capture.packets();
+        assert!(cluster.pings("one", cluster.address("two", false)));
+        let (open, _) = cluster.seen(&capture);
+        let two: IpAddr = cluster.address("two", false).parse().unwrap();
+        assert!(open.iter().any(|packet| packet.destination == two), "{open:?}");
+        let others = |packet: &Seen| packet.source != two && packet.destination != two;
+        assert!(!open.iter().any(others), "{open:?}");
+        lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
+
+        // What nodes send each other.
+        let hosts =
+            "{wireguardEnabled: true, wireguardEnabledV6: true, wireguardHostEncryptionEnabled: true}";
+        cluster.felix("default", hosts);
+        cluster.eventually("nodes encrypt for each other", || {
+            cluster.ip("node1", "route get 10.10.2.3").contains("dev wireguard.cali")
+                && cluster.ip("node3", "route get 10.10.1.1").contains("dev wireguard.cali")
+        });
+        cluster.eventually("they reach each other", || cluster.pings("node1", "10.10.2.3"));
+        capture.packets();
+        assert!(cluster.pings("node1", "10.10.2.3"));
+        let nodes: [IpAddr; 2] = ["10.10.1.1".parse().unwrap(), "10.10.2.3".parse().unwrap()];
+        let open = capture.packets();
+        let open = open.iter().filter(|packet| packet.wrap != Wrap::Wireguard);
+        let open: Vec<&Seen> = open
+            .filter(|packet| nodes.contains(&packet.source) && nodes.contains(&packet.destination))
+            .collect();
+        assert!(open.is_empty(), "{open:?}");
+        cluster.reach("one", "three", true);
+        drop(pingers);
+
+        cluster.felix("default", "{}");
+        for node in NODES {
+            cluster.eventually(&format!("nothing is left on {node}"), || {
+                !cluster.has_link(node, "wireguard.cali")
+                    && !cluster.has_link(node, "wg-v6.cali")
+                    && !rule(node, "-4")
+                    && !rule(node, "-6")
+                    && !cluster.ip(node, "route show table all").contains(" table 1 ")
+                    && cluster.key(node).is_empty()
+            });
+        }
+        cluster.reach("one", "two", false);
+        lab.addresses_are_accounted_for();
+    }
+);
