@@ -25,8 +25,9 @@ impl Cluster {
         self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
     }
 
+    /// Whatever its metric.
     fn has_route(&self, node: &str, wanted: &str) -> bool {
-        let blocks = self.ip(node, "-4 route");
+        let blocks = self.ip(node, "-4 route").replace(" metric 1024", "");
         blocks.lines().any(|line| line.starts_with("10.244.") && line.trim_end().ends_with(wanted))
     }
 }
