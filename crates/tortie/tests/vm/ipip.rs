@@ -20,6 +20,19 @@ metadata: {name: default}
 spec: {programClusterRoutes: Disabled}
 "#;
 
+/// Each node writes them itself.
+const BY_NODES: &str = r#"
+apiVersion: projectcalico.org/v3
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {programClusterRoutes: Disabled}
+---
+apiVersion: projectcalico.org/v3
+kind: FelixConfiguration
+metadata: {name: default}
+spec: {programClusterRoutes: Enabled}
+"#;
+
 impl Cluster {
     fn ipip_mode(&self, mode: &str) {
         self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
@@ -44,6 +57,7 @@ guest_test!(
         let cluster = cluster();
         let lab = &cluster.lab;
         cluster.ipip_mode("CrossSubnet");
+        lab.apply(BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
             cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto 80 onlink")
         });
@@ -142,6 +156,7 @@ impl Handmade {
             protocol bgp node1 {{
                 local {own} as 64512;
                 neighbor 10.10.1.1 as 64512;
+                multihop;
                 connect retry time 1;
                 connect delay time 1;
                 error wait time 1, 2;
