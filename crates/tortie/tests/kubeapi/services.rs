@@ -113,7 +113,7 @@ impl Cluster {
             .env("CALICO_IPV6POOL_CIDR", "none");
         if by_bird {
             command
-                .env("CALICO_NETWORKING_BACKEND", "bird")
+                .env("TORTIE_BIRD", "true")
                 .env("TORTIE_BIRD_CONFIG", self.path("node.conf"))
                 .env("TORTIE_BIRD_SOCKET", self.path("node.ctl"));
         }
