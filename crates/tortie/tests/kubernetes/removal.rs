@@ -31,7 +31,7 @@ pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
 
 /// Nothing of ours is left on any node.
 pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
-    cluster.must_kubectl(&["delete", "--filename", &manifests(), "--timeout=300s"]);
+    cluster.must_kubectl(&["delete", "--filename", &manifests(), "--timeout=300s", "--ignore-not-found"]);
     eventually_showing("our pods are gone", || cluster.daemons().is_empty(), || cluster.picture());
     for node in ["node1", "node2", "node3"] {
         let left = || left_on(cluster, node);
