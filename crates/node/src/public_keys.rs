@@ -24,6 +24,7 @@ pub async fn publish(
     mut changed: watch::Receiver<()>,
 ) {
     let mut keys = state.public_keys();
+    let mut is_logged = false;
     loop {
         changed.mark_unchanged();
         let known = keys.borrow_and_update().clone();
@@ -45,10 +46,16 @@ pub async fn publish(
         };
         match trouble {
             Some(trouble) => {
-                tracing::warn!(trouble, "the node's public keys are not published; will try again");
+                // Once for all attempts that fail.
+                if !std::mem::replace(&mut is_logged, true) {
+                    tracing::warn!(trouble, "the node's public keys are not published; will try again");
+                }
                 drop(tokio::time::timeout(RETRY, news).await);
             }
-            None => news.await,
+            None => {
+                is_logged = false;
+                news.await;
+            }
         }
     }
 }
