@@ -7,11 +7,13 @@ use tortie_testkit::eventually_showing;
 
 const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
-/// The AS paths of all that was advertised to a router, one family after the other.
+/// The AS paths to the networks of the sources that were advertised to a router, one family after the other. The networks of
+/// the node itself pass the filter too.
 fn paths(router: &Router) -> [Vec<String>; 2] {
     [false, true].map(|v6| {
         let heard = router.heard(v6);
-        let lines = heard.iter().flat_map(|(_, attributes)| attributes.lines());
+        let of_sources = heard.iter().filter(|(net, _)| NETS.iter().any(|own| net == own));
+        let lines = of_sources.flat_map(|(_, attributes)| attributes.lines());
         let mut paths: Vec<String> =
             lines.filter_map(|line| line.strip_prefix("BGP.as_path: ")).map(str::to_owned).collect();
         paths.sort();
