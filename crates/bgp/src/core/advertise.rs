@@ -140,7 +140,7 @@ impl Core {
         let (peer_id, direction) = self.conns.get(&conn).copied()?;
         let connection = self.peer_mut(peer_id)?.connection_mut(direction)?;
         let mut out = connection.control.split().to_vec();
-        if connection.is_established() && !self.restart.holds_back() {
+        if connection.is_established() && !self.restart.defers_advertising() {
             for family in Family::ALL {
                 self.advertise(peer_id, direction, family, &mut out);
             }

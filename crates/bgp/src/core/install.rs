@@ -43,7 +43,7 @@ pub struct NextHop {
 impl Core {
     /// Whether [`Core::changes`] has something to say.
     pub fn has_changes(&self) -> bool {
-        !self.restart.holds_back()
+        !self.restart.defers_installing()
             && (!self.installed_all() || (self.restart.local_complete && !self.completed))
     }
 
@@ -64,7 +64,7 @@ impl Core {
     /// Up to `limit` changes that have not been taken yet. Nothing while we wait for peers after a restart.
     pub fn changes(&mut self, limit: usize) -> Vec<RouteChange> {
         let mut changes = Vec::new();
-        if self.restart.holds_back() {
+        if self.restart.defers_installing() {
             return changes;
         }
         self.installed.v4 = self.read::<Ipv4Prefix>(self.installed.v4, limit, &mut changes);

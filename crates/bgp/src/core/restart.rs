@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Our own beginning.
 #[derive(Debug)]
 pub(super) struct Restart {
-    /// We came back with our forwarding intact, and hold back until we have heard what our peers know.
+    /// We came back with our forwarding intact, and the kernel keeps its routes until we have heard what our peers know.
     pending: Option<Pending>,
     /// All our own routes have been announced once.
     pub local_complete: bool,
@@ -26,17 +26,27 @@ pub(super) struct Restart {
 struct Pending {
     patience: Time,
     deadline: Time,
+    /// Every peer that does not itself wait for us has sent its routes.
+    advertises: bool,
 }
 
 impl Restart {
     pub fn new(restarting: bool, now: Time, wait: Duration) -> Restart {
-        let pending =
-            restarting.then(|| Pending { patience: now + PATIENCE.min(wait), deadline: now + wait });
+        let pending = restarting.then(|| Pending {
+            patience: now + PATIENCE.min(wait),
+            deadline: now + wait,
+            advertises: false,
+        });
         Restart { pending, local_complete: false, started: now, restarted: restarting }
     }
 
-    /// Whether nothing is advertised or installed yet.
-    pub fn holds_back(&self) -> bool {
+    /// Whether nothing is advertised yet.
+    pub fn defers_advertising(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| !pending.advertises)
+    }
+
+    /// Whether nothing is installed yet.
+    pub fn defers_installing(&self) -> bool {
         self.pending.is_some()
     }
 
@@ -44,7 +54,7 @@ impl Restart {
     pub fn announces(&self, now: Time) -> bool {
         self.restarted
             && now < self.started + Duration::from_secs(4095)
-            && (self.pending.is_some() || !self.local_complete)
+            && (self.defers_advertising() || !self.local_complete)
     }
 
     pub fn deadline(&self) -> Option<Time> {
@@ -53,16 +63,24 @@ impl Restart {
 }
 
 impl Core {
-    /// Ends the deferral once every peer that can be expected to has sent End-of-RIB.
+    /// Ends the deferral: first of what we advertise, then of what the kernel gets.
+    ///
+    /// A peer that restarted too waits for our routes, so they go out without its own (RFC 4724 section 4.1). The kernel still
+    /// forwards to that peer by the routes of before: they stay until the peer has sent its own.
     pub(super) fn check_restart(&mut self, now: Time) {
-        let Some(pending) = &self.restart.pending else { return };
-        let ready = self.peers.iter().flatten().all(|peer| match peer.negotiated() {
-            None => now >= pending.patience,
-            // A peer that restarted itself waits for us in turn.
-            Some(negotiated) if !negotiated.peer_gr_capable || negotiated.peer_restart_state => true,
-            Some(_) => peer.families().into_iter().all(|family| *peer.end_of_rib_received.get(family)),
-        });
-        if (ready && self.restart.local_complete) || now >= pending.deadline {
+        let Some(pending) = &mut self.restart.pending else { return };
+        let heard = |restarting_too: bool| {
+            self.peers.iter().flatten().all(|peer| match peer.negotiated() {
+                None => now >= pending.patience,
+                Some(negotiated) if !negotiated.peer_gr_capable => true,
+                Some(negotiated) if negotiated.peer_restart_state && !restarting_too => true,
+                Some(_) => peer.families().into_iter().all(|family| *peer.end_of_rib_received.get(family)),
+            })
+        };
+        let complete = self.restart.local_complete;
+        let (advertises, installs) = (complete && heard(false), complete && heard(true));
+        pending.advertises |= advertises;
+        if installs || now >= pending.deadline {
             self.restart.pending = None;
         }
     }

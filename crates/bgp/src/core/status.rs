@@ -122,7 +122,7 @@ impl Core {
             now,
             asn: self.config.asn,
             router_id: self.config.router_id,
-            restarting: self.restart.holds_back(),
+            restarting: self.restart.defers_installing(),
             routes: PerFamily { v4: self.rib.v4.len(), v6: self.rib.v6.len() },
             attributes: self.interner.size(),
             peers: self.peers.iter().flatten().map(|peer| self.peer_status(peer)).collect(),

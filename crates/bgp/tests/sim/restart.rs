@@ -177,6 +177,29 @@ fn two_that_restart_at_once_do_not_wait_for_each_other() {
 }
 
 #[test]
+fn the_kernel_keeps_its_routes_to_a_peer_that_restarts_too_until_that_peer_has_sent_its_own() {
+    let mut network = mesh(2);
+    network.kill(0);
+    network.kill(1);
+    let nodes = [network.add_restarting(member(1, 2), true), network.add_restarting(member(2, 2), true)];
+    network.originate(nodes[0], "192.0.1.0/24");
+    let now = network.now;
+    network.nodes[nodes[0]].core.local_complete(now);
+    network.run(10);
+    assert!(network.is_up(nodes[0], "peer2"));
+    assert!(!network.nodes[nodes[0]].complete, "the peer's routes are swept before it could send them");
+
+    network.originate(nodes[1], "192.0.2.0/24");
+    let now = network.now;
+    network.nodes[nodes[1]].core.local_complete(now);
+    network.run(1);
+    for (node, other) in [(nodes[0], 2), (nodes[1], 1)] {
+        assert!(network.nodes[node].complete);
+        assert_eq!(has(&network, node, other), (true, false));
+    }
+}
+
+#[test]
 fn a_collision_seen_late_costs_no_route() {
     let mut network = mesh(2);
     network.kill(0);
