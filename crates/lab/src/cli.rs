@@ -176,8 +176,9 @@ struct UpArgs {
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
-    /// Number of hubs between the store and the nodes; without any, every node watches the store itself
-    #[arg(long = "hub", conflicts_with = "kubernetes", value_name = "COUNT", default_value_t = 0,
+    /// Number of hubs between the store and the nodes; without any, every node watches the store itself. With
+    /// --kubernetes they are pods
+    #[arg(long = "hub", value_name = "COUNT", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_HUBS)))]
     hubs: u8,
     /// IP pool for pods, instead of one pool of each family; may be given several times

@@ -169,7 +169,9 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
-    for number in 1..=cluster.hubs {
+    // Those of Kubernetes are pods.
+    let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
+    for number in 1..=own_hubs {
         hub::start(place, cluster, number).await?;
         say(&format!("hub {number}: ready"));
     }

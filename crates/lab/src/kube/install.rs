@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
 const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
 const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
+const HUB: (&str, &str) = ("40-hub.yaml", include_str!("../../../../deploy/40-hub.yaml"));
+/// The service of that file.
+const HUB_SERVICE: &str = "calico-typha";
 /// For the API server to serve a new kind.
 const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
@@ -25,6 +28,9 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     let kinds = write(&dir, KINDS.0, KINDS.1)?;
     write(&dir, ACCESS.0, ACCESS.1)?;
     write(&dir, NODE.0, &node)?;
+    if cluster.hubs > 0 {
+        write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
+    }
     if kubernetes.proxy == Proxy::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
     }
@@ -50,6 +56,7 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
         ("datastore_type", datastore.to_owned()),
         ("etcd_endpoints", endpoints),
         ("networking_backend", cluster.bgp.backend().to_owned()),
+        ("typha_service_name", if cluster.hubs > 0 { HUB_SERVICE } else { "none" }.to_owned()),
         ("ipv4_pool", name(v4)),
         ("ipv6_pool", name(v6)),
         ("ipv4_pool_ipip", modes(v4).0.to_owned()),
@@ -67,12 +74,12 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
     Ok(text)
 }
 
-/// Another value for a setting of the ConfigMap, which has a line for each.
+/// Another value for a setting of a manifest that has one line for it, two spaces in.
 fn set(text: &str, setting: &str, value: &str) -> Result<String> {
     let start = format!("  {setting}: ");
     match text.lines().filter(|line| line.starts_with(&start)).count() {
         1 => {}
-        count => return Err(Error::refused(format!("{} has {count} lines for {setting}", NODE.0))),
+        count => return Err(Error::refused(format!("the manifest has {count} lines for {setting}"))),
     }
     let line = |line: &str| match line.starts_with(&start) {
         true => format!("{start}{value}\n"),
@@ -154,5 +161,15 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(set(NODE.1, "no_such_setting", "x").is_err());
+    }
+
+    #[test]
+    fn a_lab_with_hubs_has_pods_of_them_and_nodes_that_look_for_them() {
+        let pools = ["10.244.0.0/16"];
+        let two = Cluster { hubs: 2, ..cluster(Bgp::None, Encap::None, Datastore::Kubernetes, &pools) };
+        let text = configured(NODE.1, &two).unwrap();
+        assert!(text.contains("  typha_service_name: calico-typha\n"), "{text}");
+        assert!(HUB.1.contains("metadata: {name: calico-typha, namespace: kube-system"));
+        assert!(set(HUB.1, "replicas", "2").unwrap().contains("\n  replicas: 2\n"));
     }
 }

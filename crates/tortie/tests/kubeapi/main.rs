@@ -17,6 +17,7 @@ macro_rules! in_both_groups {
 mod condition;
 mod controllers;
 mod flood;
+mod hub;
 mod moving;
 mod outage;
 mod pods;
