@@ -3,6 +3,7 @@
 mod page;
 pub mod process;
 mod summary;
+pub mod wireguard;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -78,7 +78,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("nftablesMode", "policy is always nf_tables"),
     ("policySync", "there is no policy synchronisation socket yet"),
     ("prometheusGo", "it counts the runtime of a language that Tortie is not written in"),
-    ("prometheusWireGuard", "there are no metrics of WireGuard yet"),
     ("requireMTUFile", "the MTU is found out before the first workload"),
     ("sidecar", "there is no sidecar acceleration"),
     ("usageReporting", "Tortie reports its use to nobody"),

@@ -106,6 +106,7 @@ values! {
     prometheus_metrics_key_file "prometheusMetricsKeyFile" String, Live "0.2.0";
     prometheus_metrics_port "prometheusMetricsPort" u16, Live "0.1.0";
     prometheus_process_metrics_enabled "prometheusProcessMetricsEnabled" bool, Live "0.2.0";
+    prometheus_wireguard_metrics_enabled "prometheusWireGuardMetricsEnabled" bool, Live "0.2.0";
     remove_external_routes "removeExternalRoutes" bool, Live "0.1.0";
     reporting_interval "reportingInterval" Duration, Live "0.1.0";
     reporting_ttl "reportingTTL" Duration, Live "0.1.0";
