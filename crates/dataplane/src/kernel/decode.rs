@@ -116,7 +116,8 @@ pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
     let key = RouteKey { table: Table(message.table_id()), destination };
     let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
-    Some(Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied()))
+    let entry = Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
+    Some(entry.with_mtu(message.metrics().and_then(|metrics| metrics.mtu)))
 }
 
 fn target(message: &RouteMessage) -> Target {

@@ -70,6 +70,8 @@ pub(crate) struct Entry {
     pub target: Target,
     /// The own address for what the host sends this way.
     pub source: Option<IpAddr>,
+    /// The largest packet that it takes, where that is not left to the interface.
+    pub mtu: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,11 +133,15 @@ impl Entry {
             IpNet::V6(_) if metric == 0 => Entry::IPV6_DEFAULT_METRIC,
             _ => metric,
         };
-        Entry { key, metric, protocol, target, source: None }
+        Entry { key, metric, protocol, target, source: None, mtu: None }
     }
 
     pub fn with_source(self, source: Option<IpAddr>) -> Entry {
         Entry { source, ..self }
+    }
+
+    pub fn with_mtu(self, mtu: Option<u32>) -> Entry {
+        Entry { mtu, ..self }
     }
 
     pub fn destination(&self) -> IpNet {

@@ -23,6 +23,8 @@ impl Core {
         self.unchecked_forwarding.insert(index);
         let known = |link: &Option<Link>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
         let same = known(&old) == known(&link);
+        let mtu = |link: &Option<Link>| link.as_ref().map(|link| link.mtu);
+        let resized = mtu(&old) != mtu(&link);
         match link {
             Some(link) => {
                 self.first_seen.entry(index).or_insert(now);
@@ -38,6 +40,11 @@ impl Core {
                 self.settled.remove(&index);
                 self.conf_errors.remove(&index);
             }
+        }
+        if resized {
+            // Routes through a tunnel have its MTU.
+            let tunnel = self.links.get(index).and_then(|link| self.tunnel_called(&link.name));
+            self.dirty.extend(tunnel.into_iter().flat_map(|kind| self.plan.destinations_through(kind)));
         }
         if same {
             return;
