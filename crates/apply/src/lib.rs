@@ -16,7 +16,7 @@ mod walk;
 
 pub use conflict::Conflict;
 pub use managed::{Managed, ManagerId, Operation};
-pub use operation::{ApplyError, Applied, Manager, apply, update};
+pub use operation::{Applied, ApplyError, Manager, apply, update};
 pub use path::{Element, Path};
 pub use set::Set;
 pub use shape::{Relation, Scalar, Shape};

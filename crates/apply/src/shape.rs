@@ -8,9 +8,16 @@ pub enum Shape {
     /// The schema does not say: the value decides. Objects merge, lists do not.
     Any,
     Scalar(Scalar),
-    List { relation: Relation, item: Box<Shape> },
+    List {
+        relation: Relation,
+        item: Box<Shape>,
+    },
     /// An object with fields, a map, or both; without `rest` there are no other fields than the named ones.
-    Map { fields: BTreeMap<String, Shape>, rest: Option<Box<Shape>>, atomic: bool },
+    Map {
+        fields: BTreeMap<String, Shape>,
+        rest: Option<Box<Shape>>,
+        atomic: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +100,7 @@ impl Shape {
 }
 
 fn texts() -> Shape {
-    Shape::Map {
-        fields: BTreeMap::new(),
-        rest: Some(Box::new(Shape::Scalar(Scalar::Text))),
-        atomic: false,
-    }
+    Shape::Map { fields: BTreeMap::new(), rest: Some(Box::new(Shape::Scalar(Scalar::Text))), atomic: false }
 }
 
 fn object(fields: &[(&str, Shape)], atomic: bool) -> Shape {

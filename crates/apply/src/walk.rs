@@ -44,7 +44,9 @@ fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
     });
     match shape {
         _ if !some_full => Form::Leaf,
-        Shape::List { relation: Relation::Set, item } if all(Value::is_array) => Form::List { keys: &[], item },
+        Shape::List { relation: Relation::Set, item } if all(Value::is_array) => {
+            Form::List { keys: &[], item }
+        }
         Shape::List { relation: Relation::Map(keys), item } if all(Value::is_array) => {
             Form::List { keys, item }
         }
@@ -96,7 +98,10 @@ fn field_shape<'a>(fields: &'a BTreeMap<String, Shape>, rest: &'a Shape, name: &
 }
 
 /// Elements of a list by what tells them apart, in their order; those that nothing tells apart are left out.
-fn indexed<'v>(keys: &[String], list: Option<&'v Value>) -> (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>) {
+fn indexed<'v>(
+    keys: &[String],
+    list: Option<&'v Value>,
+) -> (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>) {
     let mut order = Vec::new();
     let mut found: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
@@ -166,8 +171,7 @@ fn compare_lists(
     order.dedup();
     for element in order {
         let none = Vec::new();
-        let (old, new) =
-            (before.get(&element).unwrap_or(&none), after.get(&element).unwrap_or(&none));
+        let (old, new) = (before.get(&element).unwrap_or(&none), after.get(&element).unwrap_or(&none));
         path.push(element);
         match (old.as_slice(), new.as_slice()) {
             ([], []) => {}
@@ -277,8 +281,7 @@ fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&
         _ => None,
     };
     let wanted = |element: &Element| new_items.get(element).and_then(|items| items.first()).copied();
-    let shared: Vec<&Element> =
-        new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
+    let shared: Vec<&Element> = new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
     let mut shared = shared.into_iter();
     let mut next_shared = shared.next();
     let mut merged = Vec::new();
@@ -387,13 +390,14 @@ fn check(path: &mut Vec<Element>, shape: &Shape, value: &Value) -> Result<(), St
         (Shape::List { relation, item }, Value::Array(items)) => {
             let mut seen = std::collections::BTreeSet::new();
             for (index, inner) in items.iter().enumerate() {
-                let step = match relation {
-                    Relation::Atomic => Element::Index(index),
-                    Relation::Set => element(&[], inner).or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
-                    Relation::Map(keys) => {
-                        element(keys, inner).or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?
-                    }
-                };
+                let step =
+                    match relation {
+                        Relation::Atomic => Element::Index(index),
+                        Relation::Set => element(&[], inner)
+                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
+                        Relation::Map(keys) => element(keys, inner)
+                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
+                    };
                 if !seen.insert(step.clone()) {
                     return at(path, format!("duplicate entries for key {step}"));
                 }

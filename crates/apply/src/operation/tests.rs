@@ -33,7 +33,13 @@ fn nothing() -> Value {
 }
 
 /// Applies and says what stands there then.
-fn applied(live: &Value, managed: Managed, name: &str, spec: Value, force: bool) -> Result<Applied, ApplyError> {
+fn applied(
+    live: &Value,
+    managed: Managed,
+    name: &str,
+    spec: Value,
+    force: bool,
+) -> Result<Applied, ApplyError> {
     apply(&shape(), live, &object(spec), managed, by(name, &Set::of(&[&["status"]])), force)
 }
 
@@ -44,12 +50,16 @@ fn fields(managed: &Managed, name: &str) -> Value {
 
 #[test]
 fn appliers_own_what_they_apply_and_only_they_remove_it() {
-    let first = applied(&nothing(), Managed::default(), "a", json!({"order": 1, "nets": ["10.0.0.0/8"]}), false).unwrap();
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "nets": ["10.0.0.0/8"]}), false)
+            .unwrap();
     assert_eq!(
         fields(&first.managed, "a"),
         json!({"f:spec": {"f:nets": {"v:\"10.0.0.0/8\"": {}}, "f:order": {}}})
     );
-    let second = applied(&first.object, first.managed, "b", json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"]}), false).unwrap();
+    let second =
+        applied(&first.object, first.managed, "b", json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"]}), false)
+            .unwrap();
     assert_eq!(second.object["spec"]["nets"], json!(["10.0.0.0/8", "11.0.0.0/8"]));
     // One owner of two lets go: the other still has it.
     let third = applied(&second.object, second.managed, "a", json!({"tier": "t"}), false).unwrap();
@@ -62,7 +72,14 @@ fn appliers_own_what_they_apply_and_only_they_remove_it() {
 
 #[test]
 fn a_field_of_another_is_a_conflict_until_it_is_forced() {
-    let first = applied(&nothing(), Managed::default(), "a", json!({"order": 1, "rules": [{"action": "Deny"}]}), false).unwrap();
+    let first = applied(
+        &nothing(),
+        Managed::default(),
+        "a",
+        json!({"order": 1, "rules": [{"action": "Deny"}]}),
+        false,
+    )
+    .unwrap();
     let wanted = json!({"order": 2, "rules": [{"action": "Allow"}]});
     let refused = applied(&first.object, first.managed.clone(), "b", wanted.clone(), false).unwrap_err();
     assert_eq!(
@@ -80,7 +97,8 @@ fn a_field_of_another_is_a_conflict_until_it_is_forced() {
 #[test]
 fn an_update_takes_what_it_changes() {
     let reset = Set::of(&[&["status"]]);
-    let first = applied(&nothing(), Managed::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
     let mut live = first.object;
     live["metadata"]["uid"] = "u".into();
     let mut new = live.clone();
@@ -89,7 +107,8 @@ fn an_update_takes_what_it_changes() {
     let managed = update(&shape(), &live, &new, first.managed, by("editor", &reset));
     assert_eq!(fields(&managed, "a"), json!({"f:spec": {"f:tier": {}}}));
     assert_eq!(fields(&managed, "editor"), json!({"f:spec": {"f:order": {}}}));
-    let refused = apply(&shape(), &new, &object(json!({"order": 1})), managed, by("a", &reset), false).unwrap_err();
+    let refused =
+        apply(&shape(), &new, &object(json!({"order": 1})), managed, by("a", &reset), false).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "Apply failed with 1 conflict: conflict with \"editor\" using projectcalico.org/v3: .spec.order"
@@ -112,7 +131,8 @@ fn kubectl_moves_from_client_side_to_server_side() {
     let reset = Set::default();
     let mut live = object(json!({"order": 1}));
     live["metadata"]["annotations"] = json!({LAST_APPLIED: object(json!({"order": 1})).to_string()});
-    let managed = update(&shape(), &nothing(), &live, Managed::default(), by("kubectl-client-side-apply", &reset));
+    let managed =
+        update(&shape(), &nothing(), &live, Managed::default(), by("kubectl-client-side-apply", &reset));
     let config = object(json!({"order": 2}));
     let moved = apply(&shape(), &live, &config, managed.clone(), by("kubectl", &reset), false).unwrap();
     assert_eq!(moved.object["spec"]["order"], 2);
@@ -123,9 +143,12 @@ fn kubectl_moves_from_client_side_to_server_side() {
 
 #[test]
 fn elements_told_apart_by_fields_merge_one_by_one() {
-    let first = applied(&nothing(), Managed::default(), "a", json!({"ports": [{"name": "x", "port": 1}]}), false).unwrap();
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"ports": [{"name": "x", "port": 1}]}), false)
+            .unwrap();
     let second =
-        applied(&first.object, first.managed, "b", json!({"ports": [{"name": "y", "port": 2}]}), false).unwrap();
+        applied(&first.object, first.managed, "b", json!({"ports": [{"name": "y", "port": 2}]}), false)
+            .unwrap();
     assert_eq!(second.object["spec"]["ports"], json!([{"name": "x", "port": 1}, {"name": "y", "port": 2}]));
     let third = applied(&second.object, second.managed, "a", json!({}), false).unwrap();
     assert_eq!(third.object["spec"]["ports"], json!([{"name": "y", "port": 2}]));
