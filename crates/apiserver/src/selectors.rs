@@ -64,12 +64,6 @@ impl Selection {
             })
     }
 
-    /// The one name that can be selected, if there is only one.
-    pub fn name(&self) -> Option<&str> {
-        let named = |wanted: &&FieldRequirement| wanted.equal && wanted.field == Field::Name;
-        self.fields.iter().find(named).map(|wanted| wanted.value.as_str())
-    }
-
     /// The tiers that the selectors name, if they name any.
     pub fn named_tiers(&self, label: &str) -> Option<BTreeSet<String>> {
         let by_field = self.fields.iter().filter(|wanted| wanted.field == Field::Tier && wanted.equal);
@@ -227,7 +221,6 @@ mod tests {
         assert!(selection.selects(&subject("a", "x", "c")));
         assert!(!selection.selects(&subject("a", "b", "c")));
         assert!(!selection.selects(&subject("a", "x", "d")));
-        assert_eq!(selection.name(), Some("a"));
         assert_eq!(selection.named_tiers("t"), Some(["c".to_owned()].into()));
         for bad in ["spec.tier=x", "metadata.namespace=x", "spec.cidr=x", "metadata.name"] {
             assert_eq!(Selection::parse(pools, "", bad).unwrap_err().code, 400, "{bad}");

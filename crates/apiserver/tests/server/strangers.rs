@@ -60,12 +60,13 @@ fn what_is_too_much_is_refused() {
     std::fs::write(&large, format!("{{\"kind\":\"Tier\",\"x\":\"{}\"}}", "x".repeat(4 << 20))).unwrap();
     let body = format!("@{}", large.display());
     let tiers = "/apis/projectcalico.org/v3/tiers";
-    let (code, text) = direct(&world, &[&token[..], &["-X", "POST", "--data-binary", &body]].concat(), tiers);
+    let post = ["--http1.1", "-X", "POST", "--data-binary", body.as_str()];
+    let (code, text) = direct(&world, &[&token[..], &post[..]].concat(), tiers);
     let status: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &status["reason"]), (413, &"RequestEntityTooLarge".into()), "{text}");
     // Nested without end.
     std::fs::write(&large, "[".repeat(100_000)).unwrap();
-    let (code, _) = direct(&world, &[&token[..], &["-X", "POST", "--data-binary", &body]].concat(), tiers);
+    let (code, _) = direct(&world, &[&token[..], &post[..]].concat(), tiers);
     assert_eq!(code, 400);
     for (words, path, expected) in [
         (&["-X", "POST", "-d", "{", "-H", "Content-Type: application/json"][..], tiers, 400),

@@ -235,7 +235,7 @@ pub fn samples() -> Vec<Value> {
         object(
             "KubeControllersConfiguration",
             "default",
-            json!({"controllers": {"node": {"reconcilerPeriod": "5m"}}}),
+            json!({"controllers": {"node": {"reconcilerPeriod": "5m0s"}}}),
         ),
     ]
 }
