@@ -1,6 +1,10 @@
 //! The start of a node on a real Kubernetes API server that knows many pods: how long until it is in sync, what crosses the
 //! wire, what it needs in memory, and what it asks for while nothing happens.
 
+mod add;
+
+pub use add::run as add;
+
 use crate::measure::{growth, table, time};
 use crate::namespace::{Namespaces, Result, check};
 use crate::process::{Process, tortie};
