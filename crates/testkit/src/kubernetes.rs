@@ -2,7 +2,7 @@
 
 mod calls;
 
-pub use calls::{Answer, Call};
+pub use calls::{Answer, Call, Caller};
 
 use crate::{PATIENCE, Process, eventually, eventually_showing, free_port, process, run};
 use serde_json::{Value as Json, json};
@@ -187,14 +187,7 @@ impl ApiServer {
     }
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
-        match &self.namespace {
-            None => Command::new(program.as_ref()),
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(program.as_ref());
-                command
-            }
-        }
+        command_in(self.namespace.as_deref(), program)
     }
 
     fn log(&self, name: &str) -> std::fs::File {
@@ -291,7 +284,7 @@ impl ApiServer {
             .arg(format!("--kubeconfig={}", self.kubeconfig().display()))
             .arg(format!("--service-account-private-key-file={}", self.path("sa.key").display()))
             .arg(format!("--controllers={names}"))
-            .args(["--secure-port=0", "--use-service-account-credentials=false"])
+            .args(["--secure-port=0", "--leader-elect=false", "--use-service-account-credentials=false"])
             .stdout(self.log("controllers.log"))
             .stderr(self.log("controllers.log"));
         self.controllers = Some(Process::start(&mut command));
@@ -300,11 +293,6 @@ impl ApiServer {
     /// The process of the store, for what it costs.
     pub fn store_id(&self) -> u32 {
         self.store.as_ref().map(Process::id).unwrap_or_default()
-    }
-
-    /// The process of the API server.
-    pub fn server_id(&self) -> u32 {
-        self.server.as_ref().map(Process::id).unwrap_or_default()
     }
 
     /// Where the store has its data.
@@ -481,6 +469,18 @@ impl ApiServer {
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
         self.must("DELETE", &path, None);
+    }
+}
+
+/// In a network namespace, if there is one.
+fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
+    match namespace {
+        None => Command::new(program.as_ref()),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(program.as_ref());
+            command
+        }
     }
 }
 

@@ -1,18 +1,22 @@
 //! Tortie in the lab's cluster: `kubectl apply` of what `deploy/` has, with what the lab was told in its ConfigMap.
 
-use super::{Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
+use super::{ApiGroup, Cni, Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::{store, topology};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tortie_model::{Kind, schema};
 
 /// What people apply is what the lab applies.
 const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
 const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
 const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
+const CONTROLLERS: (&str, &str) =
+    ("30-controllers.yaml", include_str!("../../../../deploy/30-controllers.yaml"));
 /// For the API server to serve a new kind.
 const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
@@ -21,10 +25,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
     let dir = dir(place).join("deploy");
     fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-    let node = configured(NODE.1, cluster)?;
-    let kinds = write(&dir, KINDS.0, KINDS.1)?;
+    let mut node = configured(NODE.1, cluster)?;
+    if kubernetes.cni == Cni::Ptp {
+        node = for_policy_only(&node)?;
+    }
+    let kinds = match kubernetes.api_group {
+        ApiGroup::V3 => write(&dir, KINDS.0, KINDS.1)?,
+        ApiGroup::V1 => write(&dir, KINDS.0, &kinds_of_first_group())?,
+    };
     write(&dir, ACCESS.0, ACCESS.1)?;
     write(&dir, NODE.0, &node)?;
+    write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
     if kubernetes.proxy == Proxy::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
     }
@@ -65,6 +76,42 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
         text = text.replace(&assign(true), &assign(pool.is_some()));
     }
     Ok(text)
+}
+
+/// The DaemonSet where another plugin wires pods: only policy is ours, and the plugin comes with the node.
+fn for_policy_only(manifest: &str) -> Result<String> {
+    let settings = [("networking_backend", "none"), ("ipv4_pool", "none"), ("ipv6_pool", "none")];
+    let text =
+        settings.into_iter().try_fold(manifest.to_owned(), |text, (name, value)| set(&text, name, value))?;
+    let env = "        - {name: IP, value: autodetect}\n";
+    let settings = [("FELIX_INTERFACEPREFIX", "veth"), ("FELIX_ROUTESYNCDISABLED", "true")];
+    let settings = settings.map(|(name, value)| format!("        - {{name: {name}, value: \"{value}\"}}\n"));
+    let changes =
+        [("args: [node, --install-cni]", "args: [node]".to_owned()), (env, settings.concat() + env)];
+    changes.into_iter().try_fold(text, |text, (before, after)| match text.matches(before).count() {
+        1 => Ok(text.replace(before, &after)),
+        count => Err(Error::refused(format!("{} has {count} times {before:?}", NODE.0))),
+    })
+}
+
+fn kinds_of_first_group() -> String {
+    schema::crds().into_iter().map(|crd| format!("---\n{}\n", in_first_group(crd))).collect()
+}
+
+/// The definition of the same kind as older installations have it: in another group, under another name in one case, and
+/// with hardly a schema.
+fn in_first_group(mut crd: Value) -> Value {
+    const GROUP: &str = "crd.projectcalico.org";
+    if crd["spec"]["names"]["kind"] == Kind::IPAMConfiguration.name() {
+        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
+            "plural": "ipamconfigs", "singular": "ipamconfig"});
+    }
+    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
+    crd["metadata"]["name"] = format!("{plural}.{GROUP}").into();
+    crd["spec"]["group"] = GROUP.into();
+    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
+        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
+    crd
 }
 
 /// Another value for a setting of the ConfigMap, which has a line for each.
@@ -154,5 +201,13 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(set(NODE.1, "no_such_setting", "x").is_err());
+        let text = for_policy_only(&text).unwrap();
+        for line in [
+            "  networking_backend: none\n",
+            "args: [node]\n",
+            "        - {name: FELIX_ROUTESYNCDISABLED, value: \"true\"}\n",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
     }
 }

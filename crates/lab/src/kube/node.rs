@@ -6,7 +6,7 @@ use super::credentials::{self, User};
 use super::image::{self, Image};
 use super::machine;
 use super::steps::{Line, Step};
-use super::{Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
+use super::{Cni, Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
 use crate::cluster::Cluster;
 use crate::cni;
 use crate::error::{Error, Result};
@@ -36,8 +36,16 @@ pub fn write_images(place: &Place) -> Result<()> {
     let own = place.bin().join("tortie");
     let own = fs::canonicalize(&own).map_err(Error::file(&own))?;
     // Every node keeps several copies.
-    let slim = image::without_debug_info(&own, &dir.join("tortie"));
+    let slim = image::without_debug_info(&own, &program(place));
+    if !program(place).exists() {
+        fs::copy(&slim, program(place)).map_err(Error::file(&slim))?;
+    }
     Image::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
+}
+
+/// Our program as the nodes get it.
+fn program(place: &Place) -> PathBuf {
+    images(place).join("tortie")
 }
 
 fn images(place: &Place) -> PathBuf {
@@ -67,6 +75,11 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
     let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
     steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+    if kubernetes.cni == Cni::Ptp {
+        // Nobody installs ours: its daemon only enforces policy.
+        let copy = format!("cp {} {}/calico", text(&program(place)), text(containerd::plugins()));
+        steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+    }
     steps.push(daemon("kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
     if kubernetes.proxy != Proxy::None {
         steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));

@@ -1,6 +1,6 @@
 //! Many requests at a time, as a busy cluster makes them, and how each of them fared.
 
-use super::{ApiServer, TOKEN};
+use super::{ApiServer, TOKEN, command_in};
 use crate::process;
 use serde_json::Value as Json;
 use std::time::Duration;
@@ -66,12 +66,29 @@ impl Answer {
     }
 }
 
+/// Somebody who makes requests, whatever is done to the server meanwhile.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    url: String,
+    namespace: Option<String>,
+}
+
 impl ApiServer {
+    pub fn caller(&self) -> Caller {
+        Caller { url: self.url(), namespace: self.namespace.clone() }
+    }
+
+    pub fn call_all(&self, calls: &[Call], at_a_time: usize) -> Vec<Answer> {
+        self.caller().call_all(calls, at_a_time)
+    }
+}
+
+impl Caller {
     /// Makes all requests, so many at a time and in no particular order. The answers stand in the order of the calls.
     pub fn call_all(&self, calls: &[Call], at_a_time: usize) -> Vec<Answer> {
         let written: Vec<String> =
-            calls.iter().enumerate().map(|(number, call)| call.written(number, &self.url())).collect();
-        let mut command = self.command("curl");
+            calls.iter().enumerate().map(|(number, call)| call.written(number, &self.url)).collect();
+        let mut command = command_in(self.namespace.as_deref(), "curl");
         command.args(["--parallel", "--parallel-immediate", "--parallel-max", &at_a_time.to_string()]);
         command.args(["--config", "-"]);
         let output = process::output(&mut command, &written.join("next\n"));

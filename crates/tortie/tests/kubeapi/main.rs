@@ -14,9 +14,11 @@ macro_rules! in_both_groups {
     };
 }
 
+mod churn;
 mod condition;
 mod controllers;
 mod flood;
+mod mirror;
 mod moving;
 mod outage;
 mod pods;
