@@ -59,7 +59,7 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     let files = place.node_dir(&node.name).join("kubernetes");
     fs::create_dir_all(&files).map_err(Error::file(&files))?;
     let runtime = write(files.join("containerd.toml"), &containerd::config())?;
-    let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, &group).to_string())?;
+    let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, kubernetes, &group).to_string())?;
     let log = |name: &str| files.join(format!("{name}.log"));
     let daemon = |name: &str, line: Line| Step::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
@@ -117,7 +117,12 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn kubelet_config(place: &Place, group: &str) -> Value {
+fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value {
+    // Where another plugin wires pods, ours keeps each of them waiting itself, and the network is not ours to vouch for.
+    let taints = match kubernetes.cni {
+        Cni::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
+        Cni::Ptp => json!([]),
+    };
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -134,7 +139,7 @@ fn kubelet_config(place: &Place, group: &str) -> Value {
         "failSwapOn": false,
         "oomScoreAdj": 0,
         "localStorageCapacityIsolation": false,
-        "registerWithTaints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}],
+        "registerWithTaints": taints,
         // The disk is the host's, whatever is on it.
         "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
             "nodefs.inodesFree": "0%", "memory.available": "10Mi"},
