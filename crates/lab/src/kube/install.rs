@@ -5,11 +5,10 @@ use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::{store, topology};
-use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tortie_model::{Kind, schema};
+use tortie_model::schema;
 
 /// What people apply is what the lab applies.
 const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
@@ -95,23 +94,7 @@ fn for_policy_only(manifest: &str) -> Result<String> {
 }
 
 fn kinds_of_first_group() -> String {
-    schema::crds().into_iter().map(|crd| format!("---\n{}\n", in_first_group(crd))).collect()
-}
-
-/// The definition of the same kind as older installations have it: in another group, under another name in one case, and
-/// with hardly a schema.
-fn in_first_group(mut crd: Value) -> Value {
-    const GROUP: &str = "crd.projectcalico.org";
-    if crd["spec"]["names"]["kind"] == Kind::IPAMConfiguration.name() {
-        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
-            "plural": "ipamconfigs", "singular": "ipamconfig"});
-    }
-    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
-    crd["metadata"]["name"] = format!("{plural}.{GROUP}").into();
-    crd["spec"]["group"] = GROUP.into();
-    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
-        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
-    crd
+    schema::storage_crds().iter().map(|crd| format!("---\n{crd}\n")).collect()
 }
 
 /// Another value for a setting of the ConfigMap, which has a line for each.
