@@ -103,15 +103,16 @@ fn comparable(code: u16, body: &Value) -> Value {
         for entry in metadata.get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten() {
             entry.as_object_mut().unwrap().remove("time");
         }
-        // In the order of time, which differs by less than a second.
-        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
-            entries.sort_by_key(Value::to_string);
-        }
     }
     if object["status"] == json!({}) {
         object.as_object_mut().unwrap().remove("status");
     }
-    sorted(&object)
+    let mut object = sorted(&object);
+    // They are in the order of time, which differs by less than a second.
+    if let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
+        entries.sort_by_key(Value::to_string);
+    }
+    object
 }
 
 /// Fields in the order of their names, whole numbers as such.
