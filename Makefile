@@ -62,7 +62,7 @@ bench: setup ## Measure us and our peers side by side
 	$(CARGO) build --release --locked -p tortie -p tortie-bench
 	target/release/tortie-bench
 
-fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60)
+fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60) of processor time; goes on where it was
 	fuzz/run
 
 soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories, longer contention and crashes

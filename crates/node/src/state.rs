@@ -1,7 +1,6 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
 use crate::http::Denials;
-use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
 use tortie_dataplane::MtuChoice;
+use tortie_http::liveness::Liveness;
 use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
 
 #[derive(Debug)]

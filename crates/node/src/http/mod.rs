@@ -15,11 +15,8 @@ use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::routing::get;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tortie_compute::Parameters;
 use tortie_http::TlsFiles;
 
@@ -67,7 +64,7 @@ async fn follow(
         let serving = async {
             let Some(place) = &wanted else { return std::future::pending().await };
             loop {
-                match listen(place).await {
+                match tortie_http::listen(&place.host, place.port).await {
                     Ok(listener) => {
                         let closed = state
                             .metrics
@@ -104,19 +101,6 @@ async fn follow(
 
 fn place(enabled: bool, host: &str, port: u16, tls: Option<TlsFiles>) -> Option<Place> {
     enabled.then(|| Place { host: host.to_owned(), port, tls })
-}
-
-/// On all addresses unless the settings name one: of both families, or of IPv4 where the kernel has no other.
-async fn listen(place: &Place) -> io::Result<TcpListener> {
-    if !place.host.is_empty() {
-        return TcpListener::bind((place.host.as_str(), place.port)).await;
-    }
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, place.port)).await {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.port)).await
-        }
-        outcome => outcome,
-    }
 }
 
 async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
