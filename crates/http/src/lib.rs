@@ -1,7 +1,11 @@
-//! HTTP connections: never more than there is room for, and none for longer than it takes to answer.
+//! HTTP connections: never more than there is room for, and none for longer than it takes to answer. And what pages of
+//! metrics are made of.
 
+pub mod process;
+mod summary;
 mod tls;
 
+pub use summary::Summary;
 pub use tls::{Clients, TlsFiles};
 
 use axum::Router;

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, Attach, Attached};
 use tortie_model::kinds::{
-    Action, EntityRule, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
+    Action, EntityRule, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
@@ -138,9 +138,11 @@ impl Service {
         // Known from now on: news of the endpoint may come before the attachment lives.
         self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
-        let endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
+        let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
+        endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
+        let nats = endpoint.spec.ip_nats.clone();
         let (key, endpoint) = self.write_endpoint(endpoint).await?;
-        let endpoint = as_wired(endpoint, &attach.addresses, &request.container_id);
+        let endpoint = as_wired(endpoint, &attach.addresses, nats, &request.container_id);
         crate::failpoint::hit("add-stored").await;
         let workload = endpoint.to_value();
         self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
@@ -251,7 +253,6 @@ impl Service {
                 pod: identity.pod.clone(),
                 endpoint: request.ifname.clone(),
                 ip_networks: addresses.iter().map(|address| IpNet::from(*address).to_string()).collect(),
-                ip_nats: Vec::new(),
                 interface_name: record.host_interface.clone(),
                 mac: mac.to_owned(),
                 ..spec
@@ -381,11 +382,21 @@ impl Service {
 }
 
 /// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
-fn as_wired(stored: Resource, addresses: &[IpAddr], container_id: &str) -> Resource {
+fn as_wired(stored: Resource, addresses: &[IpAddr], nats: Vec<IPNAT>, container_id: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
+    endpoint.spec.ip_nats = nats;
     endpoint.spec.ip_networks = addresses.iter().map(|address| IpNet::from(*address).to_string()).collect();
     container_id.clone_into(&mut endpoint.spec.container_id);
     Resource::WorkloadEndpoint(endpoint)
+}
+
+/// Each stands for the pod's address of its family, if it has one.
+fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
+    let pair = |external: &IpAddr| {
+        let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
+        Some(IPNAT { internal_ip: internal.to_string(), external_ip: external.to_string() })
+    };
+    floating.iter().filter_map(pair).collect()
 }
 
 fn result(

@@ -9,7 +9,6 @@ pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
-use crate::metrics::process;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -143,7 +142,7 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
     };
     let process = state.parameters().borrow().prometheus_process_metrics_enabled;
     let text = state.metrics.text()
-        + &process.then(process::text).unwrap_or_default()
+        + &process.then(tortie_http::process::text).unwrap_or_default()
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
         + &state.denials.text(PATIENCE).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)

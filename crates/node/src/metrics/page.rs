@@ -53,7 +53,7 @@ fn sample() -> String {
         packets: 1,
         bytes: 60,
     };
-    metrics.text() + &super::process::text() + &bgp::metrics(&status) + &http::denials_page(&[denial])
+    metrics.text() + &tortie_http::process::text() + &bgp::metrics(&status) + &http::denials_page(&[denial])
 }
 
 fn page() -> String {
