@@ -1,6 +1,7 @@
 //! The names of things in a store, as types. How a store writes them down is the business of its backend.
 
 use crate::Kind;
+use crate::kubernetes::is_derived_policy;
 use ipnet::IpNet;
 use std::fmt;
 use std::str::FromStr;
@@ -85,6 +86,11 @@ pub enum KeyRange {
         kind: Kind,
         namespace: Option<String>,
         name_prefix: String,
+    },
+    /// The resources of a kind that were written as such: without those that are made from Kubernetes' own objects.
+    Written {
+        kind: Kind,
+        namespace: Option<String>,
     },
     Blocks {
         ip_version: Option<u8>,
@@ -190,6 +196,14 @@ impl KeyRange {
                     && (!kind.is_namespaced() || wanted(namespace, its_namespace))
                     && name.starts_with(name_prefix)
             }
+            (
+                KeyRange::Written { kind, namespace },
+                Key::Resource { kind: its_kind, namespace: its_namespace, name },
+            ) => {
+                kind == its_kind
+                    && (!kind.is_namespaced() || wanted(namespace, its_namespace))
+                    && !is_derived_policy(*kind, name)
+            }
             (KeyRange::Blocks { ip_version }, Key::Block { cidr }) => wanted(ip_version, &version_of(cidr)),
             (
                 KeyRange::BlockAffinities { affinity, owner, ip_version },
@@ -221,6 +235,10 @@ impl fmt::Display for KeyRange {
                 let name = (!name_prefix.is_empty()).then(|| format!("{name_prefix}*"));
                 let namespace = namespace.as_ref().map(|namespace| format!("namespace {namespace}"));
                 (kind.name(), [namespace, name])
+            }
+            KeyRange::Written { kind, namespace } => {
+                let namespace = namespace.as_ref().map(|namespace| format!("namespace {namespace}"));
+                (kind.name(), [Some("as written".to_owned()), namespace])
             }
             KeyRange::Blocks { ip_version } => ("IPAM blocks", [family(ip_version), None]),
             KeyRange::BlockAffinities { affinity, owner, ip_version } => {

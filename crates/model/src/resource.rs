@@ -49,6 +49,14 @@ macro_rules! resource {
                 match kind_of(&value)? { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_user(value)?))),)* }
             }
 
+            /// Reads user input: fields we do not know are left out, and named beside the object.
+            pub fn from_user_tolerant(value: Value) -> Result<(Resource, Vec<String>), DecodeError> {
+                match kind_of(&value)? { $(Kind::$kind => {
+                    let (object, unknown) = Object::from_user_tolerant(value)?;
+                    Ok((Resource::$kind(Box::new(object)), unknown))
+                })* }
+            }
+
             /// Reads what a store holds, perhaps written by a newer version: fields we do not know are kept aside.
             pub fn from_store(kind: Kind, value: Value) -> Result<Resource, DecodeError> {
                 match kind { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_store(value)?))),)* }

@@ -22,6 +22,29 @@ pub fn crds() -> Vec<Value> {
     Kind::ALL.iter().copied().filter(|kind| has_crd(*kind)).map(crd).collect()
 }
 
+/// The CRDs of the same kinds in `crd.projectcalico.org/v1`, where older installations, and the API server that stands behind
+/// Kubernetes' own, keep objects. Whoever writes there has checked them, so they have no schema.
+pub fn storage_crds() -> Vec<Value> {
+    Kind::ALL.iter().copied().filter(|kind| has_crd(*kind)).map(storage_crd).collect()
+}
+
+fn storage_crd(kind: Kind) -> Value {
+    let mut crd = crd(kind);
+    let (name, plural) = match kind {
+        Kind::IPAMConfiguration => ("IPAMConfig", "ipamconfigs"),
+        other => (other.name(), other.plural()),
+    };
+    let group = format!("crd.{GROUP}");
+    crd["metadata"]["name"] = format!("{plural}.{group}").into();
+    crd["spec"]["group"] = group.into();
+    // Short names are those of the objects that people see.
+    crd["spec"]["names"] = json!({"kind": name, "listKind": format!("{name}List"), "plural": plural,
+        "singular": name.to_lowercase()});
+    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
+    crd
+}
+
 /// In Kubernetes these four are made from its own objects.
 fn has_crd(kind: Kind) -> bool {
     !matches!(kind, Kind::WorkloadEndpoint | Kind::Node | Kind::Profile | Kind::LiveMigration)

@@ -5,11 +5,15 @@ use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use tortie_model::{Kind, schema};
+use tortie_model::schema;
 
 const TOKEN: &str = "secret";
 /// Of a node, whose requests are written down.
 const NODE_TOKEN: &str = "secret-node";
+/// People who may do only what rules say, where rules count.
+pub const PEOPLE: [&str; 3] = ["jane", "joe", "jim"];
+/// The name in the certificate with which the server passes requests on.
+pub const FRONT_PROXY: &str = "front-proxy";
 
 /// An API group in which a cluster may keep Calico's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct ApiServer {
     dir: TempDir,
     /// The network namespace it is in, if not the test's own.
     namespace: Option<String>,
+    /// Whether everybody may do everything, or what rules say.
+    rules: bool,
     address: String,
     port: u16,
     etcd_ports: [u16; 2],
@@ -49,21 +55,33 @@ impl ApiServer {
     /// On the loopback of the test.
     pub fn start() -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
-        ApiServer::with(None, "127.0.0.1", ports)
+        ApiServer::with(None, "127.0.0.1", ports, false)
+    }
+
+    /// The same, where people may do only what rules say.
+    pub fn start_with_rules() -> ApiServer {
+        let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
+        ApiServer::with(None, "127.0.0.1", ports, true)
     }
 
     /// In a network namespace, at an address that it has there.
     pub fn start_in(namespace: &str, address: &str) -> ApiServer {
-        ApiServer::with(Some(namespace.to_owned()), address, [6443, 2379, 2380])
+        ApiServer::with(Some(namespace.to_owned()), address, [6443, 2379, 2380], false)
     }
 
-    fn with(namespace: Option<String>, address: &str, [port, clients, peers]: [u16; 3]) -> ApiServer {
+    fn with(
+        namespace: Option<String>,
+        address: &str,
+        [port, clients, peers]: [u16; 3],
+        rules: bool,
+    ) -> ApiServer {
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
         let mut server = ApiServer {
             server: None,
             etcd: None,
             dir,
             namespace,
+            rules,
             address: address.to_owned(),
             port,
             etcd_ports: [clients, peers],
@@ -79,13 +97,45 @@ impl ApiServer {
         self.write("sa.pub", &key.public_key_pem());
         let tokens = [(TOKEN, "admin"), (NODE_TOKEN, "node")];
         let line = |(token, user): (&str, &str)| format!("{token},{user},{user},system:masters\n");
-        self.write("tokens", &tokens.map(line).concat());
+        let people = PEOPLE.map(|name| format!("secret-{name},{name},{name}\n"));
+        self.write("tokens", &(tokens.map(line).concat() + &people.concat()));
+        for name in PEOPLE {
+            self.write_kubeconfig(&format!("kubeconfig-{name}"), json!({"token": format!("secret-{name}")}));
+        }
+        self.write_proxy();
         self.write_kubeconfig("kubeconfig", json!({"token": TOKEN}));
         self.write_kubeconfig("kubeconfig-node", json!({"token": NODE_TOKEN}));
         let rules = json!([{"level": "Metadata", "users": ["node"]}, {"level": "None"}]);
         let audit = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules,
             "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"]});
         self.write("audit.yaml", &audit.to_string());
+    }
+
+    /// An authority, and the certificate that the server shows to servers behind it.
+    fn write_proxy(&self) {
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(rcgen::DnType::CommonName, "front-proxy-ca");
+        let authority =
+            rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
+        self.write("proxy-ca.pem", &authority.pem());
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, FRONT_PROXY);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = rcgen::KeyPair::generate().unwrap();
+        self.write("proxy.pem", &params.signed_by(&key, &authority).unwrap().pem());
+        self.write("proxy.key", &key.serialize_pem());
+    }
+
+    /// The kubeconfig of one of the people.
+    pub fn kubeconfig_of(&self, name: &str) -> PathBuf {
+        self.path(&format!("kubeconfig-{name}"))
+    }
+
+    /// A program of Kubernetes, of the same version.
+    pub fn program(&self, name: &str) -> Command {
+        let directory = program();
+        self.command(directory.with_file_name(name))
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -183,10 +233,17 @@ impl ApiServer {
                 .arg(format!("--service-account-signing-key-file={}", path("sa.key")))
                 .arg(format!("--audit-policy-file={}", path("audit.yaml")))
                 .arg(format!("--audit-log-path={}", path("audit.log")))
+                .arg(format!("--requestheader-client-ca-file={}", path("proxy-ca.pem")))
+                .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
+                .arg(format!("--proxy-client-cert-file={}", path("proxy.pem")))
+                .arg(format!("--proxy-client-key-file={}", path("proxy.key")))
+                .arg(format!("--authorization-mode={}", if self.rules { "RBAC" } else { "AlwaysAllow" }))
                 .args([
                     "--service-account-issuer=https://kubernetes.default.svc",
                     "--service-cluster-ip-range=10.96.0.0/16",
-                    "--authorization-mode=AlwaysAllow",
+                    "--requestheader-username-headers=X-Remote-User",
+                    "--requestheader-group-headers=X-Remote-Group",
+                    "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                     "--disable-admission-plugins=ServiceAccount",
                     "--etcd-compaction-interval=0",
                     // Continuations are read from etcd, where a test can make the past go away.
@@ -301,7 +358,7 @@ impl ApiServer {
     pub fn install(&self, group: CalicoGroup) {
         let crds: Vec<Json> = match group {
             CalicoGroup::V3 => schema::crds(),
-            CalicoGroup::V1 => schema::crds().iter().map(in_first_group).collect(),
+            CalicoGroup::V1 => schema::storage_crds(),
         };
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         crds.iter().for_each(|crd| drop(self.create(path, crd)));
@@ -390,19 +447,4 @@ fn program() -> PathBuf {
     let program = PathBuf::from(run(Command::new(script).arg("where")).trim());
     assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
     program
-}
-
-/// The definition of the same kind in the group of older installations, which has no schema to speak of.
-fn in_first_group(crd: &Json) -> Json {
-    let mut crd = crd.clone();
-    if crd["spec"]["names"]["kind"] == Kind::IPAMConfiguration.name() {
-        crd["spec"]["names"] = json!({"kind": "IPAMConfig", "listKind": "IPAMConfigList",
-            "plural": "ipamconfigs", "singular": "ipamconfig"});
-    }
-    let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
-    crd["metadata"]["name"] = format!("{plural}.crd.projectcalico.org").into();
-    crd["spec"]["group"] = "crd.projectcalico.org".into();
-    crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "schema":
-        {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]);
-    crd
 }

@@ -7,5 +7,5 @@ mod names;
 mod reload;
 
 pub use files::{TlsError, TlsFiles};
-pub use names::{Expected, common_name};
+pub use names::{Expected, common_name, organisations};
 pub use reload::Reloading;

@@ -8,6 +8,7 @@ const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const URI: u8 = 0x86;
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// The names that the other side may have. One of them is enough; without any, everybody whom the authority signed will do.
@@ -39,23 +40,42 @@ impl Expected {
 
 /// The common name of a certificate's subject.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
+    subject(certificate, COMMON_NAME).into_iter().next()
+}
+
+/// The organisations in a certificate's subject: Kubernetes takes them for the groups of a user.
+pub fn organisations(certificate: &[u8]) -> Vec<String> {
+    subject(certificate, ORGANISATION)
+}
+
+/// The values of an attribute of the subject.
+fn subject(certificate: &[u8], attribute: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    // What cannot be read further has no further names.
+    let _ = attributes(certificate, |kind, text| {
+        if kind == attribute {
+            found.extend(String::from_utf8(text.to_vec()).ok());
+        }
+    });
+    found
+}
+
+fn attributes(certificate: &[u8], mut attribute: impl FnMut(&[u8], &[u8])) -> Option<()> {
     let mut body = body(certificate)?;
     let (tag, mut subject) = value(&mut body)?;
     if tag != SEQUENCE {
         return None;
     }
     while !subject.is_empty() {
-        let (_, mut attributes) = value(&mut subject)?;
-        while !attributes.is_empty() {
-            let (_, mut attribute) = value(&mut attributes)?;
-            let (_, kind) = value(&mut attribute)?;
-            let (_, text) = value(&mut attribute)?;
-            if kind == COMMON_NAME {
-                return String::from_utf8(text.to_vec()).ok();
-            }
+        let (_, mut set) = value(&mut subject)?;
+        while !set.is_empty() {
+            let (_, mut pair) = value(&mut set)?;
+            let (_, kind) = value(&mut pair)?;
+            let (_, text) = value(&mut pair)?;
+            attribute(kind, text);
         }
     }
-    None
+    Some(())
 }
 
 /// The URIs among the alternative names of a certificate's subject.
@@ -150,6 +170,7 @@ mod tests {
     fn the_names_are_found() {
         let certificate = certificate("tortie", &["spiffe://a/b", "spiffe://c"]);
         assert_eq!(common_name(&certificate).as_deref(), Some("tortie"));
+        assert_eq!(organisations(&certificate), ["cats"]);
         assert_eq!(uri_names(&certificate), ["spiffe://a/b", "spiffe://c"]);
     }
 
@@ -182,6 +203,7 @@ mod tests {
         #[test]
         fn any_bytes_are_taken_calmly(bytes: Vec<u8>) {
             let _ = common_name(&bytes);
+            let _ = organisations(&bytes);
             let _ = uri_names(&bytes);
         }
     }

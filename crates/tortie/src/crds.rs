@@ -15,6 +15,7 @@ use tortie_model::{Kind, codec, schema};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie crds | kubectl apply --server-side -f -
+  tortie crds --storage | kubectl apply --server-side -f -      for `tortie apiserver`
   tortie crds --json-schema ippool")]
 pub struct Crds {
     /// Print only this kind: its name, its plural or an alias, in any case
@@ -26,6 +27,9 @@ pub struct Crds {
     /// Print JSON schemas instead of CRDs
     #[arg(long)]
     json_schema: bool,
+    /// Print the CRDs in which `tortie apiserver` keeps objects (crd.projectcalico.org/v1)
+    #[arg(long, conflicts_with = "json_schema")]
+    storage: bool,
 }
 
 pub fn print(args: &Crds, out: &mut dyn Write) -> Result<(), Failure> {
@@ -69,11 +73,16 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
     }
     let mut documents = Vec::new();
     let mut found = Vec::new();
-    for crd in schema::crds() {
-        let plural = crd.pointer("/spec/names/plural").and_then(Value::as_str).unwrap_or_default();
-        let Some(kind) = Kind::from_plural(plural).filter(|kind| is_wanted(*kind)) else { continue };
+    for crd in if args.storage { schema::storage_crds() } else { schema::crds() } {
+        let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let plural = text("/spec/names/plural");
+        let kind = match plural {
+            "ipamconfigs" => Some(Kind::IPAMConfiguration),
+            other => Kind::from_plural(other),
+        };
+        let Some(kind) = kind.filter(|kind| is_wanted(*kind)) else { continue };
         found.push(kind);
-        let file = format!("projectcalico.org_{plural}.yaml");
+        let file = format!("{}_{plural}.yaml", text("/spec/group"));
         documents.push(Document { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
     }
     match wanted.iter().find(|kind| !found.contains(kind)) {
@@ -89,7 +98,12 @@ mod tests {
     use super::*;
 
     fn crds(kinds: &[&str], json_schema: bool) -> Crds {
-        Crds { kinds: kinds.iter().map(|&k| k.to_owned()).collect(), output_dir: None, json_schema }
+        Crds {
+            kinds: kinds.iter().map(|&k| k.to_owned()).collect(),
+            output_dir: None,
+            json_schema,
+            storage: false,
+        }
     }
 
     #[test]
@@ -98,6 +112,19 @@ mod tests {
         let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
         assert_eq!(files, ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]);
         assert!(documents[0].text.contains("kind: CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn the_storage_of_every_kind_has_a_definition_too() {
+        let args = Crds { storage: true, ..crds(&[], false) };
+        let documents = documents(&args).unwrap();
+        assert_eq!(documents.len(), super::documents(&crds(&[], false)).unwrap().len());
+        assert!(documents.iter().all(|document| document.file.starts_with("crd.projectcalico.org_")));
+        assert!(
+            documents
+                .iter()
+                .any(|document| document.text.contains("name: ipamconfigs.crd.projectcalico.org"))
+        );
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
         (Some("calico"), ["component", "typha", ..]) => {
             ["tortie", "hub"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
         }
+        (Some("calico"), ["component", "apiserver", ..]) => {
+            ["tortie", "apiserver"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
+        }
         (Some("calico-node"), rest) => ours(rest),
         (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers(rest),
         (Some("check-status"), rest) => controllers(rest),

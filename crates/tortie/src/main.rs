@@ -1,6 +1,7 @@
 //! The one binary. Called as `calicoctl` or `kubectl-calico` it is that, called as `calico` or `calico-ipam` it is that
 //! CNI plugin; called by its own name the first word says which part of it is meant.
 
+mod apiserver;
 mod bgp;
 mod controllers;
 mod crds;
@@ -65,6 +66,7 @@ enum Part {
     Node(node::NodeCommand),
     Controllers(controllers::ControllersCommand),
     Hub(hub::HubArgs),
+    Apiserver(apiserver::ApiserverCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -228,6 +230,10 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             tortie_process::end_with_supervisor()?;
             let _ = log_to_stderr();
             hub::run(&args).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Apiserver(command) => {
+            let _ = log_to_stderr();
+            apiserver::run(command).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),

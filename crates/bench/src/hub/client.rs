@@ -2,7 +2,7 @@
 //! for the first of them: thousands of real nodes have thousands of processors.
 
 use crate::namespace::Result;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -111,6 +111,20 @@ impl Clients {
     }
 }
 
+/// The first word of a client.
+pub fn hello(number: usize, position: Option<Position>) -> Bytes {
+    let hello = Hello {
+        magic: MAGIC,
+        oldest: OLDEST,
+        newest: NEWEST,
+        node: format!("client-{number}"),
+        position,
+        empty: position.is_none(),
+        ..Hello::default()
+    };
+    from_client::What::Hello(hello).frame()
+}
+
 async fn converse(
     shared: &Shared,
     number: usize,
@@ -122,16 +136,7 @@ async fn converse(
     drop(permit);
     let position = || shared.positions[number].lock().unwrap_or_else(PoisonError::into_inner);
     let known = *position();
-    let hello = Hello {
-        magic: MAGIC,
-        oldest: OLDEST,
-        newest: NEWEST,
-        node: format!("client-{number}"),
-        position: known,
-        empty: known.is_none(),
-        ..Hello::default()
-    };
-    stream.write_all(&from_client::What::Hello(hello).frame()).await?;
+    stream.write_all(&hello(number, known)).await?;
     let mut buffer = BytesMut::new();
     let (mut epoch, mut begun) = (0, 0);
     loop {

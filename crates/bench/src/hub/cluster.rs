@@ -1,12 +1,13 @@
 //! A real etcd with the records of a cluster, and hubs on it.
 
+use super::{CHANGES, PAUSE};
 use crate::namespace::Result;
 use crate::node::ready;
 use crate::process::{Process, tortie};
 use crate::store::server::Server;
 use serde_json::{Value as Json, json};
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tortie_model::{Key, Kind, Resource, Value};
@@ -14,7 +15,7 @@ use tortie_store::{Change, Client, Config};
 
 pub const ENDPOINTS: usize = 10_000;
 pub const POLICIES: usize = 1_000;
-const NODES: usize = 500;
+pub const NODES: usize = 500;
 /// Entries that are written together.
 const BATCH: usize = 100;
 
@@ -32,9 +33,8 @@ impl Cluster {
     pub async fn start() -> Result<Cluster> {
         let server = Server::etcd().await.map_err(|error| error.to_string())?;
         let client = Client::connect(&Config::at(&server.url)).await?;
-        let entries = (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy));
-        let changes = entries.map(|entry| entry.map(|(key, value)| Change::Create { key, value }));
-        let changes: Vec<Change> = changes.collect::<Result<_>>()?;
+        let changes: Vec<Change> =
+            entries()?.into_iter().map(|(key, value)| Change::Create { key, value }).collect();
         for batch in changes.chunks(BATCH) {
             client.transact(batch).await?;
         }
@@ -76,12 +76,27 @@ impl Cluster {
         Ok(Hub { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
     }
 
+    /// Writes endpoints anew, as fast as the run wants it; the revisions, and when each was there.
+    pub async fn changes(&self) -> Result<Vec<(u64, Instant)>> {
+        let mut written = Vec::with_capacity(CHANGES);
+        for number in 0..CHANGES {
+            written.push((self.change(number).await?, Instant::now()));
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(written)
+    }
+
     /// Writes an endpoint anew; the revision.
-    pub async fn change(&self, number: usize) -> Result<u64> {
+    async fn change(&self, number: usize) -> Result<u64> {
         let (key, value) = endpoint(number % ENDPOINTS, number + 1)?;
         let entry = self.client.apply(&key, &value, None).await?;
         Ok(entry.revision.number().ok_or("etcd counts its revisions")?)
     }
+}
+
+/// Everything that nodes read.
+pub fn entries() -> Result<Vec<(Key, Value)>> {
+    (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy)).collect()
 }
 
 fn entry(kind: Kind, object: Json) -> Result<(Key, Value)> {
@@ -91,7 +106,9 @@ fn entry(kind: Kind, object: Json) -> Result<(Key, Value)> {
 }
 
 fn endpoint(number: usize, version: usize) -> Result<(Key, Value)> {
-    let (node, namespace) = (format!("node-{}", number % NODES), format!("ns-{}", number % 100));
+    // The pods of a namespace are on many nodes, and a node has pods of many namespaces.
+    let place = (31 * number + number / 100) % NODES;
+    let (node, namespace) = (format!("node-{place}"), format!("ns-{}", number % 100));
     let pod = format!("pod-{number}");
     let name = format!("{}-k8s-{}-eth0", node.replace('-', "--"), pod.replace('-', "--"));
     let labels = json!({

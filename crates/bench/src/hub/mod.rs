@@ -1,9 +1,12 @@
 //! One hub with thousands of clients, beside as many direct watches on the same etcd: memory and processor time of whoever serves
-//! them, the time until the last of them has a change, snapshots for all, and all of them reconnecting at once.
+//! them, the time until the last of them has a change, snapshots for all, and all of them reconnecting at once. Then the same
+//! changes beside clients that do not read, and what filtering would save.
 
 mod client;
 mod cluster;
 mod direct;
+mod filtering;
+mod slow;
 
 use crate::measure::{Latencies, table, time, times};
 use crate::namespace::Result;
@@ -12,18 +15,23 @@ use crate::{Outcome, plain};
 use client::Clients;
 use cluster::Cluster;
 use direct::Watchers;
+use slow::SlowClients;
 use std::time::{Duration, Instant};
 
-const CLIENTS: [usize; 3] = [1_000, 2_000, 5_000];
+/// `TORTIE_BENCH_CLIENTS=100,200` asks for others, for a first look.
+const CLIENTS: &[usize] = &[1_000, 2_000, 5_000];
 /// Changes of a run, and how fast they come.
 const CHANGES: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(10);
+/// Clients that read nothing, and as many that read a byte a second.
+const SLOW: usize = 50;
 /// What has been used once is given back, or not, within this time.
 const REST: Duration = Duration::from_secs(2);
 
 pub fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(measure()).map_err(plain)
+    runtime.block_on(measure()).map_err(plain)?;
+    filtering::measure().map_err(plain)
 }
 
 /// What one run gave.
@@ -48,7 +56,7 @@ struct Figures {
 async fn measure() -> Result<()> {
     let cluster = Cluster::start().await?;
     let mut rows = Vec::new();
-    for clients in CLIENTS {
+    for clients in sizes()? {
         crate::namespace::check()?;
         let ours = with_hub(&cluster, clients).await?;
         let theirs = with_watches(&cluster, clients).await?;
@@ -73,7 +81,41 @@ async fn measure() -> Result<()> {
         cluster::POLICIES
     );
     table(&title, &header, &rows);
+    beside_slow_clients(&cluster, sizes()?.first().copied().unwrap_or_default()).await
+}
+
+/// Latencies with and without clients that do not read, at one hub.
+async fn beside_slow_clients(cluster: &Cluster, count: usize) -> Result<()> {
+    let hub = cluster.start_hub().await?;
+    let clients = Clients::connect(hub.address, count).await?;
+    clients.follow().await?;
+    let mut rows = Vec::new();
+    let mut slow = None;
+    for name in
+        ["nobody".to_owned(), format!("{SLOW} that read nothing and {SLOW} that read a byte a second")]
+    {
+        let mut latencies = Latencies::default();
+        for (revision, at) in cluster.changes().await? {
+            latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
+        }
+        let shown = |duration: Duration| time(duration.as_nanos() as f64);
+        let (median, p99) = (latencies.quantile(0.5), latencies.quantile(0.99));
+        rows.push(vec![count.to_string(), name, shown(median), shown(p99)]);
+        if slow.is_none() {
+            slow = Some(SlowClients::connect(hub.address, SLOW).await?);
+        }
+    }
+    table("Clients that do not read", &["clients", "beside", "median to the last", "p99 to the last"], &rows);
     Ok(())
+}
+
+fn sizes() -> Result<Vec<usize>> {
+    match std::env::var("TORTIE_BENCH_CLIENTS") {
+        Ok(sizes) => {
+            Ok(sizes.split(',').map(|size| size.trim().parse()).collect::<std::result::Result<_, _>>()?)
+        }
+        Err(_) => Ok(CLIENTS.to_vec()),
+    }
 }
 
 fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> {
@@ -124,12 +166,7 @@ async fn with_hub(cluster: &Cluster, count: usize) -> Result<Figures> {
     let snapshot_bytes = clients.received() / count as u64;
     let before = Before::look(&hub.process, cluster).await?;
     let mut latencies = Latencies::default();
-    let mut written = Vec::with_capacity(CHANGES);
-    for number in 0..CHANGES {
-        written.push((cluster.change(number).await?, Instant::now()));
-        tokio::time::sleep(PAUSE).await;
-    }
-    for (revision, at) in written {
+    for (revision, at) in cluster.changes().await? {
         latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
     }
     let after = Before::look(&hub.process, cluster).await?;
@@ -145,12 +182,7 @@ async fn with_watches(cluster: &Cluster, count: usize) -> Result<Figures> {
     let watchers = Watchers::start(cluster.endpoint(), count).await?;
     let before = Before::look(cluster.etcd(), cluster).await?;
     let mut latencies = Latencies::default();
-    let mut written = Vec::with_capacity(CHANGES);
-    for number in 0..CHANGES {
-        written.push((cluster.change(number).await?, Instant::now()));
-        tokio::time::sleep(PAUSE).await;
-    }
-    for (revision, at) in written {
+    for (revision, at) in cluster.changes().await? {
         latencies.0.push(watchers.last_arrival(revision).await?.saturating_duration_since(at));
     }
     let after = Before::look(cluster.etcd(), cluster).await?;

@@ -2,6 +2,7 @@
 
 mod programming;
 mod traffic;
+mod wireguard;
 
 use crate::namespace::Result;
 use crate::{Outcome, plain};
@@ -19,8 +20,20 @@ pub fn traffic() -> Outcome {
 }
 
 fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Result<(Key, Value)> {
+    with_status(kind, namespace, name, spec, json!({}))
+}
+
+fn with_status(
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    spec: serde_json::Value,
+    status: serde_json::Value,
+) -> Result<(Key, Value)> {
     let metadata = json!({"name": name, "namespace": namespace});
-    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec});
+    let object = json!({
+        "kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec, "status": status,
+    });
     let resource = Resource::from_store(kind, object).map_err(|error| error.to_string())?;
     Ok((Key::resource(kind, namespace, name), Value::Resource(resource)))
 }

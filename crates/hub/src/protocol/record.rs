@@ -124,7 +124,7 @@ pub fn key_of_kind(kind: Kind) -> String {
 /// The class of the keys of a range, if a feed can have them.
 pub fn class_of_range(range: &KeyRange) -> Option<&'static str> {
     Some(match range {
-        KeyRange::Resources { kind, .. } => kind.name(),
+        KeyRange::Resources { kind, .. } | KeyRange::Written { kind, .. } => kind.name(),
         KeyRange::Blocks { .. } => BLOCK,
         KeyRange::BlockAffinities { .. } => BLOCK_AFFINITY,
         KeyRange::EndpointSlices => ENDPOINT_SLICE,

@@ -5,4 +5,5 @@ mod failover;
 mod slow;
 mod strangers;
 mod tls;
+mod version_1;
 mod world;

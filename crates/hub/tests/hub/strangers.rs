@@ -7,9 +7,14 @@ use tokio::net::TcpStream;
 use tortie_hub::server::Options;
 use tortie_testkit::eventually_async;
 
-/// How a Typha client begins: the type of its envelope in Go's gob encoding.
-const TYPHA: &[u8] =
-    b"\x22\xff\x81\x03\x01\x01\x08Envelope\x01\xff\x82\x00\x01\x01\x01\x07Message\x01\x10\x00\x00\x00";
+/// What a node of Calico v3.31 says first to a Typha: an Envelope with a MsgClientHello in Go's gob encoding.
+const TYPHA_HELLO: &str = include_str!("typha_hello.hex");
+
+fn typha_hello() -> Vec<u8> {
+    let digits: Vec<u8> = TYPHA_HELLO.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -30,8 +35,10 @@ async fn other_protocols_and_half_handshakes_are_closed() {
     let store = Store::embedded().await;
     let options = Options { handshake: Duration::from_secs(1), ..Options::default() };
     let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let typha = typha_hello();
+    assert!(typha.windows(14).any(|name| name == b"MsgClientHello"), "it is what it says");
     for first in [
-        TYPHA,
+        &typha[..],
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0\0\0\x03abc",
@@ -81,12 +88,13 @@ async fn ten_thousand_connections_come_and_go() {
     let node = Node::follow(&[&hub]);
     node.knows(&store).await;
     let before = descriptors();
+    let typha = typha_hello();
     for _ in 0..100 {
         let mut some = Vec::new();
         for number in 0..100 {
             let Ok(mut stream) = TcpStream::connect(hub.address).await else { continue };
             if number % 2 == 0 {
-                let _ = stream.write_all(&TYPHA[..number.min(TYPHA.len())]).await;
+                let _ = stream.write_all(&typha[..number.min(typha.len())]).await;
             }
             some.push(stream);
         }

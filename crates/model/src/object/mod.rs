@@ -158,6 +158,13 @@ impl<S: Spec> Object<S> {
         Ok(Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None })
     }
 
+    /// Reads user input: fields that the kind does not have are left out, and named beside the object.
+    pub fn from_user_tolerant(value: Value) -> Result<(Self, Vec<String>), DecodeError> {
+        let (read, unknown) = decode::<Read<S>>(&value)?;
+        let unknown = unknown.iter().map(|path| print(path)).collect();
+        Ok((Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None }, unknown))
+    }
+
     /// Reads what a store holds: fields that the kind does not have are kept aside and written back.
     pub fn from_store(value: Value) -> Result<Self, DecodeError> {
         let (read, paths) = decode::<Read<S>>(&value)?;

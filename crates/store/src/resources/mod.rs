@@ -44,6 +44,30 @@ impl Resources {
         self.replace(resource).await
     }
 
+    /// What [`Resources::create`] would store, if it would.
+    pub async fn check_create(&self, resource: Resource) -> Result<Resource> {
+        let mut resource = prepared(resource, metadata::check_create)?;
+        self.before_create(&resource).await?;
+        metadata::stamp(resource.metadata_mut());
+        Ok(resource)
+    }
+
+    /// What [`Resources::update`] would store, if it would.
+    pub async fn check_update(&self, resource: Resource) -> Result<Resource> {
+        let resource = prepared(resource, metadata::check_update)?;
+        self.before_update(&resource).await?;
+        Ok(resource)
+    }
+
+    /// Whether [`Resources::delete`] would refuse.
+    pub async fn check_delete(&self, kind: Kind, name: &str) -> Result<()> {
+        match kind {
+            Kind::Tier => self.check_tier_unused(name).await,
+            _ if profile::is_synthetic(kind, name) => Err(profile::refused("delete")),
+            _ => Ok(()),
+        }
+    }
+
     pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Resource> {
         metadata::check_identity(kind, namespace, name)?;
         if profile::is_synthetic(kind, name) {

@@ -95,6 +95,11 @@ pub fn prefix(range: &KeyRange) -> String {
                 (true, None) => format!("{RESOURCES}{plural}/"),
             }
         }
+        KeyRange::Written { kind, namespace } => {
+            let within = namespace.as_ref().filter(|_| kind.is_namespaced());
+            let within = within.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+            format!("{RESOURCES}{}/{within}", kind.plural())
+        }
         KeyRange::Blocks { ip_version: None } => BLOCKS.to_owned(),
         KeyRange::Blocks { ip_version: Some(version) } => format!("{BLOCKS}ipv{version}/"),
         KeyRange::BlockAffinities { affinity, owner, ip_version } => match (owner, ip_version) {

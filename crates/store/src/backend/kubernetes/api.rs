@@ -128,6 +128,17 @@ impl Api {
         detail: Detail,
         after: &str,
     ) -> Result<Events, Failure> {
+        self.watch_from(path, labels, detail, after).await
+    }
+
+    /// `path` may have a query already.
+    async fn watch_from(
+        &self,
+        path: &str,
+        labels: Option<&str>,
+        detail: Detail,
+        after: &str,
+    ) -> Result<Events, Failure> {
         let mut pairs = vec![
             ("watch", "1".to_owned()),
             ("allowWatchBookmarks", "true".to_owned()),
@@ -148,6 +159,12 @@ impl Api {
             }
         })
         .await
+    }
+
+    /// Of one object of a collection, from its present state.
+    pub async fn watch_named(&self, path: &str, name: &str, detail: Detail) -> Result<Events, Failure> {
+        let path = format!("{path}?fieldSelector={}", encoded(&format!("metadata.name={name}")));
+        self.watch_from(&path, None, detail, "").await
     }
 
     async fn send(
@@ -231,7 +248,8 @@ fn request(
 
 fn with_query(path: &str, pairs: &[(&str, String)]) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
-    format!("{path}?{}", pairs.join("&"))
+    let joint = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{joint}{}", pairs.join("&"))
 }
 
 /// Percent-encoding of everything that is not plainly allowed in a query.

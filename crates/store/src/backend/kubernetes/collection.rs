@@ -73,6 +73,11 @@ pub struct Found {
     pub value: Option<Result<Value, Error>>,
 }
 
+/// Whether objects of the kind are custom resources.
+fn is_custom(kind: Kind) -> bool {
+    !matches!(kind, Kind::WorkloadEndpoint | Kind::Profile | Kind::Node | Kind::LiveMigration)
+}
+
 impl Form {
     /// How much of its objects is read.
     pub fn detail(self) -> Detail {
@@ -152,6 +157,14 @@ impl Reader {
             labels: None,
         };
         match range {
+            KeyRange::Written { kind, namespace } if is_custom(*kind) => {
+                one(Form::Resource(*kind), self.group.collection(*kind, namespace.as_deref()))
+            }
+            KeyRange::Written { kind, namespace } => self.collections(&KeyRange::Resources {
+                kind: *kind,
+                namespace: namespace.clone(),
+                name_prefix: String::new(),
+            }),
             KeyRange::Resources { kind: Kind::WorkloadEndpoint, namespace: Some(namespace), .. } => {
                 one(Form::Pod, format!("/api/v1/namespaces/{namespace}/pods"))
             }

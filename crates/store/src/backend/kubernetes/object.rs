@@ -22,7 +22,6 @@ pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
     object["apiVersion"] = group.api_version().into();
     object["kind"] = group.kind_name(kind).into();
     let mut meta = resource.metadata().clone();
-    meta.managed_fields.clear();
     meta.self_link.clear();
     if group == ApiGroup::V1 {
         object["metadata"] = hidden_metadata(kind, name, meta);
@@ -32,6 +31,8 @@ pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
         }
     } else {
         meta.name = name.to_owned();
+        // There the API server keeps the record of owners itself.
+        meta.managed_fields.clear();
         object["metadata"] = json!(meta);
     }
     object

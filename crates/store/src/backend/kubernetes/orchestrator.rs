@@ -1,8 +1,10 @@
 //! What the node's daemon asks of Kubernetes itself, whichever datastore it runs on: what a pod is to be given, and how
 //! the node is to be described.
 
+mod access;
 mod control;
 
+pub use access::{Decision, User, Wish};
 pub use control::{Lease, PodHold, is_too_late};
 
 use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};

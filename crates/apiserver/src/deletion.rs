@@ -1,0 +1,169 @@
+//! How an object is deleted: at once, or when those are done who have work to do before.
+
+use crate::refusal::Refusal;
+use crate::resources::Served;
+use crate::write::{finalizers, text};
+use serde_json::{Value, json};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What becomes of objects that the deleted one owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// Whatever the object's own finalizers say.
+    Unsaid,
+    Orphan,
+    Background,
+    Foreground,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeleteOptions {
+    pub propagation: Propagation,
+    pub uid: String,
+    pub resource_version: String,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deletion {
+    Now,
+    /// The object as it stands until its finalizers are gone.
+    Later(Value),
+    /// It is on its way out already.
+    Waiting,
+}
+
+impl DeleteOptions {
+    /// From the query and the body of a request.
+    pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+        let given = if body.is_empty() { json!({}) } else { crate::body::document(body)? };
+        let kind = text(&given, "/kind");
+        if !kind.is_empty() && kind != "DeleteOptions" {
+            return Err(Refusal::bad_request(format!("the body of a deletion is DeleteOptions, not {kind}")));
+        }
+        let policy = match text(&given, "/propagationPolicy") {
+            "" => policy,
+            given => given,
+        };
+        let orphans = given.get("orphanDependents").and_then(Value::as_bool);
+        let propagation = match (policy, orphans) {
+            ("", None) => Propagation::Unsaid,
+            ("", Some(true)) | ("Orphan", None) => Propagation::Orphan,
+            ("", Some(false)) | ("Background", None) => Propagation::Background,
+            ("Foreground", None) => Propagation::Foreground,
+            _ => {
+                return Err(Refusal::unprocessable(format!(
+                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: {policy:?}: must be \
+                     \"Foreground\", \"Background\" or \"Orphan\", without orphanDependents"
+                )));
+            }
+        };
+        let dry_run = match given.get("dryRun").and_then(Value::as_array).map(Vec::as_slice) {
+            None | Some([]) => dry_run,
+            Some([all]) if all == "All" => true,
+            Some(_) => {
+                return Err(Refusal::unprocessable("dryRun: Unsupported value: supported values: \"All\""));
+            }
+        };
+        Ok(DeleteOptions {
+            propagation,
+            uid: text(&given, "/preconditions/uid").to_owned(),
+            resource_version: text(&given, "/preconditions/resourceVersion").to_owned(),
+            dry_run,
+        })
+    }
+
+    /// Whether this is the object that is meant.
+    pub fn check(&self, served: Served, live: &Value) -> Result<(), Refusal> {
+        let name = text(live, "/metadata/name");
+        for (what, given, found) in [
+            ("UID", self.uid.as_str(), text(live, "/metadata/uid")),
+            ("ResourceVersion", self.resource_version.as_str(), text(live, "/metadata/resourceVersion")),
+        ] {
+            if !given.is_empty() && given != found {
+                let why = format!(
+                    "Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}"
+                );
+                return Err(Refusal::conflict(served, name, &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `now` is in RFC 3339.
+pub fn plan(live: &Value, propagation: Propagation, now: &str) -> Deletion {
+    let before = finalizers(live);
+    let mut after = before.clone();
+    if propagation != Propagation::Unsaid {
+        after.retain(|name| name != ORPHAN && name != FOREGROUND);
+    }
+    match propagation {
+        Propagation::Orphan => after.push(ORPHAN.to_owned()),
+        Propagation::Foreground => after.push(FOREGROUND.to_owned()),
+        Propagation::Unsaid | Propagation::Background => {}
+    }
+    if after.is_empty() {
+        return Deletion::Now;
+    }
+    let deleting = !text(live, "/metadata/deletionTimestamp").is_empty();
+    if deleting && before == after {
+        return Deletion::Waiting;
+    }
+    let mut object = live.clone();
+    let metadata = &mut object["metadata"];
+    metadata["finalizers"] = json!(after);
+    if !deleting {
+        metadata["deletionTimestamp"] = now.into();
+        metadata["deletionGracePeriodSeconds"] = 0.into();
+        let generation = metadata["generation"].as_i64().unwrap_or_default();
+        metadata["generation"] = generation.saturating_add(1).into();
+    }
+    Deletion::Later(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_hold_an_object_back() {
+        let plain = json!({"metadata": {"name": "x", "generation": 1}});
+        let now = "2026-03-01T10:20:30Z";
+        assert_eq!(plan(&plain, Propagation::Unsaid, now), Deletion::Now);
+        assert_eq!(plan(&plain, Propagation::Background, now), Deletion::Now);
+        let Deletion::Later(held) = plan(&plain, Propagation::Foreground, now) else { panic!() };
+        assert_eq!(finalizers(&held), [FOREGROUND]);
+        assert_eq!(
+            (&held["metadata"]["deletionTimestamp"], &held["metadata"]["generation"]),
+            (&json!(now), &json!(2))
+        );
+        assert_eq!(plan(&held, Propagation::Unsaid, now), Deletion::Waiting);
+        assert_eq!(plan(&held, Propagation::Background, now), Deletion::Now);
+        let mut own = plain;
+        own["metadata"]["finalizers"] = json!(["a/b"]);
+        assert!(matches!(plan(&own, Propagation::Background, now), Deletion::Later(_)));
+    }
+
+    #[test]
+    fn options_come_from_the_body_and_the_query() {
+        let read = |policy: &str, body: &str| DeleteOptions::read(policy, false, body.as_bytes());
+        assert_eq!(read("", "").unwrap().propagation, Propagation::Unsaid);
+        assert_eq!(read("Orphan", "").unwrap().propagation, Propagation::Orphan);
+        let options = read("", r#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground","preconditions":{"uid":"u"},"dryRun":["All"]}"#).unwrap();
+        assert_eq!(
+            (options.propagation, options.uid.as_str(), options.dry_run),
+            (Propagation::Foreground, "u", true)
+        );
+        for bad in
+            [r#"{"propagationPolicy":"Sideways"}"#, r#"{"dryRun":["Some"]}"#, "[1", r#"{"kind":"Tier"}"#]
+        {
+            assert!(read("", bad).is_err(), "{bad}");
+        }
+        let served = Served::find("tiers").unwrap();
+        let live = json!({"metadata": {"name": "t", "uid": "other", "resourceVersion": "5"}});
+        assert_eq!(options.check(served, &live).unwrap_err().code, 409);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the server serves, as clients discover it.
+
+use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
+use serde_json::{Value, json};
+
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const READ_VERBS: &[&str] = &["get", "list", "watch"];
+const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+fn verbs(served: Served) -> &'static [&'static str] {
+    if served.is_read_only() { READ_VERBS } else { VERBS }
+}
+
+fn group() -> Value {
+    let version = json!({"groupVersion": API_VERSION, "version": VERSION});
+    json!({"name": GROUP, "versions": [version], "preferredVersion": version})
+}
+
+/// `/apis/projectcalico.org`
+pub fn api_group() -> Value {
+    let mut group = group();
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    group
+}
+
+/// `/apis`
+pub fn api_groups() -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})
+}
+
+/// `/apis/projectcalico.org/v3`
+pub fn api_resources() -> Value {
+    let mut resources = Vec::new();
+    for served in SERVED {
+        let kind = served.kind;
+        let mut resource = json!({
+            "name": kind.plural(), "singularName": kind.name().to_lowercase(), "namespaced": kind.is_namespaced(),
+            "kind": kind.name(), "verbs": verbs(*served),
+        });
+        if !served.short_names.is_empty() {
+            resource["shortNames"] = json!(served.short_names);
+        }
+        resources.push(resource);
+        if served.has_status() {
+            resources.push(json!({
+                "name": format!("{}/status", kind.plural()), "singularName": "", "namespaced": kind.is_namespaced(),
+                "kind": kind.name(), "verbs": STATUS_VERBS,
+            }));
+        }
+    }
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": resources})
+}
+
+/// `/apis` in one document, for clients that know it.
+pub fn aggregated() -> Value {
+    let response_kind =
+        |served: &Served| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
+    let resource = |served: &Served| {
+        let mut resource = json!({
+            "resource": served.kind.plural(), "responseKind": response_kind(served),
+            "scope": if served.kind.is_namespaced() { "Namespaced" } else { "Cluster" },
+            "singularResource": served.kind.name().to_lowercase(), "verbs": verbs(*served),
+        });
+        if !served.short_names.is_empty() {
+            resource["shortNames"] = json!(served.short_names);
+        }
+        if served.has_status() {
+            resource["subresources"] = json!([{"subresource": "status", "responseKind": response_kind(served), "verbs": STATUS_VERBS}]);
+        }
+        resource
+    };
+    let resources: Vec<Value> = SERVED.iter().map(resource).collect();
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [{
+        "metadata": {"name": GROUP, "creationTimestamp": null},
+        "versions": [{"version": VERSION, "resources": resources, "freshness": "Current"}],
+    }]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_documents_say_the_same() {
+        let plain = api_resources();
+        let plain = plain["resources"].as_array().unwrap();
+        let aggregated = aggregated();
+        let resources = aggregated["items"][0]["versions"][0]["resources"].as_array().unwrap();
+        assert_eq!(resources.len(), SERVED.len());
+        for resource in resources {
+            let same = plain.iter().find(|plain| plain["name"] == resource["resource"]).unwrap();
+            assert_eq!(same["verbs"], resource["verbs"]);
+            assert_eq!(same.get("shortNames"), resource.get("shortNames"));
+            let status = format!("{}/status", resource["resource"].as_str().unwrap());
+            assert_eq!(
+                plain.iter().any(|plain| plain["name"] == status),
+                resource.get("subresources").is_some()
+            );
+        }
+    }
+}

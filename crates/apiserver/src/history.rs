@@ -1,0 +1,191 @@
+//! The objects of a kind and the last changes of them, without I/O. A watcher is a place in the changes, never a queue: what is
+//! kept does not grow with watchers or with how slow they are.
+
+use crate::stored::Stored;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Changes that are remembered: so many, and so many bytes of them.
+const MOST_CHANGES: usize = 4_096;
+const MOST_BYTES: usize = 8 << 20;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub before: Option<Arc<Stored>>,
+    /// What stands there now, or what was deleted, at the revision of the deletion.
+    pub after: Arc<Stored>,
+    pub is_deletion: bool,
+}
+
+/// Between two changes; the number of changes before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position(u64);
+
+/// The changes from there on are not remembered any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooOld;
+
+type Key = (String, String);
+
+#[derive(Debug, Default)]
+pub struct History {
+    objects: BTreeMap<Key, Arc<Stored>>,
+    changes: VecDeque<Change>,
+    /// The number of changes before the first that is remembered.
+    forgotten: u64,
+    bytes: usize,
+    /// Everything after this revision is remembered.
+    floor: u64,
+    /// Everything up to this revision has been heard of.
+    reached: u64,
+    in_sync: bool,
+}
+
+impl History {
+    pub fn is_in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    pub fn reached(&self) -> u64 {
+        self.reached
+    }
+
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    pub fn put(&mut self, key: Key, object: Stored) {
+        let object = Arc::new(object);
+        let before = self.objects.insert(key, object.clone());
+        self.note(Change { before, after: object, is_deletion: false });
+    }
+
+    pub fn delete(&mut self, key: &Key, revision: u64) {
+        if let Some(before) = self.objects.remove(key) {
+            let after = Arc::new(before.deleted_at(revision));
+            self.note(Change { before: Some(before), after, is_deletion: true });
+        }
+    }
+
+    /// Everything up to a revision has been told.
+    pub fn reach(&mut self, revision: u64) {
+        self.reached = self.reached.max(revision);
+    }
+
+    /// The first snapshot is complete.
+    pub fn synchronise(&mut self, revision: u64) {
+        self.in_sync = true;
+        self.floor = revision;
+        self.reach(revision);
+    }
+
+    fn note(&mut self, change: Change) {
+        if !self.in_sync {
+            return;
+        }
+        self.reach(change.after.revision);
+        self.bytes += change.after.json.len();
+        self.changes.push_back(change);
+        while self.changes.len() > MOST_CHANGES || self.bytes > MOST_BYTES {
+            let Some(old) = self.changes.pop_front() else { break };
+            self.bytes -= old.after.json.len();
+            self.forgotten += 1;
+            self.floor = self.floor.max(old.after.revision);
+        }
+    }
+
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Stored>> {
+        self.objects.values()
+    }
+
+    /// After everything that has been heard of.
+    pub fn end(&self) -> Position {
+        Position(self.forgotten + self.changes.len() as u64)
+    }
+
+    /// The place right after a revision that a watcher has seen.
+    pub fn after(&self, revision: u64) -> Result<Position, TooOld> {
+        if revision < self.floor {
+            return Err(TooOld);
+        }
+        let seen = self.changes.iter().take_while(|change| change.after.revision <= revision).count();
+        Ok(Position(self.forgotten + seen as u64))
+    }
+
+    /// The next changes from a place on, and the place after them.
+    pub fn next(&self, from: Position, at_most: usize) -> Result<(Vec<Change>, Position), TooOld> {
+        let skipped = from.0.checked_sub(self.forgotten).ok_or(TooOld)?;
+        let skipped = usize::try_from(skipped).map_err(|_| TooOld)?;
+        let changes: Vec<Change> = self.changes.iter().skip(skipped).take(at_most).cloned().collect();
+        let position = Position(from.0 + changes.len() as u64);
+        Ok((changes, position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn object(name: &str, revision: u64, size: usize) -> Stored {
+        let text = format!(
+            r#"{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}},"x":"{}"}}"#,
+            "x".repeat(size)
+        );
+        Stored {
+            namespace: String::new(),
+            name: name.to_owned(),
+            tier: String::new(),
+            labels: BTreeMap::new(),
+            revision,
+            json: Bytes::from(text),
+        }
+    }
+
+    fn key(name: &str) -> Key {
+        (String::new(), name.to_owned())
+    }
+
+    #[test]
+    fn a_watcher_hears_every_change_after_what_it_has_seen() {
+        let mut history = History::default();
+        history.put(key("a"), object("a", 3, 0));
+        history.synchronise(10);
+        assert_eq!(history.after(9), Err(TooOld));
+        let start = history.after(10).unwrap();
+        assert_eq!(start, history.end());
+        history.put(key("b"), object("b", 12, 0));
+        history.delete(&key("a"), 13);
+        history.delete(&key("nobody"), 14);
+        let (changes, end) = history.next(start, 10).unwrap();
+        assert_eq!(changes.len(), 2);
+        assert_eq!((changes[1].is_deletion, changes[1].after.revision), (true, 13));
+        assert_eq!(changes[1].after.value()["metadata"]["resourceVersion"], "13");
+        assert_eq!(end, history.end());
+        assert_eq!(history.next(history.after(12).unwrap(), 10).unwrap().0.len(), 1);
+        assert_eq!(history.reached(), 13);
+        // A revision of the future is waited for.
+        assert_eq!(history.after(99).unwrap(), history.end());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut history = History::default();
+        history.synchronise(1);
+        let start = history.end();
+        for revision in 2..(MOST_CHANGES as u64 + 3) {
+            history.put(key("a"), object("a", revision, 0));
+        }
+        assert_eq!(history.changes.len(), MOST_CHANGES);
+        assert_eq!(history.next(start, 1), Err(TooOld));
+        assert_eq!(history.after(1), Err(TooOld));
+        assert!(history.after(history.floor()).is_ok());
+        // A hundred megabytes of changes leave as many as there is room for.
+        for revision in 10_000..10_100 {
+            history.put(key("big"), object("big", revision, 1 << 20));
+        }
+        assert!(history.bytes <= MOST_BYTES && history.changes.len() < 9, "{}", history.changes.len());
+        let (changes, _) = history.next(history.after(history.floor()).unwrap(), 100).unwrap();
+        assert_eq!(changes.last().map(|change| change.after.revision), Some(10_099));
+    }
+}

@@ -1,0 +1,85 @@
+//! Numbers about requests, under the names that API servers of Kubernetes use.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::time::Duration;
+
+/// Verb, resource and, for counts, code. The values are from fixed lists, so that nobody can make them many.
+type Named = [(&'static str, String); 2];
+type Counted = [(&'static str, String); 3];
+
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Counted, Counter>,
+    durations: Family<Named, Histogram, fn() -> Histogram>,
+    watches: Family<[(&'static str, String); 1], Gauge>,
+    refused: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+/// Counts a watch as open until it is dropped.
+#[derive(Debug)]
+pub struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 2.0, 16))
+}
+
+impl Metrics {
+    pub fn new() -> Metrics {
+        let mut registry = Registry::default();
+        let requests = Family::<Counted, Counter>::default();
+        let durations = Family::<Named, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
+        let watches = Family::<[(&'static str, String); 1], Gauge>::default();
+        let refused = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        registry.register("apiserver_request", "Requests by verb, resource and code", requests.clone());
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Time that requests take, without watches",
+            durations.clone(),
+        );
+        registry.register("apiserver_longrunning_requests", "Watches that are open", watches.clone());
+        registry.register(
+            "tortie_apiserver_refused",
+            "Connections and requests that there was no room for",
+            refused.clone(),
+        );
+        Metrics { registry, requests, durations, watches, refused }
+    }
+
+    pub fn answered(&self, verb: &str, resource: &str, code: u16, took: Duration) {
+        let named = [("verb", verb.to_uppercase()), ("resource", resource.to_owned())];
+        let [verb_label, resource_label] = named.clone();
+        self.requests.get_or_create(&[verb_label, resource_label, ("code", code.to_string())]).inc();
+        if verb != "watch" {
+            self.durations.get_or_create(&named).observe(took.as_secs_f64());
+        }
+    }
+
+    pub fn watching(&self, resource: &str) -> Open {
+        let gauge = self.watches.get_or_create(&[("resource", resource.to_owned())]).clone();
+        gauge.inc();
+        Open(gauge)
+    }
+
+    pub fn no_room(&self, what: &'static str) {
+        self.refused.get_or_create(&[("what", what)]).inc();
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a text does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,358 @@
+//! The schemas of what is served, as OpenAPI documents of version 2 and 3. They are made from the types.
+
+use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// Where a reference points to in documents of each version.
+const IN_V2: &str = "#/definitions/";
+const IN_V3: &str = "#/components/schemas/";
+
+/// A document and what changes with it.
+pub struct Document {
+    pub text: String,
+    pub hash: String,
+}
+
+impl Document {
+    fn new(value: &Value) -> Document {
+        use sha2::Digest as _;
+        let text = value.to_string();
+        let hash = data_encoding::HEXUPPER.encode(&sha2::Sha512::digest(text.as_bytes()));
+        Document { text, hash }
+    }
+}
+
+pub static V2: LazyLock<Document> = LazyLock::new(|| Document::new(&v2()));
+pub static V3: LazyLock<Document> = LazyLock::new(|| Document::new(&v3()));
+/// `/openapi/v3`: where the documents are.
+pub static V3_INDEX: LazyLock<Document> = LazyLock::new(|| {
+    let path = format!("apis/{GROUP}/{VERSION}");
+    let url = format!("/openapi/v3/{path}?hash={}", V3.hash);
+    Document::new(&json!({"paths": {path: {"serverRelativeURL": url}}}))
+});
+
+/// The name of a kind's schema: `org.projectcalico.v3.Tier`.
+fn name(kind: &str) -> String {
+    format!("org.projectcalico.{VERSION}.{kind}")
+}
+
+fn reference(prefix: &str, name: &str) -> Value {
+    json!({"$ref": format!("{prefix}{name}")})
+}
+
+/// Every schema, with references that begin with `prefix`.
+fn schemas(prefix: &str) -> Map<String, Value> {
+    let mut all = Map::new();
+    for served in SERVED {
+        let kind = served.kind.name();
+        let mut object = served.schema().clone();
+        object["description"] = format!("{kind} of {API_VERSION}.").into();
+        if let Some(Value::Object(properties)) = object.get_mut("properties") {
+            properties.insert("apiVersion".into(), described("Version of the schema: projectcalico.org/v3."));
+            properties.insert("kind".into(), described(&format!("The kind: {kind}.")));
+            let metadata = match prefix {
+                IN_V3 => json!({"default": {}, "allOf": [reference(prefix, &format!("{META}.ObjectMeta"))],
+                    "description": "Name, labels and the like."}),
+                _ => reference(prefix, &format!("{META}.ObjectMeta")),
+            };
+            properties.insert("metadata".into(), metadata);
+        }
+        if prefix == IN_V2 {
+            for_version_2(&mut object);
+        }
+        object["x-kubernetes-group-version-kind"] =
+            json!([{"group": GROUP, "version": VERSION, "kind": kind}]);
+        all.insert(name(kind), object);
+        let list_kind = served.kind.list_name();
+        all.insert(
+            name(&list_kind),
+            json!({
+                "type": "object", "description": format!("A list of {kind}."), "required": ["items"],
+                "properties": {
+                    "apiVersion": described("Version of the schema: projectcalico.org/v3."),
+                    "kind": described(&format!("The kind: {list_kind}.")),
+                    "metadata": reference(prefix, &format!("{META}.ListMeta")),
+                    "items": {"type": "array", "items": reference(prefix, &name(kind))},
+                },
+                "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": list_kind}],
+            }),
+        );
+    }
+    for (name, schema) in common(prefix) {
+        all.insert(format!("{META}.{name}"), schema);
+    }
+    all
+}
+
+fn described(text: &str) -> Value {
+    json!({"type": "string", "description": text})
+}
+
+/// Version 2 knows neither choices nor rules of Kubernetes.
+fn for_version_2(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            for keyword in ["anyOf", "oneOf", "not", "nullable", "x-kubernetes-validations"] {
+                fields.remove(keyword);
+            }
+            fields.values_mut().for_each(for_version_2);
+        }
+        Value::Array(items) => items.iter_mut().for_each(for_version_2),
+        _ => {}
+    }
+}
+
+/// What every API server of Kubernetes says of its own types, as far as ours uses them.
+fn common(prefix: &str) -> Vec<(&'static str, Value)> {
+    let own = |name: &str| reference(prefix, &format!("{META}.{name}"));
+    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    let with = |mut schema: Value, description: &str| {
+        schema["description"] = description.into();
+        schema
+    };
+    let number =
+        |description: &str| json!({"type": "integer", "format": "int64", "description": description});
+    vec![
+        ("Time", json!({"type": "string", "format": "date-time", "description": "A moment, in RFC 3339."})),
+        ("FieldsV1", json!({"type": "object", "description": "A set of fields."})),
+        (
+            "OwnerReference",
+            json!({"type": "object", "description": "An object that this one goes with.",
+            "required": ["apiVersion", "kind", "name", "uid"], "x-kubernetes-map-type": "atomic",
+            "properties": {
+                "apiVersion": described("Version of the owner."), "kind": described("Kind of the owner."),
+                "name": described("Name of the owner."), "uid": described("UID of the owner."),
+                "controller": {"type": "boolean", "description": "Whether the owner manages it."},
+                "blockOwnerDeletion": {"type": "boolean", "description": "Whether the owner waits for it to go first."},
+            }}),
+        ),
+        (
+            "ManagedFieldsEntry",
+            json!({"type": "object", "description": "Fields that somebody owns.", "properties": {
+                "manager": described("Who owns them."), "operation": described("Apply or Update."),
+                "apiVersion": described("Version of the schema that the fields are of."), "time": own("Time"),
+                "fieldsType": described("FieldsV1."), "fieldsV1": own("FieldsV1"),
+                "subresource": described("The part of the object through which they were written."),
+            }}),
+        ),
+        (
+            "ObjectMeta",
+            json!({"type": "object", "description": "Metadata that every object has.", "properties": {
+                "name": described("Name, unique among objects of the kind in a namespace."),
+                "generateName": described("Beginning of a name that the server completes."),
+                "namespace": described("Namespace of the object."), "selfLink": described("Not used any more."),
+                "uid": described("Identity of the object: another object of the same name has another one."),
+                "resourceVersion": described("Version of the object, for comparison with others of the same."),
+                "generation": number("Counts changes of what is wanted."),
+                "creationTimestamp": own("Time"), "deletionTimestamp": own("Time"),
+                "deletionGracePeriodSeconds": number("Time until the object is gone."),
+                "labels": with(texts.clone(), "Names and values by which objects are selected."),
+                "annotations": with(texts, "Notes that nothing selects by."),
+                "ownerReferences": {"type": "array", "items": own("OwnerReference"), "description": "Objects that this one goes with.",
+                    "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
+                    "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"},
+                "finalizers": {"type": "array", "items": {"type": "string"}, "description": "Who has work to do before the object goes.",
+                    "x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
+                "managedFields": {"type": "array", "items": own("ManagedFieldsEntry"), "description": "Who owns which fields.",
+                    "x-kubernetes-list-type": "atomic"},
+            }}),
+        ),
+        (
+            "ListMeta",
+            json!({"type": "object", "description": "Metadata of a list.", "properties": {
+                "continue": described("Where the next page begins."),
+                "remainingItemCount": number("How many objects are not in the list."),
+                "resourceVersion": described("Version of the list."), "selfLink": described("Not used any more."),
+            }}),
+        ),
+        (
+            "Status",
+            json!({"type": "object", "description": "What became of a request.", "properties": {
+                "apiVersion": described("v1"), "kind": described("Status"), "metadata": own("ListMeta"),
+                "status": described("Success or Failure."), "message": described("In words."),
+                "reason": described("In one word."), "code": {"type": "integer", "format": "int32", "description": "The HTTP code."},
+                "details": {"type": "object", "description": "What it is about, and causes."},
+            }}),
+        ),
+        ("Patch", json!({"type": "object", "description": "A change of an object."})),
+        ("DeleteOptions", json!({"type": "object", "description": "How an object is deleted."})),
+    ]
+}
+
+/// An operation of a path.
+struct Operation {
+    method: &'static str,
+    action: &'static str,
+    answers: String,
+    takes: Option<String>,
+}
+
+fn operations(served: Served, collection: bool) -> Vec<Operation> {
+    let kind = name(served.kind.name());
+    let (status, options) = (format!("{META}.Status"), format!("{META}.DeleteOptions"));
+    let operation = |method, action, answers: &str, takes: Option<&str>| Operation {
+        method,
+        action,
+        answers: answers.to_owned(),
+        takes: takes.map(str::to_owned),
+    };
+    let mut all = match collection {
+        true => vec![operation("get", "list", &name(&served.kind.list_name()), None)],
+        false => vec![operation("get", "get", &kind, None)],
+    };
+    if !served.is_read_only() {
+        match collection {
+            true => all.extend([
+                operation("post", "post", &kind, Some(&kind)),
+                operation("delete", "deletecollection", &status, Some(&options)),
+            ]),
+            false => all.extend([
+                operation("put", "put", &kind, Some(&kind)),
+                operation("patch", "patch", &kind, Some(&format!("{META}.Patch"))),
+                operation("delete", "delete", &status, Some(&options)),
+            ]),
+        }
+    }
+    all
+}
+
+/// Paths, with what `describe` makes of each operation.
+fn paths(
+    parameter: fn(&str) -> Value,
+    describe: fn(Served, &Operation, String) -> Value,
+) -> Map<String, Value> {
+    let mut all = Map::new();
+    for served in SERVED {
+        let plural = served.kind.plural();
+        let (scope, scope_name) = match served.kind.is_namespaced() {
+            true => ("namespaces/{namespace}/", "Namespaced"),
+            false => ("", ""),
+        };
+        let base = format!("/apis/{GROUP}/{VERSION}/{scope}{plural}");
+        for (path, collection) in [(base.clone(), true), (format!("{base}/{{name}}"), false)] {
+            let mut item = Map::new();
+            for operation in operations(*served, collection) {
+                let id = format!("{}{scope_name}{}", operation.action, served.kind.name());
+                item.insert(operation.method.to_owned(), describe(*served, &operation, id));
+            }
+            let mut parameters = Vec::new();
+            if served.kind.is_namespaced() {
+                parameters.push(parameter("namespace"));
+            }
+            if !collection {
+                parameters.push(parameter("name"));
+            }
+            item.insert("parameters".into(), parameters.into());
+            all.insert(path, Value::Object(item));
+        }
+    }
+    all
+}
+
+fn group_version_kind(served: Served) -> Value {
+    json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()})
+}
+
+fn v2() -> Value {
+    let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true});
+    let describe = |served: Served, operation: &Operation, id: String| {
+        let mut described = json!({
+            "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
+            "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
+            "responses": {"200": {"description": "OK", "schema": reference(IN_V2, &operation.answers)}},
+            "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+        });
+        if let Some(takes) = &operation.takes {
+            let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
+                "schema": reference(IN_V2, takes)});
+            described["parameters"] = json!([body]);
+        }
+        described
+    };
+    json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
+        "definitions": schemas(IN_V2)})
+}
+
+fn v3() -> Value {
+    let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
+    let describe = |served: Served, operation: &Operation, id: String| {
+        let content = json!({"application/json": {"schema": reference(IN_V3, &operation.answers)}});
+        let mut described = json!({
+            "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
+            "responses": {"200": {"description": "OK", "content": content}},
+            "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+        });
+        if let Some(takes) = &operation.takes {
+            let forms: &[&str] = match operation.method {
+                "patch" => &[
+                    "application/apply-patch+yaml",
+                    "application/json-patch+json",
+                    "application/merge-patch+json",
+                ],
+                _ => &["application/json"],
+            };
+            let content: Map<String, Value> = forms
+                .iter()
+                .map(|form| ((*form).to_owned(), json!({"schema": reference(IN_V3, takes)})))
+                .collect();
+            described["requestBody"] = json!({ "content": content });
+        }
+        described
+    };
+    json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
+        "components": {"schemas": schemas(IN_V3)}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        for document in [v2(), v3()] {
+            let mut found = Vec::new();
+            references(&document, &mut found);
+            assert!(found.len() > 100);
+            for reference in found {
+                let pointer = reference.trim_start_matches('#');
+                assert!(document.pointer(pointer).is_some(), "{reference}");
+            }
+        }
+    }
+
+    #[test]
+    fn rules_of_a_policy_are_described() {
+        let document = v3();
+        let policy = &document["components"]["schemas"]["org.projectcalico.v3.NetworkPolicy"];
+        assert!(policy.pointer("/properties/spec/properties/ingress/items/properties/action").is_some());
+        assert_eq!(policy["x-kubernetes-group-version-kind"][0]["kind"], "NetworkPolicy");
+    }
+
+    #[test]
+    fn ids_of_operations_are_not_used_twice() {
+        let document = v3();
+        let mut ids: Vec<&str> = Vec::new();
+        for path in document["paths"].as_object().unwrap().values() {
+            ids.extend(
+                path.as_object().unwrap().values().filter_map(|operation| operation["operationId"].as_str()),
+            );
+        }
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+}

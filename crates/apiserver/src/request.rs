@@ -1,0 +1,299 @@
+//! What a request asks for, read from its method, path and query.
+
+use crate::refusal::{Cause, Refusal};
+use crate::resources::{GROUP, Served, VERSION};
+use http::Method;
+use percent_encoding::percent_decode_str;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    /// As rules of access control name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// A request about objects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub verb: Verb,
+    pub served: Served,
+    /// Empty for cluster-scoped kinds, and for all namespaces.
+    pub namespace: String,
+    /// Empty for collections.
+    pub name: String,
+    /// Of the status, not of the object itself.
+    pub is_status: bool,
+    pub options: Options,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    Objects(Box<Request>),
+    /// Discovery, schemas, health and the like.
+    Path(String),
+}
+
+/// How unknown fields are dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    pub label_selector: String,
+    pub field_selector: String,
+    pub resource_version: String,
+    pub resource_version_match: String,
+    pub limit: usize,
+    pub continuation: String,
+    pub timeout_seconds: Option<u64>,
+    pub bookmarks: bool,
+    pub send_initial_events: bool,
+    pub dry_run: bool,
+    pub field_manager: String,
+    pub force: bool,
+    pub field_validation: FieldValidation,
+    pub propagation_policy: String,
+    /// How much of each object goes with a row of a table.
+    pub include_object: String,
+}
+
+/// Names of field managers are no longer than this.
+pub const MAX_MANAGER: usize = 128;
+
+pub fn parse(method: &Method, path: &str, query: &str) -> Result<Target, Refusal> {
+    let prefix = format!("/apis/{GROUP}/{VERSION}/");
+    let Some(rest) = path.strip_prefix(&prefix).filter(|rest| !rest.is_empty()) else {
+        return Ok(Target::Path(path.trim_end_matches('/').to_owned()));
+    };
+    let parts: Vec<String> = rest
+        .split('/')
+        .map(|part| percent_decode_str(part).decode_utf8().map(|part| part.into_owned()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| Refusal::bad_request("the path is not UTF-8 text"))?;
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let (namespace, parts) = match parts.as_slice() {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        parts => ("", parts),
+    };
+    let (plural, name, is_status) = match parts {
+        [plural] | [plural, ""] => (*plural, "", false),
+        [plural, name] => (*plural, *name, false),
+        [plural, name, "status"] => (*plural, *name, true),
+        _ => return Err(Refusal::no_such_path()),
+    };
+    let served = Served::find(plural).ok_or_else(Refusal::no_such_path)?;
+    let fits = match (served.kind.is_namespaced(), namespace.is_empty()) {
+        (true, true) => name.is_empty(),
+        (true, false) | (false, true) => true,
+        (false, false) => false,
+    };
+    if !fits || (is_status && !served.has_status()) {
+        return Err(Refusal::no_such_path());
+    }
+    let pairs: BTreeMap<String, String> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+    let options = options(&pairs)?;
+    let watches = pairs.get("watch").is_some_and(|value| flag(value));
+    let verb = match (method.as_str(), name.is_empty()) {
+        ("GET" | "HEAD", true) if watches => Verb::Watch,
+        ("GET" | "HEAD", true) => Verb::List,
+        ("GET" | "HEAD", false) => Verb::Get,
+        ("POST", true) => Verb::Create,
+        ("PUT", false) => Verb::Update,
+        ("PATCH", false) => Verb::Patch,
+        ("DELETE", true) => Verb::DeleteCollection,
+        ("DELETE", false) if !is_status => Verb::Delete,
+        _ => {
+            return Err(Refusal::method_not_allowed(
+                "the server does not allow this method on the requested resource",
+            ));
+        }
+    };
+    if verb == Verb::Create && served.kind.is_namespaced() && namespace.is_empty() {
+        return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
+    }
+    Ok(Target::Objects(Box::new(Request {
+        verb,
+        served,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        is_status,
+        options,
+    })))
+}
+
+fn flag(text: &str) -> bool {
+    !matches!(text, "0" | "false" | "False" | "FALSE" | "f" | "F")
+}
+
+fn options(pairs: &BTreeMap<String, String>) -> Result<Options, Refusal> {
+    let text = |name: &str| pairs.get(name).cloned().unwrap_or_default();
+    let is = |name: &str| pairs.get(name).is_some_and(|value| flag(value));
+    let number = |name: &str| -> Result<Option<u64>, Refusal> {
+        let given = pairs.get(name).filter(|text| !text.is_empty());
+        let parsed = given.map(|text| text.parse::<u64>()).transpose();
+        parsed.map_err(|_| Refusal::bad_request(format!("{name}: must be a number that is not negative")))
+    };
+    let field_validation = match text("fieldValidation").as_str() {
+        "" | "Warn" => FieldValidation::Warn,
+        "Ignore" => FieldValidation::Ignore,
+        "Strict" => FieldValidation::Strict,
+        other => {
+            return Err(Refusal::unprocessable(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+            )));
+        }
+    };
+    let dry_run = match text("dryRun").as_str() {
+        "" => false,
+        "All" => true,
+        other => {
+            return Err(Refusal::unprocessable(format!(
+                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+            )));
+        }
+    };
+    let field_manager = text("fieldManager");
+    if field_manager.len() > MAX_MANAGER || field_manager.chars().any(char::is_control) {
+        return Err(Refusal::unprocessable(format!(
+            "fieldManager: Invalid value: {field_manager:?}: at most {MAX_MANAGER} characters that can be printed"
+        )));
+    }
+    Ok(Options {
+        label_selector: text("labelSelector"),
+        field_selector: text("fieldSelector"),
+        resource_version: text("resourceVersion"),
+        resource_version_match: text("resourceVersionMatch"),
+        limit: number("limit")?.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+        continuation: text("continue"),
+        timeout_seconds: number("timeoutSeconds")?,
+        bookmarks: is("allowWatchBookmarks"),
+        send_initial_events: is("sendInitialEvents"),
+        dry_run,
+        field_manager,
+        force: is("force"),
+        field_validation,
+        propagation_policy: text("propagationPolicy"),
+        include_object: text("includeObject"),
+    })
+}
+
+/// The name under which somebody without one writes: the beginning of what his program calls itself.
+pub fn manager(options: &Options, user_agent: &str) -> String {
+    if !options.field_manager.is_empty() {
+        return options.field_manager.clone();
+    }
+    let program = user_agent.split('/').next().unwrap_or_default();
+    let mut name = String::new();
+    for letter in program.chars().filter(|letter| !letter.is_control()) {
+        if name.len() + letter.len_utf8() > MAX_MANAGER {
+            break;
+        }
+        name.push(letter);
+    }
+    name
+}
+
+/// Checks what a namespace and a name can be at all, so that nothing else is looked for.
+pub fn check_names(request: &Request) -> Result<(), Refusal> {
+    let name = &request.name;
+    if name.len() > 253 || request.namespace.len() > 63 || name == "." || name == ".." || name.contains('%') {
+        let cause = Cause::invalid("metadata.name", name, "not the name of an object");
+        return Err(Refusal::invalid(request.served, name, vec![cause]));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_model::Kind;
+
+    fn objects(method: Method, path: &str, query: &str) -> Request {
+        match parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), query) {
+            Ok(Target::Objects(request)) => *request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_and_methods_are_verbs() {
+        for (method, path, query, verb) in [
+            (Method::GET, "tiers", "", Verb::List),
+            (Method::GET, "tiers/t", "", Verb::Get),
+            (Method::GET, "tiers", "watch=true", Verb::Watch),
+            (Method::GET, "tiers", "watch=0", Verb::List),
+            (Method::GET, "networkpolicies", "", Verb::List),
+            (Method::GET, "namespaces/shop/networkpolicies/a.b", "", Verb::Get),
+            (Method::POST, "namespaces/shop/networkpolicies", "", Verb::Create),
+            (Method::PUT, "tiers/t/status", "", Verb::Update),
+            (Method::PATCH, "tiers/t", "", Verb::Patch),
+            (Method::DELETE, "tiers/t", "", Verb::Delete),
+            (Method::DELETE, "namespaces/shop/networksets", "", Verb::DeleteCollection),
+        ] {
+            assert_eq!(objects(method, path, query).verb, verb, "{path}?{query}");
+        }
+        let request = objects(Method::GET, "namespaces/shop/networkpolicies/x", "labelSelector=a%3Db");
+        assert_eq!((request.namespace.as_str(), request.name.as_str()), ("shop", "x"));
+        assert_eq!(request.served.kind, Kind::NetworkPolicy);
+        assert_eq!(request.options.label_selector, "a=b");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        for (method, path, code) in [
+            (Method::GET, "nodes", 404),
+            (Method::GET, "namespaces/shop/tiers", 404),
+            (Method::GET, "networkpolicies/x", 404),
+            (Method::GET, "networksets/x/status", 404),
+            (Method::GET, "tiers/t/scale", 404),
+            (Method::POST, "tiers/t", 405),
+            (Method::PUT, "tiers", 405),
+            (Method::DELETE, "tiers/t/status", 405),
+            (Method::POST, "networksets", 400),
+        ] {
+            let refusal = parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), "").unwrap_err();
+            assert_eq!(refusal.code, code, "{method} {path}");
+        }
+        for query in ["dryRun=Some", "fieldValidation=Loud", "limit=-1"] {
+            assert!(parse(&Method::GET, "/apis/projectcalico.org/v3/tiers", query).is_err(), "{query}");
+        }
+        assert_eq!(parse(&Method::GET, "/healthz/", ""), Ok(Target::Path("/healthz".into())));
+    }
+
+    #[test]
+    fn programs_have_names() {
+        let named = |agent: &str| manager(&Options::default(), agent);
+        assert_eq!(named("kubectl/v1.35 (linux)"), "kubectl");
+        assert_eq!(named(&"x".repeat(500)).len(), MAX_MANAGER);
+        assert_eq!(named(""), "");
+        let options = Options { field_manager: "me".into(), ..Options::default() };
+        assert_eq!(manager(&options, "kubectl/1"), "me");
+    }
+}

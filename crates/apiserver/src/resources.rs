@@ -1,0 +1,150 @@
+//! The resources that are served, and what is special about each.
+
+use serde_json::Value;
+use std::sync::LazyLock;
+use tortie_apply::{Set, Shape};
+use tortie_model::{Kind, schema};
+
+pub const GROUP: &str = "projectcalico.org";
+pub const VERSION: &str = "v3";
+pub const API_VERSION: &str = tortie_model::API_VERSION;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub kind: Kind,
+    pub short_names: &'static [&'static str],
+}
+
+const fn served(kind: Kind, short_names: &'static [&'static str]) -> Served {
+    Served { kind, short_names }
+}
+
+pub const SERVED: &[Served] = &[
+    served(Kind::BGPConfiguration, &["bgpconfig", "bgpconfigs"]),
+    served(Kind::BGPFilter, &[]),
+    served(Kind::BGPPeer, &[]),
+    served(Kind::BlockAffinity, &["blockaffinity", "affinity", "affinities"]),
+    served(Kind::CalicoNodeStatus, &["caliconodestatus"]),
+    served(Kind::ClusterInformation, &["clusterinfo"]),
+    served(Kind::FelixConfiguration, &["felixconfig", "felixconfigs"]),
+    served(Kind::GlobalNetworkPolicy, &["gnp", "cgnp", "calicoglobalnetworkpolicies"]),
+    served(Kind::GlobalNetworkSet, &[]),
+    served(Kind::HostEndpoint, &["hep", "heps"]),
+    served(Kind::IPAMConfiguration, &["ipamconfig"]),
+    served(Kind::IPPool, &[]),
+    served(Kind::IPReservation, &[]),
+    served(Kind::KubeControllersConfiguration, &["kcconfig"]),
+    served(Kind::NetworkPolicy, &["cnp", "caliconetworkpolicy", "caliconetworkpolicies"]),
+    served(Kind::NetworkSet, &["netsets"]),
+    served(Kind::Profile, &[]),
+    served(Kind::StagedGlobalNetworkPolicy, &["sgnp"]),
+    served(Kind::StagedKubernetesNetworkPolicy, &["sknp"]),
+    served(Kind::StagedNetworkPolicy, &["snp"]),
+    served(Kind::Tier, &[]),
+];
+
+/// What schemas say, each made once.
+struct Form {
+    kind: Kind,
+    schema: Value,
+    shape: Shape,
+}
+
+static FORMS: LazyLock<Vec<Form>> = LazyLock::new(|| {
+    let form = |served: &Served| {
+        let schema = schema::json_schema(served.kind);
+        Form { kind: served.kind, shape: Shape::of_object(&schema), schema }
+    };
+    SERVED.iter().map(form).collect()
+});
+
+static NO_FORM: LazyLock<Form> =
+    LazyLock::new(|| Form { kind: Kind::Node, schema: Value::Null, shape: Shape::Any });
+static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["status"]]));
+static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["spec"]]));
+static NOTHING: LazyLock<Set> = LazyLock::new(Set::default);
+
+impl Served {
+    /// The resource of this plural.
+    pub fn find(plural: &str) -> Option<Served> {
+        SERVED.iter().copied().find(|served| served.kind.plural() == plural)
+    }
+
+    /// `tiers.projectcalico.org`
+    pub fn qualified(self) -> String {
+        format!("{}.{GROUP}", self.kind.plural())
+    }
+
+    /// Whether objects belong to a tier, and tiers say who may do what with them.
+    pub fn is_tiered(self) -> bool {
+        matches!(
+            self.kind,
+            Kind::NetworkPolicy
+                | Kind::GlobalNetworkPolicy
+                | Kind::StagedNetworkPolicy
+                | Kind::StagedGlobalNetworkPolicy
+        )
+    }
+
+    /// Whether the status is written on its own.
+    pub fn has_status(self) -> bool {
+        matches!(
+            self.kind,
+            Kind::CalicoNodeStatus | Kind::IPPool | Kind::KubeControllersConfiguration | Kind::Tier
+        )
+    }
+
+    /// What is known about the cluster is written by nodes and controllers, not by people.
+    pub fn is_read_only(self) -> bool {
+        self.kind == Kind::ClusterInformation
+    }
+
+    fn form(self) -> &'static Form {
+        FORMS.iter().find(|form| form.kind == self.kind).unwrap_or(&NO_FORM)
+    }
+
+    pub fn schema(self) -> &'static Value {
+        &self.form().schema
+    }
+
+    pub fn shape(self) -> &'static Shape {
+        &self.form().shape
+    }
+
+    /// What a write to the object itself, or to its status, does not change.
+    pub fn reset_fields(self, to_status: bool) -> &'static Set {
+        match (self.has_status(), to_status) {
+            (false, _) => &NOTHING,
+            (true, false) => &STATUS,
+            (true, true) => &SPEC,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_not_used_twice() {
+        let mut names: Vec<String> = Vec::new();
+        for served in SERVED {
+            names.push(served.kind.plural().to_owned());
+            names.push(served.kind.name().to_lowercase());
+            names.extend(served.short_names.iter().map(|name| (*name).to_owned()));
+        }
+        names.sort();
+        let repeated: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+        // Short names that are the singular as well are Calico's.
+        let allowed = ["blockaffinity", "caliconodestatus"];
+        assert!(repeated.iter().all(|pair| allowed.contains(&pair[0].as_str())), "{repeated:?}");
+    }
+
+    #[test]
+    fn every_resource_has_a_schema() {
+        for served in SERVED {
+            assert!(served.schema().pointer("/properties/spec").is_some(), "{}", served.kind);
+            assert!(matches!(served.shape(), Shape::Map { .. }), "{}", served.kind);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What Kubernetes has said about somebody is remembered for a few seconds, and not more of it than there is room for.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub struct Reviews<K, V> {
+    known: Mutex<HashMap<K, (Instant, V)>>,
+    lifetime: Duration,
+    at_most: usize,
+}
+
+impl<K: Eq + Hash, V: Clone> Reviews<K, V> {
+    pub fn new(lifetime: Duration, at_most: usize) -> Reviews<K, V> {
+        Reviews { known: Mutex::default(), lifetime, at_most }
+    }
+
+    pub fn get(&self, key: &K, now: Instant) -> Option<V> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, value) = known.get(key)?;
+        (now.saturating_duration_since(*since) < self.lifetime).then(|| value.clone())
+    }
+
+    pub fn put(&self, key: K, value: V, now: Instant) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= self.at_most {
+            known.retain(|_, (since, _)| now.saturating_duration_since(*since) < self.lifetime);
+        }
+        if known.len() >= self.at_most {
+            // Asked again, all of them, which costs less than to find out which of them matters.
+            known.clear();
+        }
+        known.insert(key, (now, value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_forgotten_in_time_and_when_there_are_too_many() {
+        let reviews = Reviews::new(Duration::from_secs(10), 3);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        reviews.put(1, "a", at(0));
+        assert_eq!(reviews.get(&1, at(9)), Some("a"));
+        assert_eq!(reviews.get(&1, at(10)), None);
+        for key in 2..5 {
+            reviews.put(key, "b", at(5));
+        }
+        assert_eq!(reviews.known.lock().unwrap().len(), 1);
+        assert_eq!((reviews.get(&4, at(6)), reviews.get(&2, at(6))), (Some("b"), None));
+    }
+}

@@ -1,0 +1,147 @@
+//! From settings to a server that serves, and to its orderly end.
+
+use crate::access::Access;
+use crate::handler::Handler;
+use crate::server::{Identity, Server};
+use crate::storage::Storage;
+use crate::trust::{CONFIG_MAP, Current, NAMESPACE, Trust};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tortie_store::orchestrator::Orchestrator;
+use tortie_store::{Backoff, Client, Config, Limits};
+use tortie_tls::TlsFiles;
+
+/// Names in a certificate that the server makes for itself.
+const NAMES: [&str; 4] =
+    ["localhost", "calico-api", "calico-api.calico-apiserver", "calico-api.calico-apiserver.svc"];
+
+#[derive(Args, Clone, Debug)]
+pub struct ApiServerArgs {
+    /// Port to serve on
+    #[arg(long, value_name = "PORT", default_value_t = 5443)]
+    pub secure_port: u16,
+    /// Address to serve on
+    #[arg(long, value_name = "ADDRESS", default_value = "::")]
+    pub bind_address: IpAddr,
+    /// The server's certificate, in PEM; without one it makes its own, which nobody can check
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Configuration file that says where the datastore is, as for calicoctl
+    #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Store(#[from] tortie_store::Error),
+    #[error(transparent)]
+    Tls(#[from] tortie_tls::TlsError),
+    #[error("the server's own certificate: {0}")]
+    Certificate(String),
+    #[error("{what}: {error}")]
+    Io { what: String, error: io::Error },
+    #[error(
+        "no Kubernetes is configured (KUBECONFIG, kubeconfig): it says who users are and what they may do"
+    )]
+    NoKubernetes,
+    #[error(
+        "objects are in projectcalico.org/v3 already: Kubernetes serves them itself, and this server would serve them a second time"
+    )]
+    ServedAlready,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(config: Config, args: ApiServerArgs) -> Result<(), RunError> {
+    let signals = |error| RunError::Io { what: "signals".to_owned(), error };
+    let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
+    let end = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    serve(config, args, end).await
+}
+
+/// Runs until `end`; then watches end and what is being answered is finished.
+pub async fn serve(
+    config: Config,
+    args: ApiServerArgs,
+    end: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let target = config.orchestrator().ok_or(RunError::NoKubernetes)?;
+    let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
+    let client = Client::connect(&config).await?;
+    if client.stores_v3_as_written() {
+        return Err(RunError::ServedAlready);
+    }
+    let identity = match (&args.tls_cert_file, &args.tls_private_key_file) {
+        (Some(certificate), Some(key)) => {
+            Identity::from_files(TlsFiles { certificate: certificate.clone(), key: key.clone(), ca: None })?
+        }
+        _ => Identity::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?,
+    };
+    let trust = Arc::new(Current::default());
+    let (stop, stopping) = watch::channel(false);
+    let access = Access::new(orchestrator.clone(), trust.clone());
+    let handler = Arc::new(Handler::new(Storage::new(client), access, stopping.clone()));
+    let place = (args.bind_address, args.secure_port);
+    let failed = |error| RunError::Io { what: format!("cannot listen on {}:{}", place.0, place.1), error };
+    let listener = TcpListener::bind(place).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
+    let server = Server { identity, trust, handler, stopping };
+    let serving = tokio::spawn(server.serve(listener));
+    println!("ready: API server on {address}");
+    tracing::info!(%address, "serving projectcalico.org/v3");
+    end.await;
+    tracing::info!("stopping: watches end, and what is being answered is finished");
+    let _ = stop.send(true);
+    let _ = serving.await;
+    follower.abort();
+    Ok(())
+}
+
+/// Follows what the cluster says about the proxy in front of us; nothing has to be restarted for it.
+async fn follow_trust(orchestrator: Orchestrator, trust: Arc<Current>) {
+    let mut backoff = Backoff::default();
+    let mut known: Option<BTreeMap<String, String>> = None;
+    loop {
+        let outcome = follow_once(&orchestrator, &trust, &mut known).await;
+        match outcome {
+            Ok(()) => backoff.reset(),
+            Err(error) => {
+                // Whoever was believed before is believed still.
+                tracing::warn!(error, "{NAMESPACE}/{CONFIG_MAP} cannot be followed; trying again");
+                tokio::time::sleep(backoff.pause()).await;
+            }
+        }
+    }
+}
+
+async fn follow_once(
+    orchestrator: &Orchestrator,
+    trust: &Current,
+    known: &mut Option<BTreeMap<String, String>>,
+) -> Result<(), String> {
+    let data = orchestrator.config_map(NAMESPACE, CONFIG_MAP).await.map_err(|error| error.to_string())?;
+    if known.as_ref() != Some(&data) {
+        trust.set(Trust::read(&data)?);
+        tracing::info!("whom to believe is read from {NAMESPACE}/{CONFIG_MAP}");
+        *known = Some(data.clone());
+    }
+    let changed = orchestrator.config_map_changed(NAMESPACE, CONFIG_MAP, &data).await;
+    changed.map_err(|error| error.to_string())
+}

@@ -1,0 +1,229 @@
+//! Which objects of a list are wanted: label selectors and field selectors in the text of a query.
+
+use crate::refusal::Refusal;
+use crate::resources::Served;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_model::names::{check_label_value, check_qualified};
+use tortie_store::LabelSelector;
+use tortie_store::page::Requirement;
+
+/// A selector longer than this is not read.
+const MAX_TEXT: usize = 64 << 10;
+
+/// Which objects are wanted; all of it must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Selection {
+    pub labels: LabelSelector,
+    pub fields: Vec<FieldRequirement>,
+    /// Only objects of these tiers; `None` for every tier.
+    pub tiers: Option<BTreeSet<String>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldRequirement {
+    pub field: Field,
+    pub value: String,
+    /// Whether the field must have this value, or must not.
+    pub equal: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Name,
+    Namespace,
+    Tier,
+}
+
+/// What a selection looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub name: &'a str,
+    pub namespace: &'a str,
+    pub tier: &'a str,
+    pub labels: &'a BTreeMap<String, String>,
+}
+
+impl Selection {
+    pub fn parse(served: Served, labels: &str, fields: &str) -> Result<Selection, Refusal> {
+        if labels.len() > MAX_TEXT || fields.len() > MAX_TEXT {
+            return Err(Refusal::bad_request("the selector is too long"));
+        }
+        Ok(Selection { labels: parse_labels(labels)?, fields: parse_fields(served, fields)?, tiers: None })
+    }
+
+    pub fn selects(&self, subject: &Subject<'_>) -> bool {
+        self.labels.matches(subject.labels)
+            && self.tiers.as_ref().is_none_or(|tiers| tiers.contains(subject.tier))
+            && self.fields.iter().all(|wanted| {
+                let value = match wanted.field {
+                    Field::Name => subject.name,
+                    Field::Namespace => subject.namespace,
+                    Field::Tier => subject.tier,
+                };
+                (value == wanted.value) == wanted.equal
+            })
+    }
+
+    /// The tiers that the selectors name, if they name any.
+    pub fn named_tiers(&self, label: &str) -> Option<BTreeSet<String>> {
+        let by_field = self.fields.iter().filter(|wanted| wanted.field == Field::Tier && wanted.equal);
+        let mut named: Option<BTreeSet<String>> = None;
+        let sets = by_field.map(|wanted| BTreeSet::from([wanted.value.clone()])).chain(
+            self.labels.0.iter().filter_map(|requirement| match requirement {
+                Requirement::In { key, values } if key == label => Some(values.clone()),
+                _ => None,
+            }),
+        );
+        for set in sets {
+            named = Some(match named {
+                Some(before) => before.intersection(&set).cloned().collect(),
+                None => set,
+            });
+        }
+        named
+    }
+}
+
+fn parse_fields(served: Served, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+    let mut found = Vec::new();
+    for term in text.split(',').filter(|term| !term.is_empty()) {
+        let (name, value, equal) = if let Some((name, value)) = term.split_once("!=") {
+            (name, value, false)
+        } else if let Some((name, value)) = term.split_once("==") {
+            (name, value, true)
+        } else if let Some((name, value)) = term.split_once('=') {
+            (name, value, true)
+        } else {
+            return Err(Refusal::bad_request(format!("invalid field selector: {term:?}: no operator")));
+        };
+        let field = match name {
+            "metadata.name" => Field::Name,
+            "metadata.namespace" if served.kind.is_namespaced() => Field::Namespace,
+            "spec.tier" if served.is_tiered() => Field::Tier,
+            other => {
+                return Err(Refusal::bad_request(format!(
+                    "{:?} is not a known field selector: only \"metadata.name\"{}{}",
+                    other,
+                    if served.kind.is_namespaced() { ", \"metadata.namespace\"" } else { "" },
+                    if served.is_tiered() { ", \"spec.tier\"" } else { "" },
+                )));
+            }
+        };
+        found.push(FieldRequirement { field, value: value.to_owned(), equal });
+    }
+    Ok(found)
+}
+
+/// Kubernetes' text form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+pub fn parse_labels(text: &str) -> Result<LabelSelector, Refusal> {
+    let mut requirements = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (term, after) = next_term(rest);
+        rest = after.trim_start();
+        requirements.push(requirement(term.trim())?);
+    }
+    Ok(LabelSelector(requirements))
+}
+
+/// Cuts at the first comma outside of parentheses.
+fn next_term(text: &str) -> (&str, &str) {
+    let mut depth = 0usize;
+    for (index, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => return (&text[..index], &text[index + 1..]),
+            _ => {}
+        }
+    }
+    (text, "")
+}
+
+fn requirement(term: &str) -> Result<Requirement, Refusal> {
+    let invalid = |why: &str| {
+        Refusal::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {why}"))
+    };
+    let key = |text: &str| -> Result<String, Refusal> {
+        let text = text.trim();
+        check_qualified(text).map_err(|why| invalid(&why))?;
+        Ok(text.to_owned())
+    };
+    let value = |text: &str| -> Result<String, Refusal> {
+        let text = text.trim();
+        check_label_value(text).map_err(|why| invalid(&why))?;
+        Ok(text.to_owned())
+    };
+    if let Some(rest) = term.strip_prefix('!') {
+        return Ok(Requirement::DoesNotExist { key: key(rest)? });
+    }
+    if let Some(inner) = term.strip_suffix(')') {
+        let (head, values) = inner.split_once('(').ok_or_else(|| invalid("a ')' without a '('"))?;
+        let values = values.split(',').map(value).collect::<Result<BTreeSet<String>, Refusal>>()?;
+        let (name, operator) = head
+            .trim_end()
+            .rsplit_once(char::is_whitespace)
+            .ok_or_else(|| invalid("found no operator before '('"))?;
+        let key = key(name)?;
+        return match operator {
+            "in" => Ok(Requirement::In { key, values }),
+            "notin" => Ok(Requirement::NotIn { key, values }),
+            _ => Err(invalid("the operators before '(' are 'in' and 'notin'")),
+        };
+    }
+    if let Some((name, text)) = term.split_once("!=") {
+        return Ok(Requirement::NotIn { key: key(name)?, values: [value(text)?].into() });
+    }
+    if let Some((name, text)) = term.split_once('=') {
+        let text = text.strip_prefix('=').unwrap_or(text);
+        return Ok(Requirement::In { key: key(name)?, values: [value(text)?].into() });
+    }
+    if term.contains(['<', '>']) {
+        return Err(invalid("the operators '<' and '>' are not supported"));
+    }
+    Ok(Requirement::Exists { key: key(term)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_model::Kind;
+
+    #[test]
+    fn labels_are_read_as_kubernetes_reads_them() {
+        for (text, printed) in [
+            ("", ""),
+            ("a=b", "a in (b)"),
+            ("a==b , c!=d", "a in (b),c notin (d)"),
+            ("x/a in (b, c),!d,e", "x/a in (b,c),!d,e"),
+            ("a notin (b,),f=", "a notin (,b),f in ()"),
+        ] {
+            assert_eq!(parse_labels(text).unwrap().to_string(), printed, "{text}");
+        }
+        for bad in ["a in b", "a within (b)", "=b", "a=b=c", "a>5", "a b", "(b)", "a in (b))"] {
+            let refusal = parse_labels(bad).unwrap_err();
+            assert!(
+                refusal.code == 400 && refusal.message.contains("label selector"),
+                "{bad}: {}",
+                refusal.message
+            );
+        }
+    }
+
+    #[test]
+    fn fields_are_those_of_the_kind() {
+        let policies = Served::find(Kind::NetworkPolicy.plural()).unwrap();
+        let pools = Served::find(Kind::IPPool.plural()).unwrap();
+        let selection =
+            Selection::parse(policies, "", "metadata.name=a,metadata.namespace!=b,spec.tier==c").unwrap();
+        let labels = BTreeMap::new();
+        let subject = |name, namespace, tier| Subject { name, namespace, tier, labels: &labels };
+        assert!(selection.selects(&subject("a", "x", "c")));
+        assert!(!selection.selects(&subject("a", "b", "c")));
+        assert!(!selection.selects(&subject("a", "x", "d")));
+        assert_eq!(selection.named_tiers("t"), Some(["c".to_owned()].into()));
+        for bad in ["spec.tier=x", "metadata.namespace=x", "spec.cidr=x", "metadata.name"] {
+            assert_eq!(Selection::parse(pools, "", bad).unwrap_err().code, 400, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The verbs on objects over the store, with Kubernetes' rules about resource versions.
+
+use crate::cache::Cache;
+use crate::refusal::Refusal;
+use crate::request::Options;
+use crate::resources::Served;
+use crate::selectors::Selection;
+use crate::stored::{Stored, number};
+use data_encoding::BASE64URL_NOPAD;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use tortie_model::{Key, KeyRange, Kind, Resource, Value};
+use tortie_store::{Client, Continuation, LabelSelector, Page, Resources};
+
+/// The profile that is always there.
+const BUILT_IN_PROFILE: &str = "projectcalico-default-allow";
+
+#[derive(Debug)]
+pub struct Storage {
+    resources: Resources,
+    caches: Mutex<HashMap<Kind, Arc<Cache>>>,
+}
+
+/// A list, or a page of it.
+#[derive(Debug)]
+pub struct Listed {
+    pub items: Vec<Arc<Stored>>,
+    pub revision: String,
+    /// Where the next page begins; empty at the end.
+    pub continuation: String,
+}
+
+impl Storage {
+    pub fn new(client: Client) -> Storage {
+        Storage { resources: Resources::new(client), caches: Mutex::default() }
+    }
+
+    pub fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    /// What is known of a kind, from the first time somebody asks.
+    pub async fn cache(&self, kind: Kind) -> Result<Arc<Cache>, Refusal> {
+        let known = self.caches.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned();
+        let cache = match known {
+            Some(cache) => cache,
+            None => {
+                let always = self.always(kind).await;
+                let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+                let start = || Cache::start(self.resources.client(), kind, always);
+                caches.entry(kind).or_insert_with(start).clone()
+            }
+        };
+        match cache.ready().await {
+            true => Ok(cache),
+            false => Err(Refusal::unavailable(format!("{kind} cannot be read from the datastore yet"))),
+        }
+    }
+
+    async fn always(&self, kind: Kind) -> Option<Resource> {
+        match kind {
+            Kind::Profile => self.resources.get(kind, "", BUILT_IN_PROFILE).await.ok(),
+            _ => None,
+        }
+    }
+
+    pub async fn get(&self, served: Served, namespace: &str, name: &str) -> Result<Resource, Refusal> {
+        let got = self.resources.get(served.kind, namespace, name).await;
+        got.map_err(|error| Refusal::of_store(served, name, error))
+    }
+
+    /// Without a resource version the list is read from the store; one that may be older comes from what is known.
+    pub async fn list(
+        &self,
+        served: Served,
+        namespace: &str,
+        selection: &Selection,
+        options: &Options,
+    ) -> Result<Listed, Refusal> {
+        let version = options.resource_version.as_str();
+        match options.resource_version_match.as_str() {
+            "" | "NotOlderThan" => {}
+            "Exact" if version == "0" || version.is_empty() => {
+                return Err(Refusal::bad_request(
+                    "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+                ));
+            }
+            "Exact" => return self.known_exactly(served, namespace, selection, version).await,
+            other => {
+                return Err(Refusal::bad_request(format!(
+                    "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+                )));
+            }
+        }
+        let may_be_known = !version.is_empty() && options.continuation.is_empty() && options.limit == 0;
+        if may_be_known {
+            let wanted = read_version(version)?;
+            let cache = self.cache(served.kind).await?;
+            if cache.reached() >= wanted {
+                return Ok(known(&cache, namespace, selection));
+            }
+        }
+        self.stored(served, namespace, selection, options).await
+    }
+
+    async fn known_exactly(
+        &self,
+        served: Served,
+        namespace: &str,
+        selection: &Selection,
+        version: &str,
+    ) -> Result<Listed, Refusal> {
+        let wanted = read_version(version)?;
+        let cache = self.cache(served.kind).await?;
+        let listed = known(&cache, namespace, selection);
+        match listed.revision == wanted.to_string() {
+            true => Ok(listed),
+            false => {
+                Err(Refusal::expired(format!("The provided resource version {version} is not available")))
+            }
+        }
+    }
+
+    async fn stored(
+        &self,
+        served: Served,
+        namespace: &str,
+        selection: &Selection,
+        options: &Options,
+    ) -> Result<Listed, Refusal> {
+        let failed = |error| Refusal::of_store(served, "", error);
+        let within = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
+        let range = KeyRange::Written { kind: served.kind, namespace: within };
+        let client = self.resources.client();
+        let first = options.continuation.is_empty();
+        let listing = match NonZeroUsize::new(options.limit) {
+            None if first => client.list(&range).await,
+            limit => {
+                let after = match first {
+                    true => None,
+                    false => Some(read_continuation(&options.continuation)?),
+                };
+                // Without a limit: what is left, as far as one page goes.
+                let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MOST_ON_A_PAGE);
+                client.list_page(&range, &Page { limit, after, labels: LabelSelector::default() }).await
+            }
+        };
+        let listing = listing.map_err(failed)?;
+        for error in &listing.unreadable {
+            tracing::warn!(%error, "an object cannot be read and is not listed; correct it or delete it");
+        }
+        let resources = listing.entries.into_iter().filter_map(|entry| match entry.value {
+            Value::Resource(resource) => Some(resource),
+            _ => None,
+        });
+        let always = if first { self.always(served.kind).await } else { None };
+        let items = resources.chain(always).map(|resource| Stored::of(&resource));
+        let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
+        let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
+        let revision = number(&listing.revision).to_string();
+        Ok(Listed { items, revision, continuation: continuation.unwrap_or_default() })
+    }
+
+    /// What is there under a key, deleted or not by the rules of its kind.
+    pub async fn delete(&self, served: Served, resource: &Resource) -> Result<(), Refusal> {
+        let meta = resource.metadata();
+        let version = Some(meta.resource_version.as_str());
+        let deleted = self.resources.delete(served.kind, &meta.namespace, &meta.name, version).await;
+        deleted.map(drop).map_err(|error| Refusal::of_store(served, &meta.name, error))
+    }
+
+    /// The names of all tiers.
+    pub async fn tiers(&self) -> Result<Vec<String>, Refusal> {
+        let cache = self.cache(Kind::Tier).await?;
+        Ok(cache.snapshot().0.iter().map(|tier| tier.name.clone()).collect())
+    }
+
+    /// Whether the store answers.
+    pub async fn check(&self) -> Result<(), String> {
+        let key = Key::resource(Kind::ClusterInformation, "", "default");
+        match self.resources.client().get(&key).await {
+            Ok(_) | Err(tortie_store::Error::DoesNotExist { .. }) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// However many are asked for.
+const MOST_ON_A_PAGE: NonZeroUsize = match NonZeroUsize::new(10_000) {
+    Some(most) => most,
+    None => NonZeroUsize::MIN,
+};
+
+fn known(cache: &Cache, namespace: &str, selection: &Selection) -> Listed {
+    let (mut items, revision, _) = cache.snapshot();
+    items.retain(|object| {
+        (namespace.is_empty() || object.namespace == namespace) && selection.selects(&object.subject())
+    });
+    Listed { items, revision: revision.to_string(), continuation: String::new() }
+}
+
+pub fn read_version(text: &str) -> Result<u64, Refusal> {
+    text.parse()
+        .map_err(|_| Refusal::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a number")))
+}
+
+fn read_continuation(text: &str) -> Result<Continuation, Refusal> {
+    let invalid = || Refusal::bad_request(format!("continue key is not valid: {text:?}"));
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| invalid())?;
+    String::from_utf8(bytes).map(Continuation).map_err(|_| invalid())
+}

@@ -1,0 +1,77 @@
+//! An object as it is served: the text that is sent, and what selectors look at.
+
+use crate::selectors::Subject;
+use crate::write::text;
+use bytes::Bytes;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tortie_model::kinds::DEFAULT_TIER;
+use tortie_model::{Resource, Revision};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub namespace: String,
+    pub name: String,
+    /// Empty for kinds that have none.
+    pub tier: String,
+    pub labels: BTreeMap<String, String>,
+    pub revision: u64,
+    pub json: Bytes,
+}
+
+impl Stored {
+    pub fn of(resource: &Resource) -> Stored {
+        Stored::of_value(resource.metadata().labels.clone(), &resource.to_value())
+    }
+
+    fn of_value(labels: BTreeMap<String, String>, object: &Value) -> Stored {
+        Stored {
+            namespace: text(object, "/metadata/namespace").to_owned(),
+            name: text(object, "/metadata/name").to_owned(),
+            tier: tier_of(object),
+            labels,
+            revision: text(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
+            json: Bytes::from(object.to_string()),
+        }
+    }
+
+    /// The object as it is announced to have been deleted at a revision.
+    pub fn deleted_at(&self, revision: u64) -> Stored {
+        let mut object = self.value();
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        Stored::of_value(self.labels.clone(), &object)
+    }
+
+    pub fn value(&self) -> Value {
+        // It was printed from a value.
+        serde_json::from_slice(&self.json).unwrap_or_default()
+    }
+
+    pub fn subject(&self) -> Subject<'_> {
+        Subject { name: &self.name, namespace: &self.namespace, tier: &self.tier, labels: &self.labels }
+    }
+}
+
+/// The tier of an object, if its kind has any.
+pub fn tier_of(object: &Value) -> String {
+    let tiered = matches!(
+        text(object, "/kind"),
+        "NetworkPolicy" | "GlobalNetworkPolicy" | "StagedNetworkPolicy" | "StagedGlobalNetworkPolicy"
+    );
+    match (tiered, text(object, "/spec/tier")) {
+        (false, _) => String::new(),
+        (true, "") => DEFAULT_TIER.to_owned(),
+        (true, tier) => tier.to_owned(),
+    }
+}
+
+/// A revision as the number that clients see. One of several collections is as old as the oldest part: nothing is missed from there.
+pub fn number(revision: &Revision) -> u64 {
+    match revision.number() {
+        Some(number) => number,
+        None => {
+            let text = revision.to_string();
+            text.split('/').filter_map(|part| part.parse::<u64>().ok()).min().unwrap_or_default()
+        }
+    }
+}

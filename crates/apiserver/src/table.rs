@@ -1,0 +1,464 @@
+//! Objects as rows for people, with the columns that Calico's tools show.
+
+use crate::resources::Served;
+use serde_json::{Value, json};
+use tortie_model::Kind;
+
+/// Where a cell comes from and how it is written.
+#[derive(Clone, Copy)]
+enum Cell {
+    /// The text or number there; a dash of nothing if it is absent.
+    At(&'static str),
+    /// The same, with what it means that it is absent.
+    Or(&'static str, &'static str),
+    /// How many elements a list has.
+    Count(&'static str),
+    /// The elements of a list, or the pairs of a map, with commas.
+    Joined(&'static str),
+    /// The node, the nodes or the selector that a peer is for.
+    PeerScope,
+    /// Labels of Kubernetes' selector.
+    PodSelector,
+}
+
+struct Column {
+    name: &'static str,
+    cell: Cell,
+    /// Only in wide tables.
+    wide: bool,
+    description: &'static str,
+}
+
+const fn column(name: &'static str, cell: Cell, wide: bool, description: &'static str) -> Column {
+    Column { name, cell, wide, description }
+}
+
+const TIER: Column =
+    column("Tier", Cell::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
+const ORDER: Column =
+    column("Order", Cell::At("/spec/order"), true, "Place among the policies of the tier: lower first");
+const SELECTOR: Column =
+    column("Selector", Cell::At("/spec/selector"), true, "Endpoints that the policy applies to");
+const NETS: Column = column("Nets", Cell::Joined("/spec/nets"), true, "Networks of the set");
+const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that it belongs to");
+
+const POLICY: &[Column] = &[TIER, ORDER, SELECTOR];
+const SET: &[Column] = &[NETS];
+
+/// The columns of a kind between the name and the age.
+fn columns(kind: Kind) -> &'static [Column] {
+    match kind {
+        Kind::GlobalNetworkPolicy
+        | Kind::NetworkPolicy
+        | Kind::StagedGlobalNetworkPolicy
+        | Kind::StagedNetworkPolicy => POLICY,
+        Kind::GlobalNetworkSet | Kind::NetworkSet => SET,
+        Kind::StagedKubernetesNetworkPolicy => {
+            const { &[column("Pod-Selector", Cell::PodSelector, true, "Pods that the policy applies to")] }
+        }
+        Kind::Tier => {
+            const {
+                &[
+                    column("Order", Cell::At("/spec/order"), false, "Place among the tiers: lower first"),
+                    column(
+                        "Default-Action",
+                        Cell::At("/spec/defaultAction"),
+                        true,
+                        "What becomes of traffic that no rule matches",
+                    ),
+                ]
+            }
+        }
+        Kind::IPPool => {
+            const {
+                &[
+                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the pool"),
+                    column(
+                        "Selector",
+                        Cell::Or("/spec/nodeSelector", "all()"),
+                        false,
+                        "Nodes that take addresses from the pool",
+                    ),
+                    column(
+                        "NAT",
+                        Cell::Or("/spec/natOutgoing", "false"),
+                        true,
+                        "Whether traffic that leaves the pools is masqueraded",
+                    ),
+                    column(
+                        "IPIPMode",
+                        Cell::Or("/spec/ipipMode", "Never"),
+                        true,
+                        "When traffic between nodes is in IP-in-IP",
+                    ),
+                    column(
+                        "VXLANMode",
+                        Cell::Or("/spec/vxlanMode", "Never"),
+                        true,
+                        "When traffic between nodes is in VXLAN",
+                    ),
+                    column(
+                        "Disabled",
+                        Cell::Or("/spec/disabled", "false"),
+                        true,
+                        "Whether no more addresses are taken from it",
+                    ),
+                    column(
+                        "DisableBGPExport",
+                        Cell::Or("/spec/disableBGPExport", "false"),
+                        true,
+                        "Whether BGP keeps silent about it",
+                    ),
+                    column(
+                        "AssignmentMode",
+                        Cell::Or("/spec/assignmentMode", "Automatic"),
+                        true,
+                        "Whether addresses are assigned unasked",
+                    ),
+                ]
+            }
+        }
+        Kind::BGPConfiguration => {
+            const {
+                &[
+                    column(
+                        "LogSeverity",
+                        Cell::At("/spec/logSeverityScreen"),
+                        false,
+                        "Severity from which on there is a log",
+                    ),
+                    column(
+                        "MeshEnabled",
+                        Cell::At("/spec/nodeToNodeMeshEnabled"),
+                        false,
+                        "Whether every node peers with every other",
+                    ),
+                    column(
+                        "ASNumber",
+                        Cell::At("/spec/asNumber"),
+                        false,
+                        "AS number of nodes without one of their own",
+                    ),
+                ]
+            }
+        }
+        Kind::BGPPeer => {
+            const {
+                &[
+                    column("PeerIP", Cell::At("/spec/peerIP"), false, "Address of the peer"),
+                    column("Node", Cell::PeerScope, false, "Nodes that peer with it"),
+                    column("ASN", Cell::At("/spec/asNumber"), false, "AS number of the peer"),
+                ]
+            }
+        }
+        Kind::BGPFilter => {
+            const {
+                &[
+                    column(
+                        "ExportV4",
+                        Cell::Count("/spec/exportV4"),
+                        false,
+                        "Number of rules for IPv4 routes that are advertised",
+                    ),
+                    column(
+                        "ImportV4",
+                        Cell::Count("/spec/importV4"),
+                        false,
+                        "Number of rules for IPv4 routes that are learned",
+                    ),
+                    column(
+                        "ExportV6",
+                        Cell::Count("/spec/exportV6"),
+                        false,
+                        "Number of rules for IPv6 routes that are advertised",
+                    ),
+                    column(
+                        "ImportV6",
+                        Cell::Count("/spec/importV6"),
+                        false,
+                        "Number of rules for IPv6 routes that are learned",
+                    ),
+                ]
+            }
+        }
+        Kind::HostEndpoint => {
+            const {
+                &[
+                    NODE,
+                    column("Interface", Cell::At("/spec/interfaceName"), true, "Interface that is protected"),
+                    column(
+                        "IPs",
+                        Cell::Joined("/spec/expectedIPs"),
+                        true,
+                        "Addresses that it is expected to have",
+                    ),
+                    column("Profiles", Cell::Joined("/spec/profiles"), true, "Profiles whose rules apply"),
+                ]
+            }
+        }
+        Kind::ClusterInformation => {
+            const {
+                &[
+                    column("ClusterGUID", Cell::At("/spec/clusterGUID"), false, "Identity of the cluster"),
+                    column(
+                        "ClusterType",
+                        Cell::At("/spec/clusterType"),
+                        false,
+                        "What the cluster is made of",
+                    ),
+                    column("CalicoVersion", Cell::At("/spec/calicoVersion"), false, "Version of Calico"),
+                    column(
+                        "DatastoreReady",
+                        Cell::At("/spec/datastoreReady"),
+                        false,
+                        "Whether the datastore may be used",
+                    ),
+                ]
+            }
+        }
+        Kind::CalicoNodeStatus => {
+            const { &[NODE, column("Classes", Cell::Joined("/spec/classes"), true, "What is reported")] }
+        }
+        Kind::IPAMConfiguration => {
+            const {
+                &[
+                    column(
+                        "StrictAffinity",
+                        Cell::Or("/spec/strictAffinity", "false"),
+                        false,
+                        "Whether nodes keep to their own blocks",
+                    ),
+                    column(
+                        "AutoAllocateBlocks",
+                        Cell::Or("/spec/autoAllocateBlocks", "false"),
+                        false,
+                        "Whether nodes take blocks by themselves",
+                    ),
+                    column(
+                        "MaxBlocksPerHost",
+                        Cell::Or("/spec/maxBlocksPerHost", "0"),
+                        true,
+                        "How many blocks a node takes",
+                    ),
+                ]
+            }
+        }
+        Kind::IPReservation => {
+            const {
+                &[column(
+                    "CIDRs",
+                    Cell::Joined("/spec/reservedCIDRs"),
+                    true,
+                    "Addresses that are not assigned",
+                )]
+            }
+        }
+        Kind::BlockAffinity => {
+            const {
+                &[
+                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the block"),
+                    NODE,
+                    column("State", Cell::At("/spec/state"), false, "Whether the block is the node's"),
+                ]
+            }
+        }
+        Kind::Profile => {
+            const {
+                &[column(
+                    "Labels",
+                    Cell::Joined("/spec/labelsToApply"),
+                    true,
+                    "Labels that endpoints get from it",
+                )]
+            }
+        }
+        _ => &[],
+    }
+}
+
+/// The columns of a table, in Kubernetes' terms.
+pub fn definitions(served: Served) -> Value {
+    let definition = |name: &str, kind: &str, format: &str, wide: bool, description: &str| json!({"name": name, "type": kind, "format": format, "priority": i32::from(wide), "description": description});
+    let mut all = vec![definition("Name", "string", "name", false, "Name of the object")];
+    all.extend(
+        columns(served.kind)
+            .iter()
+            .map(|column| definition(column.name, "string", "", column.wide, column.description)),
+    );
+    all.push(definition("Age", "date", "", false, "When the object was created"));
+    Value::Array(all)
+}
+
+/// How much of each object goes with its row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Include {
+    None,
+    #[default]
+    Metadata,
+    Object,
+}
+
+/// `now` is in seconds since 1970.
+pub fn row(served: Served, object: &Value, include: Include, now: i64) -> Value {
+    let mut cells = vec![object.pointer("/metadata/name").cloned().unwrap_or_default()];
+    cells.extend(columns(served.kind).iter().map(|column| Value::String(write(column.cell, object))));
+    let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
+    cells.push(created.map_or_else(|| "<unknown>".to_owned(), |text| age(text, now)).into());
+    let mut row = json!({ "cells": cells });
+    match include {
+        Include::None => {}
+        Include::Metadata => row["object"] = partial(object),
+        Include::Object => row["object"] = object.clone(),
+    }
+    row
+}
+
+/// The metadata of an object alone, as an object of its own.
+pub fn partial(object: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.get("metadata").cloned().unwrap_or_default()})
+}
+
+pub fn table(definitions: Value, rows: Vec<Value>, metadata: Value) -> Value {
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions,
+        "rows": rows})
+}
+
+fn write(cell: Cell, object: &Value) -> String {
+    let at = |pointer: &str| object.pointer(pointer).filter(|value| !value.is_null());
+    match cell {
+        Cell::At(pointer) => at(pointer).map(plain).unwrap_or_default(),
+        Cell::Or(pointer, absent) => {
+            at(pointer).map(plain).filter(|text| !text.is_empty()).unwrap_or_else(|| absent.to_owned())
+        }
+        Cell::Count(pointer) => at(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string(),
+        Cell::Joined(pointer) => at(pointer).map(joined).unwrap_or_default(),
+        Cell::PeerScope => ["/spec/node", "/spec/nodeSelector"]
+            .into_iter()
+            .filter_map(at)
+            .map(plain)
+            .find(|text| !text.is_empty())
+            .unwrap_or_else(|| "(global)".to_owned()),
+        Cell::PodSelector => match at("/spec/podSelector/matchLabels") {
+            Some(labels) => joined(labels),
+            None => "<none>".to_owned(),
+        },
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        // Orders are floats that nearly always are whole.
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if float.fract() == 0.0 && float.abs() < 1e15 => format!("{float:.0}"),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// A longer list is cut.
+const MAX_JOINED: usize = 80;
+
+fn joined(value: &Value) -> String {
+    let text = match value {
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Object(fields) => {
+            let mut pairs: Vec<String> =
+                fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+            pairs.sort();
+            pairs.join(",")
+        }
+        other => plain(other),
+    };
+    if text.chars().count() <= MAX_JOINED {
+        return text;
+    }
+    text.chars().take(MAX_JOINED - 3).collect::<String>() + "..."
+}
+
+/// How long ago a moment was, as kubectl says it.
+fn age(created: &str, now: i64) -> String {
+    let Ok(created) = created.parse::<jiff::Timestamp>() else { return "<invalid>".to_owned() };
+    let seconds = now - created.as_second();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let pair = |large: i64, large_unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{large}{large_unit}"),
+        small => format!("{large}{large_unit}{small}{small_unit}"),
+    };
+    match seconds {
+        ..-1 => "<invalid>".to_owned(),
+        -1..0 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => pair(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => pair(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => pair(days, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => pair(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_show_their_tier_and_wide_tables_more() {
+        let served = Served::find(Kind::GlobalNetworkPolicy.plural()).unwrap();
+        let object = json!({"metadata": {"name": "web", "creationTimestamp": "2026-03-01T10:00:00Z"},
+            "spec": {"tier": "t", "order": 100.0, "selector": "app == 'web'"}});
+        let now = "2026-03-01T10:07:05Z".parse::<jiff::Timestamp>().unwrap().as_second();
+        let row = row(served, &object, Include::Metadata, now);
+        assert_eq!(row["cells"], json!(["web", "t", "100", "app == 'web'", "7m5s"]));
+        assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
+        let priorities: Vec<i64> = definitions(served)
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|column| column["priority"].as_i64().unwrap())
+            .collect();
+        assert_eq!(priorities, [0, 0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn every_row_has_a_cell_for_every_column() {
+        for served in crate::resources::SERVED {
+            let cells = row(*served, &json!({"metadata": {"name": "x"}}), Include::None, 0);
+            let count = definitions(*served).as_array().unwrap().len();
+            assert_eq!(cells["cells"].as_array().unwrap().len(), count, "{}", served.kind);
+        }
+    }
+
+    #[test]
+    fn ages_are_said_as_kubectl_says_them() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (600, "10m"),
+            (10_800, "3h"),
+            (11_000, "3h3m"),
+            (90_000, "25h"),
+            (172_800, "2d"),
+            (200_000, "2d7h"),
+            (864_000, "10d"),
+            (80_000_000, "2y195d"),
+        ] {
+            assert_eq!(age("1970-01-01T00:00:00Z", seconds), text, "{seconds}");
+        }
+        assert_eq!(age("soon", 0), "<invalid>");
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let nets: Vec<String> = (0..40).map(|n| format!("10.0.{n}.0/24")).collect();
+        let text = joined(&json!(nets));
+        assert!(text.len() == 80 && text.ends_with("..."), "{text}");
+        assert_eq!(joined(&json!({"b": "2", "a": "1"})), "a=1,b=2");
+    }
+}

@@ -1,0 +1,110 @@
+//! Who may do what with the policies of a tier. What is asked and what is said; the asking itself is the business of `access`.
+//!
+//! To do something with a policy of a tier somebody must be allowed to get that tier, and to do it with the pseudo-resource
+//! `tier.<resource>`, for an object of that name or for all of the tier (`<tier>.*`).
+
+use crate::request::Verb;
+use crate::resources::{GROUP, Served};
+use tortie_store::orchestrator::Wish;
+
+/// What somebody wants to do with policies of a tier.
+#[derive(Clone, Copy, Debug)]
+pub struct InTier<'a> {
+    pub served: Served,
+    pub verb: Verb,
+    pub namespace: &'a str,
+    /// As the request has it; empty for collections.
+    pub name: &'a str,
+    pub tier: &'a str,
+}
+
+/// Which of the conditions failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// The tier cannot be seen.
+    Tier,
+    /// The policies in it cannot be touched.
+    Policies,
+}
+
+impl InTier<'_> {
+    /// Must be allowed.
+    pub fn see_tier(&self) -> Wish {
+        wish("get", "tiers", "", self.tier)
+    }
+
+    /// One of these must be allowed.
+    pub fn touch_policies(&self) -> Vec<Wish> {
+        let resource = format!("tier.{}", self.served.kind.plural());
+        let all = format!("{}.*", self.tier);
+        let names = [self.name, all.as_str()].into_iter().filter(|name| !name.is_empty());
+        names.map(|name| wish(self.verb.name(), &resource, self.namespace, name)).collect()
+    }
+
+    /// What somebody is told who may not.
+    pub fn refusal(&self, user: &str, lacking: Lacking) -> String {
+        let mut text = format!(
+            "User {user:?} cannot {} {} in tier {:?}",
+            self.verb.name(),
+            self.served.qualified(),
+            self.tier
+        );
+        if !self.namespace.is_empty() {
+            text.push_str(&format!(" and namespace {:?}", self.namespace));
+        }
+        if lacking == Lacking::Tier {
+            text.push_str(" (user cannot get tier)");
+        }
+        text
+    }
+}
+
+/// What somebody is told who may not see any tier.
+pub fn no_tier(user: &str, verb: Verb, served: Served) -> String {
+    format!(
+        "operation on Calico tiered policy is forbidden: User {user:?} cannot {} {} in any tier",
+        verb.name(),
+        served.qualified()
+    )
+}
+
+fn wish(verb: &str, resource: &str, namespace: &str, name: &str) -> Wish {
+    Wish::Resource {
+        verb: verb.to_owned(),
+        group: GROUP.to_owned(),
+        resource: resource.to_owned(),
+        subresource: String::new(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_model::Kind;
+
+    #[test]
+    fn both_the_tier_and_its_policies_are_asked_for() {
+        let served = Served::find(Kind::NetworkPolicy.plural()).unwrap();
+        let one = InTier { served, verb: Verb::Delete, namespace: "shop", name: "web", tier: "t" };
+        assert_eq!(one.see_tier(), wish("get", "tiers", "", "t"));
+        assert_eq!(
+            one.touch_policies(),
+            [
+                wish("delete", "tier.networkpolicies", "shop", "web"),
+                wish("delete", "tier.networkpolicies", "shop", "t.*")
+            ]
+        );
+        assert_eq!(
+            one.refusal("jane", Lacking::Tier),
+            "User \"jane\" cannot delete networkpolicies.projectcalico.org in tier \"t\" and namespace \"shop\" (user cannot get tier)"
+        );
+        let all = InTier { verb: Verb::Watch, namespace: "", name: "", ..one };
+        assert_eq!(all.touch_policies(), [wish("watch", "tier.networkpolicies", "", "t.*")]);
+        assert_eq!(
+            all.refusal("jane", Lacking::Policies),
+            "User \"jane\" cannot watch networkpolicies.projectcalico.org in tier \"t\""
+        );
+    }
+}

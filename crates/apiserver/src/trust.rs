@@ -1,0 +1,200 @@
+//! Whom to believe: what the cluster says in the ConfigMap extension-apiserver-authentication about the proxy in front of us.
+
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+};
+use tortie_store::orchestrator::User;
+
+pub const NAMESPACE: &str = "kube-system";
+pub const CONFIG_MAP: &str = "extension-apiserver-authentication";
+/// More of what a proxy says about a user is not read.
+const MOST_HEADERS: usize = 256;
+
+/// What the ConfigMap says, checked.
+#[derive(Debug, Default)]
+pub struct Trust {
+    /// Who signs the proxy's certificates.
+    proxies: Option<Arc<dyn ClientCertVerifier>>,
+    /// Names that the proxy's certificate may have; any if empty.
+    names: Vec<String>,
+    user_headers: Vec<String>,
+    uid_headers: Vec<String>,
+    group_headers: Vec<String>,
+    extra_prefixes: Vec<String>,
+    /// Who signs the certificates of people and programs.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// Who showed a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// The proxy: what it says about its user is believed.
+    Proxy,
+    /// Somebody whom the cluster knows by his certificate.
+    Client(User),
+}
+
+impl Trust {
+    pub fn read(data: &BTreeMap<String, String>) -> Result<Trust, String> {
+        let list = |key: &str| -> Result<Vec<String>, String> {
+            match data.get(key).map(String::as_str).unwrap_or_default() {
+                "" => Ok(Vec::new()),
+                text => serde_json::from_str(text).map_err(|error| format!("{key}: {error}")),
+            }
+        };
+        Ok(Trust {
+            proxies: verifier(data.get("requestheader-client-ca-file"))
+                .map_err(|error| format!("requestheader-client-ca-file: {error}"))?,
+            names: list("requestheader-allowed-names")?,
+            user_headers: list("requestheader-username-headers")?,
+            uid_headers: list("requestheader-uid-headers")?,
+            group_headers: list("requestheader-group-headers")?,
+            extra_prefixes: list("requestheader-extra-headers-prefix")?,
+            clients: verifier(data.get("client-ca-file"))
+                .map_err(|error| format!("client-ca-file: {error}"))?,
+        })
+    }
+
+    /// Whom a chain of certificates stands for; `None` for nobody we know.
+    pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Shown> {
+        let (end, between) = chain.split_first()?;
+        let signed_by = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
+            verifier.as_ref().is_some_and(|verifier| verifier.verify_client_cert(end, between, now).is_ok())
+        };
+        let name = tortie_tls::common_name(end).unwrap_or_default();
+        if signed_by(&self.proxies) && (self.names.is_empty() || self.names.contains(&name)) {
+            return Some(Shown::Proxy);
+        }
+        (signed_by(&self.clients) && !name.is_empty()).then(|| {
+            let groups = tortie_tls::organisations(end);
+            Shown::Client(User { name, groups, ..User::default() })
+        })
+    }
+
+    /// The user of whom a proxy speaks.
+    pub fn user_in(&self, headers: &HeaderMap) -> Option<User> {
+        let first = |names: &[String]| {
+            let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
+            values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned)
+        };
+        let name = first(&self.user_headers)?;
+        let mut groups = Vec::new();
+        for header in &self.group_headers {
+            let values = headers.get_all(header.as_str()).iter().take(MOST_HEADERS);
+            groups.extend(values.filter_map(|value| value.to_str().ok()).map(str::to_owned));
+        }
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (header, value) in headers.iter().take(MOST_HEADERS) {
+            for prefix in &self.extra_prefixes {
+                let key = header.as_str().strip_prefix(&prefix.to_ascii_lowercase());
+                if let (Some(key), Ok(value)) = (key, value.to_str()) {
+                    let key = percent_decode_str(key).decode_utf8_lossy().into_owned();
+                    extra.entry(key).or_default().push(value.to_owned());
+                }
+            }
+        }
+        Some(User { name, uid: first(&self.uid_headers).unwrap_or_default(), groups, extra })
+    }
+}
+
+fn verifier(pem: Option<&String>) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+    let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    verifier.map(|verifier| Some(verifier as Arc<dyn ClientCertVerifier>)).map_err(|error| error.to_string())
+}
+
+/// Whom to believe at this moment; followed while the server runs.
+#[derive(Debug, Default)]
+pub struct Current(RwLock<Arc<Trust>>);
+
+impl Current {
+    pub fn get(&self) -> Arc<Trust> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set(&self, trust: Trust) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+    }
+}
+
+/// Asks for certificates without insisting, and takes those of whom the cluster believes at that moment. A certificate of anybody else
+/// ends the handshake.
+#[derive(Debug)]
+pub struct AskForCertificate {
+    current: Arc<Current>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl AskForCertificate {
+    pub fn new(current: Arc<Current>) -> AskForCertificate {
+        AskForCertificate { current, provider: Arc::new(aws_lc_rs::default_provider()) }
+    }
+}
+
+impl ClientCertVerifier for AskForCertificate {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let chain: Vec<CertificateDer<'_>> =
+            std::iter::once(end_entity).chain(intermediates).cloned().collect();
+        match self.current.get().judge(&chain, now) {
+            Some(_) => Ok(ClientCertVerified::assertion()),
+            None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+#[path = "trust/tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+use super::*;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    fn sign(&self, name: &str, group: Option<&str>) -> Vec<CertificateDer<'static>> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        if let Some(group) = group {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        vec![params.signed_by(&key, &self.0).unwrap().der().clone()]
+    }
+}
+
+fn data(proxies: &Authority, clients: &Authority) -> BTreeMap<String, String> {
+    let pairs = [
+        ("requestheader-client-ca-file", proxies.pem()),
+        ("requestheader-allowed-names", r#"["front-proxy"]"#.to_owned()),
+        ("requestheader-username-headers", r#"["X-Remote-User"]"#.to_owned()),
+        ("requestheader-group-headers", r#"["X-Remote-Group"]"#.to_owned()),
+        ("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#.to_owned()),
+        ("client-ca-file", clients.pem()),
+    ];
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[test]
+fn only_the_proxy_speaks_for_others() {
+    let (proxies, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
+    let trust = Trust::read(&data(&proxies, &clients)).unwrap();
+    let judge = |chain: Vec<CertificateDer<'static>>| trust.judge(&chain, UnixTime::now());
+    assert_eq!(judge(proxies.sign("front-proxy", None)), Some(Shown::Proxy));
+    assert_eq!(judge(proxies.sign("somebody", None)), None);
+    assert_eq!(judge(strangers.sign("front-proxy", None)), None);
+    let jane = User { name: "jane".into(), groups: vec!["ops".into()], ..User::default() };
+    assert_eq!(judge(clients.sign("jane", Some("ops"))), Some(Shown::Client(jane)));
+    // The name alone makes nobody the proxy.
+    assert!(matches!(judge(clients.sign("front-proxy", None)), Some(Shown::Client(_))));
+    assert_eq!(judge(Vec::new()), None);
+}
+
+#[test]
+fn headers_describe_a_user() {
+    let (proxies, clients) = (Authority::new(), Authority::new());
+    let trust = Trust::read(&data(&proxies, &clients)).unwrap();
+    let mut headers = HeaderMap::new();
+    assert_eq!(trust.user_in(&headers), None);
+    headers.append("x-remote-user", "jane".parse().unwrap());
+    headers.append("x-remote-group", "ops".parse().unwrap());
+    headers.append("x-remote-group", "system:authenticated".parse().unwrap());
+    headers.append("x-remote-extra-example.org%2fscope", "a".parse().unwrap());
+    let user = trust.user_in(&headers).unwrap();
+    assert_eq!((user.name.as_str(), user.groups.len()), ("jane", 2));
+    assert_eq!(user.extra["example.org/scope"], ["a"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_believed() {
+    let (proxies, clients) = (Authority::new(), Authority::new());
+    for (key, value) in [
+        ("requestheader-client-ca-file", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        ("requestheader-allowed-names", "front-proxy"),
+    ] {
+        let mut data = data(&proxies, &clients);
+        data.insert(key.to_owned(), value.to_owned());
+        assert!(Trust::read(&data).unwrap_err().starts_with(key));
+    }
+    assert!(
+        Trust::read(&BTreeMap::new())
+            .unwrap()
+            .judge(&proxies.sign("front-proxy", None), UnixTime::now())
+            .is_none()
+    );
+}

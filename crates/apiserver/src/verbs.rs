@@ -1,0 +1,386 @@
+//! What is done about objects, for somebody who may ask for it.
+
+use crate::access::Access;
+use crate::body;
+use crate::deletion::{self, DeleteOptions, Deletion};
+use crate::patch::Patch;
+use crate::refusal::Refusal;
+use crate::request::{Request, Verb};
+use crate::resources::GROUP;
+use crate::selectors::Selection;
+use crate::storage::{Listed, Storage};
+use crate::stored::{Stored, tier_of};
+use crate::tiers::InTier;
+use crate::write::{self, Author, Outcome, Place, Prepared};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tortie_model::{Kind, Resource};
+use tortie_store::orchestrator::User;
+
+/// How often a write that names no version is tried when others are quicker.
+const ATTEMPTS: u32 = 5;
+/// Letters that a generated name ends with, of which none can be mistaken or make a word.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const GENERATED: usize = 5;
+const LONGEST_GENERATED: usize = 253 - GENERATED;
+
+/// The request that is carried out.
+pub struct Asked<'a> {
+    pub request: &'a Request,
+    pub user: &'a User,
+    /// The name under which somebody writes.
+    pub manager: &'a str,
+    pub content_type: &'a str,
+    pub body: &'a [u8],
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub enum Answer {
+    Object {
+        object: Value,
+        code: u16,
+        warnings: Vec<String>,
+    },
+    List(Listed),
+    /// A Status that says that all is well.
+    Done(Value),
+}
+
+#[derive(Clone, Copy)]
+pub struct Verbs<'a> {
+    pub storage: &'a Storage,
+    pub access: &'a Access,
+}
+
+impl Verbs<'_> {
+    /// Everything but watches.
+    pub async fn carry_out(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let request = asked.request;
+        let is_write = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
+        if is_write && request.served.is_read_only() {
+            return Err(Refusal::method_not_allowed(&format!(
+                "{} is not supported on resources of kind {:?}",
+                request.verb.name(),
+                request.served.qualified()
+            )));
+        }
+        match request.verb {
+            Verb::Get => self.get(asked).await,
+            Verb::List | Verb::Watch => self.list(asked).await.map(Answer::List),
+            Verb::Create => self.create(asked).await,
+            Verb::Update => self.update(asked).await,
+            Verb::Patch => self.patch(asked).await,
+            Verb::Delete => self.delete(asked).await,
+            Verb::DeleteCollection => self.delete_all(asked).await,
+        }
+    }
+
+    async fn in_tier(self, asked: &Asked<'_>, verb: Verb, name: &str, tier: &str) -> Result<(), Refusal> {
+        let Request { served, namespace, .. } = asked.request;
+        let wanted = InTier { served: *served, verb, namespace, name, tier };
+        self.access.authorise_tier(asked.user, &wanted).await
+    }
+
+    /// The object that a request is about, if its tier lets somebody do that with it.
+    async fn live(self, asked: &Asked<'_>) -> Result<Resource, Refusal> {
+        let request = asked.request;
+        let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
+        if request.served.is_tiered() {
+            self.in_tier(asked, request.verb, &request.name, &tier_of(&resource.to_value())).await?;
+        }
+        Ok(resource)
+    }
+
+    async fn get(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let object = self.live(asked).await?.to_value();
+        Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
+    }
+
+    /// Which objects somebody sees of those that he asks for.
+    pub async fn selection(self, asked: &Asked<'_>) -> Result<Selection, Refusal> {
+        let request = asked.request;
+        let options = &request.options;
+        let mut selection =
+            Selection::parse(request.served, &options.label_selector, &options.field_selector)?;
+        if request.served.is_tiered() {
+            let tiers = self.storage.tiers().await?;
+            self.access.narrow(asked.user, request, &mut selection, tiers).await?;
+        }
+        Ok(selection)
+    }
+
+    async fn list(self, asked: &Asked<'_>) -> Result<Listed, Refusal> {
+        let selection = self.selection(asked).await?;
+        let request = asked.request;
+        self.storage.list(request.served, &request.namespace, &selection, &request.options).await
+    }
+
+    async fn create(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let mut submitted = body::object(asked.content_type, asked.body)?;
+        generate_name(&mut submitted);
+        let name = write::text(&submitted, "/metadata/name").to_owned();
+        let prepared = write::created(place(asked, &name), submitted, author(asked, &now()))?;
+        self.insert(asked, prepared).await
+    }
+
+    async fn insert(self, asked: &Asked<'_>, prepared: Prepared) -> Result<Answer, Refusal> {
+        let served = asked.request.served;
+        let Prepared { resource, warnings } = prepared;
+        let name = resource.metadata().name.clone();
+        if served.is_tiered() {
+            // Applying what is not there yet is creating it.
+            self.in_tier(asked, asked.request.verb, &name, &tier_of(&resource.to_value())).await?;
+        }
+        self.check_namespace(asked).await?;
+        let resources = self.storage.resources();
+        let outcome = match asked.request.options.dry_run {
+            true => match self.storage.get(served, &asked.request.namespace, &name).await {
+                Ok(_) => return Err(Refusal::already_exists(served, &name)),
+                Err(_) => resources.check_create(resource).await,
+            },
+            false => resources.create(resource).await,
+        };
+        let created = outcome.map_err(|error| match error {
+            // Of all that can be missing it is not the object itself: the tier, or the namespace.
+            tortie_store::Error::DoesNotExist { ref id, .. } if id.starts_with("Tier(") => {
+                Refusal::bad_request(format!("the tier does not exist: {error}"))
+            }
+            other => Refusal::of_store(served, &name, other),
+        })?;
+        Ok(Answer::Object { object: created.to_value(), code: 201, warnings })
+    }
+
+    /// In the store of Kubernetes it sees to this itself.
+    async fn check_namespace(self, asked: &Asked<'_>) -> Result<(), Refusal> {
+        let Request { served, namespace, .. } = asked.request;
+        let is_kept_elsewhere = !self.storage.resources().client().is_kubernetes();
+        if !served.kind.is_namespaced() || !(is_kept_elsewhere || asked.request.options.dry_run) {
+            return Ok(());
+        }
+        match self.access.orchestrator().namespace_terminates(namespace).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let why = format!(
+                    "unable to create new content in namespace {namespace} because it is being terminated"
+                );
+                Err(Refusal::forbidden(*served, "", &why))
+            }
+            Err(tortie_store::Error::DoesNotExist { .. }) => Err(Refusal::namespace_not_found(namespace)),
+            Err(error) => Err(Refusal::unavailable(error.to_string())),
+        }
+    }
+
+    async fn update(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let submitted = body::object(asked.content_type, asked.body)?;
+        let live = self.live(asked).await?;
+        let now = now();
+        let outcome = write::updated(
+            place(asked, &asked.request.name),
+            &live.to_value(),
+            submitted,
+            author(asked, &now),
+            true,
+        )?;
+        self.replace(asked, &live, outcome).await
+    }
+
+    async fn replace(self, asked: &Asked<'_>, live: &Resource, outcome: Outcome) -> Result<Answer, Refusal> {
+        let request = asked.request;
+        let object = |object: Value, warnings| Answer::Object { object, code: 200, warnings };
+        let Prepared { resource, warnings } = match outcome {
+            Outcome::Same => return Ok(object(live.to_value(), Vec::new())),
+            Outcome::Gone => {
+                if !request.options.dry_run {
+                    self.storage.delete(request.served, live).await?;
+                }
+                return Ok(object(live.to_value(), Vec::new()));
+            }
+            Outcome::Changed(prepared) => prepared,
+        };
+        if request.served.is_tiered() {
+            self.in_tier(asked, request.verb, &request.name, &tier_of(&resource.to_value())).await?;
+        }
+        let resources = self.storage.resources();
+        let replaced = match request.options.dry_run {
+            true => resources.check_update(resource).await,
+            false => resources.update(resource).await,
+        };
+        let replaced = replaced.map_err(|error| Refusal::of_store(request.served, &request.name, error))?;
+        Ok(object(replaced.to_value(), warnings))
+    }
+
+    /// A patch that names no version is made again from what stands there if somebody else was quicker.
+    async fn patch(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let patch = Patch::read(body::media_type(asked.content_type), asked.body)?;
+        let mut attempt = 1;
+        loop {
+            match self.patch_once(asked, &patch).await {
+                Err(refusal) if refusal.is_race() && attempt < ATTEMPTS && !names_version(&patch) => {
+                    attempt += 1
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn patch_once(self, asked: &Asked<'_>, patch: &Patch) -> Result<Answer, Refusal> {
+        let (place, now) = (place(asked, &asked.request.name), now());
+        if let Patch::Apply(config) = patch {
+            let live = match self.live(asked).await {
+                Ok(live) => Some(live),
+                Err(refusal) if refusal.code == 404 => None,
+                Err(refusal) => return Err(refusal),
+            };
+            // The name of an applier is never guessed.
+            let by = Author { manager: &asked.request.options.field_manager, ..author(asked, &now) };
+            let before = live.as_ref().map(Resource::to_value);
+            let force = asked.request.options.force;
+            let outcome = write::applied(place, before.as_ref(), config.clone(), by, force)?;
+            return match (live, outcome) {
+                (None, Outcome::Changed(prepared)) => self.insert(asked, prepared).await,
+                (None, _) => Err(Refusal::not_found(place.served, place.name)),
+                (Some(live), outcome) => self.replace(asked, &live, outcome).await,
+            };
+        }
+        let live = self.live(asked).await?;
+        let before = live.to_value();
+        let patched = patch.onto(&before)?;
+        let by = author(asked, &now);
+        let outcome = write::updated(place, &before, patched, by, false)?;
+        self.replace(asked, &live, outcome).await
+    }
+
+    async fn delete(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let request = asked.request;
+        let options =
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, asked.body)?;
+        let mut attempt = 1;
+        loop {
+            let live = self.live(asked).await?;
+            match self.delete_object(asked, &live, &options).await {
+                Err(refusal)
+                    if refusal.is_race() && attempt < ATTEMPTS && options.resource_version.is_empty() =>
+                {
+                    attempt += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn delete_object(
+        self,
+        asked: &Asked<'_>,
+        live: &Resource,
+        options: &DeleteOptions,
+    ) -> Result<Answer, Refusal> {
+        let served = asked.request.served;
+        let name = &live.metadata().name;
+        let object = live.to_value();
+        options.check(served, &object)?;
+        let failed = |error| Refusal::of_store(served, name, error);
+        let resources = self.storage.resources();
+        match deletion::plan(&object, options.propagation, &now()) {
+            Deletion::Now => {
+                match options.dry_run {
+                    true => resources.check_delete(served.kind, name).await.map_err(failed)?,
+                    false => self.storage.delete(served, live).await?,
+                }
+                let details = json!({"name": name, "group": GROUP, "kind": served.kind.plural(), "uid": live.metadata().uid});
+                Ok(Answer::Done(
+                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
+                ))
+            }
+            Deletion::Waiting => Ok(Answer::Object { object, code: 200, warnings: Vec::new() }),
+            Deletion::Later(held) => {
+                // What would be refused at the end is refused at the beginning.
+                resources.check_delete(served.kind, name).await.map_err(failed)?;
+                let resource = Resource::from_store(served.kind, held.clone())
+                    .map_err(|error| Refusal::internal(error.to_string()))?;
+                let object = match options.dry_run {
+                    true => held,
+                    false => resources.update(resource).await.map_err(failed)?.to_value(),
+                };
+                Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
+            }
+        }
+    }
+
+    /// Whatever is selected; what somebody else deletes meanwhile is gone as well.
+    async fn delete_all(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+        let request = asked.request;
+        let options =
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, asked.body)?;
+        let mut listed = self.list(asked).await?;
+        let mut deleted: Vec<Arc<Stored>> = Vec::new();
+        for object in std::mem::take(&mut listed.items) {
+            let one = Request {
+                verb: Verb::Delete,
+                namespace: object.namespace.clone(),
+                name: object.name.clone(),
+                ..request.clone()
+            };
+            let live = match self.storage.get(one.served, &one.namespace, &one.name).await {
+                Ok(live) => live,
+                Err(refusal) if refusal.code == 404 => continue,
+                Err(refusal) => return Err(refusal),
+            };
+            let asked = Asked { request: &one, ..*asked };
+            match self.delete_object(&asked, &live, &options).await {
+                Ok(_) => deleted.push(object),
+                Err(refusal) if refusal.code == 404 => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        listed.items = deleted;
+        Ok(Answer::List(listed))
+    }
+
+    /// Watches of policies end when a tier comes or changes: then other policies may be seen.
+    pub async fn tier_changes(
+        self,
+        request: &Request,
+    ) -> Result<Option<tokio::sync::watch::Receiver<u64>>, Refusal> {
+        match request.served.is_tiered() {
+            true => Ok(Some(self.storage.cache(Kind::Tier).await?.changes())),
+            false => Ok(None),
+        }
+    }
+}
+
+fn now() -> String {
+    format!("{:.0}", jiff::Timestamp::now())
+}
+
+fn place<'a>(asked: &'a Asked<'_>, name: &'a str) -> Place<'a> {
+    let Request { served, namespace, is_status, .. } = asked.request;
+    Place { served: *served, namespace, name, is_status: *is_status }
+}
+
+fn author<'a>(asked: &'a Asked<'_>, now: &'a str) -> Author<'a> {
+    Author { manager: asked.manager, now, validation: asked.request.options.field_validation }
+}
+
+fn names_version(patch: &Patch) -> bool {
+    match patch {
+        Patch::Json(patch) => {
+            patch.0.iter().any(|operation| operation.path().as_str() == "/metadata/resourceVersion")
+        }
+        Patch::Merge(object) | Patch::Apply(object) => {
+            !write::text(object, "/metadata/resourceVersion").is_empty()
+        }
+    }
+}
+
+fn generate_name(object: &mut Value) {
+    let prefix = write::text(object, "/metadata/generateName").to_owned();
+    if prefix.is_empty() || !write::text(object, "/metadata/name").is_empty() {
+        return;
+    }
+    let mut name: String = prefix.chars().take(LONGEST_GENERATED).collect();
+    for _ in 0..GENERATED {
+        name.push(char::from(LETTERS[rand::random_range(0..LETTERS.len())]));
+    }
+    object["metadata"]["name"] = name.into();
+}

@@ -1,0 +1,245 @@
+//! A watch as the client hears it: a stream of events, made as fast as they are read.
+
+use crate::cache::Cache;
+use crate::history::{Change, Position};
+use crate::media::Form;
+use crate::refusal::Refusal;
+use crate::resources::{API_VERSION, Served};
+use crate::selectors::Selection;
+use crate::stored::Stored;
+use crate::table::{self, Include};
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Events that are encoded at once.
+const BATCH: usize = 100;
+const BOOKMARKS: Duration = Duration::from_secs(60);
+/// A client that asks for no time has the watch for about this long.
+const LIFETIME: std::ops::Range<u64> = 1_800..3_600;
+
+/// What is watched.
+#[derive(Debug)]
+pub struct Wanted {
+    pub served: Served,
+    pub namespace: String,
+    pub selection: Selection,
+    pub form: Form,
+    pub include: Include,
+    pub bookmarks: bool,
+    pub timeout_seconds: Option<u64>,
+}
+
+/// Where a watch begins.
+#[derive(Debug)]
+pub enum Start {
+    /// With everything that is there, and a bookmark after it if one is asked for.
+    Everything { marked: bool },
+    /// With what came after a revision.
+    After(u64),
+}
+
+/// What ends a watch before its time.
+#[derive(Debug)]
+pub struct Endings {
+    /// The server stops.
+    pub shutdown: watch::Receiver<bool>,
+    /// Tiers have changed, and with them what may be seen.
+    pub tiers: Option<watch::Receiver<u64>>,
+}
+
+struct Watcher {
+    cache: Arc<Cache>,
+    wanted: Wanted,
+    happenings: watch::Receiver<u64>,
+    endings: Endings,
+    initial: std::vec::IntoIter<Arc<Stored>>,
+    /// The bookmark after the initial objects.
+    mark: Option<u64>,
+    position: Position,
+    deadline: Instant,
+    next_bookmark: Instant,
+    /// The columns of a table are said once.
+    columns: Option<Value>,
+    is_over: bool,
+    /// Counts this watch as one that is open until it is dropped.
+    _open: Box<dyn Send>,
+}
+
+pub fn watch(
+    cache: Arc<Cache>,
+    wanted: Wanted,
+    start: Start,
+    endings: Endings,
+    open: Box<dyn Send>,
+) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, Refusal> {
+    let happenings = cache.happenings();
+    let (initial, mark, position) = match start {
+        Start::Everything { marked } => {
+            let (mut objects, revision, position) = cache.snapshot();
+            objects.retain(|object| is_wanted(&wanted, object));
+            (objects, marked.then_some(revision), position)
+        }
+        Start::After(revision) => {
+            let position = cache.after(revision).map_err(|_| {
+                Refusal::expired(format!("too old resource version: {revision} ({})", cache.floor()))
+            })?;
+            (Vec::new(), None, position)
+        }
+    };
+    let seconds = wanted.timeout_seconds.filter(|seconds| *seconds > 0);
+    let seconds = seconds.unwrap_or_else(|| rand::random_range(LIFETIME)).min(LIFETIME.end);
+    let columns = (wanted.form == Form::Table).then(|| table::definitions(wanted.served));
+    let now = Instant::now();
+    let watcher = Watcher {
+        cache,
+        wanted,
+        happenings,
+        endings,
+        initial: initial.into_iter(),
+        mark,
+        position,
+        deadline: now + Duration::from_secs(seconds),
+        next_bookmark: now + BOOKMARKS,
+        columns,
+        is_over: false,
+        _open: open,
+    };
+    Ok(futures::stream::unfold(watcher, |mut watcher| async move {
+        watcher.next().await.map(|bytes| (Ok(bytes), watcher))
+    }))
+}
+
+fn is_wanted(wanted: &Wanted, object: &Stored) -> bool {
+    (wanted.namespace.is_empty() || object.namespace == wanted.namespace)
+        && wanted.selection.selects(&object.subject())
+}
+
+/// What a change is to somebody who sees only some of the objects.
+fn seen<'a>(wanted: &Wanted, change: &'a Change) -> Option<(&'static str, &'a Stored)> {
+    let before = change.before.as_ref().is_some_and(|before| is_wanted(wanted, before));
+    let after = !change.is_deletion && is_wanted(wanted, &change.after);
+    match (before, after) {
+        (false, true) => Some(("ADDED", &change.after)),
+        (true, true) => Some(("MODIFIED", &change.after)),
+        (true, false) => Some(("DELETED", &change.after)),
+        (false, false) => None,
+    }
+}
+
+impl Watcher {
+    /// The next bytes; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            let mut bytes = BytesMut::new();
+            let initial: Vec<Arc<Stored>> = self.initial.by_ref().take(BATCH).collect();
+            for object in &initial {
+                self.encode("ADDED", object, &mut bytes);
+            }
+            if !bytes.is_empty() {
+                return Some(bytes.freeze());
+            }
+            if let Some(revision) = self.mark.take() {
+                return Some(self.bookmark(revision, true));
+            }
+            // Seen before it is looked whether there is more, so that nothing happens unnoticed in between.
+            self.happenings.mark_unchanged();
+            let Ok((changes, position)) = self.cache.next(self.position, BATCH) else {
+                self.is_over = true;
+                return Some(error(&Refusal::expired("the watch is too far behind; list again")));
+            };
+            self.position = position;
+            for change in &changes {
+                if let Some((kind, object)) = seen(&self.wanted, change) {
+                    self.encode(kind, object, &mut bytes);
+                }
+            }
+            if !bytes.is_empty() {
+                return Some(bytes.freeze());
+            }
+            if changes.len() == BATCH {
+                continue;
+            }
+            tokio::select! {
+                changed = self.happenings.changed() => self.is_over = changed.is_err(),
+                () = tokio::time::sleep_until(self.next_bookmark), if self.wanted.bookmarks => {
+                    self.next_bookmark = Instant::now() + BOOKMARKS;
+                    return Some(self.bookmark(self.cache.reached(), false));
+                }
+                () = tokio::time::sleep_until(self.deadline) => {
+                    self.is_over = true;
+                    if self.wanted.bookmarks {
+                        return Some(self.bookmark(self.cache.reached(), false));
+                    }
+                }
+                () = ended(&mut self.endings) => self.is_over = true,
+            }
+        }
+    }
+
+    fn encode(&mut self, kind: &str, object: &Stored, bytes: &mut BytesMut) {
+        bytes.extend_from_slice(b"{\"type\":\"");
+        bytes.extend_from_slice(kind.as_bytes());
+        bytes.extend_from_slice(b"\",\"object\":");
+        match self.wanted.form {
+            Form::Table => {
+                let now = jiff::Timestamp::now().as_second();
+                let row = table::row(self.wanted.served, &object.value(), self.wanted.include, now);
+                let columns = self.columns.take().unwrap_or(Value::Null);
+                let metadata = json!({"resourceVersion": object.revision.to_string()});
+                let table = table::table(columns, vec![row], metadata);
+                bytes.extend_from_slice(table.to_string().as_bytes());
+            }
+            Form::Metadata => {
+                bytes.extend_from_slice(table::partial(&object.value()).to_string().as_bytes());
+            }
+            Form::Whole | Form::Aggregated => bytes.extend_from_slice(&object.json),
+        }
+        bytes.extend_from_slice(b"}\n");
+    }
+
+    /// Everything up to a revision has been said.
+    fn bookmark(&mut self, revision: u64, ends_initial: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if ends_initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.wanted.form {
+            Form::Table => table::table(self.columns.take().unwrap_or(Value::Null), Vec::new(), metadata),
+            Form::Metadata => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
+            Form::Whole | Form::Aggregated => {
+                json!({"kind": self.wanted.served.kind.name(), "apiVersion": API_VERSION, "metadata": metadata})
+            }
+        };
+        Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
+    }
+}
+
+async fn ended(endings: &mut Endings) {
+    let Endings { shutdown, tiers } = endings;
+    let tiers = async {
+        match tiers {
+            Some(tiers) => drop(tiers.changed().await),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = shutdown.wait_for(|stopping| *stopping) => {}
+        () = tiers => {}
+    }
+}
+
+/// What a watch says when it cannot go on, or cannot begin.
+pub fn error(refusal: &Refusal) -> Bytes {
+    Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": refusal.to_status()})))
+}

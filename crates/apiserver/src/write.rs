@@ -1,0 +1,430 @@
+//! What becomes of an object that somebody writes, before the store sees it. No I/O: the live object and what was sent in, what
+//! is to be stored out.
+
+use crate::refusal::{Cause, Refusal};
+use crate::request::FieldValidation;
+use crate::resources::{API_VERSION, Served};
+use serde_json::{Map, Value, json};
+use tortie_apply::{ApplyError, Managed, Manager, equal};
+use tortie_model::{DecodeError, Resource};
+
+/// Who writes, and how what he sends is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Author<'a> {
+    pub manager: &'a str,
+    /// RFC 3339, whole seconds.
+    pub now: &'a str,
+    pub validation: FieldValidation,
+}
+
+/// Where an object belongs, by the path of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub served: Served,
+    pub namespace: &'a str,
+    /// Empty if the object brings its own.
+    pub name: &'a str,
+    pub is_status: bool,
+}
+
+/// An object to store, and what its author should know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prepared {
+    pub resource: Resource,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Nothing changes: nothing is stored.
+    Same,
+    Changed(Prepared),
+    /// The last of those who had work to do before the object goes is done: it goes.
+    Gone,
+}
+
+impl Place<'_> {
+    fn manager<'a>(&self, by: Author<'a>) -> Manager<'a> {
+        Manager {
+            name: by.manager,
+            api_version: API_VERSION,
+            subresource: if self.is_status { "status" } else { "" },
+            reset: self.served.reset_fields(self.is_status),
+            now: by.now,
+        }
+    }
+
+    /// An object of the kind with nothing in it.
+    fn nothing(&self) -> Value {
+        json!({"apiVersion": API_VERSION, "kind": self.served.kind.name()})
+    }
+}
+
+/// A new object.
+pub fn created(place: Place<'_>, mut submitted: Value, by: Author<'_>) -> Result<Prepared, Refusal> {
+    settle_identity(place, &mut submitted)?;
+    if !text(&submitted, "/metadata/resourceVersion").is_empty() {
+        return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let managed = managed_of(&submitted, None);
+    let (mut new, warnings) = decoded(place, submitted, None, by.validation)?;
+    clear_managed(&mut new);
+    let managed =
+        tortie_apply::update(place.served.shape(), &place.nothing(), &new, managed, place.manager(by));
+    finish_created(place, new, &managed, warnings)
+}
+
+fn finish_created(
+    place: Place<'_>,
+    mut new: Value,
+    managed: &Managed,
+    warnings: Vec<String>,
+) -> Result<Prepared, Refusal> {
+    if place.served.has_status() {
+        remove(&mut new, "status");
+    }
+    if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
+        for field in [
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "selfLink",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        ] {
+            metadata.remove(field);
+        }
+        metadata.insert("generation".into(), 1.into());
+        metadata.insert("managedFields".into(), managed.encode().into());
+    }
+    Ok(Prepared { resource: stored(place.served, new)?, warnings })
+}
+
+/// The live object after an update or a patch. `must_name_version`: without a resourceVersion it is refused, since nobody could
+/// say what it was made from.
+pub fn updated(
+    place: Place<'_>,
+    live: &Value,
+    mut submitted: Value,
+    by: Author<'_>,
+    must_name_version: bool,
+) -> Result<Outcome, Refusal> {
+    let live = &bare(live);
+    settle_identity(place, &mut submitted)?;
+    check_version(place, live, &submitted, must_name_version)?;
+    let managed = managed_of(&submitted, Some((live, place.is_status)));
+    let (mut new, warnings) = decoded(place, submitted, Some(live), by.validation)?;
+    clear_managed(&mut new);
+    let managed = tortie_apply::update(place.served.shape(), live, &new, managed, place.manager(by));
+    finish_updated(place, live, new, &managed, warnings)
+}
+
+/// The object after a configuration was applied to it; a new one if there is none.
+pub fn applied(
+    place: Place<'_>,
+    live: Option<&Value>,
+    mut config: Value,
+    by: Author<'_>,
+    force: bool,
+) -> Result<Outcome, Refusal> {
+    let version = text(&config, "/apiVersion");
+    if version != API_VERSION {
+        return Err(Refusal::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {API_VERSION}"
+        )));
+    }
+    if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
+        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+    }
+    if by.manager.is_empty() {
+        return Err(Refusal::unprocessable(
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        ));
+    }
+    settle_identity(place, &mut config)?;
+    let nothing = place.nothing();
+    let live = live.map(bare);
+    let live = live.as_ref();
+    match live {
+        Some(live) => check_version(place, live, &config, false)?,
+        None if place.is_status => return Err(Refusal::not_found(place.served, place.name)),
+        None if !text(&config, "/metadata/uid").is_empty() => {
+            return Err(Refusal::conflict(place.served, place.name, "uid mismatch: there is no such object"));
+        }
+        None => {}
+    }
+    let managed = managed_of(&nothing, live.map(|live| (live, true)));
+    let before = live.unwrap_or(&nothing);
+    let outcome =
+        tortie_apply::apply(place.served.shape(), before, &config, managed, place.manager(by), force);
+    let applied = outcome.map_err(|error| refused(&error))?;
+    let (mut new, warnings) = decoded(place, applied.object, live, FieldValidation::Ignore)?;
+    clear_managed(&mut new);
+    match live {
+        Some(live) => finish_updated(place, live, new, &applied.managed, warnings),
+        None => finish_created(place, new, &applied.managed, warnings).map(Outcome::Changed),
+    }
+}
+
+fn refused(error: &ApplyError) -> Refusal {
+    match error {
+        ApplyError::Shape(_) => Refusal::bad_request(error.to_string()),
+        ApplyError::Conflicts(conflicts) => {
+            let cause = |conflict: &tortie_apply::Conflict| Cause {
+                reason: "FieldManagerConflict",
+                message: conflict.to_string(),
+                field: conflict.path.to_string(),
+            };
+            Refusal::apply_conflict(error.to_string(), conflicts.iter().map(cause).collect())
+        }
+    }
+}
+
+/// `new` with what a write through this place cannot change.
+fn finish_updated(
+    place: Place<'_>,
+    live: &Value,
+    mut new: Value,
+    managed: &Managed,
+    warnings: Vec<String>,
+) -> Result<Outcome, Refusal> {
+    if place.is_status {
+        let status = new.get("status").cloned();
+        new = live.clone();
+        put(&mut new, "status", status);
+    } else if place.served.has_status() {
+        put(&mut new, "status", live.get("status").cloned());
+    }
+    let changed = !equal(&wanted(live), &wanted(&new));
+    let own = live.get("metadata").cloned().unwrap_or_default();
+    if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
+        for field in [
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "selfLink",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+        ] {
+            match own.get(field) {
+                Some(value) => metadata.insert(field.into(), value.clone()),
+                None => metadata.remove(field),
+            };
+        }
+        if changed {
+            let generation = own.get("generation").and_then(Value::as_i64).unwrap_or_default();
+            metadata.insert("generation".into(), generation.saturating_add(1).into());
+        }
+        match managed.is_empty() {
+            true => metadata.remove("managedFields"),
+            false => metadata.insert("managedFields".into(), managed.encode().into()),
+        };
+    }
+    if equal(&without_times(live), &without_times(&new)) {
+        return Ok(Outcome::Same);
+    }
+    if own.get("deletionTimestamp").is_some() {
+        let (before, after) = (finalizers(live), finalizers(&new));
+        if let Some(added) = after.iter().find(|name| !before.contains(name)) {
+            let why = "no new finalizers can be added if the object is being deleted";
+            let cause = Cause::invalid("metadata.finalizers", added, why);
+            return Err(Refusal::invalid(place.served, place.name, vec![cause]));
+        }
+        if after.is_empty() {
+            return Ok(Outcome::Gone);
+        }
+    }
+    Ok(Outcome::Changed(Prepared { resource: stored(place.served, new)?, warnings }))
+}
+
+pub fn finalizers(object: &Value) -> Vec<String> {
+    let listed = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+    listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// What people want: neither metadata nor status.
+fn wanted(object: &Value) -> Value {
+    let mut wanted = object.clone();
+    remove(&mut wanted, "metadata");
+    remove(&mut wanted, "status");
+    wanted
+}
+
+/// When somebody last wrote is no change by itself.
+fn without_times(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(Value::Array(entries)) = object.pointer_mut("/metadata/managedFields") {
+        for entry in entries {
+            remove(entry, "time");
+        }
+    }
+    object
+}
+
+/// Kind, version, name and namespace are those of the path, or missing.
+fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> {
+    let kind = place.served.kind;
+    for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
+    {
+        match text(object, &format!("/{field}")) {
+            "" => object[field] = expected.into(),
+            given if given == expected => {}
+            given => {
+                return Err(Refusal::bad_request(format!(
+                    "the {what} in the data ({given}) does not match the expected {what} ({expected})"
+                )));
+            }
+        }
+    }
+    match object.get("metadata") {
+        Some(Value::Object(_)) => {}
+        None | Some(Value::Null) => object["metadata"] = Value::Object(Map::new()),
+        Some(_) => return Err(Refusal::bad_request("metadata is not an object")),
+    }
+    let namespace = text(object, "/metadata/namespace");
+    if kind.is_namespaced() && namespace.is_empty() {
+        object["metadata"]["namespace"] = place.namespace.into();
+    } else if kind.is_namespaced() && namespace != place.namespace {
+        return Err(Refusal::bad_request(format!(
+            "the namespace of the provided object does not match the namespace sent on the request ({namespace:?}, {:?})",
+            place.namespace
+        )));
+    }
+    if place.name.is_empty() {
+        return Ok(());
+    }
+    match text(object, "/metadata/name") {
+        "" => object["metadata"]["name"] = place.name.into(),
+        given if given == place.name => {}
+        given => {
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({})",
+                place.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_version(
+    place: Place<'_>,
+    live: &Value,
+    submitted: &Value,
+    must_be_named: bool,
+) -> Result<(), Refusal> {
+    let uid = text(submitted, "/metadata/uid");
+    let live_uid = text(live, "/metadata/uid");
+    if !uid.is_empty() && uid != live_uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {live_uid}");
+        return Err(Refusal::conflict(place.served, place.name, &why));
+    }
+    match text(submitted, "/metadata/resourceVersion") {
+        "" if must_be_named => {
+            let cause = Cause::invalid("metadata.resourceVersion", "0", "must be specified for an update");
+            Err(Refusal::invalid(place.served, place.name, vec![cause]))
+        }
+        "" => Ok(()),
+        given if given == text(live, "/metadata/resourceVersion") => Ok(()),
+        _ => Err(Refusal::modified(place.served, place.name)),
+    }
+}
+
+/// The object as our types write it, with its defaults, and what is to be said about fields that they do not have.
+fn decoded(
+    place: Place<'_>,
+    submitted: Value,
+    live: Option<&Value>,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Refusal> {
+    let name = text(&submitted, "/metadata/name").to_owned();
+    let kind = place.served.kind;
+    let invalid = |error: DecodeError| match error {
+        DecodeError::Field { path, reason } => {
+            let cause = Cause { reason: "FieldValueTypeInvalid", message: reason, field: path };
+            Refusal::invalid(place.served, &name, vec![cause])
+        }
+        other => Refusal::bad_request(other.to_string()),
+    };
+    let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone()).map_err(invalid)?;
+    if let (Some(live), false) = (live, unknown.is_empty()) {
+        // What a newer version has stored stays, as long as nobody takes it away.
+        let (_, kept) = Resource::from_user_tolerant(live.clone()).map_err(invalid)?;
+        if unknown.iter().all(|field| kept.contains(field)) {
+            resource = Resource::from_store(kind, submitted).map_err(invalid)?;
+            unknown.clear();
+        }
+    }
+    let warnings: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+    if validation == FieldValidation::Strict && !warnings.is_empty() {
+        return Err(Refusal::bad_request(format!(
+            "{kind} in version \"v3\" cannot be handled as a {kind}: strict decoding error: {}",
+            warnings.join(", ")
+        )));
+    }
+    resource.set_defaults();
+    let warnings = if validation == FieldValidation::Ignore { Vec::new() } else { warnings };
+    Ok((bare(&resource.to_value()), warnings))
+}
+
+/// A status with nothing in it is written for some kinds, and says as much as none.
+fn bare(object: &Value) -> Value {
+    let mut object = object.clone();
+    if object.get("status").and_then(Value::as_object).is_some_and(Map::is_empty) {
+        remove(&mut object, "status");
+    }
+    object
+}
+
+fn stored(served: Served, object: Value) -> Result<Resource, Refusal> {
+    Resource::from_store(served.kind, object).map_err(|error| Refusal::internal(error.to_string()))
+}
+
+/// Whose fields are recorded before a write. Those that are sent count, so that they can be corrected, but not through a
+/// subresource; and an empty list means that all are forgotten.
+fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> Managed {
+    let listed =
+        |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();
+    let of_live = || {
+        let entries = live.and_then(|(live, _)| listed(live)).unwrap_or_default();
+        Managed::decode(&entries).unwrap_or_default()
+    };
+    if live.is_some_and(|(_, only_live)| only_live) {
+        return of_live();
+    }
+    match listed(submitted) {
+        None => of_live(),
+        Some(entries) if entries.is_empty() || entries == [json!({})] => Managed::default(),
+        Some(entries) => match Managed::decode(&entries) {
+            Ok(managed) if !managed.is_empty() => managed,
+            _ => of_live(),
+        },
+    }
+}
+
+fn clear_managed(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata") {
+        remove(metadata, "managedFields");
+    }
+}
+
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn remove(object: &mut Value, field: &str) {
+    if let Value::Object(fields) = object {
+        fields.shift_remove(field);
+    }
+}
+
+fn put(object: &mut Value, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => object[field] = value,
+        None => remove(object, field),
+    }
+}
+
+#[cfg(test)]
+#[path = "write/tests.rs"]
+mod tests;

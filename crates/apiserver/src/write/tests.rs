@@ -1,0 +1,143 @@
+use super::*;
+use tortie_model::Kind;
+
+const BY: Author<'_> =
+    Author { manager: "me", now: "2026-03-01T10:20:30Z", validation: FieldValidation::Warn };
+
+fn place(kind: Kind, name: &str) -> Place<'_> {
+    let served = Served::find(kind.plural()).unwrap();
+    Place { served, namespace: "", name, is_status: false }
+}
+
+fn tier(spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": {"name": "t"}, "spec": spec})
+}
+
+/// As the store would hand it back.
+fn live(spec: Value) -> Value {
+    let mut object = created(place(Kind::Tier, ""), tier(spec), BY).unwrap().resource.to_value();
+    object["metadata"]["uid"] = "u".into();
+    object["metadata"]["resourceVersion"] = "7".into();
+    object["metadata"]["creationTimestamp"] = "2026-03-01T10:00:00Z".into();
+    object
+}
+
+fn changed(outcome: Result<Outcome, Refusal>) -> Value {
+    match outcome {
+        Ok(Outcome::Changed(prepared)) => prepared.resource.to_value(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_object_is_the_servers_from_then_on() {
+    let mut sent = tier(json!({"order": 5, "sauce": 1}));
+    sent["metadata"]["uid"] = "mine".into();
+    sent["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let prepared = created(place(Kind::Tier, ""), sent.clone(), BY).unwrap();
+    let object = prepared.resource.to_value();
+    assert_eq!(prepared.warnings, ["unknown field \"spec.sauce\""]);
+    assert_eq!(object["metadata"].get("uid"), None);
+    assert_eq!(object["metadata"]["generation"], 1);
+    assert_eq!(object["status"], json!({}));
+    assert_eq!(object["metadata"]["managedFields"][0]["manager"], "me");
+    let strict = Author { validation: FieldValidation::Strict, ..BY };
+    let refusal = created(place(Kind::Tier, ""), sent.clone(), strict).unwrap_err();
+    assert!(refusal.code == 400 && refusal.message.contains("unknown field \"spec.sauce\""), "{refusal:?}");
+    sent["metadata"]["resourceVersion"] = "3".into();
+    assert_eq!(created(place(Kind::Tier, ""), sent, BY).unwrap_err().code, 400);
+}
+
+#[test]
+fn what_is_of_another_type_is_named() {
+    let refusal = created(place(Kind::Tier, ""), tier(json!({"order": "high"})), BY).unwrap_err();
+    let status = refusal.to_status();
+    assert_eq!((refusal.code, &status["details"]["causes"][0]["field"]), (422, &json!("spec.order")));
+}
+
+#[test]
+fn an_update_names_what_it_was_made_from() {
+    let live = live(json!({"order": 5}));
+    let update = |object: Value, must: bool| updated(place(Kind::Tier, "t"), &live, object, BY, must);
+    let mut new = tier(json!({"order": 6}));
+    assert_eq!(update(new.clone(), true).unwrap_err().code, 422);
+    new["metadata"]["resourceVersion"] = "6".into();
+    assert_eq!(update(new.clone(), true).unwrap_err().code, 409);
+    new["metadata"]["resourceVersion"] = "7".into();
+    let object = changed(update(new.clone(), true));
+    assert_eq!(object["metadata"]["generation"], 2);
+    assert_eq!(object["metadata"]["uid"], "u");
+    new["metadata"]["uid"] = "other".into();
+    assert_eq!(update(new, true).unwrap_err().code, 409);
+    assert_eq!(update(live.clone(), true), Ok(Outcome::Same));
+    let mut renamed = live.clone();
+    renamed["metadata"]["name"] = "x".into();
+    assert_eq!(update(renamed, true).unwrap_err().code, 400);
+}
+
+#[test]
+fn status_and_object_are_written_apart() {
+    let live = live(json!({"order": 5}));
+    let mut new = live.clone();
+    new["spec"]["order"] = 9.into();
+    new["metadata"]["labels"] = json!({"a": "b"});
+    new["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let object = changed(updated(place(Kind::Tier, "t"), &live, new.clone(), BY, true));
+    assert_eq!((&object["spec"]["order"], &object["status"]), (&json!(9), &json!({})));
+    let status = Place { is_status: true, ..place(Kind::Tier, "t") };
+    let object = changed(updated(status, &live, new, BY, true));
+    assert_eq!(object["spec"]["order"], 5);
+    assert_eq!(object["metadata"].get("labels"), None);
+    assert_eq!(object["metadata"]["generation"], 1);
+    assert_eq!(object["status"]["conditions"][0]["type"], "Ready");
+}
+
+#[test]
+fn the_last_finalizer_lets_the_object_go() {
+    let mut live = live(json!({"order": 5}));
+    live["metadata"]["finalizers"] = json!(["a/b", "c/d"]);
+    live["metadata"]["deletionTimestamp"] = "2026-03-01T11:00:00Z".into();
+    let with = |finalizers: Value| {
+        let mut new = live.clone();
+        new["metadata"]["finalizers"] = finalizers;
+        updated(place(Kind::Tier, "t"), &live, new, BY, true)
+    };
+    assert!(matches!(with(json!(["a/b"])), Ok(Outcome::Changed(_))));
+    assert_eq!(with(json!([])), Ok(Outcome::Gone));
+    assert_eq!(with(json!(["a/b", "c/d", "e/f"])).unwrap_err().code, 422);
+}
+
+#[test]
+fn configurations_are_applied_and_conflict() {
+    let config = |order: i64| tier(json!({ "order": order }));
+    let a = Author { manager: "a", ..BY };
+    let place = place(Kind::Tier, "t");
+    let mut object = changed(applied(place, None, config(5), a, false));
+    object["metadata"]["uid"] = "u".into();
+    object["metadata"]["resourceVersion"] = "7".into();
+    assert_eq!(object["metadata"]["generation"], 1);
+    // What the server filled in belongs to nobody.
+    assert_eq!(object["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {"f:order": {}}}));
+    let b = Author { manager: "b", ..BY };
+    let refusal = applied(place, Some(&object), config(6), b, false).unwrap_err();
+    assert_eq!((refusal.code, refusal.reason), (409, "Conflict"));
+    assert_eq!(refusal.to_status()["details"]["causes"][0]["field"], ".spec.order");
+    let forced = changed(applied(place, Some(&object), config(6), b, true));
+    assert_eq!(forced["spec"]["order"], 6);
+    assert_eq!(applied(place, Some(&object), config(5), a, false), Ok(Outcome::Same));
+    let nobody = Author { manager: "", ..BY };
+    assert_eq!(applied(place, Some(&object), config(5), nobody, false).unwrap_err().code, 422);
+    let mut owned = config(5);
+    owned["metadata"]["managedFields"] = json!([]);
+    assert_eq!(applied(place, Some(&object), owned, a, false).unwrap_err().code, 400);
+}
+
+#[test]
+fn fields_of_newer_versions_stay() {
+    let mut live = live(json!({"order": 5}));
+    live["spec"]["fromTheFuture"] = json!({"a": 1});
+    let mut new = live.clone();
+    new["spec"]["order"] = 6.into();
+    let object = changed(updated(place(Kind::Tier, "t"), &live, new, BY, true));
+    assert_eq!(object["spec"]["fromTheFuture"], json!({"a": 1}));
+}

@@ -1,0 +1,317 @@
+//! The same requests to ours and to a plain CRD of the same schema in the same kube-apiserver: same objects, same managed fields, same
+//! conflicts, same codes. TORTIE_SEED repeats one history, TORTIE_HISTORIES says how many there are.
+
+use crate::world::{Storage, World};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use std::process::Command;
+use tortie_model::{Kind, schema};
+use tortie_testkit::{eventually, output};
+
+const OURS: &str = "projectcalico.org";
+const PLAIN: &str = "plain.example.org";
+const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier];
+const HISTORIES: u64 = 60;
+const STEPS: usize = 8;
+
+#[derive(Clone, Debug)]
+struct Step {
+    method: &'static str,
+    /// After the collection.
+    path: String,
+    form: &'static str,
+    body: Value,
+    /// Whether the body gets the version that stands there.
+    current: bool,
+}
+
+fn install(world: &World) {
+    for kind in KINDS {
+        let mut crd =
+            schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name()).unwrap();
+        crd["metadata"]["name"] = format!("{}.{PLAIN}", kind.plural()).into();
+        crd["spec"]["group"] = PLAIN.into();
+        world.server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
+        let path = format!("/apis/{PLAIN}/v3/{}", kind.plural());
+        eventually(&path, || world.server.send("GET", &path, None).is_ok());
+    }
+}
+
+/// The code and the body of an answer.
+fn send(world: &World, group: &str, kind: Kind, step: &Step) -> (u16, Value) {
+    let collection = format!("{}/apis/{group}/v3/{}", world.server.url(), kind.plural());
+    let mut body = step.body.clone();
+    if body.is_object() {
+        body["apiVersion"] = format!("{group}/v3").into();
+    }
+    if step.current {
+        let (_, live) = curl(&[], &format!("{collection}/x"), "");
+        body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+    }
+    let form = format!("Content-Type: {}", step.form);
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    curl(
+        &["-X", step.method, "-H", &form, "--data-binary", "@-"],
+        &format!("{collection}{}", step.path),
+        &text,
+    )
+}
+
+fn curl(words: &[&str], url: &str, input: &str) -> (u16, Value) {
+    let mut command = Command::new("curl");
+    command.args([
+        "-sk",
+        "--max-time",
+        "60",
+        "-w",
+        "\n%{http_code}",
+        "-H",
+        "Authorization: Bearer secret",
+        "-A",
+        "tests/1",
+    ]);
+    let output = output(command.args(words).arg(url), input);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, code) = text.rsplit_once('\n').unwrap();
+    (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+}
+
+/// Without what each server gives anew.
+fn comparable(code: u16, body: &Value) -> Value {
+    if body["kind"] == "Status" {
+        if code == 200 {
+            return json!("deleted");
+        }
+        let fields: Vec<&Value> =
+            body["details"]["causes"].as_array().into_iter().flatten().map(|cause| &cause["field"]).collect();
+        // Who is in the way of an applier is said in the same words.
+        let message =
+            if code == 409 && body["details"]["causes"].is_array() { &body["message"] } else { &Value::Null };
+        let message: Value = serde_json::from_str(&message.to_string().replace(PLAIN, OURS)).unwrap();
+        let fields = if code == 409 { json!(fields) } else { Value::Null };
+        return json!({"code": code, "reason": body["reason"], "fields": fields, "message": message});
+    }
+    let mut object: Value = serde_json::from_str(&body.to_string().replace(PLAIN, OURS)).unwrap();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for field in ["uid", "resourceVersion", "creationTimestamp", "selfLink"] {
+            metadata.remove(field);
+        }
+        for entry in metadata.get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten() {
+            entry.as_object_mut().unwrap().remove("time");
+        }
+        // In the order of time, which differs by less than a second.
+        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+            entries.sort_by_key(Value::to_string);
+        }
+    }
+    if object["status"] == json!({}) {
+        object.as_object_mut().unwrap().remove("status");
+    }
+    sorted(&object)
+}
+
+/// Fields in the order of their names, whole numbers as such.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(&String, &Value)> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| *name);
+            fields
+                .into_iter()
+                .map(|(name, value)| (name.clone(), sorted(value)))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if float.fract() == 0.0 => json!(float as i64),
+            _ => value.clone(),
+        },
+        other => other.clone(),
+    }
+}
+
+fn spec(kind: Kind, random: &mut StdRng) -> Value {
+    let some = |all: &[&str], random: &mut StdRng| -> Vec<String> {
+        let count = random.random_range(1..=all.len());
+        all.choose_multiple(random, count).map(|item| (*item).to_owned()).collect()
+    };
+    let mut spec = json!({});
+    match kind {
+        Kind::GlobalNetworkSet => {
+            spec["nets"] = json!(some(&["10.0.0.0/8", "11.0.0.0/8", "12.0.0.0/8", "13.0.0.0/8"], random));
+            if random.random_bool(0.4) {
+                spec["allowedEgressDomains"] = json!(some(&["a.org", "b.org", "c.org"], random));
+            }
+        }
+        Kind::HostEndpoint => {
+            spec["node"] = ["n1", "n2"].choose(random).copied().unwrap().into();
+            if random.random_bool(0.7) {
+                spec["interfaceName"] = ["eth0", "eth1", "*"].choose(random).copied().unwrap().into();
+            }
+            if random.random_bool(0.7) {
+                spec["expectedIPs"] = json!(some(&["192.0.2.1", "192.0.2.2", "192.0.2.3"], random));
+            }
+            if random.random_bool(0.4) {
+                spec["profiles"] = json!(some(&["p", "q"], random));
+            }
+            if random.random_bool(0.4) {
+                spec["ports"] =
+                    json!([{"name": "http", "port": random.random_range(80..83), "protocol": "TCP"}]);
+            }
+        }
+        _ => {
+            spec["order"] = random.random_range(1..5).into();
+            spec["defaultAction"] = ["Deny", "Pass"].choose(random).copied().unwrap().into();
+        }
+    }
+    spec
+}
+
+fn labels(random: &mut StdRng) -> Value {
+    let mut labels = json!({});
+    for name in ["a", "b", "c"] {
+        if random.random_bool(0.4) {
+            labels[name] = ["1", "2"].choose(random).copied().unwrap().into();
+        }
+    }
+    labels
+}
+
+fn object(kind: Kind, random: &mut StdRng) -> Value {
+    let mut object = json!({"kind": kind.name(), "metadata": {"name": "x"}, "spec": spec(kind, random)});
+    let labels = labels(random);
+    if labels != json!({}) {
+        object["metadata"]["labels"] = labels;
+    }
+    object
+}
+
+fn step(kind: Kind, random: &mut StdRng) -> Step {
+    let managers = ["m1", "m2", "m3"];
+    let manager = managers.choose(random).copied().unwrap();
+    let json = "application/json";
+    let query = format!("?fieldManager={manager}");
+    match random.random_range(0..12) {
+        0..2 => Step { method: "POST", path: query, form: json, body: object(kind, random), current: false },
+        2..4 => {
+            let current = random.random_bool(0.8);
+            Step {
+                method: "PUT",
+                path: format!("/x{query}"),
+                form: json,
+                body: object(kind, random),
+                current,
+            }
+        }
+        4..6 => {
+            let mut body = json!({"spec": spec(kind, random)});
+            if random.random_bool(0.3) {
+                // Without an order a tier has one of its own with us, and none in a plain CRD.
+                let fields: Vec<String> = body["spec"]
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .filter(|name| *name != "order")
+                    .cloned()
+                    .collect();
+                let field = fields.choose(random).unwrap();
+                body["spec"][field] = Value::Null;
+            }
+            if random.random_bool(0.5) {
+                body["metadata"] = json!({"labels": labels(random)});
+            }
+            body["kind"] = kind.name().into();
+            Step {
+                method: "PATCH",
+                path: format!("/x{query}"),
+                form: "application/merge-patch+json",
+                body,
+                current: false,
+            }
+        }
+        6 => {
+            let operation = match random.random_range(0..3) {
+                0 => json!({"op": "add", "path": "/metadata/labels", "value": {"json": "yes"}}),
+                1 => json!({"op": "remove", "path": "/metadata/labels/a"}),
+                _ => json!({"op": "test", "path": "/metadata/name", "value": "y"}),
+            };
+            Step {
+                method: "PATCH",
+                path: format!("/x{query}"),
+                form: "application/json-patch+json",
+                body: json!([operation]),
+                current: false,
+            }
+        }
+        7..10 => {
+            let force = if random.random_bool(0.4) { "&force=true" } else { "" };
+            Step {
+                method: "PATCH",
+                path: format!("/x{query}{force}"),
+                form: "application/apply-patch+yaml",
+                body: object(kind, random),
+                current: false,
+            }
+        }
+        10 if kind == Kind::Tier => {
+            let holds = if random.random_bool(0.5) { "True" } else { "False" };
+            let condition = json!({"type": "Ready", "status": holds, "reason": "R", "message": "m",
+                "lastTransitionTime": "2026-03-01T10:20:30Z"});
+            let body = json!({"kind": kind.name(), "status": {"conditions": [condition]}});
+            Step {
+                method: "PATCH",
+                path: format!("/x/status{query}"),
+                form: "application/merge-patch+json",
+                body,
+                current: false,
+            }
+        }
+        _ => Step { method: "DELETE", path: "/x".into(), form: json, body: Value::Null, current: false },
+    }
+}
+
+#[test]
+fn ours_answers_as_a_plain_crd_does() {
+    let world = World::new(Storage::Kubernetes);
+    install(&world);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds: Vec<u64> = match number("TORTIE_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number("TORTIE_HISTORIES").unwrap_or(HISTORIES))
+            .map(|_| rand::random::<u32>().into())
+            .collect(),
+    };
+    for seed in seeds {
+        let mut random = StdRng::seed_from_u64(seed);
+        let kind = *KINDS.choose(&mut random).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..STEPS {
+            let step = step(kind, &mut random);
+            let [(our_code, ours), (plain_code, plain)] =
+                [OURS, PLAIN].map(|group| send(&world, group, kind, &step));
+            told.push(format!(
+                "{} {} {} {}\n  -> {our_code}, {plain_code}",
+                step.method, step.path, step.form, step.body
+            ));
+            let (a, b) = (comparable(our_code, &ours), comparable(plain_code, &plain));
+            assert!(
+                our_code == plain_code && a == b,
+                "TORTIE_SEED={seed} {kind}\n{}\nours:  {a}\nplain: {b}\nours:  {ours}\nplain: {plain}",
+                told.join("\n")
+            );
+        }
+        let clean = Step {
+            method: "DELETE",
+            path: "/x".into(),
+            form: "application/json",
+            body: Value::Null,
+            current: false,
+        };
+        for group in [OURS, PLAIN] {
+            send(&world, group, kind, &clean);
+        }
+    }
+}

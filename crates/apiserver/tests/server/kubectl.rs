@@ -1,0 +1,247 @@
+//! What people do with kubectl, on both storages, with every resource.
+
+use crate::world::{Storage, World, documents, samples};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use tortie_model::{Kind, Resource};
+use tortie_testkit::{Etcd, eventually_showing};
+
+#[test]
+fn kubectl_manages_every_resource_in_kubernetes() {
+    kubectl_manages_every_resource(&World::new(Storage::Kubernetes));
+}
+
+#[test]
+fn kubectl_manages_every_resource_in_etcd() {
+    kubectl_manages_every_resource(&World::new(Storage::Etcd(Etcd::start().unwrap())));
+}
+
+fn kubectl_manages_every_resource(world: &World) {
+    let objects = samples();
+    let all = documents(&objects);
+    resources_are_discovered_and_explained(world);
+    let printed = world.must(&["apply", "-f", "-"], &all);
+    assert_eq!(printed.lines().filter(|line| line.ends_with(" created")).count(), objects.len(), "{printed}");
+    let printed = world.must(&["apply", "-f", "-"], &all);
+    assert_eq!(
+        printed.lines().filter(|line| line.ends_with(" unchanged")).count(),
+        objects.len(),
+        "{printed}"
+    );
+    tables_read_well(world);
+    everything_that_takes_a_file(world, &objects, &all);
+    an_editor_changes_an_object(world);
+    appliers_conflict(world);
+    what_is_wrong_is_named(world);
+    what_others_write_is_the_same(world);
+    // A tier goes after what is in it.
+    let backwards: Vec<Value> = objects.iter().rev().cloned().collect();
+    world.must(&["delete", "--wait=false", "-f", "-"], &documents(&backwards));
+    for object in &objects {
+        let left = world.must(&["get", "--ignore-not-found", "-f", "-"], &object.to_string());
+        assert_eq!(left, "", "{object}");
+    }
+}
+
+fn resources_are_discovered_and_explained(world: &World) {
+    let listed = world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
+    assert_eq!(listed.lines().count(), 21, "{listed}");
+    let gnp = listed.lines().find(|line| line.starts_with("globalnetworkpolicies")).unwrap();
+    assert!(gnp.contains("gnp,cgnp") && gnp.contains("projectcalico.org/v3"), "{gnp}");
+    // Kubernetes takes in the schemas of others by and by.
+    let explain = ["explain", "networkpolicy.spec.ingress", "--api-version=projectcalico.org/v3"];
+    let explained = || {
+        let output = world.kubectl(&world.server.kubeconfig(), &explain, "");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let is_explained = |text: &str| text.contains("action") && text.contains("destination");
+    eventually_showing("the rules of a policy are explained", || is_explained(&explained()), explained);
+    let v3 = world.server.must("GET", "/openapi/v3/apis/projectcalico.org/v3", None);
+    assert!(v3.pointer("/components/schemas/org.projectcalico.v3.Tier").is_some());
+}
+
+fn tables_read_well(world: &World) {
+    let table = world.must(&["get", "gnp"], "");
+    let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(lines.next().unwrap(), ["NAME", "TIER", "AGE"]);
+    assert_eq!(lines.next().unwrap()[..2], ["web", "platform"]);
+    let wide = world.must(&["get", "gnp", "-o", "wide"], "");
+    assert!(wide.starts_with("NAME") && wide.contains("SELECTOR") && wide.contains("app == 'web'"), "{wide}");
+    let pools = world.must(&["get", "ippools"], "");
+    assert!(pools.contains("10.65.0.0/16"), "{pools}");
+    let names = |words: &[&str]| world.must(&[&["get", "-o", "name"], words].concat(), "");
+    assert_eq!(names(&["gnp", "-l", "kept=yes"]), "globalnetworkpolicy.projectcalico.org/web\n");
+    assert_eq!(names(&["gnp", "-l", "kept!=yes"]), "");
+    assert_eq!(
+        names(&["gnp", "--field-selector", "spec.tier=platform"]),
+        "globalnetworkpolicy.projectcalico.org/web\n"
+    );
+    assert_eq!(names(&["gnp", "--field-selector", "metadata.name=none"]), "");
+    let everywhere = world.must(&["get", "caliconetworkpolicies", "-A"], "");
+    assert!(everywhere.contains("shop"), "{everywhere}");
+    let cidr = world.must(&["get", "ippool", "pods", "-o", "jsonpath={.spec.cidr}"], "");
+    assert_eq!(cidr, "10.65.0.0/16");
+    assert_eq!(names(&["tiers", "--chunk-size=1"]).lines().count(), 4);
+}
+
+fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
+    let count = objects.len();
+    let lines = |words: &[&str]| world.must(words, all).lines().count();
+    assert_eq!(lines(&["get", "-f", "-", "-o", "name"]), count);
+    let described = world.must(&["describe", "-f", "-"], all);
+    assert!(described.contains("API Version:  projectcalico.org/v3"), "{described}");
+    assert_eq!(lines(&["label", "-f", "-", "seen=yes"]), count);
+    assert_eq!(lines(&["annotate", "-f", "-", "note=short"]), count);
+    assert_eq!(
+        lines(&["patch", "-f", "-", "--type=merge", "-p", r#"{"metadata":{"labels":{"merged":"yes"}}}"#]),
+        count
+    );
+    let json = r#"[{"op":"add","path":"/metadata/labels/json","value":"yes"}]"#;
+    assert_eq!(lines(&["patch", "-f", "-", "--type=json", "-p", json]), count);
+    assert_eq!(
+        lines(&["wait", "-f", "-", "--for=jsonpath={.metadata.labels.json}=yes", "--timeout=60s"]),
+        count
+    );
+    // Nothing differs from what was applied but what others have added, which stays.
+    world.must(&["diff", "-f", "-"], all);
+    let printed =
+        world.must(&["apply", "--server-side", "--force-conflicts", "--field-manager=tests", "-f", "-"], all);
+    assert_eq!(
+        printed.lines().filter(|line| line.contains("serverside-applied")).count(),
+        count,
+        "{printed}"
+    );
+    for (object, kept) in objects.iter().zip(world.object_list(all)) {
+        let labels = &kept["metadata"]["labels"];
+        for label in ["kept", "seen", "merged", "json"] {
+            assert_eq!(labels[label], "yes", "{label} of {object}");
+        }
+        assert!(kept["metadata"]["uid"].as_str().is_some_and(|uid| uid.len() == 36), "{kept}");
+        let managers = kept["metadata"]["managedFields"].as_array().unwrap();
+        assert!(
+            managers.iter().any(|entry| entry["manager"] == "tests" && entry["operation"] == "Apply"),
+            "{kept}"
+        );
+    }
+    let before = world.object(&["tier", "platform"]);
+    world.must(
+        &["apply", "--dry-run=server", "-f", "-"],
+        &json!({"apiVersion": "projectcalico.org/v3", "kind": "Tier",
+        "metadata": {"name": "platform"}, "spec": {"order": 3}})
+        .to_string(),
+    );
+    assert_eq!(world.object(&["tier", "platform"]), before);
+}
+
+fn an_editor_changes_an_object(world: &World) {
+    let editor = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(editor.path(), "#!/bin/sh\nsed -i 's/order: 100$/order: 105/' \"$1\"\n").unwrap();
+    std::fs::set_permissions(editor.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = editor.into_temp_path();
+    let mut command = world.server.program("kubectl");
+    command.arg("--kubeconfig").arg(world.server.kubeconfig()).args(["edit", "tier", "platform"]);
+    let output = command.env("KUBE_EDITOR", &path).env_remove("KUBECONFIG").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let tier = world.object(&["tier", "platform"]);
+    assert_eq!(tier["spec"]["order"], 105.0);
+}
+
+fn appliers_conflict(world: &World) {
+    let set = |nets: &[&str]| {
+        json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "shared"},
+            "spec": {"nets": nets, "allowedEgressDomains": ["example.org"]}})
+        .to_string()
+    };
+    let run = |who: &str, text: &str| {
+        world.must(&["apply", "--server-side", "-f", "-", "--field-manager", who], text);
+    };
+    run("a", &set(&["10.0.0.0/8"]));
+    run("b", &set(&["11.0.0.0/8"]));
+    let merged = world.object(&["globalnetworkset", "shared"]);
+    assert_eq!(merged["spec"]["nets"], json!(["10.0.0.0/8", "11.0.0.0/8"]), "sets merge");
+    run("a", &set(&[]).replace("\"nets\":[],", ""));
+    let pruned = world.object(&["globalnetworkset", "shared"]);
+    assert_eq!(pruned["spec"]["nets"], json!(["11.0.0.0/8"]), "what one lets go of goes");
+    let tier = |order: i64| {
+        json!({"apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": {"name": "fought"}, "spec": {"order": order}})
+            .to_string()
+    };
+    run("a", &tier(1));
+    let refused = world.refused(&["apply", "--server-side", "-f", "-", "--field-manager", "b"], &tier(2));
+    assert!(refused.contains("conflict with \"a\": .spec.order"), "{refused}");
+    world.must(&["apply", "--server-side", "-f", "-", "--field-manager", "b", "--force-conflicts"], &tier(2));
+    world.must(&["delete", "globalnetworkset/shared", "tier/fought"], "");
+}
+
+fn what_is_wrong_is_named(world: &World) {
+    let object = |kind: &str, spec: Value| {
+        json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": "wrong"}, "spec": spec}).to_string()
+    };
+    for (text, said) in [
+        (object("IPPool", json!({"cidr": "10.0.0.0/33"})), "Spec.CIDR"),
+        (object("GlobalNetworkPolicy", json!({"selector": "a ="})), "Spec.Selector"),
+        (object("GlobalNetworkPolicy", json!({"tier": "nosuch", "selector": "all()"})), "Tier(nosuch)"),
+        (object("Tier", json!({"order": "high"})), "spec.order"),
+        (object("Tier", json!({"oder": 1})), "unknown field \"spec.oder\""),
+    ] {
+        let refused = world.refused(&["create", "-f", "-"], &text);
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+    let refused = world.refused(&["delete", "tier", "platform"], "");
+    assert!(refused.contains("cannot delete a non-empty tier"), "{refused}");
+    let refused = world.refused(&["delete", "clusterinformation", "default"], "");
+    assert!(refused.contains("not supported"), "{refused}");
+    let refused = world.refused(&["get", "gnp", "none"], "");
+    assert!(refused.contains("globalnetworkpolicies.projectcalico.org \"none\" not found"), "{refused}");
+    let mut lost = json!({"apiVersion": "projectcalico.org/v3", "kind": "NetworkSet",
+        "metadata": {"name": "lost", "namespace": "nowhere"}, "spec": {"nets": ["192.0.2.0/24"]}});
+    let refused = world.refused(&["create", "-f", "-"], &lost.to_string());
+    assert!(refused.contains("namespaces \"nowhere\" not found"), "{refused}");
+    lost["metadata"]["namespace"] = "shop".into();
+    // What was read before somebody else changed it is not written.
+    world.must(&["create", "-f", "-"], &lost.to_string());
+    let before = world.object(&["networkset", "lost", "-n", "shop"]);
+    world.must(&["label", "networkset", "lost", "-n", "shop", "a=b"], "");
+    let refused = world.refused(&["replace", "-f", "-"], &before.to_string());
+    assert!(refused.contains("the object has been modified"), "{refused}");
+    world.must(&["delete", "networkset", "lost", "-n", "shop"], "");
+}
+
+/// The same document through another client of the store and through kubectl.
+fn what_others_write_is_the_same(world: &World) {
+    for sample in samples() {
+        let kind = Kind::from_name(sample["kind"].as_str().unwrap()).unwrap();
+        if matches!(kind, Kind::IPPool | Kind::Tier) || sample["metadata"]["name"] == "default" {
+            // Of these there cannot be a second one beside the first.
+            continue;
+        }
+        let mut theirs = sample.clone();
+        theirs["metadata"]["name"] = "theirs".into();
+        let created = world.block_on(async |resources| {
+            resources.create(Resource::from_user(theirs).unwrap()).await.unwrap().to_value()
+        });
+        let namespace = sample["metadata"]["namespace"].as_str().unwrap_or("default");
+        let name = sample["metadata"]["name"].as_str().unwrap();
+        let ours = world.object(&[&format!("{}.projectcalico.org", kind.plural()), name, "-n", namespace]);
+        assert_eq!(ours["spec"], created["spec"], "{kind}");
+        let seen =
+            world.object(&[&format!("{}.projectcalico.org", kind.plural()), "theirs", "-n", namespace]);
+        assert_eq!(
+            (&seen["spec"], &seen["metadata"]["uid"]),
+            (&created["spec"], &created["metadata"]["uid"]),
+            "{kind}"
+        );
+        world.must(
+            &["delete", &format!("{}.projectcalico.org", kind.plural()), "theirs", "-n", namespace],
+            "",
+        );
+    }
+}
+
+impl World {
+    /// The objects of a file as they are served, in its order.
+    fn object_list(&self, documents: &str) -> Vec<Value> {
+        let text = self.must(&["get", "-f", "-", "-o", "json", "--show-managed-fields"], documents);
+        serde_json::from_str::<Value>(&text).unwrap()["items"].as_array().unwrap().clone()
+    }
+}

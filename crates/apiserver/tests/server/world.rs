@@ -1,0 +1,245 @@
+//! The world of a test: kube-apiserver, the store, and replicas of ours that it passes requests on to.
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::mpsc;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tortie_apiserver::ApiServerArgs;
+use tortie_store::{Client, Config, Resources};
+use tortie_testkit::{ApiServer, CalicoGroup, Etcd, eventually_showing, free_port, output};
+
+/// Where objects are.
+pub enum Storage {
+    Kubernetes,
+    Etcd(Etcd),
+}
+
+pub struct World {
+    // In the order in which they go.
+    replica: Option<Replica>,
+    pub server: ApiServer,
+    storage: Storage,
+    port: u16,
+    cache: tempfile::TempDir,
+}
+
+/// One of ours, in threads of its own.
+struct Replica {
+    runtime: Option<Runtime>,
+    stop: Option<oneshot::Sender<()>>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl World {
+    pub fn new(storage: Storage) -> World {
+        World::with(ApiServer::start(), storage)
+    }
+
+    /// Where people may do only what rules say.
+    pub fn with_rules() -> World {
+        World::with(ApiServer::start_with_rules(), Storage::Kubernetes)
+    }
+
+    fn with(server: ApiServer, storage: Storage) -> World {
+        server.install(CalicoGroup::V1);
+        for namespace in ["shop", "calico-apiserver"] {
+            server.add_namespace(namespace, json!({}));
+        }
+        let mut world = World {
+            replica: None,
+            server,
+            storage,
+            port: free_port().unwrap(),
+            cache: tempfile::tempdir().unwrap(),
+        };
+        world.block_on(async |resources| resources.ensure_initialized("v3.32.0", "k8s").await.unwrap());
+        world.start();
+        world.register();
+        world
+    }
+
+    fn config(&self) -> Config {
+        let kubernetes = Config {
+            datastore_type: "kubernetes".into(),
+            kubeconfig: self.server.kubeconfig().display().to_string(),
+            calico_api_group: CalicoGroup::V1.api_version().into(),
+            ..Config::default()
+        };
+        match &self.storage {
+            Storage::Kubernetes => kubernetes,
+            Storage::Etcd(etcd) => {
+                Config { datastore_type: "etcdv3".into(), etcd_endpoints: etcd.endpoint(), ..kubernetes }
+            }
+        }
+    }
+
+    /// What other clients of the same store do, such as calicoctl.
+    pub fn block_on<T>(&self, work: impl AsyncFnOnce(Resources) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let config = self.config();
+        runtime.block_on(async { work(Resources::new(Client::connect(&config).await.unwrap())).await })
+    }
+
+    pub fn start(&mut self) {
+        let args = ApiServerArgs {
+            secure_port: self.port,
+            bind_address: "127.0.0.1".parse().unwrap(),
+            tls_cert_file: None,
+            tls_private_key_file: None,
+            config: PathBuf::new(),
+        };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (end, ended) = mpsc::channel();
+        let config = self.config();
+        runtime.spawn(async move {
+            let outcome = tortie_apiserver::serve(config, args, async { drop(stopped.await) }).await;
+            outcome.unwrap();
+            let _ = end.send(());
+        });
+        self.replica = Some(Replica { runtime: Some(runtime), stop: Some(stop), ended });
+    }
+
+    /// As SIGTERM does.
+    pub fn stop(&mut self) {
+        let mut replica = self.replica.take().unwrap();
+        let _ = replica.stop.take().unwrap().send(());
+        replica.ended.recv_timeout(tortie_testkit::PATIENCE).unwrap();
+    }
+
+    /// Without another word to anybody.
+    pub fn kill(&mut self) {
+        self.replica = None;
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kubernetes passes requests on from now on.
+    fn register(&self) {
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "calico-api"},
+            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self.port}]}});
+        self.server.create("/api/v1/namespaces/calico-apiserver/services", &service);
+        let registration = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v3.projectcalico.org"},
+            "spec": {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200,
+                "insecureSkipTLSVerify": true,
+                "service": {"namespace": "calico-apiserver", "name": "calico-api", "port": self.port}}});
+        self.server.create("/apis/apiregistration.k8s.io/v1/apiservices", &registration);
+        self.wait_until_served();
+    }
+
+    pub fn wait_until_served(&self) {
+        let path = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
+        let conditions = || self.server.must("GET", path, None)["status"]["conditions"].clone();
+        eventually_showing(
+            "the API service is available",
+            || {
+                let conditions = conditions();
+                let listed = conditions.as_array().cloned().unwrap_or_default();
+                let available =
+                    listed.iter().any(|one| one["type"] == "Available" && one["status"] == "True");
+                available && self.server.send("GET", "/apis/projectcalico.org/v3/tiers", None).is_ok()
+            },
+            || conditions().to_string(),
+        );
+    }
+
+    pub fn kubectl(&self, kubeconfig: &Path, words: &[&str], input: &str) -> Output {
+        let mut command = self.server.program("kubectl");
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(self.cache.path()).args(words);
+        // Whatever the test's own user has set must not matter.
+        command.env_remove("KUBECONFIG").env("HOME", self.cache.path());
+        output(&mut command, input)
+    }
+
+    /// What kubectl prints for the administrator; it must succeed.
+    pub fn must(&self, words: &[&str], input: &str) -> String {
+        let output = self.kubectl(&self.server.kubeconfig(), words, input);
+        let (text, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "kubectl {words:?}: {text}{errors}\n{input}");
+        text.into_owned()
+    }
+
+    /// What kubectl says when it must not succeed.
+    pub fn refused(&self, words: &[&str], input: &str) -> String {
+        let output = self.kubectl(&self.server.kubeconfig(), words, input);
+        assert!(!output.status.success(), "kubectl {words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// An object as it is served.
+    pub fn object(&self, words: &[&str]) -> Value {
+        let text = self.must(&[&["get", "-o", "json", "--show-managed-fields"], words].concat(), "");
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Nothing of it is left then, its port neither.
+            runtime.shutdown_timeout(tortie_testkit::PATIENCE);
+        }
+    }
+}
+
+/// Objects of every resource that people write.
+pub fn samples() -> Vec<Value> {
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name, "labels": {"kept": "yes"}},
+            "spec": spec})
+    };
+    let within = |kind: &str, name: &str, spec: Value| {
+        let mut object = object(kind, name, spec);
+        object["metadata"]["namespace"] = "shop".into();
+        object
+    };
+    let rules = json!([{"action": "Allow", "protocol": "TCP", "destination": {"ports": [80, "8000:8080"]}}]);
+    let policy = json!({"tier": "platform", "order": 10, "selector": "app == 'web'", "types": ["Ingress"], "ingress": rules});
+    vec![
+        object("Tier", "platform", json!({"order": 100})),
+        object("GlobalNetworkPolicy", "web", policy.clone()),
+        within("NetworkPolicy", "web", policy.clone()),
+        object("StagedGlobalNetworkPolicy", "web", policy.clone()),
+        within("StagedNetworkPolicy", "web", policy),
+        within(
+            "StagedKubernetesNetworkPolicy",
+            "web",
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}),
+        ),
+        object("GlobalNetworkSet", "outside", json!({"nets": ["192.0.2.0/24", "198.51.100.0/24"]})),
+        within("NetworkSet", "outside", json!({"nets": ["192.0.2.0/24"]})),
+        object(
+            "HostEndpoint",
+            "n1-eth0",
+            json!({"node": "n1", "interfaceName": "eth0", "expectedIPs": ["192.0.2.7"]}),
+        ),
+        object("IPPool", "pods", json!({"cidr": "10.65.0.0/16", "natOutgoing": true})),
+        object("IPReservation", "kept", json!({"reservedCIDRs": ["10.65.1.0/30"]})),
+        object("BGPConfiguration", "default", json!({"asNumber": 64512, "nodeToNodeMeshEnabled": true})),
+        object("BGPFilter", "some", json!({"exportV4": [{"action": "Accept"}]})),
+        object("BGPPeer", "rack", json!({"peerIP": "192.0.2.1", "asNumber": 64513})),
+        object("FelixConfiguration", "default", json!({"logSeverityScreen": "Warning"})),
+        object(
+            "CalicoNodeStatus",
+            "n1",
+            json!({"node": "n1", "classes": ["BGP"], "updatePeriodSeconds": 10}),
+        ),
+        object("IPAMConfiguration", "default", json!({"strictAffinity": true, "autoAllocateBlocks": true})),
+        object(
+            "KubeControllersConfiguration",
+            "default",
+            json!({"controllers": {"node": {"reconcilerPeriod": "5m0s"}}}),
+        ),
+    ]
+}
+
+pub fn documents(objects: &[Value]) -> String {
+    objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+}

@@ -1,0 +1,51 @@
+//! A field that an applier wants to set and somebody else owns.
+
+use crate::managed::{ManagerId, Operation};
+use crate::path::Path;
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub owner: ManagerId,
+    /// When the owner last wrote it.
+    pub time: Option<String>,
+    pub path: Path,
+}
+
+impl Conflict {
+    /// `"kubectl-edit" using projectcalico.org/v3`
+    pub fn owner(&self) -> String {
+        let ManagerId { manager, operation, api_version, subresource } = &self.owner;
+        let mut text = format!("{manager:?}");
+        if !subresource.is_empty() {
+            text.push_str(&format!(" with subresource {subresource:?}"));
+        }
+        if *operation == Operation::Update {
+            text.push_str(&format!(" using {api_version}"));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conflict with {}", self.owner())
+    }
+}
+
+/// What an applier is told.
+pub fn message(conflicts: &[Conflict]) -> String {
+    if let [only] = conflicts {
+        return format!("Apply failed with 1 conflict: {only}: {}", only.path);
+    }
+    let mut lines = Vec::new();
+    let mut owner: Option<&ManagerId> = None;
+    for conflict in conflicts {
+        if owner != Some(&conflict.owner) {
+            lines.push(format!("conflicts with {}:", conflict.owner()));
+            owner = Some(&conflict.owner);
+        }
+        lines.push(format!("- {}", conflict.path));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}

@@ -1,0 +1,61 @@
+//! Sets of fields as `fieldsV1` of `metadata.managedFields`.
+
+use crate::path::Element;
+use crate::set::Set;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Stands for the field itself beside its parts.
+const SELF: &str = ".";
+
+pub fn encode(set: &Set) -> Value {
+    Value::Object(contents(set, false))
+}
+
+fn contents(set: &Set, is_member: bool) -> Map<String, Value> {
+    let mut fields = Map::new();
+    if is_member {
+        fields.insert(SELF.to_owned(), Value::Object(Map::new()));
+    }
+    let elements: BTreeSet<&Element> = set.members.iter().chain(set.children.keys()).collect();
+    for element in elements {
+        let inner = match set.below(element) {
+            Some(child) => contents(child, set.members.contains(element)),
+            None if set.members.contains(element) => Map::new(),
+            None => continue,
+        };
+        fields.insert(element.encode(), Value::Object(inner));
+    }
+    fields
+}
+
+pub fn decode(fields: &Value) -> Result<Set, String> {
+    match fields {
+        Value::Null => Ok(Set::default()),
+        Value::Object(fields) => Ok(read(fields)?.0),
+        other => Err(format!("fieldsV1 is {other}, not an object")),
+    }
+}
+
+/// The set below a field, and whether the field itself is in the set.
+fn read(fields: &Map<String, Value>) -> Result<(Set, bool), String> {
+    let mut set = Set::default();
+    let mut is_member = false;
+    for (name, inner) in fields {
+        if name == SELF {
+            is_member = true;
+            continue;
+        }
+        let Some(element) = Element::decode(name)? else { continue };
+        let Value::Object(inner) = inner else { return Err(format!("'{name}' is {inner}, not an object")) };
+        let (child, child_is_member) = read(inner)?;
+        if child_is_member {
+            set.members.insert(element.clone());
+        }
+        if !child.is_empty() {
+            set.children.insert(element, child);
+        }
+    }
+    let is_leaf = set.is_empty();
+    Ok((set, is_member || is_leaf))
+}

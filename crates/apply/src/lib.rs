@@ -1,0 +1,23 @@
+//! Server-side apply, with the semantics of Kubernetes: who owns which field of an object, how the configurations of
+//! several appliers merge into one object, and where they conflict.
+//!
+//! `shape` is what a schema says about merging; `path` and `set` are fields and sets of fields; `walk` compares, merges and
+//! prunes values along a shape; `managed` is the record of owners (`metadata.managedFields`); `operation` is what a write does
+//! to object and record. Functions of their arguments: no I/O, no clock.
+
+mod conflict;
+mod fields_v1;
+mod managed;
+mod operation;
+mod path;
+mod set;
+mod shape;
+mod walk;
+
+pub use conflict::Conflict;
+pub use managed::{Managed, ManagerId, Operation};
+pub use operation::{Applied, ApplyError, Manager, apply, update};
+pub use path::{Element, Path};
+pub use set::Set;
+pub use shape::{Relation, Scalar, Shape};
+pub use walk::{Comparison, compare, equal, merge, remove, set_of, validate};

@@ -1,0 +1,160 @@
+//! The record of who owns which field: `metadata.managedFields`.
+
+use crate::fields_v1;
+use crate::set::Set;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    Apply,
+    Update,
+}
+
+/// Whose fields they are. An applier is the same whatever version it applies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManagerId {
+    pub manager: String,
+    pub operation: Operation,
+    /// Empty for appliers.
+    pub api_version: String,
+    pub subresource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owned {
+    pub set: Set,
+    pub api_version: String,
+    /// RFC 3339, when the owner last wrote.
+    pub time: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Managed(pub(crate) BTreeMap<ManagerId, Owned>);
+
+/// More owners by update than these are not told apart: the oldest become one.
+const MOST_UPDATERS: usize = 10;
+const OLDEST: &str = "ancient-changes";
+
+impl Managed {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// From `metadata.managedFields`.
+    pub fn decode(entries: &[Value]) -> Result<Managed, String> {
+        let mut managed = Managed::default();
+        for (index, entry) in entries.iter().enumerate() {
+            let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let operation = match text("operation").as_str() {
+                "Apply" => Operation::Apply,
+                "Update" => Operation::Update,
+                _ => return Err("operation must be `Apply` or `Update`".into()),
+            };
+            let api_version = text("apiVersion");
+            if api_version.is_empty() {
+                return Err("apiVersion must not be empty".into());
+            }
+            match text("fieldsType").as_str() {
+                "FieldsV1" => {}
+                "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
+                other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
+            }
+            let id = ManagerId {
+                manager: text("manager"),
+                operation,
+                api_version: if operation == Operation::Apply { String::new() } else { api_version.clone() },
+                subresource: text("subresource"),
+            };
+            let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
+            let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
+            managed.0.insert(id, Owned { set, api_version, time });
+        }
+        Ok(managed)
+    }
+
+    /// As `metadata.managedFields`: appliers first, then by time and name.
+    pub fn encode(&self) -> Vec<Value> {
+        let mut entries: Vec<(&ManagerId, &Owned)> = self.0.iter().collect();
+        entries.sort_by(|(a, of_a), (b, of_b)| {
+            let key = |id: &ManagerId, owned: &Owned| {
+                (
+                    id.operation,
+                    owned.time.clone(),
+                    id.manager.clone(),
+                    owned.api_version.clone(),
+                    id.subresource.clone(),
+                )
+            };
+            key(a, of_a).cmp(&key(b, of_b))
+        });
+        entries.into_iter().map(|(id, owned)| entry(id, owned)).collect()
+    }
+
+    /// The sets of these owners that are not of this version mean nothing any more.
+    pub(crate) fn keep_version(&mut self, api_version: &str) {
+        self.0.retain(|_, owned| owned.api_version == api_version);
+    }
+
+    /// Merges the oldest updaters until there are few enough.
+    pub(crate) fn cap_updaters(&mut self) {
+        let mut updaters: Vec<(Option<String>, ManagerId)> = self
+            .0
+            .iter()
+            .filter(|(id, _)| id.operation == Operation::Update)
+            .map(|(id, owned)| (owned.time.clone(), id.clone()))
+            .collect();
+        updaters.sort();
+        let mut left = updaters.len();
+        let mut first: BTreeMap<String, ManagerId> = BTreeMap::new();
+        for (time, id) in updaters {
+            if left <= MOST_UPDATERS {
+                break;
+            }
+            let Some(version) = self.0.get(&id).map(|owned| owned.api_version.clone()) else { continue };
+            let Some(oldest) = first.get(&version).cloned() else {
+                first.insert(version, id);
+                continue;
+            };
+            let bucket = ManagerId {
+                manager: OLDEST.to_owned(),
+                operation: Operation::Update,
+                api_version: version,
+                subresource: String::new(),
+            };
+            if !self.0.contains_key(&bucket)
+                && let Some(owned) = self.0.remove(&oldest)
+            {
+                self.0.insert(bucket.clone(), owned);
+            }
+            if let Some(owned) = self.0.remove(&id)
+                && let Some(merged) = self.0.get_mut(&bucket)
+            {
+                merged.set = merged.set.union(&owned.set);
+                merged.time = time;
+                left -= 1;
+            }
+        }
+    }
+}
+
+fn entry(id: &ManagerId, owned: &Owned) -> Value {
+    let mut entry = json!({});
+    if !id.manager.is_empty() {
+        entry["manager"] = id.manager.as_str().into();
+    }
+    entry["operation"] = match id.operation {
+        Operation::Apply => "Apply".into(),
+        Operation::Update => "Update".into(),
+    };
+    entry["apiVersion"] = owned.api_version.as_str().into();
+    if let Some(time) = &owned.time {
+        entry["time"] = time.as_str().into();
+    }
+    entry["fieldsType"] = "FieldsV1".into();
+    entry["fieldsV1"] = fields_v1::encode(&owned.set);
+    if !id.subresource.is_empty() {
+        entry["subresource"] = id.subresource.as_str().into();
+    }
+    entry
+}

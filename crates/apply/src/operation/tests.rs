@@ -1,0 +1,276 @@
+use super::*;
+use proptest::prelude::*;
+
+const VERSION: &str = "projectcalico.org/v3";
+const NOW: &str = "2026-03-01T10:20:30Z";
+
+fn shape() -> Shape {
+    Shape::of_object(&json!({"type": "object", "properties": {
+        "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
+        "spec": {"type": "object", "properties": {
+            "order": {"type": "number"},
+            "tier": {"type": "string"},
+            "rules": {"type": "array", "items": {"type": "object", "properties": {"action": {"type": "string"}}}},
+            "nets": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
+            "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "properties": {"name": {"type": "string"}, "port": {"type": "integer"}}}},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        }},
+        "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+    }}))
+}
+
+fn by<'a>(name: &'a str, reset: &'a Set) -> Manager<'a> {
+    Manager { name, api_version: VERSION, subresource: "", reset, now: NOW }
+}
+
+fn object(spec: Value) -> Value {
+    json!({"apiVersion": VERSION, "kind": "X", "metadata": {"name": "x"}, "spec": spec})
+}
+
+fn nothing() -> Value {
+    json!({"apiVersion": VERSION, "kind": "X"})
+}
+
+/// Applies and says what stands there then.
+fn applied(
+    live: &Value,
+    managed: Managed,
+    name: &str,
+    spec: Value,
+    force: bool,
+) -> Result<Applied, ApplyError> {
+    apply(&shape(), live, &object(spec), managed, by(name, &Set::of(&[&["status"]])), force)
+}
+
+fn fields(managed: &Managed, name: &str) -> Value {
+    let entry = managed.encode().into_iter().find(|entry| entry["manager"] == name);
+    entry.map_or(Value::Null, |entry| entry["fieldsV1"].clone())
+}
+
+#[test]
+fn appliers_own_what_they_apply_and_only_they_remove_it() {
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "nets": ["10.0.0.0/8"]}), false)
+            .unwrap();
+    assert_eq!(
+        fields(&first.managed, "a"),
+        json!({"f:spec": {"f:nets": {"v:\"10.0.0.0/8\"": {}}, "f:order": {}}})
+    );
+    let second =
+        applied(&first.object, first.managed, "b", json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"]}), false)
+            .unwrap();
+    assert_eq!(second.object["spec"]["nets"], json!(["10.0.0.0/8", "11.0.0.0/8"]));
+    // One owner of two lets go: the other still has it.
+    let third = applied(&second.object, second.managed, "a", json!({"tier": "t"}), false).unwrap();
+    assert_eq!(third.object["spec"], json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"], "tier": "t"}));
+    let fourth = applied(&third.object, third.managed, "b", json!({}), false).unwrap();
+    assert_eq!(fourth.object["spec"], json!({"tier": "t"}));
+    // Of an empty object one still owns that it is there.
+    assert_eq!(fields(&fourth.managed, "b"), json!({"f:spec": {}}));
+}
+
+#[test]
+fn a_field_of_another_is_a_conflict_until_it_is_forced() {
+    let first = applied(
+        &nothing(),
+        Managed::default(),
+        "a",
+        json!({"order": 1, "rules": [{"action": "Deny"}]}),
+        false,
+    )
+    .unwrap();
+    let wanted = json!({"order": 2, "rules": [{"action": "Allow"}]});
+    let refused = applied(&first.object, first.managed.clone(), "b", wanted.clone(), false).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "Apply failed with 2 conflicts: conflicts with \"a\":\n- .spec.order\n- .spec.rules"
+    );
+    let forced = applied(&first.object, first.managed, "b", wanted.clone(), true).unwrap();
+    assert_eq!(forced.object["spec"], wanted);
+    assert_eq!(fields(&forced.managed, "a"), Value::Null);
+    // The same value is no conflict: both own it then.
+    let same = applied(&forced.object, forced.managed, "a", json!({"order": 2}), false).unwrap();
+    assert_eq!(fields(&same.managed, "a"), json!({"f:spec": {"f:order": {}}}));
+}
+
+#[test]
+fn an_update_takes_what_it_changes() {
+    let reset = Set::of(&[&["status"]]);
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"order": 1, "tier": "t"}), false).unwrap();
+    let mut live = first.object;
+    live["metadata"]["uid"] = "u".into();
+    let mut new = live.clone();
+    new["spec"]["order"] = 5.into();
+    new["status"] = json!({"phase": "ignored"});
+    let managed = update(&shape(), &live, &new, first.managed, by("editor", &reset));
+    assert_eq!(fields(&managed, "a"), json!({"f:spec": {"f:tier": {}}}));
+    assert_eq!(fields(&managed, "editor"), json!({"f:spec": {"f:order": {}}}));
+    let refused =
+        apply(&shape(), &new, &object(json!({"order": 1})), managed, by("a", &reset), false).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "Apply failed with 1 conflict: conflict with \"editor\" using projectcalico.org/v3: .spec.order"
+    );
+}
+
+#[test]
+fn what_was_there_before_belongs_to_nobody_in_particular() {
+    let mut live = object(json!({"order": 1}));
+    live["metadata"]["uid"] = "u".into();
+    let mut new = live.clone();
+    new["spec"]["order"] = 2.into();
+    assert!(update(&shape(), &live, &new, Managed::default(), by("editor", &Set::default())).is_empty());
+    let applied = applied(&new, Managed::default(), "a", json!({"tier": "t"}), false).unwrap();
+    assert_eq!(fields(&applied.managed, BEFORE), json!({"f:spec": {".": {}, "f:order": {}}}));
+}
+
+#[test]
+fn kubectl_moves_from_client_side_to_server_side() {
+    let reset = Set::default();
+    let mut live = object(json!({"order": 1}));
+    live["metadata"]["annotations"] = json!({LAST_APPLIED: object(json!({"order": 1})).to_string()});
+    let managed =
+        update(&shape(), &nothing(), &live, Managed::default(), by("kubectl-client-side-apply", &reset));
+    let config = object(json!({"order": 2}));
+    let moved = apply(&shape(), &live, &config, managed.clone(), by("kubectl", &reset), false).unwrap();
+    assert_eq!(moved.object["spec"]["order"], 2);
+    let text = moved.object["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(text).unwrap(), config);
+    assert!(apply(&shape(), &live, &config, managed, by("other", &reset), false).is_err());
+}
+
+#[test]
+fn elements_told_apart_by_fields_merge_one_by_one() {
+    let first =
+        applied(&nothing(), Managed::default(), "a", json!({"ports": [{"name": "x", "port": 1}]}), false)
+            .unwrap();
+    let second =
+        applied(&first.object, first.managed, "b", json!({"ports": [{"name": "y", "port": 2}]}), false)
+            .unwrap();
+    assert_eq!(second.object["spec"]["ports"], json!([{"name": "x", "port": 1}, {"name": "y", "port": 2}]));
+    let third = applied(&second.object, second.managed, "a", json!({}), false).unwrap();
+    assert_eq!(third.object["spec"]["ports"], json!([{"name": "y", "port": 2}]));
+}
+
+#[test]
+fn a_configuration_of_another_shape_is_refused() {
+    for (spec, path) in [
+        (json!({"sauce": 1}), ".spec.sauce: field not declared in schema"),
+        (json!({"order": "x"}), ".spec.order: expected a number"),
+        (json!({"nets": ["a", "a"]}), ".spec.nets: duplicate entries for key [=\"a\"]"),
+    ] {
+        let text = applied(&nothing(), Managed::default(), "a", spec, false).unwrap_err().to_string();
+        assert!(text.contains(path), "{text}");
+    }
+}
+
+#[test]
+fn more_updaters_than_are_told_apart_become_one() {
+    let reset = Set::default();
+    let mut live = nothing();
+    let mut managed = Managed::default();
+    for number in 0..15 {
+        let mut new = live.clone();
+        new["spec"]["labels"][format!("k{number}")] = "v".into();
+        let name = format!("m{number:02}");
+        let now = format!("2026-03-01T10:20:{number:02}Z");
+        managed = update(&shape(), &live, &new, managed, Manager { now: &now, ..by(&name, &reset) });
+        live = new;
+    }
+    let names: Vec<String> = managed.0.keys().map(|id| id.manager.clone()).collect();
+    assert_eq!(names.len(), MOST);
+    assert!(names.contains(&"ancient-changes".to_owned()) && names.contains(&"m14".to_owned()), "{names:?}");
+    assert_eq!(
+        fields(&managed, "ancient-changes")["f:spec"]["f:labels"].as_object().unwrap().len(),
+        15 - MOST + 2
+    );
+}
+
+const MOST: usize = 10;
+
+fn specs() -> impl Strategy<Value = Value> {
+    let texts = || prop::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4);
+    let ports = prop::collection::btree_map("[xyz]", 1..4i64, 0..3);
+    (
+        prop::option::of(1..4i64),
+        prop::option::of("[tu]"),
+        texts().prop_shuffle(),
+        ports,
+        texts(),
+        prop::collection::vec("[AD]", 0..3),
+    )
+        .prop_map(|(order, tier, nets, ports, labels, rules)| {
+            let mut spec = json!({});
+            if let Some(order) = order {
+                spec["order"] = order.into();
+            }
+            if let Some(tier) = tier {
+                spec["tier"] = tier.into();
+            }
+            if !nets.is_empty() {
+                spec["nets"] = json!(nets);
+            }
+            if !ports.is_empty() {
+                let ports: Vec<Value> =
+                    ports.into_iter().map(|(name, port)| json!({"name": name, "port": port})).collect();
+                spec["ports"] = ports.into();
+            }
+            for label in labels {
+                spec["labels"][label] = "v".into();
+            }
+            if !rules.is_empty() {
+                spec["rules"] = rules.into_iter().map(|action| json!({"action": action})).collect();
+            }
+            spec
+        })
+}
+
+proptest! {
+    #[test]
+    fn what_is_applied_stands_and_applying_it_again_changes_nothing(steps in prop::collection::vec((0..3usize, specs()), 1..8)) {
+        let shape = shape();
+        let (mut live, mut managed) = (nothing(), Managed::default());
+        for (who, spec) in steps {
+            let name = ["a", "b", "c"][who];
+            let config = object(spec.clone());
+            let once = applied(&live, managed, name, spec.clone(), true).unwrap();
+            // Everything that was applied is in the object, and the applier owns it.
+            let merged = merge(&shape, Some(&once.object), Some(&config)).unwrap();
+            prop_assert!(equal(&merged, &once.object), "{merged} != {}", once.object);
+            let twice = applied(&once.object, once.managed.clone(), name, spec, false).unwrap();
+            prop_assert_eq!(&twice, &once);
+            // Everything in the spec has an owner: nothing is left behind.
+            let all = once.managed.0.values().fold(Set::default(), |all, owned| all.union(&owned.set));
+            let found = set_of(&shape, &once.object).difference(&Set::of(NOBODYS)).with_named_fields(&shape);
+            let orphans = found.difference(&all.with_named_fields(&shape)).difference(&Set::of(&[&["metadata"], &["spec"]]));
+            prop_assert!(orphans.is_empty(), "{:?}", orphans.paths());
+            (live, managed) = (once.object, once.managed);
+        }
+        // The record survives being written down.
+        prop_assert_eq!(Managed::decode(&managed.encode()).unwrap(), managed);
+    }
+
+    #[test]
+    fn an_update_is_told_apart_from_what_stood_there(before in specs(), after in specs()) {
+        let shape = shape();
+        let (before, after) = (object(before), object(after));
+        let changes = compare(&shape, &before, &after);
+        prop_assert_eq!(equal(&before, &after), changes == Default::default());
+        // What was removed and what was added is the other way round when looked at from the other side.
+        let back = compare(&shape, &after, &before);
+        prop_assert_eq!((&back.added, &back.removed, &back.modified), (&changes.removed, &changes.added, &changes.modified));
+    }
+
+    #[test]
+    fn sets_obey_the_laws_of_sets(a in specs(), b in specs()) {
+        let shape = shape();
+        let (a, b) = (set_of(&shape, &object(a)), set_of(&shape, &object(b)));
+        prop_assert_eq!(a.union(&b), b.union(&a));
+        prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+        prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+        prop_assert!(a.difference(&a).is_empty());
+        prop_assert_eq!(crate::fields_v1::decode(&crate::fields_v1::encode(&a)).unwrap(), a);
+    }
+}

@@ -1,0 +1,138 @@
+//! The way from an object to one of its fields.
+
+use serde_json::{Map, Value};
+use std::cmp::Ordering;
+use std::fmt;
+
+/// One step of a path. The order is the one in which owners' fields are written.
+#[derive(Clone, Debug)]
+pub enum Element {
+    /// A field of an object, or a key of a map.
+    Field(String),
+    /// An element of a list whose elements are told apart by some of their fields; sorted by name.
+    Key(Vec<(String, Value)>),
+    /// An element of a set.
+    Value(Value),
+    /// An element of a list by its place. Never written by us, but understood.
+    Index(usize),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(pub Vec<Element>);
+
+impl Element {
+    pub fn field(name: &str) -> Element {
+        Element::Field(name.to_owned())
+    }
+
+    /// As it stands in `fieldsV1`: `f:spec`, `k:{"uid":"x"}`, `v:"10.0.0.0/8"`, `i:3`.
+    pub fn encode(&self) -> String {
+        match self {
+            Element::Field(name) => format!("f:{name}"),
+            Element::Key(fields) => {
+                let map: Map<String, Value> = fields.iter().cloned().collect();
+                format!("k:{}", Value::Object(map))
+            }
+            Element::Value(value) => format!("v:{value}"),
+            Element::Index(index) => format!("i:{index}"),
+        }
+    }
+
+    /// `Ok(None)` for a kind of element that only newer versions know.
+    pub fn decode(text: &str) -> Result<Option<Element>, String> {
+        let (kind, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no colon"))?;
+        let json = || serde_json::from_str::<Value>(rest).map_err(|error| format!("'{text}': {error}"));
+        Ok(Some(match kind {
+            "f" => Element::field(rest),
+            "v" => Element::Value(json()?),
+            "k" => match json()? {
+                Value::Object(map) => {
+                    let mut fields: Vec<(String, Value)> = map.into_iter().collect();
+                    fields.sort_by(|a, b| a.0.cmp(&b.0));
+                    Element::Key(fields)
+                }
+                _ => return Err(format!("'{text}' has no object as its key")),
+            },
+            "i" => Element::Index(rest.parse().map_err(|_| format!("'{text}' has no number as its index"))?),
+            _ if kind.len() == 1 => return Ok(None),
+            _ => return Err(format!("'{text}' is no element of a path")),
+        }))
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Element::Field(_) => 0,
+            Element::Key(_) => 1,
+            Element::Value(_) => 2,
+            Element::Index(_) => 3,
+        }
+    }
+}
+
+impl Ord for Element {
+    fn cmp(&self, other: &Element) -> Ordering {
+        match (self, other) {
+            (Element::Field(a), Element::Field(b)) => a.cmp(b),
+            (Element::Index(a), Element::Index(b)) => a.cmp(b),
+            (Element::Value(a), Element::Value(b)) => compare_values(a, b),
+            (Element::Key(a), Element::Key(b)) => {
+                for ((name, value), (other_name, other_value)) in a.iter().zip(b) {
+                    let order = name.cmp(other_name).then_with(|| compare_values(value, other_value));
+                    if order != Ordering::Equal {
+                        return order;
+                    }
+                }
+                a.len().cmp(&b.len())
+            }
+            _ => self.rank().cmp(&other.rank()),
+        }
+    }
+}
+
+/// Numbers by their value, whether they were written as integers or not; otherwise by their text.
+fn compare_values(a: &Value, b: &Value) -> Ordering {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => a.as_f64().unwrap_or_default().total_cmp(&b.as_f64().unwrap_or_default()),
+        },
+        (Value::String(a), Value::String(b)) => a.cmp(b),
+        _ => a.to_string().cmp(&b.to_string()),
+    }
+}
+
+impl PartialOrd for Element {
+    fn partial_cmp(&self, other: &Element) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Element {
+    fn eq(&self, other: &Element) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Element {}
+
+/// As messages name it: `.spec.nets[="10.0.0.0/8"]`.
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::Field(name) => write!(f, ".{name}"),
+            Element::Key(fields) => {
+                let fields: Vec<String> =
+                    fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                write!(f, "[{}]", fields.join(","))
+            }
+            Element::Value(value) => write!(f, "[={value}]"),
+            Element::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|element| write!(f, "{element}"))
+    }
+}

@@ -1,0 +1,424 @@
+//! Values compared, merged and pruned along a shape.
+
+use crate::path::Element;
+use crate::set::Set;
+use crate::shape::{Relation, Scalar, Shape};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// What became of the fields of one value in another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    pub removed: Set,
+    pub modified: Set,
+    pub added: Set,
+}
+
+impl Comparison {
+    /// Without these fields and all below them.
+    pub fn without(&self, fields: &Set) -> Comparison {
+        Comparison {
+            removed: self.removed.recursive_difference(fields),
+            modified: self.modified.recursive_difference(fields),
+            added: self.added.recursive_difference(fields),
+        }
+    }
+}
+
+/// The form in which a value of a shape is walked.
+enum Form<'a> {
+    Leaf,
+    List { keys: &'a [String], item: &'a Shape },
+    Map { fields: &'a BTreeMap<String, Shape>, rest: &'a Shape },
+}
+
+static NO_FIELDS: BTreeMap<String, Shape> = BTreeMap::new();
+
+/// How one value, or two that are to become one, are walked. What is atomic, empty or not what the shape says is a leaf.
+fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
+    let all = |is: fn(&Value) -> bool| values.into_iter().flatten().all(|value| value.is_null() || is(value));
+    let some_full = values.into_iter().flatten().any(|value| match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => false,
+    });
+    match shape {
+        _ if !some_full => Form::Leaf,
+        Shape::List { relation: Relation::Set, item } if all(Value::is_array) => {
+            Form::List { keys: &[], item }
+        }
+        Shape::List { relation: Relation::Map(keys), item } if all(Value::is_array) => {
+            Form::List { keys, item }
+        }
+        Shape::Map { fields, rest, atomic: false } if all(Value::is_object) => {
+            Form::Map { fields, rest: rest.as_deref().unwrap_or(&Shape::Any) }
+        }
+        Shape::Any if all(Value::is_object) => Form::Map { fields: &NO_FIELDS, rest: &Shape::Any },
+        _ => Form::Leaf,
+    }
+}
+
+/// Whether two values say the same; a number may be written in different ways.
+pub fn equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| equal(value, other)))
+        }
+        _ => a == b,
+    }
+}
+
+/// What tells an element of a list from the others; `Err` says why nothing does.
+fn element(keys: &[String], item: &Value) -> Result<Element, String> {
+    if keys.is_empty() {
+        return match item {
+            Value::Object(_) | Value::Array(_) | Value::Null => {
+                Err("a set has elements that are neither texts, numbers nor flags".into())
+            }
+            scalar => Ok(Element::Value(scalar.clone())),
+        };
+    }
+    let Value::Object(fields) = item else {
+        return Err("a list that is told apart by fields has an element that is not an object".into());
+    };
+    let mut key: Vec<(String, Value)> =
+        keys.iter().filter_map(|name| Some((name.clone(), fields.get(name)?.clone()))).collect();
+    if key.is_empty() {
+        return Err(format!("an element has none of the fields {}", keys.join(", ")));
+    }
+    key.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(Element::Key(key))
+}
+
+fn field_shape<'a>(fields: &'a BTreeMap<String, Shape>, rest: &'a Shape, name: &str) -> &'a Shape {
+    fields.get(name).unwrap_or(rest)
+}
+
+/// Elements of a list by what tells them apart, in their order; those that nothing tells apart are left out.
+fn indexed<'v>(
+    keys: &[String],
+    list: Option<&'v Value>,
+) -> (Vec<Element>, BTreeMap<Element, Vec<&'v Value>>) {
+    let mut order = Vec::new();
+    let mut found: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
+    for item in list.and_then(Value::as_array).into_iter().flatten() {
+        if let Ok(element) = element(keys, item) {
+            order.push(element.clone());
+            found.entry(element).or_default().push(item);
+        }
+    }
+    (order, found)
+}
+
+/// What `new` has that `old` has not, and the other way round.
+pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
+    let mut found = Comparison::default();
+    compare_at(&mut Vec::new(), shape, Some(old), Some(new), &mut found);
+    found
+}
+
+fn compare_at(
+    path: &mut Vec<Element>,
+    shape: &Shape,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    found: &mut Comparison,
+) {
+    match form(shape, [old, new]) {
+        Form::Leaf => {
+            if let (Some(old), Some(new)) = (old, new)
+                && !equal(old, new)
+            {
+                found.modified.insert(path);
+            }
+        }
+        Form::Map { fields, rest } => {
+            let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+            let names = before.into_iter().flat_map(Map::keys);
+            let news = after.into_iter().flat_map(Map::keys);
+            let news = news.filter(|name| before.is_none_or(|before| !before.contains_key(*name)));
+            for name in names.chain(news) {
+                path.push(Element::field(name));
+                let sides =
+                    (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name)));
+                compare_at(path, field_shape(fields, rest, name), sides.0, sides.1, found);
+                path.pop();
+            }
+        }
+        Form::List { keys, item } => compare_lists(path, keys, item, [old, new], found),
+    }
+    match (old, new) {
+        (None, Some(_)) => found.added.insert(path),
+        (Some(_), None) => found.removed.insert(path),
+        _ => {}
+    }
+}
+
+fn compare_lists(
+    path: &mut Vec<Element>,
+    keys: &[String],
+    item: &Shape,
+    [old, new]: [Option<&Value>; 2],
+    found: &mut Comparison,
+) {
+    let (mut order, before) = indexed(keys, old);
+    let (added, after) = indexed(keys, new);
+    order.extend(added.into_iter().filter(|element| !before.contains_key(element)));
+    order.sort();
+    order.dedup();
+    for element in order {
+        let none = Vec::new();
+        let (old, new) = (before.get(&element).unwrap_or(&none), after.get(&element).unwrap_or(&none));
+        path.push(element);
+        match (old.as_slice(), new.as_slice()) {
+            ([], []) => {}
+            ([] | [_], [] | [_]) => {
+                compare_at(path, item, old.first().copied(), new.first().copied(), found);
+            }
+            // An element that is there more than once is one value.
+            ([_, _, ..], [_, _, ..]) => {
+                if old.len() != new.len() || !old.iter().zip(new).all(|(old, new)| equal(old, new)) {
+                    found.modified.insert(path);
+                }
+            }
+            ([_, _, ..], _) => {
+                if let Some(new) = new.first() {
+                    compare_at(path, item, None, Some(new), found);
+                }
+                found.removed.insert(path);
+            }
+            _ => {
+                if let Some(old) = old.first() {
+                    compare_at(path, item, Some(old), None, found);
+                }
+                found.added.insert(path);
+            }
+        }
+        path.pop();
+    }
+}
+
+/// Every field that a value sets.
+pub fn set_of(shape: &Shape, value: &Value) -> Set {
+    let mut set = Set::default();
+    collect(&mut Vec::new(), shape, value, &mut set);
+    set
+}
+
+fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set) {
+    match form(shape, [Some(value), None]) {
+        Form::Leaf => {
+            // A granular list or object with nothing in it sets nothing but, as the field of an object, itself.
+            let is_nothing = match shape {
+                Shape::List { relation, .. } => *relation != Relation::Atomic,
+                Shape::Map { atomic, .. } => !atomic,
+                Shape::Any => value.is_object() || value.is_null(),
+                Shape::Scalar(_) => false,
+            };
+            if !is_nothing {
+                set.insert(path);
+            }
+        }
+        Form::Map { fields, rest } => {
+            for (name, inner) in value.as_object().into_iter().flatten() {
+                path.push(Element::field(name));
+                collect(path, field_shape(fields, rest, name), inner, set);
+                let is_empty = inner.is_null() || inner.as_object().is_some_and(Map::is_empty);
+                if is_empty || !fields.contains_key(name) {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        Form::List { keys, item } => {
+            let (_, found) = indexed(keys, Some(value));
+            for (element, items) in found {
+                path.push(element);
+                if let [only] = items.as_slice() {
+                    collect(path, item, only, set);
+                }
+                set.insert(path);
+                path.pop();
+            }
+        }
+    }
+}
+
+/// `new` over `old`: nothing is removed. `None` where neither has anything.
+pub fn merge(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Option<Value> {
+    match form(shape, [old, new]) {
+        Form::Leaf => new.or(old).cloned(),
+        Form::Map { fields, rest } => {
+            let (before, after) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+            let mut merged = Map::new();
+            let names = before.into_iter().flat_map(Map::keys).chain(after.into_iter().flat_map(Map::keys));
+            for name in names {
+                if merged.contains_key(name) {
+                    continue;
+                }
+                let (old, new) =
+                    (before.and_then(|fields| fields.get(name)), after.and_then(|fields| fields.get(name)));
+                if let Some(value) = merge(field_shape(fields, rest, name), old, new) {
+                    merged.insert(name.clone(), value);
+                }
+            }
+            Some(Value::Object(merged))
+        }
+        Form::List { keys, item } => Some(Value::Array(merge_lists(keys, item, old, new))),
+    }
+}
+
+/// Elements that both have are in the order of the new list; those that only the old one has stay where they are among them.
+fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
+    let (old_order, old_items) = indexed(keys, old);
+    let (new_order, new_items) = indexed(keys, new);
+    // Elements that are there more than once are not merged with a new value.
+    let single = |element: &Element| match old_items.get(element).map(Vec::as_slice) {
+        Some([only]) => Some(*only),
+        _ => None,
+    };
+    let wanted = |element: &Element| new_items.get(element).and_then(|items| items.first()).copied();
+    let shared: Vec<&Element> = new_order.iter().filter(|element| old_items.contains_key(*element)).collect();
+    let mut shared = shared.into_iter();
+    let mut next_shared = shared.next();
+    let mut merged = Vec::new();
+    let mut done = std::collections::BTreeSet::new();
+    let (mut left, mut right) = (0, 0);
+    let olds = old.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let olds: Vec<&Value> = olds.iter().filter(|value| element(keys, value).is_ok()).collect();
+    while left < old_order.len() || right < new_order.len() {
+        if let (Some(a), Some(b)) = (old_order.get(left), new_order.get(right)) {
+            if a == b {
+                done.insert(a);
+                merged.extend(merge(item, single(a), wanted(b)));
+                (left, right) = (left + 1, right + 1);
+                next_shared = shared.next();
+                continue;
+            }
+            if new_items.contains_key(a) && next_shared.is_some_and(|next| next != a) {
+                // Both have it, but its turn is another one.
+                left += 1;
+                continue;
+            }
+        }
+        if let Some(a) = old_order.get(left) {
+            if !new_items.contains_key(a) {
+                merged.extend(merge(item, olds.get(left).copied(), None));
+                left += 1;
+                continue;
+            } else if done.contains(a) {
+                left += 1;
+            }
+        }
+        if let Some(b) = new_order.get(right) {
+            done.insert(b);
+            merged.extend(merge(item, single(b), wanted(b)));
+            right += 1;
+            if next_shared == Some(b) {
+                next_shared = shared.next();
+            }
+        }
+    }
+    merged
+}
+
+/// The value without these fields; `None` if nothing is left of it.
+pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
+    match form(shape, [Some(value), None]) {
+        Form::Leaf => Some(value.clone()),
+        Form::Map { fields: named, rest } => {
+            let mut left = Map::new();
+            for (name, inner) in value.as_object().into_iter().flatten() {
+                let element = Element::field(name);
+                if fields.members.contains(&element) {
+                    continue;
+                }
+                let kept = match fields.below(&element) {
+                    Some(below) => remove(field_shape(named, rest, name), inner, below),
+                    None => Some(inner.clone()),
+                };
+                if let Some(kept) = kept {
+                    left.insert(name.clone(), kept);
+                }
+            }
+            (!left.is_empty()).then_some(Value::Object(left))
+        }
+        Form::List { keys, item } => {
+            let mut left = Vec::new();
+            for inner in value.as_array().into_iter().flatten() {
+                let Ok(element) = element(keys, inner) else {
+                    left.push(inner.clone());
+                    continue;
+                };
+                if fields.members.contains(&element) {
+                    continue;
+                }
+                match fields.below(&element) {
+                    Some(below) => left.extend(remove(item, inner, below)),
+                    None => left.push(inner.clone()),
+                }
+            }
+            (!left.is_empty()).then_some(Value::Array(left))
+        }
+    }
+}
+
+/// What in a value the shape does not allow: the first finding, with its path.
+pub fn validate(shape: &Shape, value: &Value) -> Result<(), String> {
+    check(&mut Vec::new(), shape, value)
+}
+
+fn check(path: &mut Vec<Element>, shape: &Shape, value: &Value) -> Result<(), String> {
+    let at = |path: &[Element], reason: String| {
+        let path: String = path.iter().map(ToString::to_string).collect();
+        Err(format!("{path}: {reason}"))
+    };
+    match (shape, value) {
+        (_, Value::Null) | (Shape::Any, _) => Ok(()),
+        (Shape::Scalar(scalar), value) => {
+            let (fits, wanted) = match scalar {
+                Scalar::Text => (value.is_string(), "a text"),
+                Scalar::Number => (value.is_number(), "a number"),
+                Scalar::Flag => (value.is_boolean(), "a boolean"),
+                Scalar::Either => (value.is_string() || value.is_number(), "a number or a text"),
+            };
+            if fits { Ok(()) } else { at(path, format!("expected {wanted}, got {value}")) }
+        }
+        (Shape::List { relation, item }, Value::Array(items)) => {
+            let mut seen = std::collections::BTreeSet::new();
+            for (index, inner) in items.iter().enumerate() {
+                let step =
+                    match relation {
+                        Relation::Atomic => Element::Index(index),
+                        Relation::Set => element(&[], inner)
+                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
+                        Relation::Map(keys) => element(keys, inner)
+                            .or_else(|reason| at(path, reason).map(|()| Element::Index(0)))?,
+                    };
+                if !seen.insert(step.clone()) {
+                    return at(path, format!("duplicate entries for key {step}"));
+                }
+                path.push(step);
+                check(path, item, inner)?;
+                path.pop();
+            }
+            Ok(())
+        }
+        (Shape::Map { fields, rest, .. }, Value::Object(inner)) => {
+            for (name, value) in inner {
+                path.push(Element::field(name));
+                match fields.get(name).or(rest.as_deref()) {
+                    Some(shape) => check(path, shape, value)?,
+                    None => return at(path, "field not declared in schema".into()),
+                }
+                path.pop();
+            }
+            Ok(())
+        }
+        (Shape::List { .. }, value) => at(path, format!("expected list, got {value}")),
+        (Shape::Map { .. }, value) => at(path, format!("expected map, got {value}")),
+    }
+}

@@ -1,0 +1,107 @@
+//! What would be saved if a hub sent each node only what it needs: the policies that select something there, and the endpoints
+//! that those refer to. To know that is the computation of the node itself, which the hub would do for each.
+
+use super::cluster::{self, NODES};
+use crate::heap;
+use crate::measure::{table, time, times};
+use crate::namespace::Result;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use tortie_compute::{Compute, Environment};
+use tortie_hub::protocol::{Changes, Payload, Record, from_hub};
+use tortie_model::{Key, Kind, Value};
+use tortie_plan::{Member, Plan};
+
+/// Nodes that are looked at.
+const SAMPLE: usize = 10;
+
+pub fn measure() -> Result<()> {
+    let entries = cluster::entries()?;
+    let all = compressed(entries.iter());
+    let (mut bytes, mut count) = (0, 0);
+    let (mut took, mut megabytes) = (Duration::ZERO, 0.0);
+    for number in 0..SAMPLE {
+        let name = format!("node-{}", number * NODES / SAMPLE);
+        let before = heap::live();
+        let began = Instant::now();
+        let mut compute = Compute::new(&name, Environment::default());
+        entries.iter().for_each(|(key, value)| compute.put(key, value));
+        let mut plan = Plan::default();
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+        took += began.elapsed();
+        megabytes += heap::live() - before;
+        let referred = referred(&plan);
+        let is_needed = |(key, value): &&(Key, Value)| needs(&name, &plan, &referred, key, value);
+        let wanted: Vec<&(Key, Value)> = entries.iter().filter(is_needed).collect();
+        count += wanted.len();
+        bytes += compressed(wanted.into_iter());
+    }
+    let (count, bytes) = (count / SAMPLE, bytes / SAMPLE);
+    let megabyte = |bytes: usize| format!("{:.2} MB", bytes as f64 / 1e6);
+    let rows = vec![
+        vec![
+            "everything".to_owned(),
+            entries.len().to_string(),
+            megabyte(all),
+            String::new(),
+            "once".to_owned(),
+            "once".to_owned(),
+        ],
+        vec![
+            "what a node needs".to_owned(),
+            count.to_string(),
+            megabyte(bytes),
+            times(bytes as f64 / all as f64),
+            format!("{} for each node", time(took.as_nanos() as f64 / SAMPLE as f64)),
+            format!("{:.1} MB for each node", megabytes / SAMPLE as f64),
+        ],
+    ];
+    let header =
+        ["a node is sent", "entries", "compressed", "of everything", "found out in", "heap to know it"];
+    table("What a hub would save that knew what each node needs", &header, &rows);
+    Ok(())
+}
+
+/// The addresses that policies of a node refer to.
+fn referred(plan: &Plan) -> BTreeSet<IpAddr> {
+    let members = plan.sets.values().flat_map(|set| &set.members);
+    let address = |member: &Member| match member {
+        Member::Net(net) => net.addr(),
+        Member::Port { address, .. } => *address,
+    };
+    members.map(address).collect()
+}
+
+fn needs(node: &str, plan: &Plan, referred: &BTreeSet<IpAddr>, key: &Key, value: &Value) -> bool {
+    let (Key::Resource { kind, namespace, name }, Value::Resource(resource)) = (key, value) else {
+        return true;
+    };
+    let object = resource.to_value();
+    match kind {
+        Kind::NetworkPolicy => {
+            let is_meant =
+                |id: &str| name == id || name.strip_suffix(id).is_some_and(|tier| tier.ends_with('.'));
+            plan.policies.keys().any(|id| id.namespace == *namespace && is_meant(&id.name))
+        }
+        Kind::WorkloadEndpoint => {
+            let addresses = object["spec"]["ipNetworks"].as_array().into_iter().flatten();
+            let addresses: BTreeSet<IpAddr> =
+                addresses.filter_map(|net| net.as_str()?.split('/').next()?.parse().ok()).collect();
+            object["spec"]["node"] == node || !addresses.is_disjoint(referred)
+        }
+        _ => true,
+    }
+}
+
+/// As hubs send it.
+fn compressed<'a>(entries: impl Iterator<Item = &'a (Key, Value)>) -> usize {
+    let record = |(key, value): &(Key, Value)| Record {
+        key: key.to_string(),
+        revision: "1".to_owned(),
+        value: value.encode().into(),
+        ..Record::default()
+    };
+    let records = Payload::of(entries.map(record).collect());
+    from_hub::What::Changes(Changes { sequence: 1, records, status: None }).frame().len()
+}

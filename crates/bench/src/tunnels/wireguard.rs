@@ -1,0 +1,40 @@
+//! A WireGuard between two nodes as a person would make it with `wg`, which is not everywhere.
+
+use crate::namespace::Result;
+use ipnet::Ipv4Net;
+use nlink::Connection;
+use nlink::netlink::Wireguard;
+use nlink::netlink::genl::wireguard::{AllowedIp, WgDeviceBuilder, WgPeerBuilder};
+use nlink::netlink::namespace::Netns;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// One end: the namespace it is in, where it is reached, and what it may send.
+pub struct End {
+    pub netns: PathBuf,
+    pub endpoint: SocketAddr,
+    pub allowed: Ipv4Net,
+}
+
+/// Gives the devices of both ends keys, and each the other as its peer.
+pub async fn connect(device: &str, ends: &[End; 2]) -> Result<()> {
+    let mut keys = Vec::new();
+    let mut connections = Vec::new();
+    for (number, end) in (1_u8..).zip(ends) {
+        let netns = Netns::from_path(&end.netns)?;
+        let connection: Connection<Wireguard> = Connection::new_in_async(&netns).await?;
+        let configure =
+            |builder: WgDeviceBuilder| builder.private_key([number; 32]).listen_port(end.endpoint.port());
+        connection.set_device_by_name(device, configure).await?;
+        let made = connection.get_device_by_name(device).await?;
+        keys.push(made.public_key.ok_or("the device has no key")?);
+        connections.push(connection);
+    }
+    for (own, other) in [(0, 1), (1, 0)] {
+        let End { endpoint, allowed, .. } = &ends[other];
+        let allowed = AllowedIp::v4(allowed.network(), allowed.prefix_len());
+        let peer = WgPeerBuilder::new(keys[other]).endpoint(*endpoint).allowed_ips([allowed]);
+        connections[own].set_device_by_name(device, |builder: WgDeviceBuilder| builder.peer(peer)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Hubs and nodes are not updated at the same moment: those of today work with those that spoke version 1 first.
+
+mod wire;
+
+use crate::world::{Node, Running, Store};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tortie_testkit::eventually_async;
+use wire::{
+    Begin, Bucket, Changes, DELETE, Digests, End, FromClient, FromHub, Heard, Hello, MAGIC, PUT, Payload,
+    Position, Record, Said, Status, Welcome, receive, send, sums,
+};
+
+/// A client of the first release. It believes what it is told.
+#[derive(Default)]
+struct Client {
+    known: BTreeMap<String, Record>,
+    position: Option<Position>,
+    marks: BTreeMap<String, u64>,
+    /// What it was told since it connected, in words.
+    words: Vec<&'static str>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    epoch: u64,
+    begun: u64,
+}
+
+impl Client {
+    async fn connect(&mut self, hub: SocketAddr) -> Connection {
+        let mut stream = TcpStream::connect(hub).await.unwrap();
+        let hello = Hello {
+            magic: MAGIC,
+            oldest: 1,
+            newest: 1,
+            node: "first".to_owned(),
+            position: self.position,
+            empty: self.known.is_empty(),
+            marks: self.marks.clone(),
+            wanted: vec!["Tier".to_owned()],
+        };
+        send(&mut stream, &FromClient { what: Some(Said::Hello(hello)) }).await.unwrap();
+        self.words.clear();
+        Connection { stream, epoch: 0, begun: 0 }
+    }
+
+    /// Listens until it knows these tiers and no others.
+    async fn learn(&mut self, connection: &mut Connection, names: &[&str]) {
+        let keys: Vec<String> = names.iter().map(|name| key(name)).collect();
+        let patience = tortie_testkit::PATIENCE;
+        while !self.known.keys().eq(keys.iter()) || self.position.is_none() {
+            let heard = tokio::time::timeout(patience, receive::<FromHub>(&mut connection.stream)).await;
+            let heard = heard.expect("in time").expect("an open connection").what.expect("a known message");
+            self.hear(connection, heard).await;
+        }
+    }
+
+    async fn hear(&mut self, connection: &mut Connection, heard: Heard) {
+        match heard {
+            Heard::Welcome(welcome) => {
+                assert_eq!((welcome.version, welcome.behind), (1, false));
+                connection.epoch = welcome.epoch;
+            }
+            Heard::Resume(_) => self.words.push("resume"),
+            Heard::Compare(()) => {
+                self.words.push("compare");
+                let digests = Digests { sums: sums(self.known.values()) };
+                send(&mut connection.stream, &FromClient { what: Some(Said::Digests(digests)) })
+                    .await
+                    .unwrap();
+            }
+            Heard::Begin(begin) => connection.begun = begin.sequence,
+            Heard::Bucket(bucket) => {
+                self.words.push("bucket");
+                assert!(!bucket.more, "these are small");
+                self.known.retain(|_, record| record.bucket() != bucket.index as usize);
+                bucket.records.records().into_iter().for_each(|record| self.take(record));
+            }
+            Heard::End(_) => {
+                self.position = Some(Position { epoch: connection.epoch, sequence: connection.begun });
+            }
+            Heard::Changes(changes) => {
+                let position = self.position.as_mut().expect("changes of what is known");
+                assert_eq!(changes.sequence, position.sequence + 1);
+                position.sequence = changes.sequence;
+                for record in changes.records.records() {
+                    self.words.push(if record.what == DELETE { "delete" } else { "put" });
+                    self.take(record);
+                }
+            }
+            Heard::Ping(()) => {
+                send(&mut connection.stream, &FromClient { what: Some(Said::Pong(())) }).await.unwrap();
+            }
+            Heard::Refused(refused) => panic!("{}", refused.reason),
+            Heard::Leave(()) => panic!("asked to leave"),
+        }
+    }
+
+    fn take(&mut self, record: Record) {
+        let mark = self.marks.entry("Tier".to_owned()).or_default();
+        *mark = (*mark).max(record.revision.parse().unwrap());
+        match record.what {
+            DELETE => drop(self.known.remove(&record.key)),
+            PUT => {
+                let object: serde_json::Value = serde_json::from_slice(&record.value).unwrap();
+                assert_eq!(object["kind"], "Tier");
+                self.known.insert(record.key.clone(), record);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn key(name: &str) -> String {
+    format!(r#"{{"kind":"Tier","name":"{name}"}}"#)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_of_today_serves_a_client_of_version_1() {
+    let store = Store::embedded().await;
+    store.put("a").await;
+    store.put("b").await;
+    let (one, two) = (Running::start(&store).await, Running::start(&store).await);
+    let mut client = Client::default();
+    let mut connection = client.connect(one.address).await;
+    client.learn(&mut connection, &["a", "b"]).await;
+    store.put("c").await;
+    store.delete("b").await;
+    client.learn(&mut connection, &["a", "c"]).await;
+    drop(connection);
+
+    store.put("d").await;
+    let mut connection = client.connect(one.address).await;
+    client.learn(&mut connection, &["a", "c", "d"]).await;
+    assert_eq!(client.words, ["resume", "put"], "exactly what it missed");
+    drop(connection);
+
+    store.delete("a").await;
+    let mut connection = client.connect(two.address).await;
+    client.learn(&mut connection, &["c", "d"]).await;
+    // The other hub has heard of the deletion before the comparison, or tells of it afterwards.
+    let compared = [&["compare", "bucket"][..], &["compare", "delete"]];
+    assert!(compared.contains(&&client.words[..]), "{:?}", client.words);
+    let revisions: Vec<String> = client.known.into_values().map(|record| record.revision).collect();
+    assert_eq!(revisions, store.content().await.into_values().collect::<Vec<_>>());
+}
+
+/// A hub of the first release.
+struct Hub {
+    address: SocketAddr,
+    content: Arc<Mutex<Content>>,
+    changed: watch::Sender<u64>,
+    task: JoinHandle<()>,
+}
+
+struct Content {
+    epoch: u64,
+    known: BTreeMap<String, Record>,
+    /// What has happened, from the first sequence number.
+    log: Vec<Record>,
+}
+
+impl Hub {
+    async fn start() -> Hub {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let content = Arc::new(Mutex::new(Content { epoch: 7, known: BTreeMap::new(), log: Vec::new() }));
+        let (changed, changes) = watch::channel(0);
+        let shared = content.clone();
+        let task = tokio::spawn(async move {
+            // One client after the other: whoever comes ends the one before.
+            let mut serving: Option<JoinHandle<()>> = None;
+            while let Ok((stream, _)) = listener.accept().await {
+                serving.iter().for_each(JoinHandle::abort);
+                let (shared, changes) = (shared.clone(), changes.clone());
+                serving = Some(tokio::spawn(async move {
+                    let _ = serve(stream, &shared, changes).await;
+                }));
+            }
+        });
+        Hub { address, content, changed, task }
+    }
+
+    fn change(&self, name: &str, what: i32) {
+        let mut content = self.content.lock().unwrap();
+        let revision = (content.log.len() + 10).to_string();
+        let value = format!(
+            r#"{{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
+        );
+        let value = if what == PUT { value.into_bytes() } else { Vec::new() };
+        let record = Record { key: key(name), what, revision, value, reason: String::new() };
+        match what {
+            PUT => drop(content.known.insert(key(name), record.clone())),
+            _ => drop(content.known.remove(&key(name))),
+        }
+        content.log.push(record);
+        self.changed.send_replace(content.log.len() as u64);
+    }
+
+    /// Another life: positions of the one before mean nothing.
+    fn begin_another_life(&self) {
+        self.content.lock().unwrap().epoch += 1;
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    shared: &Mutex<Content>,
+    mut changes: watch::Receiver<u64>,
+) -> std::io::Result<()> {
+    let from_hub = |what: Heard| FromHub { what: Some(what) };
+    // A connection that says nothing is the test's own.
+    let Some(FromClient { what: Some(Said::Hello(hello)) }) = receive(&mut stream).await else {
+        return Ok(());
+    };
+    assert_eq!((hello.magic, hello.oldest), (MAGIC, 1), "today's clients still speak version 1");
+    let epoch = shared.lock().unwrap().epoch;
+    send(&mut stream, &from_hub(Heard::Welcome(Welcome { version: 1, epoch, behind: false }))).await?;
+    let known = hello.position.filter(|position| position.epoch == epoch);
+    let mut sequence = match known {
+        Some(position) => {
+            send(&mut stream, &from_hub(Heard::Resume(Status::default()))).await?;
+            position.sequence
+        }
+        None => {
+            let theirs = match hello.empty {
+                true => sums([].iter()),
+                false => {
+                    send(&mut stream, &from_hub(Heard::Compare(()))).await?;
+                    let Some(FromClient { what: Some(Said::Digests(digests)) }) = receive(&mut stream).await
+                    else {
+                        panic!("no digests");
+                    };
+                    digests.sums
+                }
+            };
+            let (snapshot, sequence) = {
+                let content = shared.lock().unwrap();
+                (content.known.clone(), content.log.len() as u64)
+            };
+            send(&mut stream, &from_hub(Heard::Begin(Begin { sequence, status: None }))).await?;
+            let ours = sums(snapshot.values());
+            for index in (0..ours.len()).filter(|index| ours[*index] != theirs[*index]) {
+                let records = snapshot.values().filter(|record| record.bucket() == index).cloned().collect();
+                let bucket = Bucket {
+                    index: index as u32,
+                    changed: sequence,
+                    more: false,
+                    records: Payload::of(records),
+                };
+                send(&mut stream, &from_hub(Heard::Bucket(bucket))).await?;
+            }
+            let marks = BTreeMap::from([("Tier".to_owned(), sequence + 9)]);
+            send(&mut stream, &from_hub(Heard::End(End { marks }))).await?;
+            sequence
+        }
+    };
+    send(&mut stream, &from_hub(Heard::Ping(()))).await?;
+    let answer = receive::<FromClient>(&mut stream).await.and_then(|message| message.what);
+    assert_eq!(answer, Some(Said::Pong(())));
+    loop {
+        let next = shared.lock().unwrap().log.get(sequence as usize).cloned();
+        match next {
+            Some(record) => {
+                sequence += 1;
+                let changes = Changes { sequence, records: Payload::of(vec![record]), status: None };
+                send(&mut stream, &from_hub(Heard::Changes(changes))).await?;
+            }
+            None if changes.changed().await.is_err() => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+async fn hears(node: &Node, words: &[&str]) {
+    let mut heard = Vec::new();
+    eventually_async(&format!("the node hears {words:?}"), async || {
+        heard.extend(node.news());
+        heard.sort();
+        heard == words
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_of_version_1_serves_a_node_of_today() {
+    let hub = Hub::start().await;
+    hub.change("a", PUT);
+    hub.change("b", PUT);
+    let node = Node::at(&hub.address.to_string());
+    hears(&node, &["+a", "+b", "in sync"]).await;
+    hub.change("c", PUT);
+    hub.change("b", DELETE);
+    hears(&node, &["+c", "-b"]).await;
+
+    // Whoever connects ends the connection of the node, which comes back with its position.
+    drop(TcpStream::connect(hub.address).await.unwrap());
+    hub.change("d", PUT);
+    hears(&node, &["+d"]).await;
+
+    hub.begin_another_life();
+    drop(TcpStream::connect(hub.address).await.unwrap());
+    hub.change("a", DELETE);
+    hub.change("e", PUT);
+    hears(&node, &["+e", "-a"]).await;
+    let names: Vec<String> = node.told().content.keys().map(ToString::to_string).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+}

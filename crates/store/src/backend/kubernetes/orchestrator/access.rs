@@ -1,0 +1,140 @@
+//! What an API server that stands behind Kubernetes' own asks it: who somebody is, what he may do, whom to believe.
+
+use super::{Orchestrator, read};
+use crate::backend::kubernetes::api::Detail;
+use crate::backend::kubernetes::failure::Failure;
+use crate::{Error, Result};
+use futures::StreamExt as _;
+use kube::core::WatchEvent;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Somebody, as Kubernetes knows him.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(default)]
+pub struct User {
+    #[serde(rename = "username")]
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What somebody wants to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wish {
+    Resource {
+        verb: String,
+        group: String,
+        resource: String,
+        subresource: String,
+        namespace: String,
+        name: String,
+    },
+    Path {
+        verb: String,
+        path: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    pub reason: String,
+}
+
+/// A watch that is silent for longer is dead: the server sends bookmarks about once a minute.
+const SILENCE: Duration = Duration::from_secs(200);
+
+impl Orchestrator {
+    /// Whose token this is; `None` if nobody's.
+    pub async fn review_token(&self, token: &str) -> Result<Option<User>> {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let answer = self.api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await;
+        let answer: Json = read("TokenReview", answer)?;
+        if answer.pointer("/status/authenticated").and_then(Json::as_bool) != Some(true) {
+            return Ok(None);
+        }
+        let user = answer.pointer("/status/user").cloned().unwrap_or_default();
+        read("TokenReview", Ok(user)).map(Some)
+    }
+
+    /// Whether somebody may do something.
+    pub async fn review_access(&self, user: &User, wish: &Wish) -> Result<Decision> {
+        let mut spec = json!({"user": user.name, "groups": user.groups});
+        if !user.uid.is_empty() {
+            spec["uid"] = user.uid.as_str().into();
+        }
+        if !user.extra.is_empty() {
+            spec["extra"] = json!(user.extra);
+        }
+        match wish {
+            Wish::Resource { verb, group, resource, subresource, namespace, name } => {
+                spec["resourceAttributes"] = json!({"verb": verb, "group": group, "version": "v3", "resource": resource,
+                    "subresource": subresource, "namespace": namespace, "name": name});
+            }
+            Wish::Path { verb, path } => spec["nonResourceAttributes"] = json!({"verb": verb, "path": path}),
+        }
+        let review =
+            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
+        let answer = self.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await;
+        let answer: Json = read("SubjectAccessReview", answer)?;
+        let flag = |pointer: &str| answer.pointer(pointer).and_then(Json::as_bool).unwrap_or_default();
+        let reason = answer.pointer("/status/reason").and_then(Json::as_str).unwrap_or_default();
+        Ok(Decision {
+            allowed: flag("/status/allowed") && !flag("/status/denied"),
+            reason: reason.to_owned(),
+        })
+    }
+
+    /// Whether a namespace is there, and whether it is on its way out.
+    pub async fn namespace_terminates(&self, name: &str) -> Result<bool> {
+        let path = format!("/api/v1/namespaces/{name}");
+        let object: Json = read(&format!("Namespace({name})"), self.api.get(&path).await)?;
+        Ok(object.pointer("/metadata/deletionTimestamp").is_some())
+    }
+
+    pub async fn config_map(&self, namespace: &str, name: &str) -> Result<BTreeMap<String, String>> {
+        let id = format!("ConfigMap({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+        let object: Json = read(&id, self.api.get(&path).await)?;
+        read(&id, Ok(object.get("data").cloned().unwrap_or_else(|| json!({}))))
+    }
+
+    /// Returns when a ConfigMap may have changed; fails when nobody would tell any more, then it can be asked again.
+    pub async fn config_map_changed(
+        &self,
+        namespace: &str,
+        name: &str,
+        data: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let id = || format!("ConfigMap({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let opened = self.api.watch_named(&path, name, Detail::Whole).await;
+        let mut events = opened.map_err(|failure| failure.about(id()))?;
+        // It may have changed before the watch began.
+        if self.config_map(namespace, name).await? != *data {
+            return Ok(());
+        }
+        let failed = |reason: &str| Err(Error::Datastore(format!("the watch of {} {reason}", id())));
+        loop {
+            match tokio::time::timeout(SILENCE, events.next()).await {
+                Ok(Some(Ok(WatchEvent::Bookmark(_)))) => {}
+                Ok(Some(Ok(WatchEvent::Error(status)))) => {
+                    return Err(Failure::of_status(&status).about(id()));
+                }
+                Ok(Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
+                    if object.get("data") != Some(&json!(data)) {
+                        return Ok(());
+                    }
+                }
+                Ok(Some(Ok(WatchEvent::Deleted(_)))) => return Ok(()),
+                Ok(Some(Err(error))) => return Err(Failure::of(error).about(id())),
+                Ok(None) => return failed("has ended"),
+                Err(_) => return failed("is silent"),
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `tortie apiserver`: serves projectcalico.org/v3 in the foreground. Also `calico component apiserver`, as manifests call it.
+
+use clap::Args;
+use std::error::Error;
+use tortie_apiserver::ApiServerArgs;
+use tortie_store::Config;
+
+/// Run the API server for kubectl: projectcalico.org/v3 behind Kubernetes' own API server
+///
+/// Kubernetes passes on to it whatever is asked of the group once an APIService names it. Objects are kept where nodes look for
+/// them: as crd.projectcalico.org/v1 in Kubernetes, or in etcd. Who may do what is decided by Kubernetes' rules, and for
+/// policies by the rules of their tiers.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  DATASTORE_TYPE=kubernetes tortie apiserver                     in a pod, objects in Kubernetes
+  ETCD_ENDPOINTS=https://10.0.0.5:2379 tortie apiserver          in a pod, objects in etcd
+  tortie apiserver --secure-port 6444 --tls-cert-file server.pem --tls-private-key-file server.key")]
+pub struct ApiserverCommand {
+    #[command(flatten)]
+    args: ApiServerArgs,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(command: ApiserverCommand) -> Result<(), Box<dyn Error>> {
+    let config = Config::load(&command.args.config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(tortie_apiserver::run(config, command.args))?)
+}
