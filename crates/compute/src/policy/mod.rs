@@ -199,10 +199,8 @@ impl Policies {
 
     /// Whether what a host endpoint of this node sends is marked.
     pub fn any_marked(&self) -> bool {
-        let hosts = self.locals.in_plan.range(EndpointId::Host(String::new())..);
-        hosts
-            .into_iter()
-            .any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
+        let mut hosts = self.locals.in_plan.range(EndpointId::Host(String::new())..);
+        hosts.any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
     }
 
     fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint) -> Option<String> {

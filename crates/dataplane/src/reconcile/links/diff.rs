@@ -42,8 +42,8 @@ impl Core {
             }
         }
         let concerned = |name: &str| self.plan.active(name).is_some_and(|(_, workload)| is_shaped(workload));
-        let links = old.as_ref().into_iter().chain(self.links.get(index));
-        if links.into_iter().any(|link| is_device(link) || concerned(&link.name)) {
+        let mut links = old.as_ref().into_iter().chain(self.links.get(index));
+        if links.any(|link| is_device(link) || concerned(&link.name)) {
             self.shaping_changed();
         }
         if same {

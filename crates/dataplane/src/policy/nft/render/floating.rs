@@ -6,6 +6,7 @@
 use super::super::rule::{Action, Family, Field, Match, NatEnd, Rule};
 use super::super::table::{Chain, Element, Hook, Point, SetType, join};
 use super::names;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::FloatingIp;
@@ -35,9 +36,9 @@ pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating 
         let (mut to, mut back) = (BTreeMap::new(), BTreeMap::new());
         for FloatingIp { external, internal } in of_family {
             let (external, internal) = (bytes(*external), bytes(*internal));
-            if !to.contains_key(&external) {
-                back.entry(internal.clone()).or_insert(external.clone());
-                to.insert(external, internal);
+            if let Entry::Vacant(place) = to.entry(external.clone()) {
+                back.entry(internal.clone()).or_insert(external);
+                place.insert(internal);
             }
         }
         if to.is_empty() {
