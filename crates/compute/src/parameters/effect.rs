@@ -57,7 +57,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("debug", "these switches are for the reference's developers"),
     ("endpointStatus", "nothing here depends on it"),
     ("feature", "features are found out from the kernel"),
-    ("floatingIPs", "floating addresses are not there yet"),
     ("flowLogs", "flow logs are not there yet"),
     ("genericXDP", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
     ("go", "it tunes the runtime of a language that Tortie is not written in"),

@@ -65,6 +65,7 @@ values! {
     external_nodes_list "externalNodesList" Vec<IpNet>, Live "0.1.0";
     failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<Failsafe>, Live "0.1.0";
     failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<Failsafe>, Live "0.1.0";
+    floating_ips "floatingIPs" bool, Live "0.2.0";
     health_enabled "healthEnabled" bool, Live "0.1.0";
     health_host "healthHost" String, Live "0.1.0";
     health_port "healthPort" u16, Live "0.1.0";

@@ -19,7 +19,7 @@ use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, Attach, Attached};
 use tortie_model::kinds::{
-    Action, EntityRule, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
+    Action, EntityRule, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
@@ -149,7 +149,8 @@ impl Service {
         // Known from now on: news of the endpoint may come before the attachment lives.
         self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
-        let endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
+        let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
+        endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
         let workload = self.enforce(record, endpoint, profile).await?;
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
@@ -182,9 +183,9 @@ impl Service {
         endpoint: WorkloadEndpoint,
         profile: Option<String>,
     ) -> Result<serde_json::Value, CniError> {
-        let networks = endpoint.spec.ip_networks.clone();
+        let (networks, nats) = (endpoint.spec.ip_networks.clone(), endpoint.spec.ip_nats.clone());
         let (key, stored) = self.write_endpoint(endpoint).await?;
-        let stored = as_wired(stored, &networks, &record.id.container_id);
+        let stored = as_wired(stored, networks, nats, &record.id.container_id);
         crate::failpoint::hit("add-stored").await;
         let workload = stored.to_value();
         let wired = on_interface(stored, &record.host_interface);
@@ -296,7 +297,6 @@ impl Service {
                 pod: identity.pod.clone(),
                 endpoint: request.ifname.clone(),
                 ip_networks: addresses.iter().map(|address| IpNet::from(*address).to_string()).collect(),
-                ip_nats: Vec::new(),
                 interface_name: record.host_interface.clone(),
                 mac: mac.to_owned(),
                 ..spec
@@ -426,9 +426,10 @@ impl Service {
 }
 
 /// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
-fn as_wired(stored: Resource, networks: &[String], container_id: &str) -> Resource {
+fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container_id: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
-    endpoint.spec.ip_networks = networks.to_vec();
+    endpoint.spec.ip_nats = nats;
+    endpoint.spec.ip_networks = networks;
     container_id.clone_into(&mut endpoint.spec.container_id);
     Resource::WorkloadEndpoint(endpoint)
 }
@@ -438,6 +439,15 @@ fn on_interface(endpoint: Resource, interface: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = endpoint else { return endpoint };
     interface.clone_into(&mut endpoint.spec.interface_name);
     Resource::WorkloadEndpoint(endpoint)
+}
+
+/// Each stands for the pod's address of its family, if it has one.
+fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
+    let pair = |external: &IpAddr| {
+        let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
+        Some(IPNAT { internal_ip: internal.to_string(), external_ip: external.to_string() })
+    };
+    floating.iter().filter_map(pair).collect()
 }
 
 fn result(

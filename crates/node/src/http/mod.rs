@@ -9,7 +9,7 @@ pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
-use crate::metrics::{process, wireguard};
+use crate::metrics::wireguard;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -132,7 +132,7 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
         false => String::new(),
     };
     let text = state.metrics.text()
-        + &process.then(process::text).unwrap_or_default()
+        + &process.then(tortie_http::process::text).unwrap_or_default()
         + &wireguard
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
         + &state.denials.text(PATIENCE).await;

@@ -54,7 +54,7 @@ fn sample() -> String {
         bytes: 60,
     };
     metrics.text()
-        + &super::process::text()
+        + &tortie_http::process::text()
         + &super::wireguard::page("node1", &[super::wireguard::sample()])
         + &bgp::metrics(&status)
         + &http::denials_page(&[denial])
