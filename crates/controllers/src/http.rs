@@ -49,12 +49,18 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
             if wanted == 0 {
                 return std::future::pending().await;
             }
+            let mut said = false;
             loop {
                 match TcpListener::bind((Ipv6Addr::UNSPECIFIED, wanted)).await {
-                    Ok(listener) => serve(listener, router.clone()).await,
-                    Err(error) => {
-                        tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again")
+                    Ok(listener) => {
+                        said = false;
+                        serve(listener, router.clone()).await;
                     }
+                    // Another replica on this host may have it for as long as it lives.
+                    Err(error) if !std::mem::replace(&mut said, true) => {
+                        tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again");
+                    }
+                    Err(_) => {}
                 }
                 tokio::time::sleep(RETRY).await;
             }

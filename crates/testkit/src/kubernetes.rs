@@ -176,8 +176,7 @@ impl ApiServer {
 
     /// A program of Kubernetes, of the same version.
     pub fn program(&self, name: &str) -> Command {
-        let directory = program();
-        self.command(directory.with_file_name(name))
+        self.command(program(name))
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
