@@ -44,14 +44,18 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
             if wanted == 0 {
                 return std::future::pending().await;
             }
+            let mut said = false;
             loop {
                 match tortie_http::listen("", wanted).await {
                     Ok(listener) => {
-                        tortie_http::serve(listener, router.clone(), None, Counter::default()).await
+                        said = false;
+                        tortie_http::serve(listener, router.clone(), None, Counter::default()).await;
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again")
+                    // Another replica on this host may have it for as long as it lives.
+                    Err(error) if !std::mem::replace(&mut said, true) => {
+                        tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again");
                     }
+                    Err(_) => {}
                 }
                 tokio::time::sleep(RETRY).await;
             }

@@ -102,6 +102,7 @@ spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: A
 #[test]
 fn pods_of_a_real_cluster_live_on_our_network() {
     let cluster = Cluster::up(&["--nodes", "3", "--bgp", "mesh"]);
+    policies::define_cluster_policies(&cluster);
     everything_works(&cluster, &["node1", "node2", "node3"]);
     let shop = Shop::open(&cluster);
     policies::every_kind_of_rule(&shop);

@@ -324,10 +324,14 @@ fn blocks(shop: &Shop) -> String {
     )
 }
 
-pub fn tiers_of_cluster_policies(shop: &Shop) {
-    shop.cluster.apply(CLUSTER_POLICIES);
+/// Long before they are needed: nodes look for kinds that nobody serves less and less often.
+pub fn define_cluster_policies(cluster: &Cluster) {
+    cluster.apply(CLUSTER_POLICIES);
     let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
-    shop.cluster.must_kubectl(&wait);
+    cluster.must_kubectl(&wait);
+}
+
+pub fn tiers_of_cluster_policies(shop: &Shop) {
     shop.cluster.apply(DEFAULT_DENY);
     shop.under(
         "tiers",
