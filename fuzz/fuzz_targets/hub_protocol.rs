@@ -8,7 +8,7 @@ use tortie_hub::ledger::{Ledger, Limits};
 use tortie_hub::protocol::{FromClient, FromHub, MOST_FROM_CLIENT, MOST_FROM_HUB, from_client, unframe};
 use tortie_hub::replica::Replica;
 use tortie_hub::session::{Opening, Session};
-use tortie_model::FeedEvent;
+use tortie_model::{FeedEvent, Key, KeyRange, Kind};
 use tortie_sync::Heard;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -21,8 +21,12 @@ fuzz_target!(|bytes: &[u8]| {
             break;
         }
     }
-    let mut ledger = Ledger::new(1, &[], Limits::default());
-    ledger.hear([Heard::Event(FeedEvent::InSync)]);
+    let mut ledger = Ledger::new(1, &[KeyRange::all(Kind::Tier)], Limits::default());
+    let key = Key::resource(Kind::Tier, "", "web");
+    ledger.hear([
+        Heard::Unreadable { key, revision: 17.into(), text: "[]".to_owned(), reason: "no object".to_owned() },
+        Heard::Event(FeedEvent::InSync),
+    ]);
     let mut session = None;
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = unframe(&mut buffer, MOST_FROM_CLIENT) {

@@ -6,6 +6,7 @@ use crate::node::garbage;
 use crate::node::pods::holds;
 use crate::write::Write;
 use std::net::IpAddr;
+use tortie_http::liveness::Heartbeat;
 use tortie_ipam::block::Release;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::Use;
@@ -21,6 +22,8 @@ pub struct Carrier {
     pub resources: Resources,
     pub orchestrator: Orchestrator,
     allocator: Allocator,
+    /// There may be thousands of things to do, each with its own deadline.
+    pub heartbeat: Heartbeat,
 }
 
 /// What came of some actions.
@@ -31,15 +34,16 @@ pub struct Outcome {
 }
 
 impl Carrier {
-    pub fn new(client: Client, orchestrator: Orchestrator) -> Carrier {
+    pub fn new(client: Client, orchestrator: Orchestrator, heartbeat: Heartbeat) -> Carrier {
         let allocator = Allocator::new(client.clone(), balancer::owner());
-        Carrier { resources: Resources::new(client), orchestrator, allocator }
+        Carrier { resources: Resources::new(client), orchestrator, allocator, heartbeat }
     }
 
     pub async fn collect(&self, actions: Vec<garbage::Action>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut leaks: Vec<Release> = Vec::new();
         for action in actions {
+            self.heartbeat.beat();
             match action {
                 garbage::Action::Release { handle, addresses, ask } => {
                     let held = match &ask {
@@ -74,6 +78,7 @@ impl Carrier {
             }
         }
         for batch in leaks.chunks(BATCH) {
+            self.heartbeat.beat();
             let (released, failures) = self.release(batch).await;
             outcome.released.extend(released);
             outcome.failures += failures;
@@ -98,6 +103,7 @@ impl Carrier {
 
     /// Whether it was done.
     pub async fn balance(&self, action: balancer::Action) -> bool {
+        self.heartbeat.beat();
         match action {
             balancer::Action::Release(addresses) => self.release(&addresses).await.1 == 0,
             balancer::Action::Assign(wanted) => {
@@ -131,6 +137,7 @@ impl Carrier {
 
     /// Whether it was done.
     pub async fn see_off(&self, action: lifecycle::Action) -> bool {
+        self.heartbeat.beat();
         let (what, done) = match action {
             lifecycle::Action::Update(resource) => {
                 let write = Write::Update(resource);

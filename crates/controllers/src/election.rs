@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use std::time::Duration;
+use tortie_http::liveness::Heartbeat;
 use tortie_store::orchestrator::{Lease, Orchestrator, is_too_late};
 
 /// How long a lease holds unless it is renewed.
@@ -83,10 +84,11 @@ pub struct Election {
 
 impl Election {
     /// Waits until this one leads.
-    pub async fn won(&self) {
+    pub async fn won(&self, heartbeat: &Heartbeat) {
         let started = tokio::time::Instant::now();
         let (mut candidate, mut troubled) = (Candidate::new(&self.identity), false);
         loop {
+            heartbeat.beat();
             match self.attempt(&mut candidate, started.elapsed()).await {
                 Ok(true) => return,
                 Ok(false) => troubled = false,
@@ -101,10 +103,11 @@ impl Election {
     }
 
     /// Renews the lease; returns when that has failed for too long, or somebody else has it.
-    pub async fn lost(&self) {
+    pub async fn lost(&self, heartbeat: &Heartbeat) {
         let started = tokio::time::Instant::now();
         let mut renewed = started;
         loop {
+            heartbeat.beat();
             tokio::time::sleep(LOOKS).await;
             let mut candidate = Candidate::new(&self.identity);
             let attempt = self.attempt(&mut candidate, started.elapsed());

@@ -1,33 +1,28 @@
-//! Health and metrics over HTTP: never more connections than there is room for, and none for longer than an answer takes.
+//! Health and metrics over HTTP.
 
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use std::net::Ipv6Addr;
+use prometheus_client::metrics::counter::Counter;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-const AT_MOST: usize = 32;
-const LIFETIME: Duration = Duration::from_secs(10);
-/// After a failure to listen or to accept.
+/// After a failure to listen.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub fn health(state: Arc<State>) -> Router {
-    Router::new()
-        .route("/liveness", get(|| async { "alive\n" }))
-        .route("/readiness", get(readiness))
-        .with_state(state)
+    Router::new().route("/liveness", get(liveness)).route("/readiness", get(readiness)).with_state(state)
 }
 
 pub fn metrics(state: Arc<State>) -> Router {
     Router::new().route("/metrics", get(page)).with_state(state)
+}
+
+async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
+    state.liveness.page()
 }
 
 async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
@@ -50,8 +45,10 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
                 return std::future::pending().await;
             }
             loop {
-                match TcpListener::bind((Ipv6Addr::UNSPECIFIED, wanted)).await {
-                    Ok(listener) => serve(listener, router.clone()).await,
+                match tortie_http::listen("", wanted).await {
+                    Ok(listener) => {
+                        tortie_http::serve(listener, router.clone(), None, Counter::default()).await
+                    }
                     Err(error) => {
                         tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again")
                     }
@@ -67,29 +64,5 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
         if gone {
             return;
         }
-    }
-}
-
-async fn serve(listener: TcpListener, router: Router) {
-    let room = Arc::new(Semaphore::new(AT_MOST));
-    loop {
-        let Ok(place) = room.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept an HTTP connection");
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-        };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).keep_alive(false);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            // Whoever asked went away, or took too long.
-            let _ = tokio::time::timeout(LIFETIME, connection).await;
-            drop(place);
-        });
     }
 }

@@ -35,6 +35,12 @@ const COALESCE: Duration = Duration::from_millis(100);
 /// Between looks at how many addresses there are, for metrics.
 const COUNTS: Duration = Duration::from_secs(5);
 
+/// The parts that give signs of life while this replica leads.
+pub const PARTS: [&str; 3] = [LEADER, DATASTORE_WATCH, KUBERNETES_WATCH];
+const LEADER: &str = "leader";
+const DATASTORE_WATCH: &str = "datastore-watch";
+const KUBERNETES_WATCH: &str = "kubernetes-watch";
+
 /// Tiers and what is in them.
 const TIERED: [Kind; 5] = [
     Kind::Tier,
@@ -97,13 +103,15 @@ struct Cores {
 pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
     let separate = place.kubernetes.is_some();
     let mut feeds = Feeds::new(&place);
-    let carrier = Carrier::new(place.client.clone(), place.orchestrator.clone());
+    let heartbeat = place.state.liveness.part(LEADER);
+    let carrier = Carrier::new(place.client.clone(), place.orchestrator.clone(), heartbeat);
     let (mut cores, mut counters) = (Cores::default(), Counters::default());
     let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
     // What the cores have heard is to be looked at, not before this moment.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
     loop {
+        carrier.heartbeat.beat();
         let able = feeds.are_in_sync() && !cores.locked;
         tokio::select! {
             events = feeds.next() => match events {
@@ -202,6 +210,7 @@ async fn reconcile(
     if let Some(node) = settings.node() {
         let nodes = cores.datastore_nodes.values();
         for write in host_endpoints::writes(node.host_endpoint.as_ref(), nodes, &cores.host_endpoints) {
+            carrier.heartbeat.beat();
             let key = write.key();
             if let Err(error) = write.carry_out(&carrier.resources).await {
                 tracing::warn!(%error, %key, "a host endpoint could not be written; trying again");
@@ -214,6 +223,7 @@ async fn reconcile(
     }
     if separate {
         for write in cores.mirror.writes(parts(settings)) {
+            carrier.heartbeat.beat();
             let key = write.key();
             let node = matches!(key, Key::Resource { kind: Kind::Node, .. });
             // With a node goes what it had.
@@ -400,6 +410,10 @@ type Events = Vec<(Source, FeedEvent)>;
 
 impl Feeds {
     fn new(place: &Place) -> Feeds {
+        let beating = |part| {
+            let heartbeat = place.state.liveness.part(part);
+            move || heartbeat.beat()
+        };
         let affinities =
             KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: None };
         let mut stored = vec![KeyRange::Blocks { ip_version: None }, affinities];
@@ -413,7 +427,7 @@ impl Feeds {
                 if place.client.stores_v3_as_written() {
                     stored.extend(TIERED.map(KeyRange::all));
                 }
-                let feed = tortie_sync::follow(&place.client, stored, || ());
+                let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
                 Feeds { datastore: (Source::Both, feed, false), kubernetes: None }
             }
             Some(kubernetes) => {
@@ -422,8 +436,8 @@ impl Feeds {
                 stored.push(pods.clone());
                 let mut there = vec![KeyRange::all(Kind::Node), pods, KeyRange::Services];
                 there.extend(mirrored);
-                let feed = tortie_sync::follow(&place.client, stored, || ());
-                let theirs = tortie_sync::follow(kubernetes, there, || ());
+                let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
+                let theirs = tortie_sync::follow(kubernetes, there, beating(KUBERNETES_WATCH));
                 Feeds {
                     datastore: (Source::Datastore, feed, false),
                     kubernetes: Some((Source::Kubernetes, theirs, false)),

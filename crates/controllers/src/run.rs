@@ -6,17 +6,18 @@ use crate::lead::{self, Place};
 use crate::metrics::{self, Counters};
 use crate::options::ControllersArgs;
 use crate::settings::{self, BadVariable, Environment, Settings};
-use crate::state::{DATASTORE, KUBERNETES, STARTUP, State};
+use crate::state::{DATASTORE, KUBERNETES, STARTUP, State, WRITES};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tortie_http::liveness::Liveness;
 use tortie_model::kinds::{KubeControllersConfiguration, KubeControllersConfigurationStatus};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Config, Error, Event, Limits, Resources};
+use tortie_store::{Client, Config, Error, Event, Limits, Resources, Watch};
 
 /// Between looks at whether datastore and Kubernetes answer: when they do, and when they do not.
 const CHECKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
@@ -55,7 +56,7 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
             Some(Client::connect(&there).await?)
         }
     };
-    let state = Arc::new(State::new(args.status_file.clone()));
+    let state = Arc::new(State::new(args.status_file.clone(), Liveness::default()));
     let election = Election {
         orchestrator: orchestrator.clone(),
         namespace: args.lease_namespace.clone(),
@@ -76,7 +77,8 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
     let parts = async {
         tokio::select! {
             () = watch_health(&resources, &orchestrator, &state) => {}
-            () = follow_configuration(&resources, &environment, sender) => {}
+            () = write_liveness(&state) => {}
+            () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
             () = http::follow(health.1, "health", http::health(state.clone())) => {}
             () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
@@ -107,19 +109,33 @@ async fn take_turns(election: &Election, place: &Place, mut settings: watch::Rec
         return;
     }
     let waiting = || metrics::page(&BTreeMap::new(), [], &Counters::default(), false);
+    let heartbeat = place.state.liveness.part("election");
     loop {
         place.state.set_metrics(waiting());
-        election.won().await;
+        election.won(&heartbeat).await;
         tracing::info!(identity = election.identity, "this replica leads");
         tokio::select! {
             () = lead::lead(place.clone(), settings.clone()) => return,
-            () = election.lost() => tracing::warn!("this replica does not lead any more"),
+            () = election.lost(&heartbeat) => tracing::warn!("this replica does not lead any more"),
+        }
+        for part in lead::PARTS {
+            place.state.liveness.forget(part);
         }
     }
 }
 
-async fn watch_health(resources: &Resources, orchestrator: &Orchestrator, state: &State) {
+/// For probes that read the status file.
+async fn write_liveness(state: &State) {
     loop {
+        state.write_liveness();
+        tokio::time::sleep(WRITES).await;
+    }
+}
+
+async fn watch_health(resources: &Resources, orchestrator: &Orchestrator, state: &State) {
+    let heartbeat = state.liveness.part("health-checks");
+    loop {
+        heartbeat.beat();
         let datastore =
             resources.ensure_initialized("", CLUSTER_TYPE).await.map_err(|error| error.to_string());
         let kubernetes = orchestrator.check().await.map_err(|error| error.to_string());
@@ -148,9 +164,24 @@ async fn follow_configuration(
     resources: &Resources,
     environment: &Environment,
     sender: watch::Sender<Arc<Settings>>,
+    state: &State,
+) {
+    let watch = resources.client().watch(KeyRange::all(Kind::KubeControllersConfiguration), None);
+    let heartbeat = state.liveness.part("configuration-watch");
+    let life = tortie_sync::report_life(vec![watch.signs_of_life()], move || heartbeat.beat());
+    tokio::select! {
+        () = hear_configuration(watch, resources, environment, sender) => {}
+        () = life => {}
+    }
+}
+
+async fn hear_configuration(
+    mut watch: Watch,
+    resources: &Resources,
+    environment: &Environment,
+    sender: watch::Sender<Arc<Settings>>,
 ) {
     let client = resources.client();
-    let mut watch = client.watch(KeyRange::all(Kind::KubeControllersConfiguration), None);
     let mut known = false;
     while let Some(event) = watch.next().await {
         match event {

@@ -5,17 +5,26 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use tortie_http::liveness::{self, Liveness};
 
 /// The parts that can be unready.
 pub const STARTUP: &str = "Startup";
 pub const DATASTORE: &str = "CalicoDatastore";
 pub const KUBERNETES: &str = "KubeAPIServer";
 
-/// The form of the reference.
+/// Between writes of the file, also if nothing has changed.
+pub const WRITES: Duration = Duration::from_secs(10);
+/// A process that has not written the file for so long does not live.
+const OLDEST: Duration = Duration::from_secs(90);
+
+/// The form of the reference, and the parts that give no sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Status {
     readiness: BTreeMap<String, Condition>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    silent: BTreeMap<String, Condition>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +39,7 @@ pub struct State {
     file: PathBuf,
     status: Mutex<Status>,
     metrics: Mutex<String>,
+    pub liveness: Liveness,
 }
 
 /// What a probe asks.
@@ -40,8 +50,8 @@ pub enum Probe {
 }
 
 impl State {
-    pub fn new(file: PathBuf) -> State {
-        let state = State { file, status: Mutex::default(), metrics: Mutex::default() };
+    pub fn new(file: PathBuf, liveness: Liveness) -> State {
+        let state = State { file, status: Mutex::default(), metrics: Mutex::default(), liveness };
         state.set(STARTUP, Err("initialising".to_owned()));
         state
     }
@@ -57,14 +67,31 @@ impl State {
             return;
         }
         status.readiness.insert(part.to_owned(), condition);
-        if let Err(error) = write(&self.file, &status) {
+        self.write(&status);
+    }
+
+    /// Writes down which parts live. That it is written at all says that the process does.
+    pub fn write_liveness(&self) {
+        let silent = self.liveness.silent(&BTreeMap::new()).into_iter();
+        let mut status = held(&self.status);
+        status.silent = silent
+            .map(|(part, silence)| {
+                let reason = format!("{part}: {}", liveness::describe(silence));
+                (part.to_owned(), Condition { ready: false, reason })
+            })
+            .collect();
+        self.write(&status);
+    }
+
+    fn write(&self, status: &Status) {
+        if let Err(error) = write(&self.file, status) {
             tracing::debug!(%error, file = %self.file.display(), "the status file cannot be written");
         }
     }
 
     /// Why it is not ready; nothing if it is.
     pub fn trouble(&self) -> Option<String> {
-        trouble(&held(&self.status))
+        trouble(&held(&self.status).readiness)
     }
 
     pub fn set_metrics(&self, text: String) {
@@ -80,8 +107,8 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn trouble(status: &Status) -> Option<String> {
-    let reasons = status.readiness.values().filter(|condition| !condition.ready);
+fn trouble(conditions: &BTreeMap<String, Condition>) -> Option<String> {
+    let reasons = conditions.values().filter(|condition| !condition.ready);
     let reasons: Vec<&str> = reasons.map(|condition| condition.reason.as_str()).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
@@ -96,15 +123,25 @@ fn write(file: &Path, status: &Status) -> io::Result<()> {
     std::fs::rename(&new, file)
 }
 
-/// What a probe answers that has the file alone: the reasons if something is wrong. A process that writes the file lives.
+/// What a probe answers that has the file alone: the reasons if something is wrong.
 pub fn check(file: &Path, probe: Probe) -> Result<(), String> {
-    let text = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let failed = |error: io::Error| format!("{}: {error}", file.display());
+    let text = std::fs::read(file).map_err(failed)?;
     let status: Status =
         serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    match (probe, trouble(&status)) {
-        (Probe::Readiness, Some(reasons)) => Err(reasons),
-        _ => Ok(()),
-    }
+    let conditions = match probe {
+        Probe::Readiness => &status.readiness,
+        Probe::Liveness => {
+            let written = std::fs::metadata(file).and_then(|metadata| metadata.modified()).map_err(failed)?;
+            // A clock that was put back is no reason.
+            let age = SystemTime::now().duration_since(written).unwrap_or_default();
+            if age > OLDEST {
+                return Err(format!("{} was not written for {} s", file.display(), age.as_secs()));
+            }
+            &status.silent
+        }
+    };
+    trouble(conditions).map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -115,7 +152,7 @@ mod tests {
     fn the_file_says_what_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status/status.json");
-        let state = State::new(file.clone());
+        let state = State::new(file.clone(), Liveness::default());
         let said = || std::fs::read_to_string(&file).unwrap();
         assert_eq!(said(), r#"{"Readiness":{"Startup":{"Ready":false,"Reason":"initialising"}}}"#);
         assert_eq!(check(&file, Probe::Readiness), Err("initialising".to_owned()));
@@ -130,5 +167,23 @@ mod tests {
         std::fs::write(&file, "nonsense").unwrap();
         assert!(check(&file, Probe::Liveness).unwrap_err().contains("status.json"));
         assert!(check(&dir.path().join("none"), Probe::Liveness).is_err());
+    }
+
+    #[test]
+    fn a_part_that_is_stuck_and_a_file_that_nobody_writes_are_not_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("status.json");
+        let state = State::new(file.clone(), Liveness::new(Duration::from_millis(50)));
+        let leader = state.liveness.part("leader");
+        std::thread::sleep(Duration::from_millis(100));
+        state.write_liveness();
+        assert_eq!(check(&file, Probe::Liveness), Err("leader: no sign of life for 0 s".to_owned()));
+        assert_eq!(check(&file, Probe::Readiness), Err("initialising".to_owned()));
+        leader.beat();
+        state.write_liveness();
+        assert_eq!(check(&file, Probe::Liveness), Ok(()));
+        let long_ago = SystemTime::now() - 2 * OLDEST;
+        std::fs::File::options().write(true).open(&file).unwrap().set_modified(long_ago).unwrap();
+        assert!(check(&file, Probe::Liveness).unwrap_err().contains("was not written for 180 s"));
     }
 }

@@ -1,7 +1,12 @@
-//! HTTP connections: never more than there is room for, and none for longer than it takes to answer.
+//! HTTP connections: never more than there is room for, and none for longer than it takes to answer. And what daemons say
+//! there of themselves: whether each of their parts is alive, and what pages of metrics are made of.
 
+pub mod liveness;
+pub mod process;
+mod summary;
 mod tls;
 
+pub use summary::Summary;
 pub use tls::{Clients, TlsFiles};
 
 use axum::Router;
@@ -9,7 +14,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,6 +31,19 @@ const LIFETIME: Duration = Duration::from_secs(60);
 const BUFFER: usize = 16 << 10;
 /// After a failure to accept: descriptors may be short.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// On all addresses unless a host is named: of both families, or of IPv4 where the kernel has no other.
+pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    if !host.is_empty() {
+        return TcpListener::bind((host, port)).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+        }
+        bound => bound,
+    }
+}
 
 /// Serves until it is dropped, and all connections with it.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>, closed: Counter) {

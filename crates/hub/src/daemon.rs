@@ -10,7 +10,6 @@ use axum::routing::get;
 use prometheus_client::metrics::counter::Counter;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tortie_model::KeyRange;
@@ -57,7 +56,8 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
         );
     }
     let observers = observe(&hub, &settings).await?;
-    let feed = tortie_sync::follow_with_progress(&client, ranges, || ());
+    let watches = hub.liveness().part("datastore-watch");
+    let feed = tortie_sync::follow_with_progress(&client, ranges, move || watches.beat());
     let work = async {
         tokio::select! {
             () = hub.follow(feed) => Err(RunError::Feed),
@@ -102,25 +102,16 @@ fn failed(place: &Place, error: io::Error) -> RunError {
     RunError::Io { what: format!("cannot listen on {}:{}", place.host, place.port), error }
 }
 
-/// Everywhere, if no host is named; over IPv4 alone on a machine that has nothing else.
 async fn listen(place: &Place) -> Result<TcpListener, RunError> {
-    let bound = match place.host.as_str() {
-        "" => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, place.port)).await {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.port)).await
-            }
-            bound => bound,
-        },
-        host => TcpListener::bind((host, place.port)).await,
-    };
-    bound.map_err(|error| failed(place, error))
+    tortie_http::listen(&place.host, place.port).await.map_err(|error| failed(place, error))
 }
 
 /// Answers probes and scrapers.
 async fn observe(hub: &Hub, settings: &Settings) -> Result<impl Future<Output = ()> + use<>, RunError> {
     let health = {
         let (live, ready) = (hub.clone(), hub.clone());
-        Router::new().route("/liveness", get(move || async move { (StatusCode::OK, health(&live)) })).route(
+        // Asks nothing that a part which is stuck may hold.
+        Router::new().route("/liveness", get(move || async move { live.liveness().page() })).route(
             "/readiness",
             get(move || async move {
                 let code = match ready.is_in_sync() {

@@ -18,11 +18,14 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tortie_http::liveness::Liveness;
 use tortie_model::{KeyRange, Kind};
 use tortie_sync::Heard;
 
 /// Words of the store that are taken in at once.
 const BATCH: usize = 1024;
+/// Between signs of life of a part that has nothing to do.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Limits and deadlines.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +47,8 @@ pub struct Options {
     /// Between two rounds of sending changes, for each client: what a round costs, so that sending takes a part of one core however
     /// many there are.
     pub pace: Duration,
+    /// For how long a part of the hub may give no sign of life.
+    pub silence: Duration,
     pub log: ledger::Limits,
 }
 
@@ -59,6 +64,7 @@ impl Default for Options {
             pong: Duration::from_secs(60),
             catch_up: Duration::from_secs(10),
             pace: Duration::from_micros(20),
+            silence: Duration::from_secs(90),
             log: ledger::Limits::default(),
         }
     }
@@ -78,6 +84,7 @@ struct Shared {
     clients: Registry,
     complaints: Complaints,
     metrics: Metrics,
+    liveness: Liveness,
     /// The hub is about to end: nobody new is served.
     draining: AtomicBool,
 }
@@ -86,6 +93,7 @@ impl Hub {
     pub fn new(ranges: &[KeyRange], options: Options) -> Hub {
         let ledger = Ledger::new(rand::random(), ranges, options.log);
         Hub(Arc::new(Shared {
+            liveness: Liveness::new(options.silence),
             options,
             ledger: RwLock::new(ledger),
             sequence: watch::Sender::new(0),
@@ -99,6 +107,11 @@ impl Hub {
 
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// Signs of life of the parts.
+    pub fn liveness(&self) -> &Liveness {
+        &self.0.liveness
     }
 
     /// Whether the datastore has been read completely: only then clients are served.
@@ -129,8 +142,14 @@ impl Hub {
 
     /// Takes in what the store says until its feed ends.
     pub async fn follow(&self, mut feed: mpsc::Receiver<Heard>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while feed.recv_many(&mut batch, BATCH).await > 0 {
+        let (mut batch, mut tick) = (Vec::with_capacity(BATCH), tokio::time::interval(BEAT));
+        let heartbeat = self.0.liveness.part("felix-cache");
+        loop {
+            heartbeat.beat();
+            tokio::select! {
+                heard = feed.recv_many(&mut batch, BATCH) => if heard == 0 { return },
+                _ = tick.tick() => continue,
+            }
             let (sequence, in_sync) = {
                 let mut ledger = self.0.ledger.write().unwrap_or_else(PoisonError::into_inner);
                 ledger.hear(batch.drain(..));
@@ -166,5 +185,64 @@ impl Hub {
 impl Shared {
     fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
         self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::StatusCode;
+    use tortie_model::FeedEvent;
+
+    /// Waits until the page is as it should be.
+    async fn page(hub: &Hub, code: StatusCode) -> String {
+        let patience = Duration::from_secs(60);
+        let looking = async {
+            loop {
+                let (found, page) = hub.liveness().page();
+                if found == code {
+                    return page;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(patience, looking).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn a_cache_that_is_stuck_fails_liveness_by_name() {
+        let options = Options { silence: Duration::from_secs(3), ..Options::default() };
+        let hub = Hub::new(&[KeyRange::all(Kind::Tier)], options);
+        let (sender, feed) = mpsc::channel(1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (following, serving) = (hub.clone(), hub.clone());
+        let following = tokio::spawn(async move { following.follow(feed).await });
+        let serving = tokio::spawn(async move { serving.serve(listener, None).await });
+        while hub.liveness().parts().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(page(&hub, StatusCode::OK).await, "SyncServer: alive\nfelix-cache: alive\n");
+
+        // Somebody does not let go of the ledger, and there is news for it.
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let holder = hub.clone();
+        let (held, is_held) = std::sync::mpsc::channel();
+        let holder = std::thread::spawn(move || {
+            let _ledger = holder.0.ledger.write().unwrap();
+            held.send(()).unwrap();
+            let _ = released.recv();
+        });
+        is_held.recv().unwrap();
+        sender.send(Heard::Event(FeedEvent::InSync)).await.unwrap();
+        let stuck = page(&hub, StatusCode::SERVICE_UNAVAILABLE).await;
+        assert!(stuck.contains("felix-cache: no sign of life for "), "{stuck}");
+        assert!(stuck.contains("SyncServer: alive"), "{stuck}");
+        drop(release);
+        holder.join().unwrap();
+        page(&hub, StatusCode::OK).await;
+        hub.in_sync().await;
+        serving.abort();
+        drop(sender);
+        following.await.unwrap();
     }
 }

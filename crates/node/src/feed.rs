@@ -1,8 +1,8 @@
 //! Where this node's feed comes from: a hub, if the settings name some, or the store itself.
 
-use crate::liveness::Liveness;
 use std::sync::Arc;
 use tortie_compute::Parameters;
+use tortie_http::liveness::Liveness;
 use tortie_hub::client::{self, AddressError, Hubs, Options, Service};
 use tortie_hub::tls::{ClientTls, Identity, Incomplete};
 use tortie_model::KeyRange;

@@ -4,6 +4,7 @@ use crate::bgp;
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tortie_http::liveness;
 
 /// A speaker that does not answer for so long does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ impl Parts {
         for part in state.liveness.parts() {
             match silent.get(part) {
                 Some(silence) => {
-                    let message = format!("no sign of life for {} s; restart the node", silence.as_secs());
+                    let message = format!("{}; restart the node", liveness::describe(*silence));
                     self.add(part, Level::NotLive, message);
                 }
                 None => self.add(part, Level::Ok, "alive"),

@@ -13,7 +13,6 @@ mod install;
 mod journal;
 mod kube_condition;
 mod leave;
-mod liveness;
 mod lock;
 mod metrics;
 mod node_status;

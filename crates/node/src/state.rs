@@ -1,7 +1,6 @@
 //! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
 
 use crate::http::Denials;
-use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::queries::RunningBgp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +11,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tortie_compute::Parameters;
 use tortie_dataplane::MtuChoice;
+use tortie_http::liveness::Liveness;
 use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
+    /// The node's name.
+    pub host: String,
     pub metrics: Metrics,
     pub denials: Denials,
     pub liveness: Liveness,
@@ -51,6 +53,7 @@ struct Facts {
 impl State {
     pub fn new(host: &str) -> State {
         State {
+            host: host.to_owned(),
             metrics: Metrics::new(host),
             denials: Denials::default(),
             liveness: Liveness::default(),

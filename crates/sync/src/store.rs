@@ -121,7 +121,8 @@ async fn pass_on<T>(
     }
 }
 
-async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
+/// Calls `alive` every second as long as no watch with one of these signs is stuck.
+pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
     let mut look = tokio::time::interval(LOOK);
     let mut last: Vec<(u64, Instant)> = signs.iter().map(|_| (0, Instant::now())).collect();
     loop {

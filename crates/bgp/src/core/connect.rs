@@ -3,10 +3,12 @@
 //! A connection counts once we have answered the peer's OPEN with a KEEPALIVE: from then on the peer may be Established,
 //! and closing it for a collision would be a session that dies as it comes up. So the decision is made before:
 //!
-//! - The connection that the speaker with the higher identifier made wins. Its OPEN is answered at once.
+//! - An OPEN on a connection that the peer made waits as long as the peer may not have accepted the one that we make: BIRD
+//!   takes a connection that it accepts beside a session for a restart, and ends the session, even if we have closed the
+//!   connection meanwhile. That the peer has accepted it is known by its OPEN.
+//! - Of two connections with an OPEN the one that the speaker with the higher identifier made wins. Its OPEN is answered.
 //! - The OPEN on the other one waits until the winner is up or gone.
-//! - Where there is no second connection yet, the OPEN is answered, our own attempt is stopped before it has said
-//!   anything, and a second connection that arrives later is refused.
+//! - Where there is no second connection, the OPEN is answered, and a second connection that arrives later is refused.
 
 use super::peer::PeerConnection;
 use super::{ConnectionId, Core, Direction, open};
@@ -20,6 +22,8 @@ use std::time::Duration;
 
 /// How long an OPEN waits for the other connection to come up or to go.
 const COLLISION_WAIT: Duration = Duration::from_secs(10);
+/// The same for an attempt to which the peer's host has not answered: a host that will answers within a round trip.
+const ATTEMPT_WAIT: Duration = Duration::from_secs(1);
 
 /// A second connection beside a session this young was made before the session came up, unless its OPEN says that the
 /// peer restarted.
@@ -46,6 +50,9 @@ impl Core {
             connection.local = Some(local);
         }
         self.event(now, peer_id, direction, Event::TcpConnectionConfirmed);
+        if self.timers.is_set(peer_id, Timer::Collision) {
+            self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
+        }
     }
 
     /// Somebody connected. None: the connection is refused, because it is no peer of ours, or one that has a session
@@ -146,11 +153,12 @@ impl Core {
                 self.cease(now, peer_id, direction, cease_subcode::CONNECTION_COLLISION_RESOLUTION);
             }
             Collision::Waits => {
-                if let Some(connection) =
-                    self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction))
-                {
+                let Some(peer) = self.peer_mut(peer_id) else { return };
+                let attempt = peer.outgoing.state() == SessionState::Connect;
+                if let Some(connection) = peer.connection_mut(direction) {
                     connection.deferred = Some(Box::new(open));
-                    self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
+                    let wait = if attempt { ATTEMPT_WAIT } else { COLLISION_WAIT };
+                    self.timers.set(peer_id, Timer::Collision, now + wait);
                 }
             }
             collision => self.answer_open(now, peer_id, direction, open, collision == Collision::Wins),
@@ -166,6 +174,7 @@ impl Core {
                 if young && !says_restarted(open) { Collision::Loses } else { Collision::Wins }
             }
             SessionState::OpenConfirm => Collision::Loses,
+            _ if direction == Direction::Incoming && other.may_be_unaccepted() => Collision::Waits,
             SessionState::OpenSent => {
                 let own = (self.config.router_id, peer.local_as);
                 let ours_wins = own > (open.bgp_identifier, peer.config.remote_as);
@@ -211,15 +220,15 @@ impl Core {
         }
     }
 
-    /// Answers an OPEN that waited, if the other connection came to nothing.
+    /// Answers an OPEN that waited, if the other connection came to nothing or has lost.
     pub(super) fn settle_collision(&mut self, now: Time, peer_id: PeerId) {
         for direction in [Direction::Incoming, Direction::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
-            if peer.connection(direction).is_none_or(|connection| connection.deferred.is_none()) {
-                continue;
-            }
+            let deferred = peer.connection(direction).and_then(|connection| connection.deferred.as_deref());
+            let Some(open) = deferred else { continue };
             let other = peer.connection(direction.other()).map(PeerConnection::state);
-            if matches!(other, Some(SessionState::OpenSent | SessionState::OpenConfirm)) {
+            let undecided = self.collision(now, peer_id, direction, open) == Collision::Waits;
+            if undecided || other == Some(SessionState::OpenConfirm) {
                 continue;
             }
             self.timers.stop(peer_id, Timer::Collision);
@@ -235,7 +244,12 @@ impl Core {
     pub(super) fn collision_timeout(&mut self, now: Time, peer_id: PeerId) {
         for direction in [Direction::Incoming, Direction::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
-            if peer.connection(direction).is_some_and(|connection| connection.deferred.is_some()) {
+            if peer.connection(direction).is_none_or(|connection| connection.deferred.is_none()) {
+                continue;
+            }
+            if direction == Direction::Incoming && peer.outgoing.state() == SessionState::Connect {
+                self.stop_connecting(now, peer_id);
+            } else {
                 let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
                 self.cease(now, peer_id, direction.other(), subcode);
             }

@@ -95,6 +95,15 @@ impl PeerConnection {
         self.state() == SessionState::Established
     }
 
+    /// Whether this is a connection of ours that may lie in the peer's queue: it is being made, or the peer has said nothing.
+    pub fn may_be_unaccepted(&self) -> bool {
+        match self.state() {
+            SessionState::Connect => self.conn.is_some(),
+            SessionState::OpenSent => self.deferred.is_none(),
+            _ => false,
+        }
+    }
+
     /// The longest message that may come.
     pub fn limit(&self) -> u16 {
         match &self.negotiated {

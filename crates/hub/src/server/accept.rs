@@ -1,7 +1,7 @@
 //! Accepts connections, up to a number in all and, of those that have not said who they are, of each source.
 
-use super::Shared;
 use super::serve::{self, Ended};
+use super::{BEAT, Shared};
 use crate::tls::ServerTls;
 use std::collections::HashMap;
 use std::io;
@@ -18,9 +18,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
     let (mut tasks, strangers) = (JoinSet::new(), Arc::new(Strangers::default()));
-    let mut pause = None;
+    let (mut pause, mut tick) = (None, tokio::time::interval(BEAT));
+    let heartbeat = shared.liveness.part("SyncServer");
     loop {
-        let (stream, from) = match listener.accept().await {
+        heartbeat.beat();
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = tick.tick() => continue,
+        };
+        let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             // The client gave up before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,

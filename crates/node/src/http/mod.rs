@@ -9,17 +9,14 @@ pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
-use crate::metrics::process;
+use crate::metrics::wireguard;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::routing::get;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tortie_compute::Parameters;
 use tortie_http::TlsFiles;
 
@@ -67,7 +64,7 @@ async fn follow(
         let serving = async {
             let Some(place) = &wanted else { return std::future::pending().await };
             loop {
-                match listen(place).await {
+                match tortie_http::listen(&place.host, place.port).await {
                     Ok(listener) => {
                         let closed = state
                             .metrics
@@ -106,19 +103,6 @@ fn place(enabled: bool, host: &str, port: u16, tls: Option<TlsFiles>) -> Option<
     enabled.then(|| Place { host: host.to_owned(), port, tls })
 }
 
-/// On all addresses unless the settings name one: of both families, or of IPv4 where the kernel has no other.
-async fn listen(place: &Place) -> io::Result<TcpListener> {
-    if !place.host.is_empty() {
-        return TcpListener::bind((place.host.as_str(), place.port)).await;
-    }
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, place.port)).await {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.port)).await
-        }
-        outcome => outcome,
-    }
-}
-
 async fn liveness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
     page(&state, Level::NotLive).await
 }
@@ -141,9 +125,15 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
         }
         None => None,
     };
-    let process = state.parameters().borrow().prometheus_process_metrics_enabled;
+    let parameters = state.parameters().borrow().clone();
+    let process = parameters.prometheus_process_metrics_enabled;
+    let wireguard = match parameters.prometheus_wireguard_metrics_enabled {
+        true => wireguard::text(&state.host, &parameters, PATIENCE).await,
+        false => String::new(),
+    };
     let text = state.metrics.text()
-        + &process.then(process::text).unwrap_or_default()
+        + &process.then(tortie_http::process::text).unwrap_or_default()
+        + &wireguard
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
         + &state.denials.text(PATIENCE).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
