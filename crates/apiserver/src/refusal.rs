@@ -10,7 +10,8 @@ pub struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
-    details: Option<Details>,
+    /// Boxed: results are handed on often, and refusals are rare.
+    details: Option<Box<Details>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +47,7 @@ impl Refusal {
 
     fn about(mut self, served: Served, name: &str) -> Refusal {
         let kind = served.kind.plural().to_owned();
-        self.details = Some(Details { name: name.to_owned(), kind, ..Details::default() });
+        self.details = Some(Box::new(Details { name: name.to_owned(), kind, ..Details::default() }));
         self
     }
 
@@ -79,8 +80,11 @@ impl Refusal {
 
     pub fn namespace_not_found(name: &str) -> Refusal {
         let mut refusal = Refusal::new(404, "NotFound", format!("namespaces {name:?} not found"));
-        refusal.details =
-            Some(Details { name: name.to_owned(), kind: "namespaces".to_owned(), ..Details::default() });
+        refusal.details = Some(Box::new(Details {
+            name: name.to_owned(),
+            kind: "namespaces".to_owned(),
+            ..Details::default()
+        }));
         refusal
     }
 
@@ -117,7 +121,7 @@ impl Refusal {
 
     pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Refusal {
         let details = Details { causes, ..Details::default() };
-        Refusal { code: 409, reason: "Conflict", message, details: Some(details) }
+        Refusal { code: 409, reason: "Conflict", message, details: Some(Box::new(details)) }
     }
 
     pub fn expired(message: impl Into<String>) -> Refusal {
@@ -150,7 +154,7 @@ impl Refusal {
         let kind = served.kind.name();
         let message = format!("{kind}.{GROUP} {name:?} is invalid: {list}");
         let details = Details { name: name.to_owned(), kind: kind.to_owned(), causes, retry_after: None };
-        Refusal { code: 422, reason: "Invalid", message, details: Some(details) }
+        Refusal { code: 422, reason: "Invalid", message, details: Some(Box::new(details)) }
     }
 
     pub fn too_many_requests() -> Refusal {
@@ -159,7 +163,7 @@ impl Refusal {
             "TooManyRequests",
             "too many requests are being served, please try again later",
         );
-        refusal.details = Some(Details { retry_after: Some(1), ..Details::default() });
+        refusal.details = Some(Box::new(Details { retry_after: Some(1), ..Details::default() }));
         refusal
     }
 
@@ -169,7 +173,7 @@ impl Refusal {
 
     pub fn unavailable(message: impl Into<String>) -> Refusal {
         let mut refusal = Refusal::new(503, "ServiceUnavailable", message);
-        refusal.details = Some(Details { retry_after: Some(1), ..Details::default() });
+        refusal.details = Some(Box::new(Details { retry_after: Some(1), ..Details::default() }));
         refusal
     }
 
