@@ -75,6 +75,9 @@ soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories
 	TORTIE_ATTACK_SECONDS=$${TORTIE_ATTACK_SECONDS:-300} $(CARGO) test --release --locked -p tortie --test attack -- --nocapture
 	TORTIE_SEED=random TORTIE_SOAK_SECONDS=$${TORTIE_SOAK_SECONDS:-3600} $(CARGO) test --locked -p tortie --test node soak -- --nocapture
 	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
+	TORTIE_SEED=random TORTIE_STEPS=5000 $(CARGO) test --locked -p tortie --test kubeapi mirror -- --nocapture
+	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
+	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local), with man pages and completion

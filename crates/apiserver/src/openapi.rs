@@ -251,6 +251,37 @@ fn paths(
     all
 }
 
+/// What the query of an operation may say. Clients look here for what the server can do for them.
+fn query(action: &str) -> &'static [(&'static str, &'static str)] {
+    const DRY_RUN: (&str, &str) = ("dryRun", "All: say what would happen, and change nothing.");
+    const MANAGER: (&str, &str) = ("fieldManager", "Who owns the fields that are set.");
+    const VALIDATION: (&str, &str) =
+        ("fieldValidation", "Ignore, Warn or Strict: how unknown fields are dealt with.");
+    const LABELS: (&str, &str) = ("labelSelector", "Only objects with these labels.");
+    const FIELDS: (&str, &str) = ("fieldSelector", "Only objects with these fields.");
+    match action {
+        "list" => &[
+            LABELS,
+            FIELDS,
+            ("limit", "How many objects at most."),
+            ("continue", "Where the page before ended."),
+            ("resourceVersion", "How new the list has to be."),
+            ("resourceVersionMatch", "NotOlderThan or Exact."),
+            ("watch", "Changes instead of a list."),
+            ("allowWatchBookmarks", "Whether a watch also says how far it is."),
+            ("sendInitialEvents", "Whether a watch begins with everything that is there."),
+            ("timeoutSeconds", "How long a watch lasts."),
+        ],
+        "post" | "put" => &[DRY_RUN, MANAGER, VALIDATION],
+        "patch" => &[DRY_RUN, MANAGER, VALIDATION, ("force", "Take over fields that others own.")],
+        "delete" => &[DRY_RUN, ("propagationPolicy", "Orphan, Background or Foreground.")],
+        "deletecollection" => {
+            &[DRY_RUN, LABELS, FIELDS, ("propagationPolicy", "Orphan, Background or Foreground.")]
+        }
+        _ => &[],
+    }
+}
+
 fn group_version_kind(served: Served) -> Value {
     json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()})
 }
@@ -264,11 +295,18 @@ fn v2() -> Value {
             "responses": {"200": {"description": "OK", "schema": reference(IN_V2, &operation.answers)}},
             "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
         });
+        let mut parameters: Vec<Value> = query(operation.action)
+            .iter()
+            .map(|(name, text)| {
+                json!({"name": name, "in": "query", "type": "string", "uniqueItems": true, "description": text})
+            })
+            .collect();
         if let Some(takes) = &operation.takes {
             let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
                 "schema": reference(IN_V2, takes)});
-            described["parameters"] = json!([body]);
+            parameters.push(body);
         }
+        described["parameters"] = parameters.into();
         described
     };
     json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(parameter, describe),
@@ -284,6 +322,13 @@ fn v3() -> Value {
             "responses": {"200": {"description": "OK", "content": content}},
             "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
         });
+        described["parameters"] = query(operation.action)
+            .iter()
+            .map(|(name, text)| {
+                let schema = json!({"type": "string", "uniqueItems": true});
+                json!({"name": name, "in": "query", "schema": schema, "description": text})
+            })
+            .collect();
         if let Some(takes) = &operation.takes {
             let forms: &[&str] = match operation.method {
                 "patch" => &[

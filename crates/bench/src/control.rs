@@ -1,5 +1,11 @@
 //! What is done for a whole cluster of Kubernetes: a scan for leaked addresses, and which services a node announces.
 
+mod start;
+mod stores;
+
+pub use start::run as start;
+pub use stores::run as stores;
+
 use crate::measure::{now, table, time};
 use crate::{Outcome, heap};
 use ipnet::IpNet;

@@ -1,11 +1,16 @@
 //! The start of a node on a real Kubernetes API server that knows many pods: how long until it is in sync, what crosses the
 //! wire, what it needs in memory, and what it asks for while nothing happens.
 
+mod add;
+
+pub use add::run as add;
+
 use crate::measure::{growth, table, time};
 use crate::namespace::{Namespaces, Result, check};
 use crate::process::{Process, tortie};
 use crate::{Outcome, plain};
 use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,7 +42,7 @@ fn measure() -> Result<()> {
     server.create_all(&namespaces());
     server.create_all(&policies());
     let mut rows = Vec::new();
-    let (mut first, mut made) = (None, 0);
+    let (mut first, mut made, mut others) = (None, 0, BTreeMap::new());
     for pods in sizes()? {
         check()?;
         server.create_all(&self::pods(made..pods));
@@ -47,7 +52,14 @@ fn measure() -> Result<()> {
         let asked = server.requests_of_node().len();
         std::thread::sleep(IDLE);
         let idle = server.requests_of_node().split_off(asked);
-        let other = idle.iter().filter(|(verb, _)| verb != "watch").count();
+        let other = idle.iter().filter(|(verb, _)| verb != "watch");
+        let mut asked_for: BTreeMap<String, usize> = BTreeMap::new();
+        for (verb, path) in other {
+            let path = path.split('?').next().unwrap_or_default();
+            *asked_for.entry(format!("{verb} {path}")).or_default() += 1;
+        }
+        let other: usize = asked_for.values().sum();
+        others = asked_for;
         let first = *first.get_or_insert(started.took);
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
         rows.push(vec![
@@ -73,6 +85,9 @@ fn measure() -> Result<()> {
         "Start of a node on a Kubernetes API server with {NAMESPACES} namespaces and {POLICIES} policies"
     );
     table(&title, &header, &rows);
+    let rows: Vec<Vec<String>> =
+        others.into_iter().map(|(request, count)| vec![request, count.to_string()]).collect();
+    table("What the idle minute's requests were that are no watches", &["request", "count"], &rows);
     let (set, taken) = crowd(&host, &server)?;
     let rows = [("set", set), ("taken away", taken)]
         .map(|(what, took)| vec![what.to_owned(), time(took.as_nanos() as f64)]);

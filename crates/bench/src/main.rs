@@ -35,7 +35,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 20] = [
+const SUITES: [Suite; 23] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -55,7 +55,10 @@ const SUITES: [Suite; 20] = [
     Suite { name: "policy-packets", run: policy::packets },
     Suite { name: "hub", run: hub::run },
     Suite { name: "kube-start", run: kubernetes::run },
+    Suite { name: "kube-add", run: kubernetes::add },
     Suite { name: "control", run: control::run },
+    Suite { name: "control-start", run: control::start },
+    Suite { name: "control-stores", run: control::stores },
 ];
 
 impl Suite {

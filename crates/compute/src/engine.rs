@@ -10,7 +10,7 @@ use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
 use crate::wireguard::Wireguard;
-use crate::workloads::{Workloads, addresses, local_workload};
+use crate::workloads::{Permissions, Workloads, addresses, local_workload};
 use std::collections::BTreeMap;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::salvage::{Salvaged, salvage};
@@ -39,7 +39,7 @@ pub struct Compute {
     labels: BTreeMap<String, String>,
     parameters: Parameters,
     settings: Settings,
-    may_spoof: bool,
+    permissions: Permissions,
     /// Endpoints of this node as they stand in the store, good or bad.
     local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
@@ -87,7 +87,7 @@ impl Compute {
             labels: BTreeMap::new(),
             parameters: Parameters::default(),
             settings: Settings::default(),
-            may_spoof: false,
+            permissions: Permissions::default(),
             local_endpoints: BTreeMap::new(),
             workloads: Workloads::default(),
             routes: Routes::new(host),
@@ -261,12 +261,15 @@ impl Compute {
 
     /// What changed in the plan since the last time: what goes comes before what replaces it.
     pub fn flush(&mut self) -> Vec<Update> {
+        let bgp = self.bgp.as_mut().and_then(BgpResolver::flush);
+        if let Some(peers) = self.bgp.as_mut().and_then(BgpResolver::take_local_peers) {
+            self.workloads.set_peers(peers);
+        }
         let workloads = self.workloads.flush();
         for ((namespace, name), wired) in workloads.wired {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
-        let bgp = self.bgp.as_mut().and_then(BgpResolver::flush);
         if let (Some(resolver), Some(bgp)) = (&self.bgp, &bgp) {
             self.routes.set_gateways(resolver.gateways(bgp));
         }
@@ -297,6 +300,7 @@ impl Compute {
             tunnels.plan.removed,
             policies.removed,
         ];
+        self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
         let last =
             self.service_ranges.flush().into_iter().chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
@@ -356,7 +360,7 @@ impl Compute {
     fn program(&mut self, key: &Key) {
         let Some(endpoint) = self.local_endpoints.get(key) else { return };
         let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
-        match local_workload(endpoint, self.may_spoof) {
+        match local_workload(endpoint, self.permissions) {
             Ok((id, workload)) => {
                 self.problems.remove(key);
                 self.policies.put_workload(key, &id, &workload, endpoint);
@@ -389,8 +393,8 @@ impl Compute {
             (true, false) => self.routes.forget_remote(),
             _ => {}
         }
-        if self.may_spoof != self.parameters.may_spoof() {
-            self.may_spoof = self.parameters.may_spoof();
+        if self.permissions != self.parameters.permissions() {
+            self.permissions = self.parameters.permissions();
             let keys: Vec<Key> = self.local_endpoints.keys().cloned().collect();
             keys.iter().for_each(|key| self.program(key));
         }

@@ -11,6 +11,7 @@ mod nat;
 mod nodes;
 mod parameters;
 mod policy;
+mod qos;
 mod routes;
 mod services;
 mod settings;
@@ -26,4 +27,4 @@ pub use parameters::{
     NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
-pub use workloads::local_workload;
+pub use workloads::{Permissions, local_workload};

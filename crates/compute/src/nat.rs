@@ -1,9 +1,10 @@
-//! Outgoing NAT: which sources are translated, and on the way to which destinations they are not.
+//! Outgoing NAT: which sources are translated, and on the way to which destinations they are not. And all pools, where
+//! packets are marked that leave them.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{AllowedUse, IPPool};
-use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, SetId, SetKind, Update};
+use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, POOLS, SetId, SetKind, Update};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pool {
@@ -32,8 +33,17 @@ pub(crate) struct Nat {
     policy: NatPolicy,
     pools: BTreeMap<String, Pool>,
     hosts: BTreeMap<String, Vec<IpNet>>,
-    sources: CountedNets,
-    exclusions: CountedNets,
+    sources: NetSet,
+    exclusions: NetSet,
+    all_pools: NetSet,
+    /// Somebody's packets are marked.
+    marking: bool,
+}
+
+/// A set of the plan.
+#[derive(Debug, Default)]
+struct NetSet {
+    nets: CountedNets,
     in_plan: bool,
 }
 
@@ -42,9 +52,9 @@ impl Nat {
         if self.policy == policy {
             return;
         }
-        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.remove(net));
+        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.nets.remove(net));
         self.policy = policy;
-        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.add(net));
+        self.excluded_hosts().into_iter().for_each(|net| self.exclusions.nets.add(net));
     }
 
     /// A pool whose CIDR can be read.
@@ -56,25 +66,27 @@ impl Nat {
             return;
         }
         let pool = Pool { cidr: cidr.trunc(), nat_outgoing: pool.spec.nat_outgoing };
-        self.exclusions.add(pool.cidr);
+        self.exclusions.nets.add(pool.cidr);
+        self.all_pools.nets.add(pool.cidr);
         if pool.nat_outgoing {
-            self.sources.add(pool.cidr);
+            self.sources.nets.add(pool.cidr);
         }
         self.pools.insert(name.clone(), pool);
     }
 
     pub fn remove_pool(&mut self, name: &str) {
         let Some(pool) = self.pools.remove(name) else { return };
-        self.exclusions.remove(pool.cidr);
+        self.exclusions.nets.remove(pool.cidr);
+        self.all_pools.nets.remove(pool.cidr);
         if pool.nat_outgoing {
-            self.sources.remove(pool.cidr);
+            self.sources.nets.remove(pool.cidr);
         }
     }
 
     pub fn put_host(&mut self, name: &str, addresses: Vec<IpNet>) {
         self.remove_host(name);
         if self.policy.exclude_hosts {
-            addresses.iter().for_each(|net| self.exclusions.add(*net));
+            addresses.iter().for_each(|net| self.exclusions.nets.add(*net));
         }
         self.hosts.insert(name.to_owned(), addresses);
     }
@@ -82,7 +94,7 @@ impl Nat {
     pub fn remove_host(&mut self, name: &str) {
         let Some(addresses) = self.hosts.remove(name) else { return };
         if self.policy.exclude_hosts {
-            addresses.iter().for_each(|net| self.exclusions.remove(*net));
+            addresses.iter().for_each(|net| self.exclusions.nets.remove(*net));
         }
     }
 
@@ -93,28 +105,40 @@ impl Nat {
         self.hosts.values().flatten().chain(&self.policy.external_nodes).copied().collect()
     }
 
-    /// What changed since the last time. The sets are in the plan as long as anything is to be translated.
+    pub fn set_marking(&mut self, marking: bool) {
+        self.marking = marking;
+    }
+
+    /// What changed since the last time. The sets are in the plan as long as anything is to be translated, or marked.
     pub fn flush(&mut self) -> Vec<Update> {
-        let wanted = !self.sources.counts.is_empty();
+        let translating = !self.sources.nets.counts.is_empty();
+        let parts = [
+            (NAT_SOURCES, &mut self.sources, translating),
+            (NAT_EXCLUSIONS, &mut self.exclusions, translating),
+            (POOLS, &mut self.all_pools, self.marking),
+        ];
+        parts.into_iter().flat_map(|(name, set, wanted)| set.flush(name, wanted)).collect()
+    }
+}
+
+impl NetSet {
+    fn flush(&mut self, name: &str, wanted: bool) -> Vec<Update> {
         let was = std::mem::replace(&mut self.in_plan, wanted);
-        let parts = [(NAT_SOURCES, &mut self.sources), (NAT_EXCLUSIONS, &mut self.exclusions)];
+        let (set, changes) = (SetId::new(name), self.nets.take_changes());
         let mut updates = Vec::new();
-        for (name, nets) in parts {
-            let (set, changes) = (SetId::new(name), nets.take_changes());
-            let (added, removed) = match (was, wanted) {
-                (_, false) => {
-                    updates.extend(was.then_some(Update::Set(set, None)));
-                    continue;
-                }
-                (false, true) => {
-                    updates.push(Update::Set(set.clone(), Some(SetKind::Nets)));
-                    (nets.counts.keys().copied().map(Member::Net).collect(), Vec::new())
-                }
-                (true, true) => changes,
-            };
-            if !added.is_empty() || !removed.is_empty() {
-                updates.push(Update::Members { set, added, removed });
+        let (added, removed) = match (was, wanted) {
+            (_, false) => {
+                updates.extend(was.then_some(Update::Set(set, None)));
+                return updates;
             }
+            (false, true) => {
+                updates.push(Update::Set(set.clone(), Some(SetKind::Nets)));
+                (self.nets.counts.keys().copied().map(Member::Net).collect(), Vec::new())
+            }
+            (true, true) => changes,
+        };
+        if !added.is_empty() || !removed.is_empty() {
+            updates.push(Update::Members { set, added, removed });
         }
         updates
     }

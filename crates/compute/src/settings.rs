@@ -5,6 +5,7 @@ use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, S
 use crate::routes::Policy;
 use crate::tunnels::TunnelSettings;
 use crate::wireguard::{DeviceSettings, WireguardSettings};
+use crate::workloads::Permissions;
 use std::time::Duration;
 use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings, TunnelKind};
 
@@ -144,8 +145,11 @@ impl Parameters {
         }
     }
 
-    pub(crate) fn may_spoof(&self) -> bool {
-        self.workload_source_spoofing == Spoofing::Any
+    pub(crate) fn permissions(&self) -> Permissions {
+        Permissions {
+            spoofing: self.workload_source_spoofing == Spoofing::Any,
+            floating_ips: self.floating_ips,
+        }
     }
 }
 

@@ -4,10 +4,12 @@ use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_plan::{Update, Workload, WorkloadId};
+use tortie_plan::{FloatingIp, LocalPeer, Update, Workload, WorkloadId};
 
 /// Linux takes no longer names.
 const LONGEST_INTERFACE: usize = 15;
+
+const OPENSTACK: &str = "openstack";
 
 /// Namespace and name of an endpoint.
 pub(crate) type Name = (String, String);
@@ -21,6 +23,10 @@ pub(crate) struct Workloads {
     in_plan: BTreeMap<WorkloadId, (Name, Workload)>,
     /// Addresses of the workloads in the plan, counted, since two may claim the same.
     addresses: BTreeMap<IpAddr, usize>,
+    /// Those that BGP is spoken with.
+    peers: BTreeMap<Name, LocalPeer>,
+    /// How many of them mark what they send.
+    marked: usize,
 }
 
 /// What a flush changes.
@@ -33,10 +39,23 @@ pub(crate) struct WorkloadChanges {
     pub wired: Vec<(Name, bool)>,
 }
 
+/// What the settings of a node let its endpoints ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Sources that are not their own.
+    pub spoofing: bool,
+    /// Addresses elsewhere that stand for their own; those of OpenStack may have them anyway.
+    pub floating_ips: bool,
+}
+
+impl Permissions {
+    pub const ALL: Permissions = Permissions { spoofing: true, floating_ips: true };
+}
+
 /// What an endpoint of this node asks for, or why it cannot be had.
 pub fn local_workload(
     endpoint: &WorkloadEndpoint,
-    may_spoof: bool,
+    permissions: Permissions,
 ) -> Result<(WorkloadId, Workload), String> {
     let spec = &endpoint.spec;
     if spec.interface_name.is_empty() {
@@ -46,7 +65,7 @@ pub fn local_workload(
         return Err(format!("{:?} cannot be the name of an interface", spec.interface_name));
     }
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
-    if spoofs && !may_spoof {
+    if spoofs && !permissions.spoofing {
         return Err("it may use other source addresses, but workloadSourceSpoofing is not Any".to_owned());
     }
     let name = match spec.orchestrator.as_str() {
@@ -64,8 +83,25 @@ pub fn local_workload(
         mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
         addresses: addresses(endpoint).collect(),
         may_spoof: spoofs,
+        floating: if permissions.floating_ips || spec.orchestrator == OPENSTACK {
+            floating_ips(endpoint).collect()
+        } else {
+            Vec::new()
+        },
+        qos: crate::qos::read(spec.qos_controls.as_ref()),
+        bgp_peer: None,
     };
     Ok((id, workload))
+}
+
+/// Those of addresses that it has; what cannot be read is passed over.
+fn floating_ips(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = FloatingIp> {
+    endpoint.spec.ip_nats.iter().filter_map(|nat| {
+        let internal: IpAddr = nat.internal_ip.parse().ok()?;
+        let external: IpAddr = nat.external_ip.parse().ok()?;
+        let own = addresses(endpoint).any(|address| address == internal);
+        (own && internal.is_ipv4() == external.is_ipv4()).then_some(FloatingIp { external, internal })
+    })
 }
 
 /// The addresses of an endpoint; what is not one is passed over.
@@ -105,6 +141,21 @@ impl Workloads {
         self.in_plan.len()
     }
 
+    /// BGP is spoken with these, and no others.
+    pub fn set_peers(&mut self, peers: BTreeMap<Name, LocalPeer>) {
+        let old = std::mem::replace(&mut self.peers, peers);
+        let names = old.keys().chain(self.peers.keys());
+        for name in names.filter(|name| old.get(*name) != self.peers.get(*name)) {
+            let interface = self.endpoints.get(name).map(|(_, workload)| workload.interface.clone());
+            self.changed.extend(interface);
+        }
+    }
+
+    /// Whether what one of them sends is marked.
+    pub fn any_marked(&self) -> bool {
+        self.marked > 0
+    }
+
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains_key(&address)
     }
@@ -130,7 +181,8 @@ impl Workloads {
             if let Some((id, name)) = first
                 && let Some((_, workload)) = self.endpoints.get(name)
             {
-                wanted.insert(id.clone(), (name.clone(), workload.clone()));
+                let bgp_peer = self.peers.get(name).cloned();
+                wanted.insert(id.clone(), (name.clone(), Workload { bgp_peer, ..workload.clone() }));
             }
         }
         for id in stale.iter().filter(|id| !wanted.contains_key(id)) {
@@ -148,10 +200,11 @@ impl Workloads {
             if let Some((_, old)) = self.in_plan.remove(&id) {
                 self.forget(&old, &mut changes.addresses);
             }
-            for address in &workload.addresses {
-                *self.addresses.entry(*address).or_default() += 1;
-                changes.addresses.insert(*address);
+            for address in workload.routed() {
+                *self.addresses.entry(address).or_default() += 1;
+                changes.addresses.insert(address);
             }
+            self.marked += usize::from(workload.qos.dscp.is_some());
             changes.plan.added.push(Update::Workload(id.clone(), Some(workload.clone())));
             self.in_plan.insert(id, (name, workload));
         }
@@ -159,14 +212,15 @@ impl Workloads {
     }
 
     fn forget(&mut self, old: &Workload, concerned: &mut BTreeSet<IpAddr>) {
-        for address in &old.addresses {
-            if let Some(count) = self.addresses.get_mut(address) {
+        self.marked -= usize::from(old.qos.dscp.is_some());
+        for address in old.routed() {
+            if let Some(count) = self.addresses.get_mut(&address) {
                 *count -= 1;
                 if *count == 0 {
-                    self.addresses.remove(address);
+                    self.addresses.remove(&address);
                 }
             }
-            concerned.insert(*address);
+            concerned.insert(address);
         }
     }
 }

@@ -358,3 +358,40 @@ proptest! {
         prop_assert_eq!(incremental.problems(), compute.problems());
     }
 }
+
+#[test]
+fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_marked() {
+    let mut entries = vec![node("n1", "172.16.0.1/24"), pool("plain", "10.0.0.0/16", "Never")];
+    let (key, value) = endpoint("n1", "c1", "cali1", "10.0.0.1");
+    let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
+    let nat = |internal: &str, external: &str| json!({"internalIP": internal, "externalIP": external});
+    endpoint.spec.ip_nats = serde_json::from_value(json!([
+        nat("10.0.0.1", "192.0.2.1"),
+        nat("10.0.0.9", "192.0.2.9"),
+        nat("10.0.0.1", "fd00::1")
+    ]))
+    .unwrap();
+    endpoint.spec.qos_controls =
+        Some(serde_json::from_value(json!({"egressPacketRate": 7, "dscp": "EF"})).unwrap());
+    entries.push((key.clone(), Value::Resource(Resource::WorkloadEndpoint(endpoint.clone()))));
+    let (plan, _) = plan_of(&entries, true);
+    let workload = plan.workloads.values().next().unwrap();
+    assert!(workload.floating.is_empty(), "disabled by default");
+    assert_eq!(workload.qos.egress.packets.unwrap().per_second, 7);
+    assert_eq!(workload.qos.dscp, Some(46));
+    let pools = SetId::new(tortie_plan::POOLS);
+    assert_eq!(plan.sets[&pools].members, [Member::Net("10.0.0.0/16".parse().unwrap())].into());
+
+    entries.push(felix(json!({"floatingIPs": "Enabled"})));
+    let (plan, mut compute) = plan_of(&entries, true);
+    let workload = plan.workloads.values().next().unwrap();
+    let routed: Vec<String> = workload.routed().map(|address| address.to_string()).collect();
+    assert_eq!(routed, ["10.0.0.1", "192.0.2.1"], "of an address that it has, and of its family");
+    assert_eq!(plan_of(&entries, false).0, plan);
+
+    let mut plan = plan;
+    endpoint.spec.qos_controls = None;
+    compute.put(&key, &Value::Resource(Resource::WorkloadEndpoint(endpoint)));
+    compute.flush().into_iter().for_each(|update| plan.apply(update));
+    assert!(!plan.sets.contains_key(&pools), "nobody's packets are marked any more");
+}

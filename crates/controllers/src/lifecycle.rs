@@ -2,18 +2,23 @@
 //! gone before a pool or a tier goes.
 //!
 //! Nobody checks such an object against others when it is written, so it is done here, after the fact: of two pools that overlap
-//! one hands out addresses. A finalizer keeps what is deleted until nothing depends on it.
+//! one hands out addresses. A finalizer keeps what is deleted until nothing depends on it. It is there only while something does:
+//! when all of Tortie is removed, nobody is left to take it away.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
+use tortie_ipam::block;
+use tortie_ipam::owner::attribute;
 use tortie_model::ipam::Block;
-use tortie_model::kinds::{Condition, IPPool, Tier};
+use tortie_model::kinds::{BUILT_IN_TIERS, Condition, IPPool, Tier};
 use tortie_model::{ObjectMeta, Resource};
 
 const POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 const TIER_FINALIZER: &str = "projectcalico.org/tier-controller";
 const ALLOCATABLE: &str = "Allocatable";
 const READY: &str = "Ready";
+/// What the kinds of addresses of tunnels end with.
+const TUNNEL: &str = "TunnelAddress";
 
 #[derive(Clone, Debug, PartialEq)]
 // Few and short-lived.
@@ -48,14 +53,32 @@ pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>,
             } else {
                 remove(&mut changed.metadata, POOL_FINALIZER);
             }
-        } else if status == "True" {
+        } else if !overlaps && inside.iter().any(|block| is_used(block)) {
             add(&mut changed.metadata, POOL_FINALIZER);
+        } else {
+            remove(&mut changed.metadata, POOL_FINALIZER);
         }
         if changed != *pool {
             actions.push(Action::Update(Resource::from(changed)));
         }
     }
+    let cidrs: Vec<IpNet> = pools.values().filter_map(|pool| pool.spec.cidr.parse().ok()).collect();
+    let left_behind = |block: &&&Block| {
+        block.affinity.is_some()
+            && block::is_empty(block)
+            && !cidrs.iter().any(|cidr| cidr.contains(&block.cidr))
+    };
+    // Of pools that nothing kept.
+    actions.extend(blocks.values().filter(left_behind).map(|block| Action::GiveUpBlocks(block.cidr)));
     actions
+}
+
+/// Whether anybody has an address in a block who would miss it. Nodes give up the addresses of their tunnels themselves.
+fn is_used(block: &Block) -> bool {
+    block::allocations(block).any(|allocation| {
+        let is_tunnel = allocation.attribute(attribute::TYPE).is_some_and(|kind| kind.ends_with(TUNNEL));
+        !allocation.is_cooling_down() && !is_tunnel
+    })
 }
 
 /// Pools in the order in which they have a right to their addresses, and whether each overlaps with one before it: those that hand
@@ -87,14 +110,16 @@ fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     claims
 }
 
-/// `policies` counts those of each tier.
+/// `policies` counts those of each tier. The tiers that are always there need nobody to keep them.
 pub fn tiers(tiers: &BTreeMap<String, Tier>, policies: &BTreeMap<&str, usize>, now: &str) -> Vec<Action> {
     let changed = |tier: &Tier| {
         let mut changed = tier.clone();
         let left = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
+        let is_built_in = BUILT_IN_TIERS.iter().any(|known| known.name == tier.metadata.name);
         match (is_terminating(&tier.metadata), left) {
-            (false, _) => add(&mut changed.metadata, TIER_FINALIZER),
-            (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
+            _ if is_built_in => remove(&mut changed.metadata, TIER_FINALIZER),
+            (false, 1..) => add(&mut changed.metadata, TIER_FINALIZER),
+            (false, 0) | (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
             (true, left) => {
                 let message = format!("Waiting for policies to be removed: {left}");
                 set(&mut changed.status.conditions, READY, "False", "Terminating", &message, now);
@@ -144,7 +169,7 @@ fn set(conditions: &mut Vec<Condition>, kind: &str, status: &str, reason: &str, 
 mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
-    use tortie_ipam::{Owner, block};
+    use tortie_ipam::Owner;
     use tortie_model::{Key, Kind, Value};
 
     const NOW: &str = "2026-03-01T10:20:30Z";
@@ -256,13 +281,37 @@ mod tests {
             None,
             jiff::Timestamp::UNIX_EPOCH,
         );
+        world.blocks = vec![empty.clone()];
+        world.settle();
+        assert!(world.pools["p"].metadata.finalizers.is_empty(), "nobody has an address");
         world.blocks = vec![used, empty];
+        world.settle();
+        assert_eq!(world.pools["p"].metadata.finalizers, [POOL_FINALIZER]);
         world.delete("p");
         world.settle();
         assert_eq!((world.reason("p"), world.blocks.len()), ("Terminating", 1));
         world.blocks.clear();
         world.settle();
         assert!(world.pools.is_empty());
+    }
+
+    #[test]
+    fn what_a_pool_leaves_behind_is_given_up() {
+        let mut world = World::default();
+        world.add("p", "10.0.0.0/16", NOW);
+        let fresh = |cidr: &str| {
+            block::fresh(cidr.parse().unwrap(), &Owner::host("n1"), None, jiff::Timestamp::UNIX_EPOCH)
+        };
+        let mut tunnel = fresh("10.0.0.0/29");
+        let kind = BTreeMap::from([(attribute::TYPE.to_owned(), "vxlanTunnelAddress".to_owned())]);
+        let holder = tortie_ipam::Holder::new(Some("vxlan-tunnel-addr-n1"), kind);
+        block::allocate(&mut tunnel, 1, &holder, &tortie_ipam::reservation::Reservations::new([]));
+        world.blocks = vec![tunnel, fresh("10.0.0.8/29")];
+        world.settle();
+        assert!(world.pools["p"].metadata.finalizers.is_empty(), "a tunnel does not keep it");
+        world.pools.clear();
+        world.settle();
+        assert_eq!(world.blocks.len(), 1, "what still has an address is its node's");
     }
 
     #[test]
@@ -275,6 +324,7 @@ mod tests {
                 [] => None,
                 other => panic!("{other:?}"),
             };
+        assert_eq!(updated(&tier, 0), None, "nothing depends on it");
         let mut tier = updated(&tier, 2).unwrap();
         assert_eq!(tier.metadata.finalizers, [TIER_FINALIZER]);
         assert_eq!(updated(&tier, 2), None);

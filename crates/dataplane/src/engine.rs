@@ -188,6 +188,7 @@ pub(crate) struct Stale {
     pub(crate) routes: bool,
     pub(crate) switches: bool,
     pub(crate) rules: bool,
+    pub(crate) qdiscs: bool,
     /// Tunnels whose keys are to be looked at.
     pub(crate) keys: BTreeSet<TunnelKind>,
 }
@@ -320,6 +321,7 @@ impl Engine {
             }
             Event::GlobalSettings => self.stale.switches = true,
             Event::RoutingRules => self.stale.rules = true,
+            Event::TrafficControl => self.stale.qdiscs = true,
             Event::Link { index, down } => {
                 if down {
                     self.core.link_was_down(index);
@@ -356,6 +358,9 @@ impl Engine {
         self.apply_sysctls().await;
         // What routes lead through comes before them and goes after them.
         self.apply_links().await;
+        self.apply_peering().await;
+        // Before routes as well: nobody is faster than allowed, not even at first.
+        self.apply_shaping().await;
         let forwarding = self.apply_forwarding().await;
         let neighbours = self.apply_neighbours().await;
         self.apply_wireguard().await;
@@ -396,6 +401,7 @@ impl Engine {
             self.core.resync(snapshot, now);
             self.stale.everything = false;
             self.stale.rules = false;
+            self.stale.qdiscs = false;
             self.stale.routes = false;
             self.stale.links = false;
             self.links.clear();
@@ -427,6 +433,11 @@ impl Engine {
             let rules = self.kernel.rules().await?;
             self.core.rules_are(rules);
             self.stale.rules = false;
+        }
+        if self.stale.qdiscs {
+            let qdiscs = self.kernel.qdiscs().await?;
+            self.core.qdiscs_are(qdiscs);
+            self.stale.qdiscs = false;
         }
         if self.stale.switches {
             self.stale.switches = false;

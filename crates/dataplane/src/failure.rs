@@ -86,6 +86,10 @@ pub enum KernelObject {
         mac: [u8; 6],
         interface: String,
     },
+    /// Buckets and redirections of an interface.
+    TrafficControl {
+        interface: String,
+    },
     Sysctl {
         /// With dots.
         key: String,
@@ -151,6 +155,7 @@ impl fmt::Display for KernelObject {
             KernelObject::ForwardingEntry { mac: [a, b, c, d, e, g], interface } => {
                 write!(f, "forwarding entry {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")
             }
+            KernelObject::TrafficControl { interface } => write!(f, "traffic control of {interface}"),
             KernelObject::Sysctl { key } => write!(f, "sysctl {key}"),
             KernelObject::Chain { name } => write!(f, "chain {name}"),
             KernelObject::Rule { chain, index } => write!(f, "rule {index} of chain {chain}"),

@@ -22,6 +22,7 @@ mod route_lookup;
 mod socket_filter;
 mod sysctl;
 mod wireguard_keys;
+mod wireguard_traffic;
 
 pub use crate::reconcile::WorkloadState;
 pub use engine::{ApplyOutcome, Dataplane};
@@ -42,3 +43,4 @@ pub use policy::{
 pub use reports::{Report, Reports};
 pub use route_lookup::{NextHop, RouteLookup};
 pub use wireguard_keys::WireguardKeys;
+pub use wireguard_traffic::{PeerTraffic, WireguardTraffic};

@@ -22,6 +22,8 @@ pub enum Report {
         id: WorkloadId,
         state: WorkloadState,
     },
+    /// All host endpoints of the plan.
+    HostEndpoints(BTreeMap<String, WorkloadState>),
     Mtu(MtuChoice),
     /// Workloads whose interface is larger than the MTU that they should have, all of them.
     Oversized(BTreeMap<WorkloadId, u32>),
@@ -57,6 +59,7 @@ impl Reports {
 pub(crate) struct Outbox {
     reports: mpsc::Sender<Report>,
     sent: BTreeMap<WorkloadId, WorkloadState>,
+    sent_hosts: Option<BTreeMap<String, WorkloadState>>,
     sent_mtu: Option<MtuChoice>,
     sent_oversized: Option<BTreeMap<WorkloadId, u32>>,
     sent_routes: Option<usize>,
@@ -79,6 +82,7 @@ impl Outbox {
         let outbox = Outbox {
             reports,
             sent: BTreeMap::new(),
+            sent_hosts: None,
             sent_mtu: None,
             sent_oversized: None,
             sent_routes: None,
@@ -164,6 +168,13 @@ impl Outbox {
             && self.reports.try_send(Report::NotEnforced(not_enforced.clone())).is_ok()
         {
             self.sent_not_enforced = Some(not_enforced);
+        }
+        let reason = self.sent_not_enforced.iter().flatten().next().map(|failure| failure.reason.as_str());
+        let hosts = core.host_states(policy.host_endpoints(), reason);
+        if self.sent_hosts.as_ref() != Some(&hosts)
+            && self.reports.try_send(Report::HostEndpoints(hosts.clone())).is_ok()
+        {
+            self.sent_hosts = Some(hosts);
         }
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {

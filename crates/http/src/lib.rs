@@ -1,9 +1,12 @@
 //! HTTP connections: never more than there is room for, and none for longer than it takes to answer. And what daemons say
-//! there of themselves: whether each of their parts is alive.
+//! there of themselves: whether each of their parts is alive, and what pages of metrics are made of.
 
 pub mod liveness;
+pub mod process;
+mod summary;
 mod tls;
 
+pub use summary::Summary;
 pub use tls::{Clients, TlsFiles};
 
 use axum::Router;

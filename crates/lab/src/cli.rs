@@ -6,7 +6,7 @@ use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::hub::{self, MOST_HUBS};
 use crate::kube::image::{self, Image};
-use crate::kube::{self, Kubernetes, Proxy};
+use crate::kube::{self, ApiGroup, Cni, Kubernetes, Proxy};
 use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
 use crate::sessions::{self, Session};
@@ -176,8 +176,9 @@ struct UpArgs {
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
-    /// Number of hubs between the store and the nodes; without any, every node watches the store itself
-    #[arg(long = "hub", conflicts_with = "kubernetes", value_name = "COUNT", default_value_t = 0,
+    /// Number of hubs between the store and the nodes; without any, every node watches the store itself. With
+    /// --kubernetes they are pods
+    #[arg(long = "hub", value_name = "COUNT", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_HUBS)))]
     hubs: u8,
     /// IP pool for pods, instead of one pool of each family; may be given several times
@@ -189,6 +190,12 @@ struct UpArgs {
     /// How services are made on the nodes of Kubernetes
     #[arg(long, value_enum, default_value = "iptables", requires = "kubernetes")]
     proxy: Proxy,
+    /// Who wires the pods of Kubernetes
+    #[arg(long, value_enum, default_value = "calico", requires = "kubernetes")]
+    cni: Cni,
+    /// In which group of the Kubernetes API Calico's objects are kept
+    #[arg(long, value_enum, default_value = "v3", requires = "kubernetes")]
+    api_group: ApiGroup,
     /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
@@ -303,7 +310,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             let usual = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
             let datastore = datastore.unwrap_or(usual);
             let kubernetes = match args.kubernetes {
-                true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy)?),
+                true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy, args.cni, args.api_group)?),
                 false => None,
             };
             let hints = match kubernetes.is_some() {
@@ -452,5 +459,7 @@ mod tests {
         assert!(parse(&["up", "--topology", "ring"]).is_err());
         assert!(parse(&["up", "--proxy", "nftables"]).is_err(), "there is nothing to proxy");
         assert!(parse(&["up", "--kubernetes", "--proxy", "nftables"]).is_ok());
+        assert!(parse(&["up", "--cni", "ptp"]).is_err(), "there is no kubelet to call it");
+        assert!(parse(&["up", "--kubernetes", "--cni", "ptp", "--api-group", "v1"]).is_ok());
     }
 }

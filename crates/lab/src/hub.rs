@@ -1,4 +1,5 @@
-//! The lab's hubs: processes beside the store, in the fabric's namespace, where every node reaches them.
+//! The lab's hubs: processes beside the store, in the fabric's namespace, where every node reaches them. In a lab with
+//! Kubernetes they are pods instead ([`crate::kube::install`]).
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -31,6 +32,9 @@ pub fn variables(cluster: &Cluster) -> Option<(&'static str, String)> {
 }
 
 pub fn check(cluster: &Cluster, hub: u8) -> Result<()> {
+    cluster.check_plain(
+        "its hubs are pods of the deployment tortie-hub in kube-system, which kubectl stops and scales",
+    )?;
     match (1..=cluster.hubs).contains(&hub) {
         true => Ok(()),
         false => Err(Error::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs))),

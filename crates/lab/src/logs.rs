@@ -36,7 +36,8 @@ pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write)
         Some(name) => of_node(&cluster.node(name)?.name),
         None => {
             let nodes = cluster.nodes.iter().flat_map(|node| of_node(&node.name));
-            let hubs = (1..=cluster.hubs).map(|hub| log(&format!("hub{hub}"), hub::daemon(place, hub).log));
+            let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
+            let hubs = (1..=own_hubs).map(|hub| log(&format!("hub{hub}"), hub::daemon(place, hub).log));
             std::iter::once(log("store", store::daemon(place).log)).chain(hubs).chain(nodes).collect()
         }
     };

@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, Datastore};
 use crate::cni;
 use crate::encap::Encap;
 use crate::error::{Error, Result};
-use crate::kube::{self, Kubernetes};
+use crate::kube::{self, Cni, Kubernetes};
 use crate::place::Place;
 use crate::topology::{self, Node, Topology};
 use crate::{bird, down, enter, fabric, files, hub, netns, node, store};
@@ -62,6 +62,11 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         return Err(Error::refused(
             "the nodes of Kubernetes all have the same speaker; --bird is not for them",
         ));
+    }
+    if cluster.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.cni == Cni::Ptp)
+        && (cluster.bgp != Bgp::None || cluster.encap != Encap::None)
+    {
+        return Err(Error::refused("with --cni ptp routes are not ours: leave out --bgp and --encap"));
     }
     if cluster.datastore == Datastore::Kubernetes && cluster.kubernetes.is_none() {
         return Err(Error::refused(
@@ -169,7 +174,9 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
-    for number in 1..=cluster.hubs {
+    // Those of Kubernetes are pods.
+    let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
+    for number in 1..=own_hubs {
         hub::start(place, cluster, number).await?;
         say(&format!("hub {number}: ready"));
     }
@@ -198,6 +205,10 @@ async fn make_kubernetes(place: &Place, cluster: &Cluster, kubernetes: &Kubernet
     let mut started = Vec::new();
     for node in &cluster.nodes {
         started.push((node, kube::node::start(place, cluster, kubernetes, node)?));
+    }
+    if kubernetes.cni == Cni::Ptp {
+        kube::ptp::connect(place, cluster).await?;
+        say("network of the pods: ptp, host-local and static routes");
     }
     for (node, started) in started {
         kube::node::ready(place, cluster, node, started).await?;

@@ -115,7 +115,7 @@ fn text(workload: &Workload) -> io::Result<String> {
         mac: mac.unwrap_or_default(),
         ipv4_nets: nets(true),
         ipv6_nets: nets(false),
-        bgp_peer_name: "",
+        bgp_peer_name: workload.bgp_peer.as_ref().map_or("", |peer| &peer.name),
     };
     Ok(serde_json::to_string(&contents)?)
 }
@@ -140,7 +140,7 @@ mod tests {
             interface: "cali1".into(),
             mac: Some([2, 0, 0, 0, 0, 1]),
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-            may_spoof: false,
+            ..Workload::default()
         };
         let mut files = EndpointFiles::open(dir.path()).unwrap();
         files.put(&id("shop/cart-0"), &workload).unwrap();

@@ -50,6 +50,9 @@ pub struct Record {
     /// Namespace and name of the endpoint; none if it belongs to a newer attachment.
     pub endpoint: Option<(String, String)>,
     pub result: Option<CniResult>,
+    /// Another plugin has wired the container: nothing of it is ours to remove.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chained: bool,
     /// The endpoint as it was written to the datastore, to be written again if the datastore loses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<serde_json::Value>,
@@ -194,6 +197,7 @@ mod tests {
             delegate: None,
             endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
             result: None,
+            chained: false,
             workload: None,
         }
     }

@@ -4,7 +4,7 @@
 //! unless it is to go too: it is named as Calico names its own, which adopts it.
 
 use crate::install;
-use crate::journal::Journal;
+use crate::journal::{Journal, Record};
 use crate::lock::DirLock;
 use crate::options::NodeArgs;
 use crate::startup::Variables;
@@ -84,7 +84,8 @@ async fn clear_kernel(args: &NodeArgs, pods: LivePods) -> Result<(), String> {
 async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
     let attached = Journal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
     let cleared = async {
-        for record in attached.iter().filter(|record| !record.host_interface.is_empty()) {
+        let ours = |record: &&Record| !record.chained && !record.host_interface.is_empty();
+        for record in attached.iter().filter(ours) {
             pod::detach(host, None, &record.id.ifname, record.host_interface.as_str()).await?;
         }
         let (dataplane, _reports) = Dataplane::start(host.clone(), settings(args)).await?;

@@ -1,8 +1,7 @@
 //! Numbers about the daemon, under the names that dashboards know.
 
 mod page;
-pub mod process;
-mod summary;
+pub mod wireguard;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,9 +10,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
-use summary::Summary;
 use tortie_compute::{Evaluations, Totals};
 use tortie_dataplane::{EngineStats, PolicyStats};
+use tortie_http::Summary;
 
 #[derive(Debug)]
 pub struct Metrics {

@@ -43,7 +43,13 @@ enum Repair {
 /// What lives here, with which the plan begins.
 pub fn held(journal: &Journal, node: &str) -> Vec<Held> {
     let held = |record: &Record| {
-        let endpoint = endpoint_of(record, node).map(|endpoint| Value::Resource(endpoint.into()));
+        let endpoint = endpoint_of(record, node).map(|mut endpoint| {
+            if record.chained {
+                // The datastore may have another name for it.
+                endpoint.spec.interface_name.clone_from(&record.host_interface);
+            }
+            Value::Resource(endpoint.into())
+        });
         Some(Held { key: record.endpoint_key()?, endpoint })
     };
     live(journal).iter().filter_map(held).collect()
@@ -264,6 +270,7 @@ mod tests {
             phase: Phase::Live,
             network: "net".into(),
             netns: "/run/netns/x".into(),
+            chained: false,
             host_interface: "cali1".into(),
             handle: Some("net.c1".into()),
             delegate: None,

@@ -16,6 +16,8 @@ use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
+    /// The node's name.
+    pub host: String,
     pub metrics: Metrics,
     pub denials: Denials,
     pub liveness: Liveness,
@@ -51,6 +53,7 @@ struct Facts {
 impl State {
     pub fn new(host: &str) -> State {
         State {
+            host: host.to_owned(),
             metrics: Metrics::new(host),
             denials: Denials::default(),
             liveness: Liveness::default(),

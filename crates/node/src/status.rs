@@ -15,7 +15,7 @@ use tortie_dataplane::{Failure, Report, Reports, WorkloadState};
 use tortie_model::key::WorkloadStatusKey;
 use tortie_model::status::{EndpointState, EndpointStatus, Heartbeat};
 use tortie_model::{Key, Value};
-use tortie_plan::{Workload, WorkloadId};
+use tortie_plan::{EndpointId, Workload, WorkloadId};
 use tortie_store::Client;
 
 /// Before the first heartbeat.
@@ -94,9 +94,10 @@ pub async fn endpoints(
             },
             report = next(&mut reports) => match report {
                 Some(Report::Workload { id, state: now }) => {
-                    writer.wanted.insert(id.clone(), Some(now));
+                    writer.wanted.insert(EndpointId::Workload(id.clone()), Some(now));
                     show(&mut files, &writer, &id, state.workload(&id).as_ref());
                 }
+                Some(Report::HostEndpoints(states)) => writer.note_hosts(states),
                 Some(report) => take_in(&state, report),
                 None => reports = None,
             },
@@ -150,7 +151,7 @@ fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State,
 /// Has a file for the endpoint if it is up.
 fn show(files: &mut Option<EndpointFiles>, writer: &Writer, id: &WorkloadId, workload: Option<&Workload>) {
     let Some(files) = files else { return };
-    let state = writer.wanted.get(id).and_then(Option::as_ref);
+    let state = writer.wanted.get(&EndpointId::Workload(id.clone())).and_then(Option::as_ref);
     report(match (workload, state) {
         (Some(workload), Some(WorkloadState::Up)) => files.put(id, workload),
         // A former run may have left one that is still true.
@@ -167,7 +168,7 @@ fn report(outcome: io::Result<()>) {
 
 fn take_in(state: &State, report: Report) {
     match report {
-        Report::Workload { .. } => {}
+        Report::Workload { .. } | Report::HostEndpoints(_) => {}
         Report::Mtu(choice) => {
             state.set_mtu(choice);
         }
@@ -236,19 +237,27 @@ fn oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
 struct Writer {
     client: Client,
     host: String,
-    wanted: BTreeMap<WorkloadId, Option<WorkloadState>>,
-    written: BTreeMap<WorkloadId, Option<WorkloadState>>,
+    wanted: BTreeMap<EndpointId, Option<WorkloadState>>,
+    written: BTreeMap<EndpointId, Option<WorkloadState>>,
 }
 
 impl Writer {
     /// What is no longer in the plan has no state.
     fn note(&mut self, id: &WorkloadId, lives: bool) {
-        if !lives && let Some(state) = self.wanted.get_mut(id) {
+        if !lives && let Some(state) = self.wanted.get_mut(&EndpointId::Workload(id.clone())) {
             *state = None;
         }
     }
 
-    fn next(&self) -> Option<&WorkloadId> {
+    /// Host endpoints are these, and no others.
+    fn note_hosts(&mut self, states: BTreeMap<String, WorkloadState>) {
+        for (_, state) in self.wanted.range_mut(EndpointId::Host(String::new())..) {
+            *state = None;
+        }
+        self.wanted.extend(states.into_iter().map(|(name, state)| (EndpointId::Host(name), Some(state))));
+    }
+
+    fn next(&self) -> Option<&EndpointId> {
         self.wanted.iter().find(|(id, state)| self.written.get(*id) != Some(*state)).map(|(id, _)| id)
     }
 
@@ -256,13 +265,17 @@ impl Writer {
     async fn write_one(&mut self, region: &str) {
         let Some(id) = self.next().cloned() else { return };
         let Some(state) = self.wanted.get(&id).cloned() else { return };
-        let key = Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
-            region: region.to_owned(),
-            host: self.host.clone(),
-            orchestrator: id.orchestrator.clone(),
-            workload: id.workload.clone(),
-            endpoint: id.endpoint.clone(),
-        }));
+        let host = self.host.clone();
+        let key = match &id {
+            EndpointId::Workload(id) => Key::WorkloadEndpointStatus(Box::new(WorkloadStatusKey {
+                region: region.to_owned(),
+                host,
+                orchestrator: id.orchestrator.clone(),
+                workload: id.workload.clone(),
+                endpoint: id.endpoint.clone(),
+            })),
+            EndpointId::Host(name) => Key::HostEndpointStatus { host, endpoint: name.clone() },
+        };
         let status = match &state {
             Some(WorkloadState::Up) => Some(EndpointState::Up),
             Some(WorkloadState::Down) => Some(EndpointState::Down),

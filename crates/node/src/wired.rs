@@ -1,7 +1,8 @@
 //! What Kubernetes says of the pods on this node, put right by what CNI has wired here.
 //!
 //! The addresses of a pod are in its status, which kubelet writes: for a while after a pod got a new sandbox they are those
-//! of the former one. Whoever wired the new one knows better.
+//! of the former one. Whoever wired the new one knows better. And where another plugin has wired it, its interface has a name that
+//! nobody else knows.
 
 use crate::journal::{Journal, Phase};
 use ipnet::IpNet;
@@ -14,12 +15,20 @@ use tortie_sync::Feed;
 /// Events that wait for the engine beside those in the feed.
 const QUEUE: usize = 64;
 
-/// The same feed with the addresses of attachments as they are wired.
+/// What an attachment has, or is about to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wired {
+    addresses: Vec<IpAddr>,
+    /// Where it is not the one that follows from the names of namespace and pod.
+    interface: Option<String>,
+}
+
+/// The same feed with attachments as they are wired.
 pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
     let (sender, corrected) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         while let Some(mut event) = feed.recv().await {
-            correct(&mut event, &node, |key| addresses(&journal, key));
+            correct(&mut event, &node, |key| wired(&journal, key));
             if sender.send(event).await.is_err() {
                 return;
             }
@@ -28,15 +37,15 @@ pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
     corrected
 }
 
-/// The addresses that an endpoint's attachment has, or is about to have.
-fn addresses(journal: &Journal, key: &Key) -> Option<Vec<IpAddr>> {
+fn wired(journal: &Journal, key: &Key) -> Option<Wired> {
     let record = journal
         .find(|record| record.phase != Phase::Removing && record.endpoint_key().as_ref() == Some(key))?;
-    Some(record.result?.ips.iter().map(|ip| ip.address.addr()).collect())
+    let addresses = record.result?.ips.iter().map(|ip| ip.address.addr()).collect();
+    Some(Wired { addresses, interface: record.chained.then_some(record.host_interface) })
 }
 
 /// An endpoint without addresses is left so: its pod is done.
-fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Vec<IpAddr>>) {
+fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Wired>) {
     let FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
     else {
         return;
@@ -44,8 +53,11 @@ fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Vec
     let spec = &mut endpoint.spec;
     if spec.node == node
         && !spec.ip_networks.is_empty()
-        && let Some(addresses) = wired(key)
+        && let Some(Wired { addresses, interface }) = wired(key)
     {
+        if let Some(interface) = interface {
+            spec.interface_name = interface;
+        }
         spec.ip_networks = addresses.into_iter().map(|address| IpNet::from(address).to_string()).collect();
     }
 }
@@ -65,7 +77,10 @@ mod tests {
     }
 
     fn networks(mut event: FeedEvent, wired: Option<&[&str]>) -> Vec<String> {
-        let wired = wired.map(|all| all.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>());
+        let wired = wired.map(|all| Wired {
+            addresses: all.iter().map(|text| text.parse().unwrap()).collect(),
+            interface: None,
+        });
         correct(&mut event, "n1", |_| wired.clone());
         match event {
             FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {

@@ -80,6 +80,8 @@ pub enum SessionKind {
     Mesh,
     Global,
     Node,
+    /// With a workload of this node.
+    LocalWorkload,
 }
 
 /// Which next hop is advertised to a peer.

@@ -58,6 +58,8 @@ pub struct HostEndpoint {
     pub untracked: Vec<Tier>,
     pub pre_dnat: Vec<Tier>,
     pub forward: Vec<Tier>,
+    /// What the host sends out of the cluster by its expected addresses carries this code point.
+    pub dscp: Option<u8>,
 }
 
 /// Who an endpoint is.

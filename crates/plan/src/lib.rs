@@ -11,6 +11,7 @@ mod endpoint;
 pub mod evaluate;
 mod nat;
 mod policy;
+mod qos;
 mod route;
 mod rule_id;
 mod set;
@@ -21,14 +22,15 @@ mod workload;
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
-pub use nat::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings};
+pub use nat::{FloatingIp, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, POOLS};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
     Rule, Side,
 };
+pub use qos::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
 pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, RoutingRule, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
 pub use settings::{AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
 pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId, WireguardPeer, WireguardPeerId};
-pub use workload::{Workload, WorkloadId, link_local};
+pub use workload::{LocalPeer, Workload, WorkloadId, link_local};

@@ -1,4 +1,4 @@
-//! Outgoing NAT: whose packets leave the cluster with the address of their node.
+//! NAT: whose packets leave the cluster with the address of their node, and which addresses stand for those of workloads.
 
 use crate::change::Plan;
 use crate::policy::PortRange;
@@ -9,6 +9,16 @@ use std::net::{IpAddr, Ipv4Addr};
 pub const NAT_SOURCES: &str = "masq-ipam-pools";
 /// Destinations to which nothing is translated: all pools and, if the settings say so, the addresses of nodes.
 pub const NAT_EXCLUSIONS: &str = "masq-exclusions";
+
+/// All pools. In the plan as long as somebody's packets are marked on their way out of the cluster.
+pub const POOLS: &str = "network-ip-pools";
+
+/// An address that stands for one of a workload's own, of the same family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FloatingIp {
+    pub external: IpAddr,
+    pub internal: IpAddr,
+}
 
 /// How packets are translated; from FelixConfiguration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Workloads: what is wired to a node.
 
+use crate::nat::FloatingIp;
+use crate::qos::Qos;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Who a workload endpoint is, in the words of the reference.
@@ -14,7 +16,7 @@ pub struct WorkloadId {
 }
 
 /// A local workload: the interface that leads to it and the addresses behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     /// The host's end, `cali...`.
     pub interface: String,
@@ -24,6 +26,27 @@ pub struct Workload {
     pub addresses: Vec<IpAddr>,
     /// Whether the workload may send from addresses that are not its own.
     pub may_spoof: bool,
+    /// Addresses elsewhere that stand for its own.
+    pub floating: Vec<FloatingIp>,
+    pub qos: Qos,
+    /// BGP is spoken with it.
+    pub bgp_peer: Option<LocalPeer>,
+}
+
+/// What makes a workload a peer of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPeer {
+    /// The BGPPeer that selects it.
+    pub name: String,
+    /// What the host is called on its link, for the workload to call.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Workload {
+    /// Every address that is routed to its interface.
+    pub fn routed(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied().chain(self.floating.iter().map(|floating| floating.external))
+    }
 }
 
 /// The address that an interface with this MAC gives itself: modified EUI-64 in `fe80::/64`.

@@ -1,9 +1,14 @@
-//! A real Kubernetes API server for one test, on an etcd of its own. There is no kubelet: pods are objects.
+//! A real Kubernetes API server for one test, on a store of its own. There is no kubelet: pods are objects.
+
+mod calls;
+
+pub use calls::{Answer, Call, Caller};
 
 use crate::{PATIENCE, Process, eventually, eventually_showing, free_port, process, run};
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 use tortie_model::schema;
 
@@ -35,12 +40,41 @@ impl CalicoGroup {
     }
 }
 
+/// What an API server keeps its objects in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// The etcd of the distribution.
+    Etcd,
+    /// The etcd that this version of Kubernetes is made for.
+    EtcdOfKubernetes,
+    /// `tortie datastore`, of this program.
+    Embedded(PathBuf),
+}
+
+/// How an API server looks after its store.
+#[derive(Clone, Debug)]
+pub struct Upkeep {
+    pub backing: Backing,
+    /// How often it has the store forget the past; never if zero.
+    pub compaction: Duration,
+    /// How often it compares its caches with the store, if not as usual.
+    pub consistency_checks: Option<Duration>,
+}
+
+impl Default for Upkeep {
+    fn default() -> Upkeep {
+        Upkeep { backing: Backing::Etcd, compaction: Duration::ZERO, consistency_checks: None }
+    }
+}
+
 /// Gone, with its data, when it is dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     // In the order in which they go.
+    controllers: Option<Process>,
     server: Option<Process>,
-    etcd: Option<Process>,
+    store: Option<Process>,
+    upkeep: Upkeep,
     dir: TempDir,
     /// The network namespace it is in, if not the test's own.
     namespace: Option<String>,
@@ -54,31 +88,39 @@ pub struct ApiServer {
 impl ApiServer {
     /// On the loopback of the test.
     pub fn start() -> ApiServer {
+        ApiServer::start_with(Upkeep::default())
+    }
+
+    pub fn start_with(upkeep: Upkeep) -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
-        ApiServer::with(None, "127.0.0.1", ports, false)
+        ApiServer::with(None, "127.0.0.1", ports, upkeep, false)
     }
 
     /// The same, where people may do only what rules say.
     pub fn start_with_rules() -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
-        ApiServer::with(None, "127.0.0.1", ports, true)
+        ApiServer::with(None, "127.0.0.1", ports, Upkeep::default(), true)
     }
 
     /// In a network namespace, at an address that it has there.
     pub fn start_in(namespace: &str, address: &str) -> ApiServer {
-        ApiServer::with(Some(namespace.to_owned()), address, [6443, 2379, 2380], false)
+        let ports = [6443, 2379, 2380];
+        ApiServer::with(Some(namespace.to_owned()), address, ports, Upkeep::default(), false)
     }
 
     fn with(
         namespace: Option<String>,
         address: &str,
         [port, clients, peers]: [u16; 3],
+        upkeep: Upkeep,
         rules: bool,
     ) -> ApiServer {
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
         let mut server = ApiServer {
+            controllers: None,
             server: None,
-            etcd: None,
+            store: None,
+            upkeep,
             dir,
             namespace,
             rules,
@@ -191,40 +233,55 @@ impl ApiServer {
     }
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
-        match &self.namespace {
-            None => Command::new(program.as_ref()),
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(program.as_ref());
-                command
-            }
-        }
+        command_in(self.namespace.as_deref(), program)
     }
 
     fn log(&self, name: &str) -> std::fs::File {
         std::fs::File::options().create(true).append(true).open(self.path(name)).unwrap()
     }
 
+    fn start_store(&self) -> Process {
+        let [clients, peers] = self.etcd_ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let mut command = match &self.upkeep.backing {
+            Backing::Embedded(tortie) => {
+                let mut command = self.command(tortie);
+                command.arg("datastore").arg("--data-dir").arg(self.store_data());
+                command.args(["--listen", &clients, "--keep-history", "0"]);
+                command
+            }
+            etcd => {
+                let program = match etcd {
+                    Backing::EtcdOfKubernetes => program("etcd"),
+                    _ => PathBuf::from("etcd"),
+                };
+                let mut command = self.command(program);
+                command.args(["--name", "test", "--data-dir"]).arg(self.store_data());
+                command
+                    .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
+                    .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+                    .args(["--initial-cluster", &format!("test={peers}")]);
+                if *etcd == Backing::EtcdOfKubernetes {
+                    // As kubeadm has it.
+                    command.arg("--watch-progress-notify-interval=5s");
+                }
+                command
+            }
+        };
+        Process::start(command.stdout(self.log("store.log")).stderr(self.log("store.log")))
+    }
+
     /// Starts what does not run, with the data that is there, and returns when it serves.
     pub fn resume(&mut self) {
-        let [clients, peers] = self.etcd_ports.map(|port| format!("http://127.0.0.1:{port}"));
-        if self.etcd.is_none() {
-            let mut command = self.command("etcd");
-            command
-                .args(["--name", "test", "--data-dir"])
-                .arg(self.path("etcd"))
-                .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
-                .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
-                .args(["--initial-cluster", &format!("test={peers}")])
-                .stdout(self.log("etcd.log"))
-                .stderr(self.log("etcd.log"));
-            self.etcd = Some(Process::start(&mut command));
+        if self.store.is_none() {
+            self.store = Some(self.start_store());
         }
         if self.server.is_none() {
+            let store = format!("http://127.0.0.1:{}", self.etcd_ports[0]);
             let path = |name: &str| self.path(name).display().to_string();
-            let mut command = self.command(program());
+            let mut command = self.command(program("kube-apiserver"));
             command
-                .arg(format!("--etcd-servers={clients}"))
+                .arg(format!("--etcd-servers={store}"))
+                .arg(format!("--etcd-compaction-interval={}s", self.upkeep.compaction.as_secs()))
                 .arg(format!("--secure-port={}", self.port))
                 .arg(format!("--bind-address={}", self.address))
                 .arg(format!("--cert-dir={}", path("certs")))
@@ -245,25 +302,60 @@ impl ApiServer {
                     "--requestheader-group-headers=X-Remote-Group",
                     "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                     "--disable-admission-plugins=ServiceAccount",
-                    "--etcd-compaction-interval=0",
                     // Continuations are read from etcd, where a test can make the past go away.
                     "--feature-gates=ListFromCacheSnapshot=false",
                     "--endpoint-reconciler-type=none",
                 ])
                 .stdout(self.log("server.log"))
                 .stderr(self.log("server.log"));
+            if let Some(period) = self.upkeep.consistency_checks {
+                command.env("KUBE_CONSISTENCY_CHECK_PERIOD", format!("{}ms", period.as_millis()));
+            }
             if !self.address.starts_with("127.") {
                 command.arg(format!("--advertise-address={}", self.address));
             }
             self.server = Some(Process::start(&mut command));
         }
-        let picture = || std::fs::read_to_string(self.path("server.log")).unwrap_or_default();
-        eventually_showing("the API server is ready", || self.send("GET", "/readyz", None).is_ok(), picture);
+        let ready = || self.send("GET", "/readyz", None).is_ok();
+        eventually_showing("the API server is ready", ready, || self.server_log());
     }
 
     /// kill -9 of the API server; its data stays.
     pub fn stop(&mut self) {
         self.server = None;
+    }
+
+    /// kill -9 of the store, for [`ApiServer::resume`] to start again.
+    pub fn stop_store(&mut self) {
+        self.store = None;
+    }
+
+    /// Kubernetes' own controllers of these names.
+    pub fn start_controllers(&mut self, names: &str) {
+        let mut command = self.command(program("kube-controller-manager"));
+        command
+            .arg(format!("--kubeconfig={}", self.kubeconfig().display()))
+            .arg(format!("--service-account-private-key-file={}", self.path("sa.key").display()))
+            .arg(format!("--controllers={names}"))
+            .args(["--secure-port=0", "--leader-elect=false", "--use-service-account-credentials=false"])
+            .stdout(self.log("controllers.log"))
+            .stderr(self.log("controllers.log"));
+        self.controllers = Some(Process::start(&mut command));
+    }
+
+    /// The process of the store, for what it costs.
+    pub fn store_id(&self) -> u32 {
+        self.store.as_ref().map(Process::id).unwrap_or_default()
+    }
+
+    /// Where the store has its data.
+    pub fn store_data(&self) -> PathBuf {
+        self.path("store")
+    }
+
+    /// What the API server has written, all its lives.
+    pub fn server_log(&self) -> String {
+        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
     }
 
     /// Nothing before this moment is remembered.
@@ -332,19 +424,11 @@ impl ApiServer {
 
     /// Creates many objects, each with the path of its collection, over a few connections.
     pub fn create_all(&self, objects: &[(String, Json)]) {
-        for (number, batch) in objects.chunks(1000).enumerate() {
-            let mut config = String::new();
-            for (path, object) in batch {
-                let body = object.to_string().replace('\\', "\\\\").replace('"', "\\\"");
-                config += &format!(
-                    "next\nsilent\ninsecure\nfail\nrequest = POST\noutput = /dev/null\nurl = \"{}{path}\"\nheader = \"Authorization: Bearer \
-                     {TOKEN}\"\nheader = \"Content-Type: application/json\"\ndata = \"{body}\"\n",
-                    self.url()
-                );
-            }
-            let file =
-                self.write(&format!("create-{number}"), config.strip_prefix("next\n").unwrap_or(&config));
-            run(self.command("curl").args(["--parallel", "--parallel-max", "16", "--config"]).arg(&file));
+        for batch in objects.chunks(1000) {
+            let calls: Vec<Call> = batch.iter().map(|(path, object)| Call::create(path, object)).collect();
+            let answers = self.call_all(&calls, 16);
+            let refused = calls.iter().zip(&answers).find(|(_, answer)| !answer.is_success());
+            assert!(refused.is_none(), "{refused:?}");
         }
     }
 
@@ -441,10 +525,22 @@ impl ApiServer {
     }
 }
 
-/// The API server's program, which is not built by Cargo.
-fn program() -> PathBuf {
+/// In a network namespace, if there is one.
+fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
+    match namespace {
+        None => Command::new(program.as_ref()),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(program.as_ref());
+            command
+        }
+    }
+}
+
+/// A program of Kubernetes, which is not built by Cargo.
+fn program(name: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
-    let program = PathBuf::from(run(Command::new(script).arg("where")).trim());
+    let program = PathBuf::from(run(Command::new(script).arg("dir")).trim()).join(name);
     assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
     program
 }

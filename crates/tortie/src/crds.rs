@@ -161,7 +161,9 @@ mod tests {
     fn the_chart_with_its_own_values_is_the_manifest() {
         let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
-        for (template, manifest) in [("node", "20-node.yaml"), ("controllers", "30-controllers.yaml")] {
+        let pairs =
+            [("node", "20-node.yaml"), ("controllers", "30-controllers.yaml"), ("hub", "40-hub.yaml")];
+        for (template, manifest) in pairs {
             let mut text = read(&format!("chart/templates/{template}.yaml"));
             for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
                 let (name, value) = line.split_once(": ").unwrap();

@@ -9,19 +9,24 @@ mod nodes;
 mod peers;
 mod services;
 mod settings;
+mod workloads;
 
 use ipnet::IpNet;
 use nodes::NodeFacts;
 use services::ServiceRoutes;
 use settings::Settings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::ipam::AffinityState;
 use tortie_model::key::AffinityType;
 use tortie_model::kinds::{BGPConfiguration, BGPPeer, IPPool};
 use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::LocalPeer;
 use tortie_plan::bgp::{Bgp, Filter};
+use workloads::WorkloadFacts;
+
+use crate::workloads::Name;
 
 /// What an operator sets beside the datastore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,8 +49,13 @@ pub(crate) struct BgpResolver {
     /// Blocks of this node; false while one is being given up.
     blocks: BTreeMap<IpNet, bool>,
     services: ServiceRoutes,
+    /// Workloads of this node, and the labels that they may inherit from profiles.
+    workloads: BTreeMap<Name, WorkloadFacts>,
+    profiles: BTreeMap<String, BTreeMap<String, String>>,
     changed: bool,
     published: Option<Arc<Bgp>>,
+    /// The workloads that BGP is spoken with, if that may have changed.
+    new_local_peers: Option<BTreeMap<Name, LocalPeer>>,
 }
 
 impl BgpResolver {
@@ -88,6 +98,26 @@ impl BgpResolver {
                 }
                 None => false,
             },
+            Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
+                let meta = &endpoint.metadata;
+                let name = (meta.namespace.clone(), meta.name.clone());
+                if endpoint.spec.node != self.host {
+                    self.changed |= self.workloads.remove(&name).is_some() && self.selects_workloads();
+                    return Ok(());
+                }
+                let facts = WorkloadFacts::of(endpoint);
+                let changed = self.workloads.get(&name) != Some(&facts);
+                self.workloads.insert(name, facts);
+                changed && self.selects_workloads()
+            }
+            Value::Resource(Resource::Profile(profile)) => {
+                let labels = &profile.spec.labels_to_apply;
+                let changed = match labels.is_empty() {
+                    true => self.profiles.remove(&profile.metadata.name).is_some(),
+                    false => set(&mut self.profiles, &profile.metadata.name, labels.clone()),
+                };
+                changed && self.selects_workloads()
+            }
             // Whether they are a change to this node is found out when it is asked.
             Value::Service(_) | Value::EndpointSlice(_) => {
                 self.services.put(key, value);
@@ -108,6 +138,13 @@ impl BgpResolver {
             Key::Resource { kind: Kind::BGPFilter, name, .. } => self.filters.remove(name).is_some(),
             Key::Resource { kind: Kind::BGPConfiguration, name, .. } => {
                 self.configurations.remove(name).is_some()
+            }
+            Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
+                let gone = self.workloads.remove(&(namespace.clone(), name.clone())).is_some();
+                gone && self.selects_workloads()
+            }
+            Key::Resource { kind: Kind::Profile, name, .. } => {
+                self.profiles.remove(name).is_some() && self.selects_workloads()
             }
             _ => self.own_block(key).is_some_and(|cidr| self.blocks.remove(&cidr).is_some()),
         };
@@ -138,11 +175,17 @@ impl BgpResolver {
             return None;
         }
         let new = Arc::new(self.compute());
+        self.new_local_peers = Some(self.local_peers());
         if self.published.as_ref() == Some(&new) {
             return None;
         }
         self.published = Some(new.clone());
         Some(new)
+    }
+
+    /// The workloads that BGP is spoken with, if that may have changed since the last time.
+    pub fn take_local_peers(&mut self) -> Option<BTreeMap<Name, LocalPeer>> {
+        self.new_local_peers.take()
     }
 
     fn compute(&self) -> Bgp {
@@ -156,16 +199,19 @@ impl BgpResolver {
             settings: &settings,
             nodes: &self.nodes,
             peers: &self.peers,
+            workloads: self.workload_ends(),
         }
         .sessions();
         let used = sessions.values().flat_map(|session| &session.filters);
         let filters = used.filter_map(|name| Some((name.clone(), self.filters.get(name)?.clone()))).collect();
-        let listen = if settings.bind_to_node { own.addresses().collect() } else { Vec::new() };
+        let peering = self.local_peers().into_values().flat_map(|peer| peer.addresses);
+        let listen: BTreeSet<IpAddr> =
+            if settings.bind_to_node { own.addresses().chain(peering).collect() } else { BTreeSet::new() };
         Bgp {
             as_number,
             router_id: self.environment.router_id(&self.host, &own),
             listen_port: settings.listen_port,
-            listen,
+            listen: listen.into_iter().collect(),
             sessions,
             filters,
             export: export::export(

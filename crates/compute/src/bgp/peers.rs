@@ -2,6 +2,7 @@
 
 use super::nodes::NodeFacts;
 use super::settings::{Settings, seconds, secret};
+use super::workloads::is_for_workloads;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_model::kinds::{self, BGPPeer, BGPPeerSpec, ReversePeering, SourceAddress};
@@ -17,6 +18,8 @@ pub(super) struct Peers<'a> {
     pub settings: &'a Settings,
     pub nodes: &'a BTreeMap<String, NodeFacts>,
     pub peers: &'a BTreeMap<String, BGPPeer>,
+    /// Addresses of workloads of this node, by the BGPPeer that selects them.
+    pub workloads: BTreeMap<&'a str, Vec<IpAddr>>,
 }
 
 /// The other end of a session.
@@ -29,14 +32,14 @@ struct Remote<'a> {
 }
 
 /// Which nodes a BGPPeer gives a session to.
-enum NodeScope {
+pub(super) enum NodeScope {
     All,
     Node(String),
     Selected(Option<Selector>),
 }
 
 impl NodeScope {
-    fn of(spec: &BGPPeerSpec) -> NodeScope {
+    pub fn of(spec: &BGPPeerSpec) -> NodeScope {
         match (spec.node_selector.as_str(), spec.node.as_str()) {
             ("", "") => NodeScope::All,
             ("", node) => NodeScope::Node(node.to_owned()),
@@ -44,7 +47,7 @@ impl NodeScope {
         }
     }
 
-    fn has(&self, name: &str, node: &NodeFacts) -> bool {
+    pub fn has(&self, name: &str, node: &NodeFacts) -> bool {
         match self {
             NodeScope::All => true,
             NodeScope::Node(wanted) => wanted == name,
@@ -60,7 +63,8 @@ impl<'a> Peers<'a> {
     pub fn sessions(&self) -> BTreeMap<String, Session> {
         let mut found = SessionSet::default();
         let ordered = |all: bool| {
-            self.peers.values().filter(move |peer| matches!(NodeScope::of(&peer.spec), NodeScope::All) == all)
+            let others = self.peers.values().filter(|peer| !is_for_workloads(peer));
+            others.filter(move |peer| matches!(NodeScope::of(&peer.spec), NodeScope::All) == all)
         };
         for (kind, all) in [(SessionKind::Global, true), (SessionKind::Node, false)] {
             for peer in ordered(all).filter(|peer| NodeScope::of(&peer.spec).has(self.host, self.own)) {
@@ -72,6 +76,12 @@ impl<'a> Peers<'a> {
         for peer in ordered(true).chain(ordered(false)) {
             for remote in self.reverse(&peer.spec) {
                 found.add(self.session(SessionKind::Node, &peer.spec, &remote));
+            }
+        }
+        for (name, addresses) in &self.workloads {
+            let Some(peer) = self.peers.get(*name) else { continue };
+            for address in addresses {
+                found.add(Some(self.workload_session(&peer.spec, *address)));
             }
         }
         let mut sessions = found.sessions;
@@ -180,6 +190,31 @@ impl<'a> Peers<'a> {
         })
     }
 
+    /// The workload calls, by the address that its side of the link knows.
+    fn workload_session(&self, spec: &BGPPeerSpec, peer: IpAddr) -> Session {
+        let remote_as = spec.as_number.0;
+        let local_as = spec.local_as_number.map(|number| number.0).filter(|number| *number != 0);
+        let internal = local_as.unwrap_or(self.as_number) == remote_as;
+        Session {
+            kind: SessionKind::LocalWorkload,
+            peer,
+            port: PORT,
+            remote_as,
+            local_as,
+            source: None,
+            passive: true,
+            password: None,
+            restart_time: None,
+            keepalive: None,
+            ttl_security: None,
+            next_hop: NextHopMode::Auto,
+            reflect: self.own.cluster_id.filter(|_| internal),
+            allow_own_as: 0,
+            filters: spec.filters.clone(),
+            reachable_by: None,
+        }
+    }
+
     /// The session with a remote end, unless that is this node itself or of a family this node has not.
     fn session(&self, kind: SessionKind, spec: &BGPPeerSpec, remote: &Remote<'_>) -> Option<Session> {
         let own = self.own.like(remote.address).filter(|own| *own != remote.address)?;
@@ -235,6 +270,7 @@ impl SessionSet {
             SessionKind::Global => format!("Global_{rest}"),
             SessionKind::Node if self.sessions.contains_key(&format!("Global_{rest}")) => return,
             SessionKind::Node => format!("Node_{rest}"),
+            SessionKind::LocalWorkload => format!("Local_Workload_{rest}"),
         };
         self.sessions.entry(name).or_insert(session);
     }

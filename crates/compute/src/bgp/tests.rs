@@ -231,3 +231,61 @@ fn filters_are_read_and_bad_ones_named() {
     assert!(resolver.put(&key, &bad).unwrap_err().contains("Maybe"));
     assert!(resolver.flush().unwrap().filters.is_empty(), "what cannot be used counts as absent");
 }
+
+/// An endpoint of this node or another.
+fn workload(resolver: &mut BgpResolver, node: &str, name: &str, label: &str, profiles: &[&str]) {
+    let key = Key::resource(Kind::WorkloadEndpoint, "shop", name);
+    let spec = json!({
+        "orchestrator": "cni", "node": node, "containerID": name, "endpoint": "eth0", "interfaceName": "cali1",
+        "ipNetworks": ["10.65.0.7/32", "10.65.0.8/32", "fd65::7/128"], "profiles": profiles,
+    });
+    let text =
+        json!({"metadata": {"name": name, "namespace": "shop", "labels": {"role": label}}, "spec": spec});
+    let value = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    resolver.put(&key, &value).unwrap();
+}
+
+#[test]
+fn a_node_waits_for_the_workloads_that_a_peer_selects() {
+    let mut resolver = resolver(&[node("a", 9, json!({}))]);
+    workload(&mut resolver, "a", "one", "router", &[]);
+    assert_eq!(names(&mut resolver), Vec::<String>::new());
+    workload(&mut resolver, "a", "two", "web", &[]);
+    assert!(resolver.flush().is_none(), "workloads are of no concern as long as nobody selects any");
+
+    let spec =
+        json!({"localWorkloadSelector": "role == 'router'", "asNumber": 65010, "localASNumber": 65020});
+    peer(&mut resolver, "routers", spec);
+    let bgp = resolver.flush().unwrap();
+    assert_eq!(
+        bgp.sessions.keys().collect::<Vec<_>>(),
+        ["Local_Workload_10_65_0_7", "Local_Workload_fd65__7"]
+    );
+    let session = &bgp.sessions["Local_Workload_10_65_0_7"];
+    assert_eq!((session.kind, session.remote_as), (SessionKind::LocalWorkload, 65010));
+    assert_eq!((session.local_as, session.source, session.passive), (Some(65020), None, true));
+    let selected = |resolver: &mut BgpResolver| -> Vec<(String, String, usize)> {
+        let peers = resolver.take_local_peers().unwrap_or_default().into_iter();
+        peers.map(|((_, workload), peer)| (workload, peer.name, peer.addresses.len())).collect()
+    };
+    assert_eq!(selected(&mut resolver), [("one".into(), "routers".into(), 0)]);
+
+    put(
+        &mut resolver,
+        Kind::BGPConfiguration,
+        "default",
+        json!({"localWorkloadPeeringIPV4": "169.254.77.1"}),
+    );
+    assert!(resolver.flush().is_none(), "the sessions are the same");
+    assert_eq!(selected(&mut resolver), [("one".into(), "routers".into(), 1)]);
+
+    // By what it inherits, and by the first of two that select it.
+    put(&mut resolver, Kind::Profile, "inner", json!({"labelsToApply": {"zone": "inner"}}));
+    workload(&mut resolver, "a", "two", "web", &["inner"]);
+    peer(&mut resolver, "all", json!({"localWorkloadSelector": "zone == 'inner'", "asNumber": 65030}));
+    resolver.flush().unwrap();
+    assert_eq!(selected(&mut resolver)[1], ("two".into(), "all".into(), 1));
+    workload(&mut resolver, "b", "one", "router", &[]);
+    resolver.remove(&Key::resource(Kind::WorkloadEndpoint, "shop", "two"));
+    assert_eq!(names(&mut resolver), Vec::<String>::new(), "moved to another node, and gone");
+}

@@ -65,6 +65,7 @@ values! {
     external_nodes_list "externalNodesList" Vec<IpNet>, Live "0.1.0";
     failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<Failsafe>, Live "0.1.0";
     failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<Failsafe>, Live "0.1.0";
+    floating_ips "floatingIPs" bool, Live "0.2.0";
     health_enabled "healthEnabled" bool, Live "0.1.0";
     health_host "healthHost" String, Live "0.1.0";
     health_port "healthPort" u16, Live "0.1.0";
@@ -106,6 +107,7 @@ values! {
     prometheus_metrics_key_file "prometheusMetricsKeyFile" String, Live "0.2.0";
     prometheus_metrics_port "prometheusMetricsPort" u16, Live "0.1.0";
     prometheus_process_metrics_enabled "prometheusProcessMetricsEnabled" bool, Live "0.2.0";
+    prometheus_wireguard_metrics_enabled "prometheusWireGuardMetricsEnabled" bool, Live "0.2.0";
     remove_external_routes "removeExternalRoutes" bool, Live "0.1.0";
     reporting_interval "reportingInterval" Duration, Live "0.1.0";
     reporting_ttl "reportingTTL" Duration, Live "0.1.0";

@@ -53,7 +53,7 @@ use subject::Subject;
 use symbols::SymbolTable;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, TierAction, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource};
-use tortie_plan::{Workload, WorkloadId, WorkloadPolicy};
+use tortie_plan::{EndpointId, Workload, WorkloadId, WorkloadPolicy};
 
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
@@ -197,6 +197,12 @@ impl Policies {
         self.mark(concerned);
     }
 
+    /// Whether what a host endpoint of this node sends is marked.
+    pub fn any_marked(&self) -> bool {
+        let mut hosts = self.locals.in_plan.range(EndpointId::Host(String::new())..);
+        hosts.any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
+    }
+
     fn put_host(&mut self, key: &Key, endpoint: &HostEndpoint) -> Option<String> {
         let item = self.labelled.find(&self.symbols, LabelledName::of(key))?;
         let spec = &endpoint.spec;
@@ -218,6 +224,7 @@ impl Policies {
             interface: spec.interface_name.clone(),
             expected,
             profiles: subject::unique(&spec.profiles),
+            dscp: dscp(&endpoint.metadata.annotations),
             ..tortie_plan::HostEndpoint::default()
         };
         self.put_local(item, EndpointBase::Host(endpoint.metadata.name.clone(), base), Some(true));
@@ -476,6 +483,12 @@ fn not_nets(nets: &[String]) -> Option<String> {
     let wrong = nets.iter().filter(|text| convert::net(text).is_none());
     let wrong: Vec<String> = wrong.map(|text| format!("{text:?} is not a CIDR")).collect();
     (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other nets are used")
+}
+
+/// The code point that an annotation asks for.
+fn dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
+    const ANNOTATION: &str = "qos.projectcalico.org/dscp";
+    annotations.get(ANNOTATION)?.parse::<tortie_model::scalar::Dscp>().ok()?.value()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, node_addresses, single};
 use std::net::IpAddr;
-use tortie_compute::local_workload;
+use tortie_compute::{Permissions, local_workload};
 use tortie_model::kinds::{HostEndpoint, Node, WorkloadEndpoint};
 use tortie_plan::WorkloadId;
 
@@ -51,8 +51,8 @@ impl Party {
     fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
         let name = workload_name(endpoint);
         // Whether spoofing is allowed does not matter: what is explained is sent from an address of its own.
-        let (id, workload) =
-            local_workload(endpoint, true).map_err(|reason| format!("{name} is not enforced: {reason}"))?;
+        let (id, workload) = local_workload(endpoint, Permissions::ALL)
+            .map_err(|reason| format!("{name} is not enforced: {reason}"))?;
         let place = Where::Workload { node: endpoint.spec.node.clone(), interface: workload.interface, id };
         Ok(Party { name, place, addresses: workload.addresses, labels: labels(&endpoint.metadata.labels) })
     }

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use nlink::netlink::devconf::{Ipv4Devconf, Ipv6Devconf};
 use nlink::netlink::fdb::FdbEntry;
 use nlink::netlink::messages::{
-    AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage, RuleMessage,
+    AddressMessage, LinkMessage, NeighborMessage, ParsedNextHop, RouteMessage, RuleMessage, TcMessage,
 };
 use nlink::netlink::types::route::{RouteScope, RouteType, rt_table};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -87,6 +87,32 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// Attributes of a filter that compares words of the packet.
+pub(crate) mod u32_filter {
+    pub const SELECTOR: u16 = 5;
+    pub const ACTIONS: u16 = 7;
+}
+
+/// Attributes of an action.
+pub(crate) mod action {
+    pub const KIND: u16 = 1;
+    pub const OPTIONS: u16 = 2;
+    pub const MIRRED_PARAMETERS: u16 = 2;
+}
+
+/// The device that a filter sends everything to.
+pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
+    const DEVICE: std::ops::Range<usize> = 24..28;
+    let part = |bytes, number| attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value);
+    let actions = part(filter.raw_options()?, u32_filter::ACTIONS)?;
+    let parameters = attributes(actions).find_map(|(_, action)| {
+        let mirred = part(action, action::KIND)?.starts_with(b"mirred");
+        part(part(action, action::OPTIONS).filter(|_| mirred)?, action::MIRRED_PARAMETERS)
+    })?;
+    let device = u32::from_ne_bytes(parameters.get(DEVICE)?.try_into().ok()?);
+    Some(device).filter(|device| *device != 0)
+}
+
 /// Whether a link message says that the interface is administratively down; the kernel then has dropped its IPv4
 /// routes without a word.
 pub(crate) fn is_disabled(message: &LinkMessage) -> bool {
@@ -116,7 +142,8 @@ pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
     let destination = IpNet::new(destination, message.dst_len()).ok()?;
     let key = RouteKey { table: Table(message.table_id()), destination };
     let (metric, protocol) = (message.priority().unwrap_or(0), message.protocol().number());
-    Some(Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied()))
+    let entry = Entry::new(key, metric, protocol, target(message)).with_source(message.prefsrc().copied());
+    Some(entry.with_mtu(message.metrics().and_then(|metrics| metrics.mtu)))
 }
 
 fn target(message: &RouteMessage) -> Target {

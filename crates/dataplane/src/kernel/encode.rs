@@ -9,6 +9,8 @@ use std::net::IpAddr;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const ONLINK: u32 = 4;
+/// Among the metrics of a route.
+const RTAX_MTU: u16 = 2;
 
 pub(crate) struct Wire<'a>(pub &'a Entry);
 
@@ -94,6 +96,10 @@ impl RouteConfig for Wire<'_> {
             Target::Multipath(_) | Target::Other { .. } => (RouteType::Unicast, RouteScope::Universe, 0),
         };
         self.write(builder, kind, scope, flags);
+        if let Some(mtu) = self.0.mtu {
+            let head = [8_u16.to_ne_bytes(), RTAX_MTU.to_ne_bytes()].concat();
+            builder.append_attr(RtaAttr::Metrics as u16, &[&head[..], &mtu.to_ne_bytes()].concat());
+        }
     }
 
     /// Names the route by destination, metric, protocol and interface, whatever its type and scope.

@@ -4,13 +4,16 @@ mod conntrack;
 mod decode;
 mod encode;
 mod rules;
+mod shaping;
 mod tunnels;
 mod types;
 mod wireguard;
 
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
-pub(crate) use types::{Conf, Entry, FdbKey, Link, NeighbourKey, RuleEntry, Snapshot, Target, Vxlan};
+pub(crate) use types::{
+    Conf, Entry, FdbKey, Link, NeighbourKey, Qdiscs, RuleEntry, Snapshot, Target, TokenBucket, Vxlan,
+};
 pub(crate) use wireguard::{PeerState, PrivateKey, Wireguard, WireguardChange, WireguardState};
 
 use crate::error::{Error, Result};
@@ -64,8 +67,8 @@ impl Kernel {
         for link in links.iter().filter(|link| link.vxlan.is_some()) {
             fdb.extend(self.forwarding_entries(link.index).await?);
         }
-        let (routes, rules) = (self.routes().await?, self.rules().await?);
-        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules })
+        let (routes, rules, qdiscs) = (self.routes().await?, self.rules().await?, self.qdiscs().await?);
+        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules, qdiscs })
     }
 
     pub async fn links(&self) -> Result<Vec<Link>> {
@@ -266,6 +269,8 @@ pub(crate) enum Event {
     },
     /// Rules of policy routing came or went.
     RoutingRules,
+    /// Queueing disciplines or filters came or went.
+    TrafficControl,
     /// The settings of all interfaces, or those new ones start from.
     GlobalSettings,
     /// Events were lost.
@@ -293,6 +298,7 @@ impl Events {
                 RtnetlinkGroup::Ipv4Rule,
                 RtnetlinkGroup::Ipv6Rule,
                 RtnetlinkGroup::Neigh,
+                RtnetlinkGroup::Tc,
                 RtnetlinkGroup::Ipv4Netconf,
                 RtnetlinkGroup::Ipv6Netconf,
             ])
@@ -344,6 +350,10 @@ fn translate(event: &NetworkEvent) -> Option<Event> {
             Some(Event::ForwardingEntry { key, node, present: event.is_new() })
         }
         NetworkEvent::NewRule(_) | NetworkEvent::DelRule(_) => Some(Event::RoutingRules),
+        NetworkEvent::NewQdisc(_)
+        | NetworkEvent::DelQdisc(_)
+        | NetworkEvent::NewFilter(_)
+        | NetworkEvent::DelFilter(_) => Some(Event::TrafficControl),
         NetworkEvent::NewNetconf(message) => match message.device()? {
             NetconfDevice::Index(index) => Some(Event::Link { index, down: false }),
             _ => Some(Event::GlobalSettings),

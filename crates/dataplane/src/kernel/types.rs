@@ -1,6 +1,7 @@
 //! Links and routes as the kernel holds them, reduced to what the dataplane decides by.
 
 use ipnet::IpNet;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::{RouteKey, RoutingRule};
 
@@ -70,6 +71,8 @@ pub(crate) struct Entry {
     pub target: Target,
     /// The own address for what the host sends this way.
     pub source: Option<IpAddr>,
+    /// The largest packet that it takes, where that is not left to the interface.
+    pub mtu: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,11 +134,15 @@ impl Entry {
             IpNet::V6(_) if metric == 0 => Entry::IPV6_DEFAULT_METRIC,
             _ => metric,
         };
-        Entry { key, metric, protocol, target, source: None }
+        Entry { key, metric, protocol, target, source: None, mtu: None }
     }
 
     pub fn with_source(self, source: Option<IpAddr>) -> Entry {
         Entry { source, ..self }
+    }
+
+    pub fn with_mtu(self, mtu: Option<u32>) -> Entry {
+        Entry { mtu, ..self }
     }
 
     pub fn destination(&self) -> IpNet {
@@ -184,6 +191,35 @@ impl FdbKey {
     }
 }
 
+/// A bucket of tokens, in bytes and bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenBucket {
+    pub rate: u64,
+    pub burst: u32,
+    /// How much may wait.
+    pub limit: u32,
+    /// The rate of bursts, and what may be sent at once.
+    pub peak: Option<(u64, u32)>,
+}
+
+impl TokenBucket {
+    /// Whether the kernel may tell this of the other. It keeps bursts as spans of time, and not exactly; but what may wait
+    /// is more by as much.
+    pub fn is_like(&self, other: &TokenBucket) -> bool {
+        let peak = |bucket: &TokenBucket| bucket.peak.map(|(rate, _)| rate);
+        (self.rate, self.limit, peak(self)) == (other.rate, other.limit, peak(other))
+    }
+}
+
+/// Traffic control of all interfaces, by their index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Qdiscs {
+    /// Those that are ours, at the root.
+    pub buckets: BTreeMap<u32, TokenBucket>,
+    /// Interfaces where something is done to what arrives, and where it is redirected to.
+    pub redirected: BTreeMap<u32, Option<u32>>,
+}
+
 /// Everything one look at the kernel gives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
@@ -194,4 +230,5 @@ pub(crate) struct Snapshot {
     /// Of VXLAN devices.
     pub fdb: Vec<(FdbKey, IpAddr)>,
     pub rules: Vec<RuleEntry>,
+    pub qdiscs: Qdiscs,
 }

@@ -3,6 +3,7 @@
 use super::Refusal;
 use crate::error::Result;
 use crate::netns::Netns;
+use crate::wireguard_traffic::{PeerTraffic, WireguardTraffic};
 use ipnet::IpNet;
 use nlink::Connection;
 use nlink::netlink::Wireguard as Family;
@@ -64,6 +65,11 @@ impl Wireguard {
         Ok(state(self.connection.get_device_by_name(device).await?))
     }
 
+    /// What the device has carried, and for whom.
+    pub async fn traffic(&self, device: &str) -> Outcome<WireguardTraffic> {
+        Ok(traffic(device, self.connection.get_device_by_name(device).await?))
+    }
+
     pub async fn change(&self, device: &str, change: &WireguardChange) -> Outcome {
         let configure = |mut builder: WgDeviceBuilder| {
             if let Some(key) = &change.private_key {
@@ -113,6 +119,23 @@ fn allowed_ip(net: &IpNet) -> AllowedIp {
     match net {
         IpNet::V4(net) => AllowedIp::v4(net.network(), net.prefix_len()),
         IpNet::V6(net) => AllowedIp::v6(net.network(), net.prefix_len()),
+    }
+}
+
+fn traffic(name: &str, device: WgDevice) -> WireguardTraffic {
+    let key = |key: [u8; 32]| PublicKey::from_bytes(key).to_string();
+    let peer = |peer: WgPeer| PeerTraffic {
+        public_key: key(peer.public_key),
+        endpoint: peer.endpoint,
+        handshake: peer.last_handshake,
+        sent: peer.tx_bytes,
+        received: peer.rx_bytes,
+    };
+    WireguardTraffic {
+        device: name.to_owned(),
+        public_key: device.public_key.map(key).unwrap_or_default(),
+        port: device.listen_port.unwrap_or_default(),
+        peers: device.peers.into_iter().map(peer).collect(),
     }
 }
 

@@ -147,6 +147,13 @@ impl PolicyEngine {
         }
     }
 
+    /// The host endpoints of the plan, and the interfaces that each is about; all of them if `None`.
+    pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.host_endpoints(),
+        }
+    }
+
     /// Whether the kernel judges by the whole plan, but for single objects that it refused: those are closed.
     pub fn is_settled(&self) -> bool {
         match self {

@@ -52,7 +52,11 @@ impl Core {
             let interface = self.name(key.device);
             (KernelObject::ForwardingEntry { mac: key.mac, interface }, reason)
         });
-        let failures = devices.chain(told).chain(entries).chain(rules);
+        let peering = self.peering_errors.iter().map(|((device, net), reason)| {
+            let interface = self.name(*device);
+            (KernelObject::Address { address: net.addr(), interface }, reason)
+        });
+        let failures = devices.chain(told).chain(entries).chain(rules).chain(peering);
         let failure = |(object, reason): (KernelObject, &String)| Failure {
             object,
             concerns: Concerns::nobody(),
@@ -63,7 +67,8 @@ impl Core {
 
     /// Everything that workloads of the plan should have in the kernel and do not have, also from earlier attempts.
     pub fn workload_failures(&self) -> impl Iterator<Item = Failure> {
-        self.route_failures().chain(self.neighbour_failures()).chain(self.conf_failures())
+        let kernel = self.route_failures().chain(self.neighbour_failures()).chain(self.conf_failures());
+        kernel.chain(self.shaping_failures())
     }
 
     fn route_failures(&self) -> impl Iterator<Item = Failure> {
@@ -87,6 +92,18 @@ impl Core {
             concerns: self.behind(*index),
             reason: reason.clone(),
         })
+    }
+
+    /// Bandwidths that are not in force. Devices of their own are named after the interface that they are for.
+    fn shaping_failures(&self) -> impl Iterator<Item = Failure> {
+        let shaped = self.shaped().filter_map(|(link, _)| {
+            let own = [link.name.clone(), super::shaping::device_of(&link.name)];
+            let reason = own.iter().find_map(|name| self.shaping.errors.get(name))?;
+            let object = KernelObject::TrafficControl { interface: link.name.clone() };
+            Some(Failure { object, concerns: self.behind(link.index), reason: reason.clone() })
+        });
+        // Not even looked for where there are none.
+        Some(shaped).filter(|_| !self.shaping.errors.is_empty()).into_iter().flatten()
     }
 
     /// The workloads that claim an interface.

@@ -11,6 +11,7 @@ mod plan_index;
 mod report;
 mod routes;
 mod rules;
+mod shaping;
 mod sysctls;
 #[cfg(test)]
 mod tests;
@@ -22,12 +23,14 @@ pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
 use crate::failure::KernelObject;
 use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};
 use fdb::Forwarding;
+use ipnet::IpNet;
 use links::{Links, TunnelError};
 use neighbours::Neighbours;
 use plan_index::PlanIndex;
 use regex::Regex;
 use routes::{Ownership, Routes};
 use rules::Rules;
+use shaping::Shaping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,6 +49,7 @@ pub(crate) struct Core {
     kernel_neighbours: Neighbours,
     forwarding: Forwarding,
     rules: Rules,
+    shaping: Shaping,
     wireguards: BTreeMap<TunnelKind, WireguardDevice>,
     /// How the kernel reaches nodes that are on no subnet of ours.
     lookups: BTreeMap<IpAddr, Result<(IpAddr, u32), String>>,
@@ -67,6 +71,9 @@ pub(crate) struct Core {
     rule_errors: BTreeMap<RoutingRule, String>,
     /// What devices of ours have been called that are called otherwise now.
     former_names: BTreeSet<(TunnelKind, String)>,
+    /// Addresses that the host has on links of workloads, for them to call, and those that the kernel refused.
+    peering: BTreeSet<(u32, IpNet)>,
+    peering_errors: BTreeMap<(u32, IpNet), String>,
     /// Tunnel devices that cannot be had.
     tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
     dirty: BTreeSet<RouteKey>,
@@ -102,6 +109,7 @@ impl Core {
             kernel_neighbours: Neighbours::default(),
             forwarding: Forwarding::default(),
             rules: Rules::default(),
+            shaping: Shaping::default(),
             wireguards: BTreeMap::new(),
             lookups: BTreeMap::new(),
             lookups_stale: true,
@@ -114,6 +122,8 @@ impl Core {
             forwarding_errors: BTreeMap::new(),
             rule_errors: BTreeMap::new(),
             former_names: BTreeSet::new(),
+            peering: BTreeSet::new(),
+            peering_errors: BTreeMap::new(),
             tunnel_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),
             unchecked: BTreeSet::new(),
@@ -168,6 +178,9 @@ impl Core {
             if let Some(old) = old {
                 self.departed.extend(departed(old, new.as_ref()));
             }
+            if old.into_iter().chain(new).any(shaping::is_shaped) {
+                self.shaping.dirty = true;
+            }
             let links = old.into_iter().chain(new).filter_map(|w| self.links.named(&w.interface));
             self.unchecked.extend(links.map(|link| link.index));
         }
@@ -204,6 +217,7 @@ impl Core {
         self.unchecked.extend(self.links.iter().map(|link| link.index));
         self.unchecked.extend(self.neighbours.iter().map(|key| key.device));
         self.unchecked_forwarding.extend(self.links.iter().map(|link| link.index));
+        self.shaping_changed();
     }
 
     /// Takes a fresh look at the kernel in.
@@ -213,6 +227,7 @@ impl Core {
         self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
         self.forwarding = Forwarding::new(snapshot.fdb);
         self.rules_are(snapshot.rules);
+        self.qdiscs_are(snapshot.qdiscs);
         self.wireguards_unread();
         let present: BTreeSet<u32> = self.links.iter().map(|link| link.index).collect();
         self.first_seen.retain(|index, _| present.contains(index));
@@ -262,7 +277,11 @@ impl Core {
                 self.forwarding.set(key, node, present);
                 false
             }
-            Event::Link { .. } | Event::RoutingRules | Event::GlobalSettings | Event::Overrun => false,
+            Event::Link { .. }
+            | Event::RoutingRules
+            | Event::TrafficControl
+            | Event::GlobalSettings
+            | Event::Overrun => false,
         }
     }
 
@@ -279,6 +298,6 @@ impl Core {
 /// The addresses of a workload that it no longer has on that interface.
 fn departed(old: &Workload, new: Option<&Workload>) -> Vec<IpAddr> {
     let same = new.filter(|new| new.interface == old.interface);
-    let kept = |address: &&IpAddr| same.is_some_and(|new| new.addresses.contains(address));
-    old.addresses.iter().filter(|address| !kept(address)).copied().collect()
+    let kept = |address: &IpAddr| same.is_some_and(|new| new.routed().any(|other| other == *address));
+    old.routed().filter(|address| !kept(address)).collect()
 }

@@ -50,15 +50,15 @@ impl PlanIndex {
                     // Whoever was second for the name or the address comes first now.
                     touched.extend(self.rivals(old));
                     remove(&mut self.by_interface, &old.interface, id);
-                    old.addresses.iter().for_each(|address| remove(&mut self.by_address, address, id));
+                    old.routed().for_each(|address| remove(&mut self.by_address, &address, id));
                 }
                 if let Some(new) = new {
                     self.by_interface.entry(new.interface.clone()).or_default().insert(id.clone());
-                    for address in &new.addresses {
-                        self.by_address.entry(*address).or_default().insert(id.clone());
+                    for address in new.routed() {
+                        self.by_address.entry(address).or_default().insert(id.clone());
                     }
                     touched.extend(self.rivals(new));
-                    touched.extend(new.addresses.iter().map(|address| RouteKey::from(IpNet::from(*address))));
+                    touched.extend(new.routed().map(|address| RouteKey::from(IpNet::from(address))));
                 }
             }
             Update::Route(key, new) => {
@@ -136,8 +136,8 @@ impl PlanIndex {
     fn rivals(&self, workload: &Workload) -> Vec<RouteKey> {
         let sharing = self.by_interface.get(&workload.interface).into_iter().flatten();
         let workloads = sharing.filter_map(|id| self.plan.workloads.get(id)).chain([workload]);
-        let addresses = workloads.flat_map(|workload| &workload.addresses);
-        addresses.map(|address| RouteKey::from(IpNet::from(*address))).collect()
+        let addresses = workloads.flat_map(Workload::routed);
+        addresses.map(|address| RouteKey::from(IpNet::from(address))).collect()
     }
 
     /// Every destination that the plan says something about.
@@ -258,7 +258,7 @@ mod tests {
 
     fn workload(interface: &str, address: &str) -> Workload {
         let addresses = vec![address.parse().unwrap()];
-        Workload { interface: interface.into(), mac: None, addresses, may_spoof: false }
+        Workload { interface: interface.into(), addresses, ..Workload::default() }
     }
 
     #[test]

@@ -27,6 +27,22 @@ impl Core {
             .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
     }
 
+    /// How host endpoints are, by their interfaces; `failure` is why policy is not in force.
+    pub fn host_states(
+        &self,
+        endpoints: BTreeMap<String, Option<Vec<String>>>,
+        failure: Option<&str>,
+    ) -> BTreeMap<String, WorkloadState> {
+        let up = |name: &String| self.links.named(name).is_some_and(Link::is_up);
+        let state = |interfaces: Option<Vec<String>>| match (failure, interfaces) {
+            (Some(reason), _) => WorkloadState::Error(reason.to_owned()),
+            (None, None) => WorkloadState::Up,
+            (None, Some(interfaces)) if interfaces.iter().any(up) => WorkloadState::Up,
+            (None, Some(_)) => WorkloadState::Down,
+        };
+        endpoints.into_iter().map(|(name, interfaces)| (name, state(interfaces))).collect()
+    }
+
     fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
         let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
         let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {

@@ -71,7 +71,7 @@ fn any_update() -> impl Strategy<Value = Update> {
         interface: format!("cali{n}"),
         mac: None,
         addresses,
-        may_spoof: false,
+        ..Workload::default()
     });
     let route = prop_oneof![
         Just(Route::BLACKHOLE),
@@ -175,7 +175,7 @@ fn pod(interface: &str, address: &str) -> Update {
     let id = WorkloadId { orchestrator: "k8s".into(), workload: interface.into(), endpoint: "eth0".into() };
     let addresses = vec![address.parse().unwrap()];
     let interface = interface.to_owned();
-    Update::Workload(id, Some(Workload { interface, mac: None, addresses, may_spoof: false }))
+    Update::Workload(id, Some(Workload { interface, addresses, ..Workload::default() }))
 }
 
 #[test]
@@ -246,7 +246,8 @@ fn where_another_plugin_wires_workloads_nothing_of_it_is_touched() {
     let address: IpAddr = "10.0.0.1".parse().unwrap();
     let id = WorkloadId { orchestrator: "k8s".into(), workload: "pod".into(), endpoint: "eth0".into() };
     let mac = Some([2, 0, 0, 0, 0, 1]);
-    let workload = Workload { interface: "eni3".into(), mac, addresses: vec![address], may_spoof: false };
+    let workload =
+        Workload { interface: "eni3".into(), mac, addresses: vec![address], ..Workload::default() };
     let theirs = [
         Entry::new(IpNet::from(address), 0, 3, Target::Device(3)),
         Entry::new(net("10.0.0.2/32"), 0, 4, Target::Device(3)),
@@ -279,7 +280,7 @@ fn a_port_of_a_bridge_is_no_interface_to_police() {
     let bridge = Link { kind: Some("bridge".into()), ..link(4, "cni0", true) };
     let mut core = core(Snapshot { links: vec![port, bridge], ..Snapshot::default() });
     let id = WorkloadId { orchestrator: "cni".into(), workload: "default/c".into(), endpoint: "eth0".into() };
-    let workload = Workload { interface: "veth3".into(), mac: None, addresses: Vec::new(), may_spoof: false };
+    let workload = Workload { interface: "veth3".into(), ..Workload::default() };
     core.apply(Update::Workload(id, Some(workload)));
     let (_, state) = core.states().next().unwrap();
     assert!(

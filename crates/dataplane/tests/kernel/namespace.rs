@@ -49,7 +49,7 @@ pub fn addresses(addresses: &[&str]) -> Vec<IpAddr> {
 }
 
 pub fn workload(interface: &str, with: &[&str]) -> Workload {
-    Workload { interface: interface.into(), mac: None, addresses: addresses(with), may_spoof: false }
+    Workload { interface: interface.into(), addresses: addresses(with), ..Workload::default() }
 }
 
 pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {

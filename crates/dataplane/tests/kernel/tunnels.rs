@@ -100,6 +100,7 @@ impl Side {
             && route.len() == 1
             && route[0].contains(&format!("via {} dev {} proto 80", self.ends[1], self.kind.device()))
             && route[0].contains("onlink")
+            && route[0].contains(&format!(" mtu {}", mtu(node, self.kind.device())))
     }
 
     /// Makes the other node with the tools that an administrator has.
@@ -117,6 +118,11 @@ impl Side {
         other.ip(&format!("{family} neigh add {} lladdr 66:00:00:00:00:01 dev {name}", self.ends[0]));
         other.ip(&format!("{family} route add {} via {} dev {name} onlink", self.blocks[0], self.ends[0]));
     }
+}
+
+/// Of an interface.
+fn mtu(node: &Namespace, link: &str) -> u64 {
+    node.json(&format!("link show dev {link}"))[0]["mtu"].as_u64().unwrap()
 }
 
 fn whole_plan() -> Plan {

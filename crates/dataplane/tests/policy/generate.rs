@@ -152,6 +152,7 @@ impl Generator {
                 untracked: self.maybe(0.3, Generator::tiers).unwrap_or_default(),
                 pre_dnat: self.maybe(0.4, Generator::tiers).unwrap_or_default(),
                 forward: self.maybe(0.5, Generator::tiers).unwrap_or_default(),
+                dscp: None,
             };
             plan.host_endpoints.insert(format!("host-{number}"), endpoint);
         }

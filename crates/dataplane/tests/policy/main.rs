@@ -31,6 +31,7 @@ mod orders;
 mod packets;
 mod plans;
 mod prefix;
+mod qos;
 mod raw;
 mod refusal;
 mod refused_table;

@@ -289,6 +289,7 @@ fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
                 addresses: addresses(At::Pod(number)),
                 // The kernel's own check of sources is left out: ours is what is tested.
                 may_spoof: true,
+                ..Workload::default()
             };
             (id(&number.to_string()), workload)
         })

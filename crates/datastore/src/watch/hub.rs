@@ -47,6 +47,8 @@ struct Live {
     incomplete: bool,
     /// An event was sent since the last progress notification.
     busy: bool,
+    /// The revision of the last progress notification.
+    progress: i64,
 }
 
 impl Hub {
@@ -99,6 +101,7 @@ impl Hub {
             pending: Vec::new(),
             incomplete: false,
             busy: false,
+            progress: 0,
         }))
     }
 
@@ -132,7 +135,8 @@ impl Hub {
         send(watches.published);
     }
 
-    /// Sends a progress notification to every watch that asked for them and has had no event since the last one.
+    /// Sends a progress notification to every watch that asked for them and has had no event since the last one, if there
+    /// has been any progress.
     pub fn progress_of_idle(&self, ids: &[WatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
@@ -140,6 +144,7 @@ impl Hub {
             if let Some(live) = watches.live.get_mut(id)
                 && live.interest.progress
                 && !std::mem::take(&mut live.busy)
+                && std::mem::replace(&mut live.progress, revision) != revision
             {
                 live.outbox.offer(Frame { revision, watch_id: live.interest.id, ..Frame::default() });
             }

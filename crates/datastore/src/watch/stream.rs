@@ -21,8 +21,9 @@ use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 
 /// Watches that one stream may have, and that may be behind on it.
 const MAX_WATCHES: usize = 20_000;
-/// How often an idle watch that asked for it gets a progress notification.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
+/// How often an idle watch that asked for it gets a progress notification, if there is any. kube-apiserver needs them well
+/// within its compaction interval, or what it remembers of a kind that nobody writes is from before the history begins.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The watch id of responses that concern no watch, or all of them.
 const NO_WATCH: i64 = -1;
 

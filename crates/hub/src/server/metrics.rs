@@ -6,9 +6,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::time::Duration;
+use tortie_http::Summary;
 
 type Labels = [(&'static str, &'static str); 1];
 
@@ -21,9 +21,12 @@ pub struct Metrics {
     streaming: Family<Labels, Gauge>,
     refused: Family<Labels, Counter>,
     openings: Family<Labels, Counter>,
-    snapshot_time: Histogram,
-    write_time: Histogram,
-    ping_time: Histogram,
+    snapshot_time: Summary,
+    write_time: Summary,
+    ping_time: Summary,
+    /// Until a client has what there is for it, and until that is found.
+    client_time: Summary,
+    gather_time: Summary,
     encoded: Counter,
     reused: Counter,
     bytes: Counter,
@@ -48,7 +51,6 @@ impl Drop for Streaming {
 
 impl Metrics {
     pub fn new() -> Metrics {
-        let seconds = || Histogram::new(exponential_buckets(0.0001, 4.0, 10));
         let mut metrics = Metrics {
             registry: Registry::default(),
             accepted: Counter::default(),
@@ -57,9 +59,11 @@ impl Metrics {
             streaming: Family::default(),
             refused: Family::default(),
             openings: Family::default(),
-            snapshot_time: seconds(),
-            write_time: seconds(),
-            ping_time: seconds(),
+            snapshot_time: Summary::default(),
+            write_time: Summary::default(),
+            ping_time: Summary::default(),
+            client_time: Summary::default(),
+            gather_time: Summary::default(),
             encoded: Counter::default(),
             reused: Counter::default(),
             bytes: Counter::default(),
@@ -85,13 +89,6 @@ impl Metrics {
             "Clients that get changes as they happen",
             m.streaming.clone(),
         );
-        r.register(
-            "typha_client_snapshot_send_secs",
-            "Time until a new client follows",
-            m.snapshot_time.clone(),
-        );
-        r.register("typha_client_write_latency_secs", "Time to write to a client", m.write_time.clone());
-        r.register("typha_ping_latency", "Time until a client answers", m.ping_time.clone());
         r.register("typha_snapshots_generated", "Buckets that were encoded", m.encoded.clone());
         r.register(
             "typha_snapshots_reused",
@@ -158,6 +155,16 @@ impl Metrics {
         self.ping_time.observe(took.as_secs_f64());
     }
 
+    /// A client that follows has what there was for it.
+    pub fn caught_up(&self, took: Duration) {
+        self.client_time.observe(took.as_secs_f64());
+    }
+
+    /// What there is for a client was found.
+    pub fn gathered(&self, took: Duration) {
+        self.gather_time.observe(took.as_secs_f64());
+    }
+
     pub fn bucket(&self, encoded: bool) {
         if encoded { &self.encoded } else { &self.reused }.inc();
     }
@@ -183,7 +190,26 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
-        text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect()
+        let mut plain: String =
+            text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect();
+        for (name, help, summary) in [
+            ("typha_client_snapshot_send_secs", "Time until a new client follows", &self.snapshot_time),
+            ("typha_client_write_latency_secs", "Time to write to a client", &self.write_time),
+            (
+                "typha_client_latency_secs",
+                "Time from a change until a client has been sent it",
+                &self.client_time,
+            ),
+            (
+                "typha_next_breadcrumb_latency_secs",
+                "Time to find what is to be sent to a client next",
+                &self.gather_time,
+            ),
+            ("typha_ping_latency", "Time until a client answers", &self.ping_time),
+        ] {
+            plain += &summary.text(name, help);
+        }
+        plain + &tortie_http::process::text()
     }
 }
 
@@ -215,12 +241,22 @@ mod tests {
         metrics.accepted.inc();
         let streaming = metrics.streaming();
         metrics.refused("full");
+        metrics.answered(Duration::from_millis(500));
+        metrics.caught_up(Duration::from_millis(1));
+        metrics.gathered(Duration::from_millis(1));
         let has = |line: &str| metrics.text().lines().any(|found| found == line);
         for line in [
             "typha_connections_accepted 1",
             "typha_connections_streaming{syncer=\"felix\"} 1",
             "typha_updates_total 0",
             "tortie_hub_refused_total{reason=\"full\"} 1",
+            "# TYPE typha_ping_latency summary",
+            "typha_ping_latency{quantile=\"0.99\"} 0.5",
+            "typha_client_latency_secs_count 1",
+            "typha_next_breadcrumb_latency_secs_count 1",
+            "typha_client_write_latency_secs_count 0",
+            "typha_client_snapshot_send_secs_count 0",
+            "# TYPE process_resident_memory_bytes gauge",
         ] {
             assert!(has(line), "{line} is not in\n{}", metrics.text());
         }

@@ -80,10 +80,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
         let mut asked: Option<Instant> = None;
         let mut awaited = None;
         let mut streaming = None;
+        // When it was known that there is something for the client.
+        let mut woken: Option<Instant> = None;
         loop {
             self.wake.mark_unchanged();
+            let looked = Instant::now();
             let (frames, next) = self.gather(&mut session);
+            if !frames.is_empty() {
+                self.shared.metrics.gathered(looked.elapsed());
+            }
             self.write(&frames).await?;
+            if let Some(woken) = woken.take_if(|_| matches!(next, Next::Wait)) {
+                self.shared.metrics.caught_up(woken.elapsed());
+            }
             if session.is_following() && streaming.is_none() {
                 self.shared.metrics.snapshot_sent(began.elapsed());
                 streaming = Some(self.shared.metrics.streaming());
@@ -112,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                         from_client::What::Hello(_) => return Err(ProtocolError::Order("a second hello").into()),
                     }
                 }
-                _ = self.wake.changed(), if matches!(next, Next::Wait) => {}
+                _ = self.wake.changed(), if matches!(next, Next::Wait) => woken = Some(Instant::now()),
                 () = std::future::ready(()), if !idle => {}
                 () = tokio::time::sleep_until(ping) => {
                     asked.get_or_insert(Instant::now());

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// As seen on the node.
 pub const SOCKET: &str = "/run/containerd/containerd.sock";
 
+/// Where it says what its work costs, to whoever is on the node.
+const METRICS: &str = "127.0.0.1:1338";
+
 /// Its configuration. Some machines give their root less than it usually has: nothing here needs more.
 pub fn config() -> String {
     format!(
@@ -16,6 +19,9 @@ oom_score = 0
 
 [grpc]
 address = "{SOCKET}"
+
+[metrics]
+address = "{METRICS}"
 
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "{PAUSE}"

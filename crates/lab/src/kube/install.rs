@@ -1,6 +1,6 @@
 //! Tortie in the lab's cluster: `kubectl apply` of what `deploy/` has, with what the lab was told in its ConfigMap.
 
-use super::{Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
+use super::{ApiGroup, Cni, Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -8,11 +8,17 @@ use crate::{store, topology};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tortie_model::schema;
 
 /// What people apply is what the lab applies.
 const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
 const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
 const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
+const HUB: (&str, &str) = ("40-hub.yaml", include_str!("../../../../deploy/40-hub.yaml"));
+/// The service of that file.
+const HUB_SERVICE: &str = "calico-typha";
+const CONTROLLERS: (&str, &str) =
+    ("30-controllers.yaml", include_str!("../../../../deploy/30-controllers.yaml"));
 /// For the API server to serve a new kind.
 const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
@@ -21,10 +27,20 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
     let dir = dir(place).join("deploy");
     fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-    let node = configured(NODE.1, cluster)?;
-    let kinds = write(&dir, KINDS.0, KINDS.1)?;
+    let mut node = configured(NODE.1, cluster)?;
+    if kubernetes.cni == Cni::Ptp {
+        node = for_policy_only(&node)?;
+    }
+    let kinds = match kubernetes.api_group {
+        ApiGroup::V3 => write(&dir, KINDS.0, KINDS.1)?,
+        ApiGroup::V1 => write(&dir, KINDS.0, &kinds_of_first_group())?,
+    };
     write(&dir, ACCESS.0, ACCESS.1)?;
     write(&dir, NODE.0, &node)?;
+    if cluster.hubs > 0 {
+        write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
+    }
+    write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
     if kubernetes.proxy == Proxy::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
     }
@@ -50,6 +66,7 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
         ("datastore_type", datastore.to_owned()),
         ("etcd_endpoints", endpoints),
         ("networking_backend", cluster.bgp.backend().to_owned()),
+        ("typha_service_name", if cluster.hubs > 0 { HUB_SERVICE } else { "none" }.to_owned()),
         ("ipv4_pool", name(v4)),
         ("ipv6_pool", name(v6)),
         ("ipv4_pool_ipip", modes(v4).0.to_owned()),
@@ -67,12 +84,32 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
     Ok(text)
 }
 
-/// Another value for a setting of the ConfigMap, which has a line for each.
+/// The DaemonSet where another plugin wires pods: only policy is ours, and the plugin comes with the node.
+fn for_policy_only(manifest: &str) -> Result<String> {
+    let settings = [("networking_backend", "none"), ("ipv4_pool", "none"), ("ipv6_pool", "none")];
+    let text =
+        settings.into_iter().try_fold(manifest.to_owned(), |text, (name, value)| set(&text, name, value))?;
+    let env = "        - {name: IP, value: autodetect}\n";
+    let settings = [("FELIX_INTERFACEPREFIX", "veth"), ("FELIX_ROUTESYNCDISABLED", "true")];
+    let settings = settings.map(|(name, value)| format!("        - {{name: {name}, value: \"{value}\"}}\n"));
+    let changes =
+        [("args: [node, --install-cni]", "args: [node]".to_owned()), (env, settings.concat() + env)];
+    changes.into_iter().try_fold(text, |text, (before, after)| match text.matches(before).count() {
+        1 => Ok(text.replace(before, &after)),
+        count => Err(Error::refused(format!("{} has {count} times {before:?}", NODE.0))),
+    })
+}
+
+fn kinds_of_first_group() -> String {
+    schema::storage_crds().iter().map(|crd| format!("---\n{crd}\n")).collect()
+}
+
+/// Another value for a setting of a manifest that has one line for it, two spaces in.
 fn set(text: &str, setting: &str, value: &str) -> Result<String> {
     let start = format!("  {setting}: ");
     match text.lines().filter(|line| line.starts_with(&start)).count() {
         1 => {}
-        count => return Err(Error::refused(format!("{} has {count} lines for {setting}", NODE.0))),
+        count => return Err(Error::refused(format!("the manifest has {count} lines for {setting}"))),
     }
     let line = |line: &str| match line.starts_with(&start) {
         true => format!("{start}{value}\n"),
@@ -154,5 +191,23 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(set(NODE.1, "no_such_setting", "x").is_err());
+        let text = for_policy_only(&text).unwrap();
+        for line in [
+            "  networking_backend: none\n",
+            "args: [node]\n",
+            "        - {name: FELIX_ROUTESYNCDISABLED, value: \"true\"}\n",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_lab_with_hubs_has_pods_of_them_and_nodes_that_look_for_them() {
+        let pools = ["10.244.0.0/16"];
+        let two = Cluster { hubs: 2, ..cluster(Bgp::None, Encap::None, Datastore::Kubernetes, &pools) };
+        let text = configured(NODE.1, &two).unwrap();
+        assert!(text.contains("  typha_service_name: calico-typha\n"), "{text}");
+        assert!(HUB.1.contains("metadata: {name: calico-typha, namespace: kube-system"));
+        assert!(set(HUB.1, "replicas", "2").unwrap().contains("\n  replicas: 2\n"));
     }
 }

@@ -16,6 +16,7 @@ pub mod machine;
 mod mounts;
 pub mod node;
 mod programs;
+pub mod ptp;
 mod steps;
 
 pub use cgroups::remove as remove_cgroups;
@@ -42,19 +43,50 @@ pub enum Proxy {
     None,
 }
 
+/// Who wires the pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Cni {
+    /// Our plugin, with our addresses and routes
+    #[default]
+    Calico,
+    /// The distribution's ptp, with host-local's addresses and static routes between nodes; ours enforces policy behind it
+    Ptp,
+}
+
+/// In which group of the Kubernetes API Calico's objects are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ApiGroup {
+    /// crd.projectcalico.org/v1, as in older installations of Calico
+    V1,
+    /// projectcalico.org/v3
+    #[default]
+    V3,
+}
+
 /// What a lab with Kubernetes has beyond the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kubernetes {
     /// Where its programs are.
     pub programs: PathBuf,
     pub proxy: Proxy,
+    #[serde(default)]
+    pub cni: Cni,
+    #[serde(default)]
+    pub api_group: ApiGroup,
 }
 
 impl Kubernetes {
-    pub fn new(dir: Option<&std::path::Path>, proxy: Proxy) -> Result<Kubernetes> {
+    pub fn new(
+        dir: Option<&std::path::Path>,
+        proxy: Proxy,
+        cni: Cni,
+        api_group: ApiGroup,
+    ) -> Result<Kubernetes> {
         let programs = Programs::find(dir)?;
         programs.check_host()?;
-        Ok(Kubernetes { programs: programs.dir, proxy })
+        Ok(Kubernetes { programs: programs.dir, proxy, cni, api_group })
     }
 
     pub fn program(&self, name: &str) -> PathBuf {

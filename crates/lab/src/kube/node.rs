@@ -6,7 +6,7 @@ use super::credentials::{self, User};
 use super::image::{self, Image};
 use super::machine;
 use super::steps::{Line, Step};
-use super::{Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
+use super::{Cni, Kubernetes, Proxy, READY_LIMIT, cgroups, dir, programs};
 use crate::cluster::Cluster;
 use crate::cni;
 use crate::error::{Error, Result};
@@ -36,8 +36,16 @@ pub fn write_images(place: &Place) -> Result<()> {
     let own = place.bin().join("tortie");
     let own = fs::canonicalize(&own).map_err(Error::file(&own))?;
     // Every node keeps several copies.
-    let slim = image::without_debug_info(&own, &dir.join("tortie"));
+    let slim = image::without_debug_info(&own, &program(place));
+    if !program(place).exists() {
+        fs::copy(&slim, program(place)).map_err(Error::file(&slim))?;
+    }
     Image::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
+}
+
+/// Our program as the nodes get it.
+fn program(place: &Place) -> PathBuf {
+    images(place).join("tortie")
 }
 
 fn images(place: &Place) -> PathBuf {
@@ -51,7 +59,7 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     let files = place.node_dir(&node.name).join("kubernetes");
     fs::create_dir_all(&files).map_err(Error::file(&files))?;
     let runtime = write(files.join("containerd.toml"), &containerd::config())?;
-    let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, &group).to_string())?;
+    let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, kubernetes, &group).to_string())?;
     let log = |name: &str| files.join(format!("{name}.log"));
     let daemon = |name: &str, line: Line| Step::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
@@ -67,6 +75,11 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
     let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
     steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+    if kubernetes.cni == Cni::Ptp {
+        // Nobody installs ours: its daemon only enforces policy.
+        let copy = format!("cp {} {}/calico", text(&program(place)), text(containerd::plugins()));
+        steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
+    }
     steps.push(daemon("kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
     if kubernetes.proxy != Proxy::None {
         steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));
@@ -104,7 +117,12 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn kubelet_config(place: &Place, group: &str) -> Value {
+fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value {
+    // Where another plugin wires pods, ours keeps each of them waiting itself, and the network is not ours to vouch for.
+    let taints = match kubernetes.cni {
+        Cni::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
+        Cni::Ptp => json!([]),
+    };
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -121,7 +139,7 @@ fn kubelet_config(place: &Place, group: &str) -> Value {
         "failSwapOn": false,
         "oomScoreAdj": 0,
         "localStorageCapacityIsolation": false,
-        "registerWithTaints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}],
+        "registerWithTaints": taints,
         // The disk is the host's, whatever is on it.
         "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
             "nodefs.inodesFree": "0%", "memory.available": "10Mi"},

@@ -1,5 +1,6 @@
 //! ADD: an address, an interface, an endpoint, and everything programmed before the answer.
 
+use super::chained::Chained;
 use super::gates;
 use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
@@ -18,7 +19,7 @@ use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, Attach, Attached};
 use tortie_model::kinds::{
-    Action, EntityRule, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
+    Action, EntityRule, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
@@ -60,7 +61,9 @@ impl Service {
         let orchestrator = self.orchestrator(request).await?;
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
         let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
-        let own_ipam = config.ipam.kind == CALICO_IPAM;
+        let prefixes = self.state.parameters().borrow().interface_prefix.clone();
+        let chained = Chained::of(config, &request.ifname, &prefixes)?;
+        let own_ipam = config.ipam.kind == CALICO_IPAM && chained.is_none();
         let managed = own_ipam && !matches!(wishes.addresses, Addresses::Unmanaged(_));
         let mut record = Record {
             id,
@@ -69,18 +72,22 @@ impl Service {
             netns: request.netns.clone(),
             host_interface: String::new(),
             handle: managed.then(|| identity::handle(&config.name, &request.container_id)),
-            delegate: if own_ipam {
+            delegate: if own_ipam || chained.is_some() {
                 None
             } else {
                 Some(self.delegate(request, orchestrator.as_ref()).await?)
             },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
+            chained: chained.is_some(),
             workload: None,
         };
         {
             let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-            record.host_interface = self.pick_host_interface(request, &identity);
+            record.host_interface = match &chained {
+                Some(chained) => chained.host_interface.clone(),
+                None => self.pick_host_interface(request, &identity),
+            };
             self.journal.announce(&record);
         }
         if let Err(error) = self.take_over(&record).and_then(|()| self.write(&record, true)) {
@@ -88,9 +95,13 @@ impl Service {
             let _ = self.journal.remove(&record.id);
             return Err(error);
         }
-        let wired =
-            tokio::time::timeout(super::service::DEADLINE, self.wire(request, &identity, &record, workload))
-                .await;
+        let wiring = async {
+            match chained {
+                Some(chained) => self.adopt(request, &identity, &record, workload, chained).await,
+                None => self.wire(request, &identity, &record, workload).await,
+            }
+        };
+        let wired = tokio::time::timeout(super::service::DEADLINE, wiring).await;
         let outcome = wired.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
         });
@@ -138,14 +149,49 @@ impl Service {
         // Known from now on: news of the endpoint may come before the attachment lives.
         self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
-        let endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
-        let (key, endpoint) = self.write_endpoint(endpoint).await?;
-        let endpoint = as_wired(endpoint, &attach.addresses, &request.container_id);
-        crate::failpoint::hit("add-stored").await;
-        let workload = endpoint.to_value();
-        self.engine.attach(key, Value::Resource(endpoint), profile).await.map_err(not_programmed)?;
-        crate::failpoint::hit("add-programmed").await;
+        let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
+        endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
+        let workload = self.enforce(record, endpoint, profile).await?;
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
+    }
+
+    /// What another plugin has wired.
+    async fn adopt(
+        &self,
+        request: &Request,
+        identity: &Identity,
+        record: &Record,
+        workload: Option<Workload>,
+        chained: Chained,
+    ) -> Result<(CniResult, serde_json::Value), CniError> {
+        let profile = match &workload {
+            Some(workload) => self.ensure_profiles(workload).await?,
+            None => self.ensure_profile(request, identity).await?,
+        };
+        self.journal.announce(&Record { result: Some(chained.result.clone()), ..record.clone() });
+        let described = workload.map(|workload| workload.endpoint);
+        let addresses = chained.addresses();
+        let endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
+        let workload = self.enforce(record, endpoint, profile).await?;
+        Ok((chained.result, workload))
+    }
+
+    /// Writes the endpoint and returns when its policy is in force, with the endpoint as the datastore has it.
+    async fn enforce(
+        &self,
+        record: &Record,
+        endpoint: WorkloadEndpoint,
+        profile: Option<String>,
+    ) -> Result<serde_json::Value, CniError> {
+        let (networks, nats) = (endpoint.spec.ip_networks.clone(), endpoint.spec.ip_nats.clone());
+        let (key, stored) = self.write_endpoint(endpoint).await?;
+        let stored = as_wired(stored, networks, nats, &record.id.container_id);
+        crate::failpoint::hit("add-stored").await;
+        let workload = stored.to_value();
+        let wired = on_interface(stored, &record.host_interface);
+        self.engine.attach(key, Value::Resource(wired), profile).await.map_err(not_programmed)?;
+        crate::failpoint::hit("add-programmed").await;
+        Ok(workload)
     }
 
     /// Addresses from our own management, or those that a pod names.
@@ -251,7 +297,6 @@ impl Service {
                 pod: identity.pod.clone(),
                 endpoint: request.ifname.clone(),
                 ip_networks: addresses.iter().map(|address| IpNet::from(*address).to_string()).collect(),
-                ip_nats: Vec::new(),
                 interface_name: record.host_interface.clone(),
                 mac: mac.to_owned(),
                 ..spec
@@ -381,11 +426,28 @@ impl Service {
 }
 
 /// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
-fn as_wired(stored: Resource, addresses: &[IpAddr], container_id: &str) -> Resource {
+fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container_id: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
-    endpoint.spec.ip_networks = addresses.iter().map(|address| IpNet::from(*address).to_string()).collect();
+    endpoint.spec.ip_nats = nats;
+    endpoint.spec.ip_networks = networks;
     container_id.clone_into(&mut endpoint.spec.container_id);
     Resource::WorkloadEndpoint(endpoint)
+}
+
+/// The endpoint on the interface that it has: Kubernetes knows only how we would have called it.
+fn on_interface(endpoint: Resource, interface: &str) -> Resource {
+    let Resource::WorkloadEndpoint(mut endpoint) = endpoint else { return endpoint };
+    interface.clone_into(&mut endpoint.spec.interface_name);
+    Resource::WorkloadEndpoint(endpoint)
+}
+
+/// Each stands for the pod's address of its family, if it has one.
+fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
+    let pair = |external: &IpAddr| {
+        let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
+        Some(IPNAT { internal_ip: internal.to_string(), external_ip: external.to_string() })
+    };
+    floating.iter().filter_map(pair).collect()
 }
 
 fn result(

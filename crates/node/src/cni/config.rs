@@ -162,7 +162,8 @@ impl NetworkConfig {
                 self.dataplane_options.kind
             ));
         }
-        if self.ipam.kind.is_empty() {
+        // Behind another plugin addresses are that one's.
+        if self.ipam.kind.is_empty() && self.previous.is_none() {
             return wrong("ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned());
         }
         Ok(())

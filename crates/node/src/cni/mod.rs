@@ -5,6 +5,7 @@
 //! Kubernetes says of a pod, `service` does the work and `server` listens.
 
 mod add;
+mod chained;
 mod check;
 mod config;
 mod delegate;

@@ -42,6 +42,7 @@ impl Service {
             delegate: if delegated { Some(Delegate::of(request, &any_network())?) } else { None },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
+            chained: request.config.previous.is_some() && !own_ipam && !delegated,
             workload: None,
         };
         self.tear_down(&record, false).await?;
@@ -75,6 +76,7 @@ impl Service {
         let host_interface = Some(record.host_interface.as_str()).filter(|name| !name.is_empty());
         let inside = &record.id.ifname;
         let detached = match (netns, host_interface) {
+            _ if record.chained => Ok(()),
             (Some(netns), Some(outside)) if ours => {
                 pod::undo_attach(&self.host, netns, inside, outside).await
             }

@@ -34,6 +34,8 @@ pub struct Wishes {
     /// Whether to have an address of each family.
     pub families: Option<Families>,
     pub mac: Option<[u8; 6]>,
+    /// Addresses elsewhere that shall stand for the pod's.
+    pub floating: Vec<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +61,11 @@ impl Wishes {
             wishes.v6_pools = either(POOLS_V6).map(|text| list(text)).transpose()?;
             wishes.families = either(FAMILIES).map(|text| families(text)).transpose()?;
         }
-        if pod.get(FLOATING).is_some_and(|text| !text.is_empty()) {
-            return Err(failed(match config.feature_control.floating_ips {
-                false => "requested feature is not enabled: floating_ips".to_owned(),
-                true => format!("annotation {FLOATING}: floating addresses are not supported yet"),
-            }));
+        if let Some(text) = pod.get(FLOATING).filter(|text| !text.is_empty()) {
+            if !config.feature_control.floating_ips {
+                return Err(failed("requested feature is not enabled: floating_ips".to_owned()));
+            }
+            wishes.floating = list(text)?.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
         }
         wishes.mac = pod.get(MAC).map(|text| mac(text)).transpose()?;
         Ok(wishes)
@@ -107,8 +109,7 @@ fn addresses(pod: &Annotations, config: &NetworkConfig) -> Result<Addresses, Cni
     if texts.is_empty() {
         return Err(failed(format!("annotation {name:?} specified but empty")));
     }
-    let parse = |text: &String| text.parse().map_err(|_| failed(format!("invalid IP format: {text}")));
-    let addresses: Vec<IpAddr> = texts.iter().map(parse).collect::<Result<_, _>>()?;
+    let addresses: Vec<IpAddr> = texts.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
         if addresses.iter().filter(|address| address.is_ipv4() == v4).count() > 1 {
             let message = format!("cannot have more than one {family} address for {name:?} annotation");
@@ -119,6 +120,10 @@ fn addresses(pod: &Annotations, config: &NetworkConfig) -> Result<Addresses, Cni
         ADDRESSES => Addresses::Exactly(addresses),
         _ => Addresses::Unmanaged(addresses),
     })
+}
+
+fn address(text: &str) -> Result<IpAddr, CniError> {
+    text.parse().map_err(|_| failed(format!("invalid IP format: {text}")))
 }
 
 fn families(text: &str) -> Result<Families, CniError> {
@@ -228,7 +233,16 @@ mod tests {
             "requested feature is not enabled: floating_ips"
         );
         let enabled = config(r#","ipam":{"type":"calico-ipam"},"feature_control":{"floating_ips":true}"#);
-        assert!(refused(&[("floatingIPs", list)], &enabled).contains("not supported yet"));
+        let wished = Wishes::read(
+            &annotations(&[("floatingIPs", r#"["192.0.2.1","2001:db8::1"]"#)]),
+            &Annotations::new(),
+            &enabled,
+        );
+        assert_eq!(
+            wished.unwrap().floating,
+            ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]
+        );
+        assert_eq!(refused(&[("floatingIPs", r#"["nowhere"]"#)], &enabled), "invalid IP format: nowhere");
         assert!(refused(&[("hwAddr", "1c:0c")], &ours()).contains("not a MAC address"));
         assert!(refused(&[("ipFamilies", r#"["IPv5"]"#)], &ours()).starts_with("error parsing ipFamilies: "));
     }

@@ -199,7 +199,8 @@ impl Core {
         }
         let (workload, revision) = match value {
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) => {
-                let workload = tortie_compute::local_workload(endpoint, true).ok();
+                let workload =
+                    tortie_compute::local_workload(endpoint, tortie_compute::Permissions::ALL).ok();
                 (workload.map(|(id, _)| id), endpoint.metadata.resource_version.parse().ok())
             }
             _ => (None, None),

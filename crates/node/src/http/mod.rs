@@ -9,7 +9,7 @@ pub use denials::page as denials_page;
 
 use crate::bgp;
 use crate::health::{Health, Level};
-use crate::metrics::process;
+use crate::metrics::wireguard;
 use crate::state::State;
 use axum::Router;
 use axum::extract::State as Shared;
@@ -125,9 +125,15 @@ async fn metrics(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static
         }
         None => None,
     };
-    let process = state.parameters().borrow().prometheus_process_metrics_enabled;
+    let parameters = state.parameters().borrow().clone();
+    let process = parameters.prometheus_process_metrics_enabled;
+    let wireguard = match parameters.prometheus_wireguard_metrics_enabled {
+        true => wireguard::text(&state.host, &parameters, PATIENCE).await,
+        false => String::new(),
+    };
     let text = state.metrics.text()
-        + &process.then(process::text).unwrap_or_default()
+        + &process.then(tortie_http::process::text).unwrap_or_default()
+        + &wireguard
         + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
         + &state.denials.text(PATIENCE).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)

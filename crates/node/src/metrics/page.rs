@@ -19,8 +19,8 @@ const HEAD: &str = "# Metrics
 <!-- Made from the code by `make docs-reference`. Do not edit. -->
 
 `tortie node` serves these on `/metrics` in Prometheus' text format, once FelixConfiguration has `prometheusMetricsEnabled: true`;
-`prometheusMetricsHost` and `prometheusMetricsPort` (9091) say where. Names that begin with `felix_` are Calico's, so that existing
-dashboards work.
+`prometheusMetricsHost` and `prometheusMetricsPort` (9091) say where. Names that begin with `felix_` or `wireguard_` are Calico's, so that
+existing dashboards work.
 
 A peer's series begin again when its session is configured again, and disappear with the peer. Of `tortie_denied_packets_total` the 200
 rules that denied most have series of their own; the others are added up under `policy=\"others\"`. A rule counts from zero again
@@ -53,7 +53,11 @@ fn sample() -> String {
         packets: 1,
         bytes: 60,
     };
-    metrics.text() + &super::process::text() + &bgp::metrics(&status) + &http::denials_page(&[denial])
+    metrics.text()
+        + &tortie_http::process::text()
+        + &super::wireguard::page("node1", &[super::wireguard::sample()])
+        + &bgp::metrics(&status)
+        + &http::denials_page(&[denial])
 }
 
 fn page() -> String {

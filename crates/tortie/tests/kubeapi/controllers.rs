@@ -18,18 +18,18 @@ const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigura
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
 
 /// An API server, replicas of the controllers, and a client that assigns addresses as nodes do.
-struct World {
+pub struct World {
     // In the order in which they go.
-    replicas: BTreeMap<String, Process>,
-    server: ApiServer,
-    dir: TempDir,
-    runtime: tokio::runtime::Runtime,
-    environment: Vec<(&'static str, String)>,
+    pub replicas: BTreeMap<String, Process>,
+    pub server: ApiServer,
+    pub dir: TempDir,
+    pub runtime: tokio::runtime::Runtime,
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl World {
     /// With these settings of the controllers, and without any that run.
-    fn new(controllers: Value) -> World {
+    pub fn new(controllers: Value) -> World {
         let server = ApiServer::start();
         server.install(CalicoGroup::V3);
         server.add_namespace("shop", json!({}));
@@ -63,7 +63,7 @@ impl World {
         self.dir.path().join("log")
     }
 
-    fn start(&mut self, name: &str) {
+    pub fn start(&mut self, name: &str) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
         let mut command = Command::new(TORTIE);
         command
@@ -76,11 +76,11 @@ impl World {
         self.replicas.insert(name.to_owned(), process);
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    fn leader(&self) -> String {
+    pub fn leader(&self) -> String {
         let lease = self.server.send("GET", LEASE, None).unwrap_or_default();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
     }
@@ -89,7 +89,7 @@ impl World {
         eventually_showing(what, so, || self.log());
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let config = Config {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.server.kubeconfig().display().to_string(),
@@ -298,6 +298,11 @@ fn services_get_addresses_and_give_them_back() {
     assert_eq!(world.ingress("foreign"), "");
     let given: IpAddr = world.ingress("web").parse().unwrap();
     assert_eq!(world.assigned(&allocator), [given, "198.51.100.77".parse().unwrap()].into());
+    let pool = "/apis/projectcalico.org/v3/ippools/services";
+    let finalizers = || world.server.must("GET", pool, None)["metadata"]["finalizers"].take();
+    world.wait("a pool whose addresses are used is kept", || {
+        finalizers() == json!(["projectcalico.org/ippool-finalizer"])
+    });
     // Somebody takes it out of the status.
     let path = "/api/v1/namespaces/shop/services/web";
     world.server.merge(&format!("{path}/status"), &json!({"status": {"loadBalancer": {"ingress": null}}}));
@@ -309,12 +314,15 @@ fn services_get_addresses_and_give_them_back() {
     );
     world.wait("nothing is assigned", || world.assigned(&allocator).is_empty());
 
-    // A pool that is deleted goes when its blocks are given up, also those of load balancers.
-    let pool = "/apis/projectcalico.org/v3/ippools/services";
-    let held = world.server.must("GET", pool, None);
-    assert_eq!(held["metadata"]["finalizers"], json!(["projectcalico.org/ippool-finalizer"]));
-    assert_eq!(held["status"]["conditions"][0]["reason"], "OK", "{held}");
+    world.wait("and let go with its last address", || finalizers() == Value::Null);
+    let free = world.server.must("GET", pool, None);
+    assert_eq!(free["status"]["conditions"][0]["reason"], "OK", "{free}");
+
+    // One that is deleted while it is used goes when its blocks are given up, also those of load balancers.
+    world.service("last", json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
+    world.wait("an address is used", || !world.ingress("last").is_empty() && finalizers() != Value::Null);
     world.server.must("DELETE", pool, None);
+    world.server.must("DELETE", "/api/v1/namespaces/shop/services/last", None);
     world.wait("the pool is gone", || world.server.send("GET", pool, None).is_err());
 }
 

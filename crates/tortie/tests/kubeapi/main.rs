@@ -14,9 +14,12 @@ macro_rules! in_both_groups {
     };
 }
 
+mod churn;
 mod condition;
 mod controllers;
 mod flood;
+mod hub;
+mod mirror;
 mod moving;
 mod outage;
 mod pods;

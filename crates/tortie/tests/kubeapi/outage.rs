@@ -1,8 +1,9 @@
-//! The API server goes away under traffic and comes back without a memory of what was.
+//! The API server goes away under traffic and comes back without a memory of what was. `TORTIE_OUTAGE_SECONDS` says for how long.
 
 use crate::world::World;
 use serde_json::json;
 use std::fs::File;
+use std::time::{Duration, Instant};
 use tortie_testkit::{CalicoGroup, Process, eventually};
 
 in_both_groups! { an_outage_changes_nothing_and_what_was_missed_is_heard }
@@ -45,18 +46,31 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     ping.args(["-n", "-i", "0.02", &web.addresses[0]]).stdout(File::create(&log).unwrap());
     let _ping = Process::start(&mut ping);
     let answers = || std::fs::read_to_string(&log).unwrap().matches(" ms\n").count();
+    // Which of its packets were answered, in order.
+    let answered = || -> Vec<usize> {
+        let said = std::fs::read_to_string(&log).unwrap();
+        let whole = said.split_inclusive('\n').filter(|line| line.ends_with(" ms\n"));
+        whole.filter_map(|line| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok()).collect()
+    };
 
     let lost = |world: &World| world.log().matches("the datastore is out of reach").count();
     let back = |world: &World| world.log().matches("the datastore is back").count();
     world.server.stop();
+    let away = Instant::now();
     eventually("the node notices", || lost(&world) == 1);
     let before = answers();
     eventually("traffic goes on", || answers() > before + 100);
+    let seconds = std::env::var("TORTIE_OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    std::thread::sleep(Duration::from_secs(seconds).saturating_sub(away.elapsed()));
+    println!("the API server is away for {:?}, {} packets pass", away.elapsed(), answers() - before);
     world.server.resume();
     // Whoever comes back cannot hear what happened meanwhile.
     world.server.forget_the_past();
     eventually("the node is back", || back(&world) == 1);
     assert_eq!(lost(&world), 1, "{}", world.log());
+    let heard = answered();
+    let lost_packets: Vec<usize> = (1..=heard.len()).filter(|number| !heard.contains(number)).collect();
+    assert_eq!(lost_packets, Vec::<usize>::new(), "of {}", heard.len());
     assert_eq!(ours("nft"), Vec::<String>::new(), "{}", world.log());
     assert_eq!(ours("ip"), Vec::<String>::new(), "{}", world.log());
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tortie_testkit::{ApiServer, CalicoGroup, Installation, Namespace, PluginCall, eventually_showing, run};
 
-const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub const NODE: &str = "n1";
 
 pub struct World {
@@ -16,6 +16,8 @@ pub struct World {
     group: CalicoGroup,
     /// The first pool, and the length of its blocks.
     pool: [&'static str; 2],
+    /// What else the node is told when it starts.
+    pub variables: Vec<(&'static str, &'static str)>,
 }
 
 /// A pod with its network.
@@ -55,7 +57,14 @@ impl World {
         server.add_namespace("shop", json!({"team": "a"}));
         server.add_namespace("other", json!({}));
         server.add_node(NODE);
-        World { installation: Installation::new(TORTIE), server, host, group, pool: ["10.77.0.0/24", "28"] }
+        World {
+            installation: Installation::new(TORTIE),
+            server,
+            host,
+            group,
+            pool: ["10.77.0.0/24", "28"],
+            variables: Vec::new(),
+        }
     }
 
     /// Starts the node, instead of one that runs, and waits until it is ready.
@@ -68,7 +77,8 @@ impl World {
             .env("KUBECONFIG", kubeconfig)
             .env("CALICO_IPV4POOL_CIDR", self.pool[0])
             .env("CALICO_IPV4POOL_BLOCK_SIZE", self.pool[1])
-            .env("CALICO_IPV6POOL_CIDR", "fd77::/116");
+            .env("CALICO_IPV6POOL_CIDR", "fd77::/116")
+            .envs(self.variables.iter().copied());
         self.installation.start_node(command);
     }
 

@@ -11,6 +11,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
+mod controllers;
+mod foreign;
 mod node_ports;
 mod pods;
 mod policies;
@@ -115,9 +117,32 @@ fn pods_of_a_real_cluster_live_on_our_network() {
 
 #[test]
 fn the_same_with_a_datastore_beside_kubernetes() {
-    let options = ["--nodes", "2", "--bgp", "mesh", "--datastore", "embedded", "--proxy", "nftables"];
+    let options = ["--nodes", "2", "--bgp", "mesh", "--datastore", "etcd", "--proxy", "nftables"];
     let cluster = Cluster::up(&options);
     everything_works(&cluster, &["node1", "node2"]);
+    cluster.down();
+}
+
+#[test]
+fn the_same_in_the_api_group_of_older_installations() {
+    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1"]);
+    let pools = cluster.must_kubectl(&["get", "ippools.crd.projectcalico.org", "-o", "name"]);
+    assert!(pools.contains("default-ipv4-ippool"), "{pools}");
+    everything_works(&cluster, &["node1", "node2"]);
+    cluster.down();
+}
+
+/// As with flannel: addresses and routes are somebody else's. Nor is there a kube-proxy.
+#[test]
+fn policy_is_enforced_where_another_plugin_wires_pods() {
+    let cluster = Cluster::up(&["--nodes", "2", "--cni", "ptp", "--proxy", "none"]);
+    let shop = Shop::open_with(&cluster, "node2");
+    policies::every_kind_of_rule(&shop);
+    foreign::only_policy_is_ours(&cluster, &shop);
+    foreign::a_restart_changes_nothing(&cluster);
+    policies::default_deny(&shop);
+    shop.close();
+    foreign::nothing_is_left(&cluster);
     cluster.down();
 }
 
@@ -130,6 +155,7 @@ fn everything_works(cluster: &Cluster, nodes: &[&str]) {
     services_work(cluster, &pods, nodes);
     routes_are_those_of_the_textbook(cluster, &pods, nodes);
     annotations_are_heard(cluster);
+    controllers::do_their_work(cluster);
     node_ports::are_judged_by_who_forwards(cluster);
     what_is_deleted_leaves_nothing(cluster, nodes);
 }

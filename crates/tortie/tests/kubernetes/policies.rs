@@ -169,7 +169,12 @@ pub struct Shop<'a> {
 
 impl Shop<'_> {
     pub fn open(cluster: &Cluster) -> Shop<'_> {
-        cluster.apply(PODS);
+        Shop::open_with(cluster, "node3")
+    }
+
+    /// With the foreign pod on this node.
+    pub fn open_with<'a>(cluster: &'a Cluster, node: &str) -> Shop<'a> {
+        cluster.apply(&PODS.replace("node3", node));
         let ready = || {
             let pods = cluster.all_pods();
             pods.len() == 4 && pods.iter().all(Pod::is_ready)
@@ -236,14 +241,14 @@ impl Shop<'_> {
     pub fn close(self) {
         let Shop { cluster, pods, _servers } = self;
         drop((_servers, pods));
+        // Whichever node it is on.
         cluster.delete(PODS);
         eventually_showing("the shop is closed", || cluster.all_pods().is_empty(), || cluster.picture());
     }
 }
 
-/// Policies come and go one by one.
-pub fn every_kind_of_rule(shop: &Shop) {
-    shop.is_open();
+/// Closed while there is a policy, and open again.
+pub fn default_deny(shop: &Shop) {
     shop.under(
         "default deny",
         DEFAULT_DENY,
@@ -254,6 +259,12 @@ pub fn every_kind_of_rule(shop: &Shop) {
             ("web", "foreign", Tcp(8080), true),
         ],
     );
+    shop.is_open();
+}
+
+/// Policies come and go one by one.
+pub fn every_kind_of_rule(shop: &Shop) {
+    default_deny(shop);
     shop.under(
         "pods and ports",
         PODS_AND_PORTS,
@@ -365,9 +376,14 @@ pub fn labels_decide(shop: &Shop) {
     let expected = |so: bool| [("client", "web", Udp(5353), so), ("near", "web", Udp(5353), true)];
     label("stranger");
     shop.expect("a label is taken away", &expected(false));
-    let [set, enforced] =
-        first_answer(shop.netns("client"), shop.address("web", 0), 5353, || label("client"));
-    println!("a pod's new label: kubectl took {set:?}, packets passed {enforced:?} after it was started");
+    let patch = serde_json::json!({"metadata": {"labels": {"role": "client"}}});
+    let [accepted, enforced] = first_answer(shop.netns("client"), shop.address("web", 0), 5353, || {
+        shop.cluster.merge("/api/v1/namespaces/shop/pods/client", &patch);
+    });
+    let after = enforced.saturating_sub(accepted);
+    println!(
+        "a pod's new label: packets pass {after:?} after the API server's answer, which took {accepted:?}"
+    );
     shop.expect("a label comes back", &expected(true));
     shop.cluster.delete(PODS_AND_PORTS);
 }

@@ -29,10 +29,15 @@ pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
     assert!(carried.iter().all(|count| *count > 100), "{carried:?}");
 }
 
-/// Nothing of ours is left on any node.
+/// Nothing of ours is left on any node. All that `deploy/` has is there to be deleted, and nothing keeps it.
 pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
-    cluster.must_kubectl(&["delete", "--filename", &manifests(), "--timeout=300s", "--ignore-not-found"]);
-    eventually_showing("our pods are gone", || cluster.daemons().is_empty(), || cluster.picture());
+    let path = "jsonpath={.items[*].metadata.finalizers}";
+    let kept = || cluster.must_kubectl(&["get", "ippools,tiers", "-o", path]);
+    eventually_showing("no pool and no tier is kept once there are no pods", || kept().is_empty(), kept);
+    cluster.must_kubectl(&["delete", "--filename", &manifests(), "--timeout=300s"]);
+    let controllers = || cluster.pods_of("kube-system", "k8s-app=tortie-controllers");
+    let gone = || cluster.daemons().is_empty() && controllers().is_empty();
+    eventually_showing("our pods are gone", gone, || cluster.picture());
     for node in ["node1", "node2", "node3"] {
         let left = || left_on(cluster, node);
         eventually_showing(

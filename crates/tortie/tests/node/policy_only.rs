@@ -16,6 +16,8 @@ struct Wired {
     namespace: Namespace,
     interface: String,
     addresses: Vec<String>,
+    /// All that the other plugin said.
+    result: Value,
 }
 
 fn wire(world: &World, name: &str, config: Value) -> Wired {
@@ -37,7 +39,7 @@ fn wire(world: &World, name: &str, config: Value) -> Wired {
     let interface = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
     let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
     let addresses = result["ips"].as_array().unwrap().iter().map(address).collect();
-    Wired { namespace, interface, addresses }
+    Wired { namespace, interface, addresses, result }
 }
 
 fn network(world: &World, plugin: &str, number: u8) -> Value {
@@ -168,4 +170,67 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     all(c, b, true, "a daemon that is back closes nothing");
     all(a, d, false, "nor opens anything");
     assert_eq!(theirs(&world, &wired), before, "{}", world.log());
+}
+
+/// In one list with the plugin that wires them, ours enforces policy and nothing else.
+#[test]
+fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
+    let mut world = World::without_node("10.77.0.0/24");
+    for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+        world.host.exec(&["sysctl", "-qw", switch]);
+    }
+    world.start(&ENVIRONMENT);
+    let wired = [wire(&world, "a", network(&world, "ptp", 1)), wire(&world, "b", network(&world, "ptp", 2))];
+    let [a, b] = &wired;
+    eventually("the kernel believes that the gateways' addresses are nobody else's", || {
+        let lines = theirs(&world, &wired);
+        ["local fd55:1::1 ", "local fd55:2::1 "]
+            .iter()
+            .all(|start| lines.iter().any(|line| line.starts_with(start)))
+    });
+    let before = theirs(&world, &wired);
+    let base = world.config();
+    let config = |wired: &Wired, name: &str| {
+        let mut config = base.clone();
+        config["cniVersion"] = "0.4.0".into();
+        config["ipam"] = Value::Null;
+        config["tortie_labels"] = json!({ "name": name });
+        config["prevResult"] = wired.result.clone();
+        config
+    };
+    let reaches = |expected: bool, why: &str| {
+        let pings = |address: &String| {
+            a.namespace.try_exec(&["ping", "-n", "-c", "1", "-W", "1", address]).status.success()
+        };
+        eventually(why, || b.addresses.iter().all(|address| pings(address) == expected));
+    };
+    reaches(false, "they are closed until policy is in force");
+    for (wired, name) in [(a, "a"), (b, "b")] {
+        let said = world.must("ADD", name, &wired.namespace.path(), &config(wired, name));
+        assert_eq!(said.addresses(), wired.addresses);
+        assert_eq!(said.json["interfaces"][0]["name"], wired.interface.as_str());
+    }
+    reaches(true, "the profile of their network opens them");
+    world.calicoctl(&["apply", "-f", "-"], &policy(json!([])));
+    reaches(false, "b is closed by a policy");
+    world.stop();
+    world.start(&ENVIRONMENT);
+    reaches(false, "a daemon that is back knows whose interface it is");
+    world.calicoctl(&["delete", "gnp", "guard"], "");
+    reaches(true, "and lets pass what may");
+    assert_eq!(theirs(&world, &wired), before, "{}", world.log());
+
+    world.must("CHECK", "a", &a.namespace.path(), &config(a, "a"));
+    let mut stranger = config(a, "c");
+    stranger["prevResult"]["interfaces"][0]["name"] = "eni1".into();
+    let refused = world.cni("ADD", "c", &a.namespace.path(), &stranger);
+    assert!(refused.json["details"].as_str().is_some_and(|text| text.contains("eni1")), "{}", refused.json);
+    for (wired, name) in [(a, "a"), (b, "b")] {
+        world.must("DEL", name, &wired.namespace.path(), &config(wired, name));
+        // The interface is not ours to remove.
+        world.host.json(&format!("link show dev {}", wired.interface));
+    }
+    assert_eq!(theirs(&world, &wired), before, "{}", world.log());
+    reaches(false, "what is no workload any more is closed");
+    world.assert_clean("DEL");
 }

@@ -64,7 +64,7 @@ guest_test!(
         cluster.ipip_mode("CrossSubnet");
         lab.apply(BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
-            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto 80 onlink")
+            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto 80 onlink mtu 1480")
         });
         lab.apply(BY_BGP);
         cluster.eventually("then BGP does, as in the textbook", || {

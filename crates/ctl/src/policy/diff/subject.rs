@@ -5,7 +5,7 @@ use crate::policy::party;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_compute::local_workload;
+use tortie_compute::{Permissions, local_workload};
 use tortie_plan::evaluate::{Cause, Decision, Index, Outcome, Packet, Stage, is_failsafe};
 use tortie_plan::{Direction, EndpointId, Member, Plan, PolicySettings, Rule};
 
@@ -84,7 +84,7 @@ pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec
     let mut subjects: Vec<Subject> = after
         .workloads()
         .filter_map(|endpoint| {
-            let (id, workload) = local_workload(endpoint, true).ok()?;
+            let (id, workload) = local_workload(endpoint, Permissions::ALL).ok()?;
             Some(Subject {
                 name: party::workload_name(endpoint),
                 endpoint: Some(EndpointId::Workload(id)),

@@ -84,7 +84,7 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
 fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject, Option<String>) {
     let (text, interface) = describe(element, kind);
     let object = match kind {
-        SetType::Chains => KernelObject::MapElement { map: set.to_owned(), key: text },
+        kind if kind.is_map() => KernelObject::MapElement { map: set.to_owned(), key: text },
         _ => KernelObject::SetElement { set: set.to_owned(), element: text },
     };
     (object, interface)
@@ -114,7 +114,14 @@ fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
             let name = interface(name);
             (format!("{name} . {}", range(first, last)), Some(name))
         }
-        SetType::Addresses(_) | SetType::Nets(_) => (range(&element.key, last), None),
+        SetType::Addresses(_) | SetType::Nets(_) | SetType::Translations(_) => {
+            (range(&element.key, last), None)
+        }
+        SetType::PairTranslations(_) => {
+            let half = element.key.len() / 2;
+            let (source, destination) = element.key.split_at_checked(half).unwrap_or((&element.key, &[]));
+            (format!("{} . {}", address(source), address(destination)), None)
+        }
         SetType::Ports(_) => {
             let length = element.key.len().saturating_sub(8);
             let (first, rest) = element.key.split_at_checked(length).unwrap_or((&element.key, &[]));
@@ -183,7 +190,10 @@ impl State {
         };
         for direction in DIRECTIONS {
             for interface in self.interfaces_of_workloads() {
-                note(names::workload(interface, direction), &mut self.at_interface(interface));
+                for chain in [names::workload(interface, direction), names::connections(interface, direction)]
+                {
+                    note(chain, &mut self.at_interface(interface));
+                }
             }
             for (id, policy) in self.policies() {
                 let holder = Holder::Policy { id, tier: &policy.tier };

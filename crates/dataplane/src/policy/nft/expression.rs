@@ -1,7 +1,7 @@
 //! Rules in the kernel's words: a list of expressions that load, compare and act.
 
 use super::attributes::Attributes;
-use super::rule::{Action, Family, Field, Match, Rule, Test};
+use super::rule::{Action, Family, Field, Match, NatEnd, Rule, Test};
 use super::table::slots;
 use nlink::netlink::nftables as wire;
 use std::net::IpAddr;
@@ -249,6 +249,22 @@ impl<'n> Writer<'n> {
                     .number(wire::NFTA_LIMIT_BURST, limit.burst);
                 self.push("limit", data);
             }
+            Action::Over(rate) => {
+                const EXCEEDED: u32 = 1;
+                const SECOND: u64 = 1;
+                let data = Attributes::default()
+                    .bytes(wire::NFTA_LIMIT_RATE, &u64::from(rate.per_second).to_be_bytes())
+                    .bytes(wire::NFTA_LIMIT_UNIT, &SECOND.to_be_bytes())
+                    .number(wire::NFTA_LIMIT_BURST, rate.burst)
+                    .number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
+                self.push("limit", data);
+            }
+            Action::ConnectionsOver(count) => {
+                let data = Attributes::default()
+                    .number(wire::NFTA_CONNLIMIT_COUNT, *count)
+                    .number(wire::NFTA_CONNLIMIT_FLAGS, wire::NFT_CONNLIMIT_F_INV);
+                self.push("connlimit", data);
+            }
             Action::Log { prefix, rule } => {
                 let line = Attributes::default().text(wire::NFTA_LOG_PREFIX, prefix);
                 self.push("log", line.number(wire::NFTA_LOG_LEVEL, LOG_NOTICE));
@@ -268,6 +284,8 @@ impl<'n> Writer<'n> {
                 self.push("masq", data);
             }
             Action::TranslateSource { address, ports } => self.translate_source(*address, *ports),
+            Action::TranslateBy { end, family, fields, map } => self.translate_by(*end, *family, fields, map),
+            Action::SetDscp(family, value) => self.set_dscp(*family, *value),
             Action::ClampMss => self.clamp_mss(),
             Action::Dispatch { field, map } => {
                 self.load(*field, REGISTER);
@@ -285,6 +303,10 @@ impl<'n> Writer<'n> {
                     .number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_ICMPX_UNREACH)
                     .bytes(wire::NFTA_REJECT_ICMP_CODE, &[wire::NFT_REJECT_ICMPX_PORT_UNREACH]),
             ),
+            Action::Reset => self.push(
+                "reject",
+                Attributes::default().number(wire::NFTA_REJECT_TYPE, wire::NFT_REJECT_TCP_RST),
+            ),
             Action::Return => self.verdict(wire::NFT_RETURN, None),
             Action::Jump(chain) => self.verdict(wire::NFT_JUMP, Some(chain)),
             Action::Goto(chain) => self.verdict(wire::NFT_GOTO, Some(chain)),
@@ -292,21 +314,54 @@ impl<'n> Writer<'n> {
     }
 
     fn translate_source(&mut self, address: IpAddr, ports: Option<PortRange>) {
-        const SOURCE: u32 = 0;
-        const IPV4: u32 = 2;
-        const IPV6: u32 = 10;
-        let (family, bytes) = match address {
-            IpAddr::V4(address) => (IPV4, address.octets().to_vec()),
-            IpAddr::V6(address) => (IPV6, address.octets().to_vec()),
+        let bytes = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
         };
         self.constant(REGISTER, &bytes);
-        let data = Attributes::default()
-            .number(wire::NFTA_NAT_TYPE, SOURCE)
-            .number(wire::NFTA_NAT_FAMILY, family)
-            .number(wire::NFTA_NAT_REG_ADDR_MIN, REGISTER)
-            .number(wire::NFTA_NAT_REG_ADDR_MAX, REGISTER);
-        let data = self.ports(data, ports, NAT);
+        let data = self.ports(translation(NatEnd::Source, Family::of(address)), ports, NAT);
         self.push("nat", data);
+    }
+
+    fn translate_by(&mut self, end: NatEnd, family: Family, fields: &[Field], map: &str) {
+        let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
+        let mut register = first;
+        for field in fields {
+            self.load(*field, register);
+            register += u32::try_from(slots(*field)).unwrap_or_default();
+        }
+        let lookup = Attributes::default()
+            .text(wire::NFTA_LOOKUP_SET, map)
+            .number(wire::NFTA_LOOKUP_SREG, first)
+            .number(wire::NFTA_LOOKUP_DREG, REGISTER);
+        self.push("lookup", lookup);
+        self.push("nat", translation(end, family));
+    }
+
+    /// The upper six bits of what was the type of service, across the first two bytes of an IPv6 header.
+    fn set_dscp(&mut self, family: Family, value: u8) {
+        const NETWORK: u32 = 1;
+        const LENGTH: u32 = 2;
+        const INTERNET_CHECKSUM: u32 = 1;
+        const CHECKSUM_AT: u32 = 10;
+        let (mask, value): (u16, u16) = match family {
+            Family::V4 => (0xff03, u16::from(value) << 2),
+            Family::V6 => (0xf03f, u16::from(value) << 6),
+        };
+        self.payload(NETWORK, 0, LENGTH, REGISTER);
+        self.bits(&mask.to_be_bytes(), &value.to_be_bytes());
+        let write = Attributes::default()
+            .number(wire::NFTA_PAYLOAD_SREG, REGISTER)
+            .number(wire::NFTA_PAYLOAD_BASE, NETWORK)
+            .number(wire::NFTA_PAYLOAD_OFFSET, 0)
+            .number(wire::NFTA_PAYLOAD_LEN, LENGTH);
+        let write = match family {
+            Family::V4 => write
+                .number(wire::NFTA_PAYLOAD_CSUM_TYPE, INTERNET_CHECKSUM)
+                .number(wire::NFTA_PAYLOAD_CSUM_OFFSET, CHECKSUM_AT),
+            Family::V6 => write,
+        };
+        self.push("payload", write);
     }
 
     /// The ports that a translated packet may get, and that they are chosen at random: two nodes, or two packets of
@@ -370,6 +425,23 @@ impl<'n> Writer<'n> {
             .nest(wire::NFTA_IMMEDIATE_DATA, verdict(code, chain));
         self.push("immediate", data);
     }
+}
+
+/// To the address in the register.
+fn translation(end: NatEnd, family: Family) -> Attributes {
+    let end: u32 = match end {
+        NatEnd::Source => 0,
+        NatEnd::Destination => 1,
+    };
+    let family: u32 = match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    };
+    Attributes::default()
+        .number(wire::NFTA_NAT_TYPE, end)
+        .number(wire::NFTA_NAT_FAMILY, family)
+        .number(wire::NFTA_NAT_REG_ADDR_MIN, REGISTER)
+        .number(wire::NFTA_NAT_REG_ADDR_MAX, REGISTER)
 }
 
 fn value_of(value: &[u8]) -> Attributes {

@@ -236,6 +236,7 @@ struct Raw {
     key: Vec<u8>,
     last: Option<Vec<u8>>,
     chain: Option<String>,
+    value: Option<Vec<u8>>,
     is_end: bool,
 }
 
@@ -255,6 +256,7 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
                 key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
                 last: part(wire::NFTA_SET_ELEM_KEY_END).and_then(value),
                 chain,
+                value: part(wire::NFTA_SET_ELEM_DATA).and_then(value),
                 is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
             })
         })
@@ -265,7 +267,9 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
 fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
     if !matches!(kind, SetType::Nets(_)) {
         let whole = raw.into_iter();
-        return whole.map(|raw| Element { key: raw.key, last: raw.last, chain: raw.chain }).collect();
+        return whole
+            .map(|Raw { key, last, chain, value, .. }| Element { key, last, chain, value })
+            .collect();
     }
     raw.sort_by(|a, b| a.key.cmp(&b.key).then(b.is_end.cmp(&a.is_end)));
     let mut elements = BTreeSet::new();
@@ -321,12 +325,17 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
             SetType::Ports(family),
             SetType::Sources(family),
             SetType::SourceNets(family),
+            SetType::Translations(family),
+            SetType::PairTranslations(family),
         ]
     };
     let all = IpFamily::BOTH.into_iter().flat_map(of_family).chain([SetType::Interfaces, SetType::Chains]);
     let mut alike = all.filter(|kind| {
         let shape = message::shape(*kind);
-        let map = (*kind == SetType::Chains).then_some(wire::NFT_DATA_VERDICT);
+        let map = match kind {
+            SetType::Chains => Some(wire::NFT_DATA_VERDICT),
+            _ => kind.value().map(|value| value.kind),
+        };
         (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())
             && map == set.data_type
             && set.timeout.is_none()

@@ -115,7 +115,7 @@ fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
         }
         Operation::DeleteElements { set, kind, elements } => {
             let keys = elements.iter().flat_map(|element| {
-                let key = Element { chain: None, ..(*element).clone() };
+                let key = Element { chain: None, value: None, ..(*element).clone() };
                 encode(&key, *kind)
             });
             lists(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
@@ -190,7 +190,7 @@ pub(super) fn shape(kind: SetType) -> Shape {
             flags |= wire::NFT_SET_CONCAT;
         }
     }
-    if kind == SetType::Chains {
+    if kind.is_map() {
         flags |= wire::NFT_SET_MAP;
     }
     Shape { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
@@ -212,6 +212,11 @@ fn set(name: &str, kind: SetType, id: u32) -> Attributes {
     }
     if kind == SetType::Chains {
         set = set.number(wire::NFTA_SET_DATA_TYPE, wire::NFT_DATA_VERDICT);
+    }
+    if let Some(value) = kind.value() {
+        set = set
+            .number(wire::NFTA_SET_DATA_TYPE, value.kind)
+            .number(wire::NFTA_SET_DATA_LEN, u32::try_from(value.length).unwrap_or_default());
     }
     if shape.flags & wire::NFT_SET_CONCAT != 0 {
         let fields = kind.key().iter().fold(Attributes::default(), |fields, part| {
@@ -291,11 +296,15 @@ fn encode(element: &Element, kind: SetType) -> Vec<Attributes> {
         }
         (None, _) => {
             let start = key(wire::NFTA_SET_ELEM_KEY, &element.key);
-            vec![match &element.chain {
-                Some(chain) => {
+            vec![match (&element.chain, &element.value) {
+                (Some(chain), _) => {
                     start.nest(wire::NFTA_SET_ELEM_DATA, expression::verdict(wire::NFT_GOTO, Some(chain)))
                 }
-                None => start,
+                (None, Some(value)) => start.nest(
+                    wire::NFTA_SET_ELEM_DATA,
+                    Attributes::default().bytes(wire::NFTA_DATA_VALUE, value),
+                ),
+                (None, None) => start,
             }]
         }
     }

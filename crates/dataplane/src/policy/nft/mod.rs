@@ -110,6 +110,11 @@ impl Nftables {
         self.in_force && self.failed_tables().next().is_none()
     }
 
+    /// The host endpoints, and the interfaces that each is about; all of them if `None`.
+    pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
+        self.state.host_endpoints()
+    }
+
     /// Says whether [`Nftables::interfaces_are`] makes a difference.
     pub fn needs_interfaces(&self) -> bool {
         self.state.has_hosts()

@@ -1,7 +1,7 @@
 //! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is sent, as our own types.
 
 use std::net::IpAddr;
-use tortie_plan::{LogLimit, PortRange};
+use tortie_plan::{LogLimit, PacketRate, PortRange};
 
 /// Something of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,6 +171,10 @@ pub(crate) enum Action {
     Count,
     /// Goes on with the next rule when there are too many.
     Limit(LogLimit),
+    /// Goes on with this rule only when there are too many.
+    Over(PacketRate),
+    /// Goes on with this rule only for connections beyond so many that are there. The kernel counts them at the rule.
+    ConnectionsOver(u32),
     /// A line in the kernel's log with the prefix that is set, and a copy, with the identity of the rule, to whoever
     /// listens to the group.
     Log {
@@ -190,6 +194,15 @@ pub(crate) enum Action {
         address: IpAddr,
         ports: Option<PortRange>,
     },
+    /// The address becomes what a map has for the fields, if it has anything.
+    TranslateBy {
+        end: NatEnd,
+        family: Family,
+        fields: Vec<Field>,
+        map: String,
+    },
+    /// The differentiated services code point of the packet.
+    SetDscp(Family, u8),
     /// Segments become as large as the route allows, at most. For packets with SYN.
     ClampMss,
     /// On to the chain that a map has for the field, if it has one.
@@ -200,9 +213,18 @@ pub(crate) enum Action {
     Accept,
     Drop,
     Reject,
+    /// Ends a TCP connection.
+    Reset,
     Return,
     Jump(String),
     Goto(String),
+}
+
+/// Which address of a packet is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum NatEnd {
+    Source,
+    Destination,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,7 +4,8 @@ use super::diff::TableDiff;
 use super::ranges;
 use super::render::tunnels::{Tunnel, Tunnels};
 use super::render::{
-    Allowed, Collection, Holder, Sets, Stage, Tiers, entry, holder_chain, hosts, names, nat, workloads,
+    Allowed, Collection, Holder, Sets, Stage, Tiers, dscp, entry, floating, holder_chain, hosts, names, nat,
+    workloads,
 };
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
-    Assignment, Direction, HostEndpoint, Member, Plan, Policy, PolicyId, Profile, Rule, SetId, SetKind,
-    Settings, Side, Tier, TunnelKind, Update, Workload, WorkloadId, WorkloadPolicy,
+    Assignment, Direction, FloatingIp, HostEndpoint, Limits, Member, Plan, Policy, PolicyId, Profile, Qos,
+    Rule, SetId, SetKind, Settings, Side, Tier, TunnelKind, Update, Workload, WorkloadId, WorkloadPolicy,
 };
 
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -25,8 +26,7 @@ pub(crate) struct State {
     policies: BTreeMap<PolicyId, Arc<Policy>>,
     profiles: BTreeMap<String, Arc<Profile>>,
     workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
-    /// Where they are known.
-    macs: BTreeMap<WorkloadId, [u8; 6]>,
+    traits: BTreeMap<WorkloadId, Traits>,
     hosts: BTreeMap<String, HostEndpoint>,
     service_ranges: BTreeSet<IpNet>,
     tunnels: BTreeMap<TunnelKind, Tunnel>,
@@ -46,6 +46,23 @@ pub(crate) struct State {
     pub diff: TableDiff,
     /// The table of the ARP family.
     pub arp: TableDiff,
+}
+
+/// What concerns the table of a workload besides its policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Traits {
+    /// Where it is known.
+    mac: Option<[u8; 6]>,
+    addresses: Vec<IpAddr>,
+    floating: Vec<FloatingIp>,
+    qos: Qos,
+}
+
+impl From<&Workload> for Traits {
+    fn from(workload: &Workload) -> Traits {
+        let Workload { mac, addresses, floating, qos, .. } = workload;
+        Traits { mac: *mac, addresses: addresses.clone(), floating: floating.clone(), qos: *qos }
+    }
 }
 
 /// What has to be rendered again.
@@ -76,7 +93,7 @@ impl State {
             policies: BTreeMap::new(),
             profiles: BTreeMap::new(),
             workload_policies: BTreeMap::new(),
-            macs: BTreeMap::new(),
+            traits: BTreeMap::new(),
             hosts: BTreeMap::new(),
             service_ranges: BTreeSet::new(),
             tunnels: BTreeMap::new(),
@@ -109,8 +126,8 @@ impl State {
                 state.apply(key);
             });
         };
-        let macs = self.macs.keys().filter(|id| !plan.workloads.contains_key(id));
-        gone(macs.map(|id| Update::Workload(id.clone(), None)).collect(), self);
+        let traits = self.traits.keys().filter(|id| !plan.workloads.contains_key(id));
+        gone(traits.map(|id| Update::Workload(id.clone(), None)).collect(), self);
         let workload_policies =
             self.workload_policies.keys().filter(|id| !plan.workload_policies.contains_key(id));
         gone(workload_policies.map(|id| Update::WorkloadPolicy(id.clone(), None)).collect(), self);
@@ -154,7 +171,7 @@ impl State {
     /// Says whether it is of any concern here.
     pub fn apply(&mut self, update: &Update) -> bool {
         match update {
-            Update::Workload(id, workload) => self.mac(id, workload.as_ref()),
+            Update::Workload(id, workload) => self.traits(id, workload.as_ref()),
             Update::Route(..)
             | Update::Vtep(..)
             | Update::WireguardPeer(..)
@@ -202,13 +219,17 @@ impl State {
         true
     }
 
-    fn mac(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
-        let mac = workload.and_then(|workload| workload.mac);
-        if put(&mut self.macs, id, mac) != mac
-            && let Some(policy) = self.workload_policies.get(id)
-        {
+    fn traits(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
+        let traits = workload.map(Traits::from);
+        let old = put(&mut self.traits, id, traits.clone());
+        if old == traits {
+            return;
+        }
+        if let Some(policy) = self.workload_policies.get(id) {
             self.stale.interfaces.insert(policy.interface.clone());
         }
+        let mut of_both = old.iter().chain(&traits);
+        self.stale.fixed |= of_both.any(|traits| !traits.floating.is_empty() || traits.qos.dscp.is_some());
     }
 
     fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<Policy>>) {
@@ -326,7 +347,7 @@ impl State {
             DIRECTIONS.iter().any(|direction| name_set(profile.rules(*direction), id))
         });
         self.stale.profiles.extend(profiles.map(|(name, _)| name.clone()));
-        self.stale.fixed |= nat::looks_into(id);
+        self.stale.fixed |= nat::looks_into(id) || dscp::looks_into(id);
         self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers().as_ref() == Some(id));
     }
 
@@ -457,14 +478,19 @@ impl State {
 
     fn render_workload(&mut self, name: &str) {
         let active = self.claims.get(name).and_then(BTreeSet::first);
-        let mac = active.and_then(|id| self.macs.get(id)).copied();
+        let traits = active.and_then(|id| self.traits.get(id)).cloned().unwrap_or_default();
         let policy = active.and_then(|id| self.workload_policies.get(id)).cloned();
         for (direction, map) in [(Direction::Ingress, names::TO), (Direction::Egress, names::FROM)] {
             let chain = names::workload(name, direction);
+            let limits = match direction {
+                Direction::Ingress => traits.qos.ingress,
+                Direction::Egress => traits.qos.egress,
+            };
+            self.render_connections(name, direction, limits, policy.as_ref());
             let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
             match &policy {
                 Some(policy) => {
-                    let rendered = workloads::chain(policy, direction, self.tiers());
+                    let rendered = workloads::chain(policy, limits, direction, self.tiers());
                     self.diff.put_chain(chain, rendered);
                     self.diff.insert(map, element);
                 }
@@ -484,8 +510,10 @@ impl State {
             render_uncovered(diff, name, policy.is_some() && !covered);
         }
         for family in Family::BOTH {
-            let own =
-                policy.as_ref().map(|policy| workloads::sources(policy, mac, family)).unwrap_or_default();
+            let own = policy
+                .as_ref()
+                .map(|policy| workloads::sources(policy, traits.mac, family))
+                .unwrap_or_default();
             if family == Family::V4 {
                 render_sources(&mut self.arp, names::SENDERS, name, own.clone());
             }
@@ -504,6 +532,29 @@ impl State {
         self.stale.fixed = true;
     }
 
+    fn render_connections(
+        &mut self,
+        interface: &str,
+        direction: Direction,
+        limits: Limits,
+        policy: Option<&WorkloadPolicy>,
+    ) {
+        let chain = names::connections(interface, direction);
+        match policy.filter(|policy| policy.up).and_then(|_| workloads::connections(limits)) {
+            Some(rendered) => self.diff.put_chain(chain, rendered),
+            None => self.diff.drop_chain(&chain),
+        }
+    }
+
+    /// Everybody's addresses that carry a code point, and which.
+    fn marked(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        let workloads = self.traits.values().map(|traits| (&traits.addresses, traits.qos.dscp));
+        let hosts = self.hosts.values().map(|host| (&host.expected, host.dscp));
+        workloads
+            .chain(hosts)
+            .flat_map(|(addresses, dscp)| addresses.iter().filter_map(move |address| Some((*address, dscp?))))
+    }
+
     /// The interfaces that do not lead to workloads, as they are now.
     pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
         if self.interfaces != interfaces {
@@ -514,6 +565,18 @@ impl State {
 
     pub fn has_hosts(&self) -> bool {
         !self.hosts.is_empty()
+    }
+
+    /// By name, with the interfaces that each has; all of them if `None`.
+    pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
+        let interfaces = |name: &String| {
+            if self.assignment.everywhere.as_ref() == Some(name) {
+                return None;
+            }
+            let specific = self.assignment.specific.iter().filter(|(_, owner)| *owner == name);
+            Some(specific.map(|(interface, _)| interface.clone()).collect())
+        };
+        self.hosts.keys().map(|name| (name.clone(), interfaces(name))).collect()
     }
 
     fn assign(&mut self) {
@@ -549,11 +612,15 @@ impl State {
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
         self.allowed = allowed;
         chains.extend(part.chains);
-        chains.extend(nat::chains(&self.settings.nat, &self.sets, &self.tunnels));
+        let floating = floating::render(self.traits.values().flat_map(|traits| &traits.floating));
+        let marking = dscp::render(self.marked(), &self.sets);
+        chains.extend(nat::chains(&self.settings.nat, &self.sets, &self.tunnels, floating.outgoing));
+        chains.extend(floating.chains.into_iter().chain(marking.chains));
+        let sets: Vec<_> = floating.sets.into_iter().chain(marking.sets).collect();
         let covered = &part.hooks.covered.interfaces;
         let host_interfaces = (!covered.is_empty()).then(|| names::HOST_INTERFACES.to_owned());
-        let rendered: BTreeSet<String> =
-            chains.keys().chain(part.maps.keys()).chain(&host_interfaces).cloned().collect();
+        let rendered = chains.keys().chain(part.maps.keys()).chain(&host_interfaces).cloned();
+        let rendered: BTreeSet<String> = rendered.chain(sets.iter().map(|(name, ..)| name.clone())).collect();
         for name in std::mem::replace(&mut self.fixed, rendered.clone()).difference(&rendered) {
             self.diff.drop_chain(name);
             self.diff.drop_set(name);
@@ -561,6 +628,10 @@ impl State {
         if let Some(name) = host_interfaces {
             self.diff.put_set(name.clone(), SetType::Interfaces);
             replace(&mut self.diff, &name, covered.clone());
+        }
+        for (name, kind, elements) in sets {
+            self.diff.put_set(name.clone(), kind);
+            replace(&mut self.diff, &name, elements);
         }
         for (name, elements) in part.maps {
             self.diff.put_set(name.clone(), SetType::Chains);

@@ -120,6 +120,10 @@ pub(crate) enum SetType {
     SourceNets(Family),
     /// From the name of an interface to a chain.
     Chains,
+    /// From an address to another.
+    Translations(Family),
+    /// From two addresses, a source and a destination, to another.
+    PairTranslations(Family),
 }
 
 /// The data types of the kernel's tools, and how many bytes each takes in a key.
@@ -139,11 +143,28 @@ impl SetType {
         let protocol = KeyPart { kind: 12, length: 1 };
         let port = KeyPart { kind: 13, length: 2 };
         match self {
-            SetType::Addresses(family) | SetType::Nets(family) => vec![address(family)],
+            SetType::Addresses(family) | SetType::Nets(family) | SetType::Translations(family) => {
+                vec![address(family)]
+            }
+            SetType::PairTranslations(family) => vec![address(family), address(family)],
             SetType::Ports(family) => vec![address(family), protocol, port],
             SetType::Interfaces | SetType::Chains => vec![interface],
             SetType::Sources(family) | SetType::SourceNets(family) => vec![interface, address(family)],
         }
+    }
+
+    /// What a map leads to, if it is one of values: the kernel's data type and its length.
+    pub fn value(self) -> Option<KeyPart> {
+        match self {
+            SetType::Translations(family) | SetType::PairTranslations(family) => {
+                SetType::Addresses(family).key().first().copied()
+            }
+            _ => None,
+        }
+    }
+
+    pub fn is_map(self) -> bool {
+        self == SetType::Chains || self.value().is_some()
     }
 
     pub fn is_ranges(self) -> bool {
@@ -157,17 +178,23 @@ pub(crate) struct Element {
     pub key: Vec<u8>,
     /// Last key of a range.
     pub last: Option<Vec<u8>>,
-    /// Of a map.
+    /// Of a map of chains.
     pub chain: Option<String>,
+    /// Of a map of values.
+    pub value: Option<Vec<u8>>,
 }
 
 impl Element {
     pub fn key(key: Vec<u8>) -> Element {
-        Element { key, last: None, chain: None }
+        Element { key, last: None, chain: None, value: None }
+    }
+
+    pub fn translation(key: Vec<u8>, value: Vec<u8>) -> Element {
+        Element { value: Some(value), ..Element::key(key) }
     }
 
     pub fn range(first: Vec<u8>, last: Vec<u8>) -> Element {
-        Element { key: first, last: Some(last), chain: None }
+        Element { last: Some(last), ..Element::key(first) }
     }
 }
 

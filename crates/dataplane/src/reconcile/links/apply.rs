@@ -47,6 +47,16 @@ impl Engine {
         }
     }
 
+    /// Has the addresses that workloads call to speak BGP.
+    pub(crate) async fn apply_peering(&mut self) {
+        for operation in self.core.peering_work() {
+            let outcome = self.change_links(vec![operation.clone()]).await;
+            if let LinkOperation::AddAddress { index, net } = operation {
+                self.core.peering_failed(index, net, outcome);
+            }
+        }
+    }
+
     async fn change_links(&mut self, operations: Vec<LinkOperation>) -> std::result::Result<(), String> {
         for operation in operations {
             let outcome = self.change_link(&operation).await;

@@ -1,9 +1,11 @@
 //! What has to be looked at again when an interface changes, and what has to be done to tunnel devices.
 
 use super::super::Core;
+use super::super::shaping::{is_device, is_shaped};
 use super::desired::{LinkForm, WantedLink, link_kind};
 use crate::kernel::Link;
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tortie_plan::{RouteKey, TunnelKind};
 
@@ -23,6 +25,8 @@ impl Core {
         self.unchecked_forwarding.insert(index);
         let known = |link: &Option<Link>| link.as_ref().map(|link| (link.name.clone(), link.is_up()));
         let same = known(&old) == known(&link);
+        let mtu = |link: &Option<Link>| link.as_ref().map(|link| link.mtu);
+        let resized = mtu(&old) != mtu(&link);
         match link {
             Some(link) => {
                 self.first_seen.entry(index).or_insert(now);
@@ -39,6 +43,16 @@ impl Core {
                 self.conf_errors.remove(&index);
             }
         }
+        if resized {
+            // Routes through a tunnel have its MTU.
+            let tunnel = self.links.get(index).and_then(|link| self.tunnel_called(&link.name));
+            self.dirty.extend(tunnel.into_iter().flat_map(|kind| self.plan.destinations_through(kind)));
+        }
+        let concerned = |name: &str| self.plan.active(name).is_some_and(|(_, workload)| is_shaped(workload));
+        let mut links = old.as_ref().into_iter().chain(self.links.get(index));
+        if links.any(|link| is_device(link) || concerned(&link.name)) {
+            self.shaping_changed();
+        }
         if same {
             return;
         }
@@ -46,7 +60,7 @@ impl Core {
         for name in [old.map(|old| old.name), self.links.get(index).map(|link| link.name.clone())] {
             let workload = name.as_deref().and_then(|name| self.plan.active(name));
             if let Some((_, workload)) = workload {
-                let addresses = workload.addresses.iter().map(|address| IpNet::from(*address));
+                let addresses = workload.routed().map(IpNet::from);
                 self.dirty.extend(addresses.map(RouteKey::from));
             } else {
                 self.lookups_stale = true;
@@ -141,6 +155,37 @@ impl Core {
                 ours.map(|net| LinkOperation::RemoveAddress { index, net }).collect()
             }
         }
+    }
+
+    /// Addresses of the host on links of workloads that BGP is spoken with. Only what was given to one is ever taken.
+    pub fn peering_work(&mut self) -> Vec<LinkOperation> {
+        let mut wanted = BTreeSet::new();
+        for workload in self.plan.workloads().values() {
+            let Some(peer) = &workload.bgp_peer else { continue };
+            let Some(link) = self.links.named(&workload.interface).filter(|link| link.enabled) else {
+                continue;
+            };
+            wanted.extend(peer.addresses.iter().map(|address| (link.index, IpNet::from(*address))));
+        }
+        let there = |(index, net): &(u32, IpNet)| self.links.nets_of(*index).any(|other| other == *net);
+        let known = |entry: &&(u32, IpNet)| !self.peering.contains(entry) || !there(entry);
+        let missing = wanted
+            .iter()
+            .filter(known)
+            .map(|(index, net)| LinkOperation::AddAddress { index: *index, net: *net });
+        let gone = self.peering.difference(&wanted).filter(|entry| there(entry));
+        let gone = gone.map(|(index, net)| LinkOperation::RemoveAddress { index: *index, net: *net });
+        let work = missing.chain(gone).collect();
+        self.peering_errors.retain(|entry, _| wanted.contains(entry));
+        self.peering = wanted;
+        work
+    }
+
+    pub fn peering_failed(&mut self, index: u32, net: IpNet, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => self.peering_errors.remove(&(index, net)),
+            Err(reason) => self.peering_errors.insert((index, net), reason),
+        };
     }
 
     /// Whether an address on a tunnel device can only be one that we gave it. The IPIP device may have others: those

@@ -33,12 +33,15 @@ impl Core {
             return Ok(Some(entry.with_source(self.usual_source(key))));
         }
         let Some(route) = self.plan.route(key) else { return self.wanted_of_bgp(key) };
+        let mut mtu = None;
         let target = match route.target {
             RouteTarget::Blackhole => Target::Blackhole,
             RouteTarget::Throw => Target::Throw,
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;
+                // As Calico writes it: a route through a VXLAN or an IPIP device says what the device takes.
+                mtu = self.links.get(device).map(|link| link.mtu).filter(|_| !tunnel.is_wireguard());
                 // A WireGuard knows the peer by the destination.
                 let gateway = gateway.filter(|_| !tunnel.is_wireguard());
                 gateway.map_or(Target::Device(device), |via| Target::Gateway { via, device })
@@ -48,7 +51,7 @@ impl Core {
         let sends = !matches!(target, Target::Blackhole | Target::Throw);
         let source = route.source.or_else(|| self.usual_source(key)).filter(|_| sends);
         let entry = Entry::new(*key, route.metric, self.own_protocol(), target);
-        Ok(Some(entry.with_source(source)))
+        Ok(Some(entry.with_source(source).with_mtu(mtu)))
     }
 
     /// What the settings say that the host shall use as its address.

@@ -77,8 +77,7 @@ mod tests {
     };
 
     fn keys(conf: Conf, rp_filter: i32, first: bool) -> Vec<String> {
-        let workload =
-            Workload { interface: "cali1".into(), mac: None, addresses: Vec::new(), may_spoof: false };
+        let workload = Workload { interface: "cali1".into(), ..Workload::default() };
         let missing = missing("cali1", &conf, &workload, rp_filter, true, first);
         missing.into_iter().map(|setting| format!("{}={}", setting.key, setting.value)).collect()
     }

@@ -260,7 +260,7 @@ fn neighbours_are_found_whatever_the_policy() {
         interface: "cali-a".into(),
         mac: Some([2, 0, 0, 0, 0, 1]),
         addresses: Vec::new(),
-        may_spoof: false,
+        ..crate::Workload::default()
     };
     world.plan.workloads.insert(id("a"), workload);
     const OWN: &str = "fe80::ff:fe00:1";

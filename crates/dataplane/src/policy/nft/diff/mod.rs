@@ -93,16 +93,16 @@ impl TableDiff {
         let mut elements = BTreeSet::new();
         if let Some(old) = self.wanted.sets.get_mut(&name) {
             elements = std::mem::take(&mut old.elements);
-            self.maps -= usize::from(old.kind == SetType::Chains);
+            self.maps -= usize::from(old.kind.is_map());
         }
-        self.maps += usize::from(kind == SetType::Chains);
+        self.maps += usize::from(kind.is_map());
         self.sets.insert(name.clone());
         self.wanted.sets.insert(name, Set { kind, elements });
     }
 
     pub fn drop_set(&mut self, name: &str) {
         let Some(set) = self.wanted.sets.remove(name) else { return };
-        self.maps -= usize::from(set.kind == SetType::Chains);
+        self.maps -= usize::from(set.kind.is_map());
         let touched = self.elements.entry(name.to_owned()).or_default();
         set.elements.into_iter().for_each(|element| {
             touched.entry(element).or_insert(true);
@@ -258,7 +258,13 @@ impl TableDiff {
         let uses = move |rule: &Rule| {
             let matched =
                 |condition: &Match| matches!(condition, Match::Lookup { set: name, .. } if name == set);
-            let mapped = |action: &Action| matches!(action, Action::Dispatch { map, .. } if map == set);
+            let mapped = |action: &Action| {
+                let map = match action {
+                    Action::Dispatch { map, .. } | Action::TranslateBy { map, .. } => map,
+                    _ => return false,
+                };
+                map == set
+            };
             rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
         };
         let chains = self.wanted.chains.iter();

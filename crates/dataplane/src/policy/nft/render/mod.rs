@@ -3,7 +3,9 @@
 mod allowed;
 pub(crate) mod arp;
 mod criteria;
+pub(crate) mod dscp;
 pub(crate) mod entry;
+pub(crate) mod floating;
 pub(crate) mod hosts;
 pub(crate) mod names;
 pub(crate) mod nat;

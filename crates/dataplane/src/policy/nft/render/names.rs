@@ -37,6 +37,25 @@ pub(crate) fn source_nets(family: Family) -> String {
     format!("sources-{}-nets", family.digit())
 }
 
+/// Sets, maps and chains of floating addresses.
+pub(crate) fn floating(part: &str, family: Family) -> String {
+    format!("floating-{part}-{}", family.digit())
+}
+
+/// The sources whose packets get a code point.
+pub(crate) fn marked(dscp: u8, family: Family) -> String {
+    format!("dscp-{dscp}-sources-{}", family.digit())
+}
+
+pub(crate) fn marking(dscp: u8, family: Family) -> String {
+    format!("dscp-{dscp}-{}", family.digit())
+}
+
+/// Where the connections of a workload are counted.
+pub(crate) fn connections(interface: &str, direction: Direction) -> String {
+    format!("connections-{}", workload(interface, direction))
+}
+
 pub(crate) fn policy(id: &PolicyId, direction: Direction, stage: Stage) -> String {
     let text = direction_text(direction);
     match stage {

@@ -25,13 +25,14 @@ pub(crate) fn looks_into(id: &SetId) -> bool {
 }
 
 /// The chains that translate. The kernel enters `nat-outgoing` whether or not it has rules: without any chain of the
-/// kind it would no longer translate the packets of connections that it has translated so far.
+/// kind it would no longer translate the packets of connections that it has translated so far. It begins with `first`.
 pub(crate) fn chains(
     settings: &NatSettings,
     sets: &Sets,
     tunnels: &BTreeMap<TunnelKind, Tunnel>,
+    first: Vec<Rule>,
 ) -> Vec<(String, Chain)> {
-    let (mut rules, mut chains) = (Vec::new(), Vec::new());
+    let (mut rules, mut chains) = (first, Vec::new());
     let mut share = |name: String, rules| chains.push((name, Chain { hook: None, rules }));
     if !tunnels.is_empty() {
         let masquerade = tunnels.values().filter(|tunnel| tunnel.masquerades);
@@ -96,7 +97,7 @@ fn outgoing(settings: &NatSettings, sets: &Sets, sources: &SetId, family: Family
 }
 
 /// The ways in which an address can be in a set.
-fn lookups(sets: &Sets, id: &SetId, field: Field, family: Family) -> Vec<Match> {
+pub(super) fn lookups(sets: &Sets, id: &SetId, field: Field, family: Family) -> Vec<Match> {
     let exact = sets.kind(id).map(|_| Match::lookup([field], names::set(id, family)));
     let nets = sets.has_nets(id, family).then(|| Match::lookup([field], names::nets(id, family)));
     exact.into_iter().chain(nets).collect()

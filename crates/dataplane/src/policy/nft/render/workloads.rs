@@ -3,10 +3,10 @@
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface, state};
 use super::super::table::{Chain, Element, join};
-use super::Tiers;
+use super::{Tiers, names};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr};
-use tortie_plan::{Direction, WorkloadPolicy};
+use tortie_plan::{Direction, Limits, WorkloadPolicy};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -35,14 +35,36 @@ fn begins() -> Rule {
     Rule::new(middle, vec![Action::Count, Action::Drop]).says("not the beginning of a connection")
 }
 
+/// Where the connections of a workload are counted, if there is a limit to them. A chain of its own, for the kernel forgets
+/// its count with the rule: it stays while the policy of the workload changes.
+pub(crate) fn connections(limits: Limits) -> Option<Chain> {
+    let beyond = Action::ConnectionsOver(limits.connections?);
+    let tcp = Match::is(Field::Protocol, [TCP]);
+    let rule = Rule::new(vec![tcp], vec![beyond, Action::Count, Action::Reset]).says("too many connections");
+    Some(Chain { hook: None, rules: vec![rule] })
+}
+
 /// The chain of one workload in one direction.
-pub(crate) fn chain(policy: &WorkloadPolicy, direction: Direction, tiers: Tiers<'_>) -> Chain {
+pub(crate) fn chain(
+    policy: &WorkloadPolicy,
+    limits: Limits,
+    direction: Direction,
+    tiers: Tiers<'_>,
+) -> Chain {
     let settings = tiers.settings;
     if !policy.up {
         let down = Rule::new(Vec::new(), vec![Action::Count, Action::Drop]).says("down");
         return Chain { hook: None, rules: vec![down] };
     }
-    let mut rules = tracked(settings.drop_invalid);
+    let packets = limits.packets.map(|rate| {
+        let actions = vec![Action::Over(rate), Action::Count, Action::Drop];
+        Rule::new(Vec::new(), actions).says("too many packets")
+    });
+    let mut rules: Vec<Rule> = packets.into_iter().chain(tracked(settings.drop_invalid)).collect();
+    if limits.connections.is_some() {
+        let count = Action::Jump(names::connections(&policy.interface, direction));
+        rules.push(Rule::new(Vec::new(), vec![count]));
+    }
     if settings.cut_denied_flows {
         rules.push(begins());
     }

@@ -1,0 +1,145 @@
+//! kube-apiserver on our store and on the etcd that it is made for: the same requests, one after the other on either.
+
+use crate::measure::{Latencies, table, time, times};
+use crate::namespace::{Result, check};
+use crate::process::tortie;
+use crate::{Outcome, plain};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tortie_testkit::{ApiServer, Backing, Call, Upkeep, resident};
+
+const PODS: usize = 5_000;
+/// Another number of pods.
+const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
+const BATCH: usize = 500;
+const AT_A_TIME: usize = 16;
+const COLLECTION: &str = "/api/v1/namespaces/ns/pods";
+
+/// What is done with every pod.
+const LOADS: [&str; 5] = ["create", "patch", "get", "list 500 from the store", "delete"];
+
+/// One load on one store.
+struct Measured {
+    a_second: f64,
+    latencies: Latencies,
+}
+
+struct Side {
+    loads: Vec<Measured>,
+    /// Bytes.
+    memory: u64,
+    disk: u64,
+}
+
+pub fn run() -> Outcome {
+    measure().map_err(plain)
+}
+
+fn measure() -> Result<()> {
+    let pods = match std::env::var(PODS_VARIABLE) {
+        Ok(given) => {
+            let last = given.rsplit(',').next().unwrap_or_default();
+            last.trim().parse().map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?
+        }
+        Err(_) => PODS,
+    };
+    let mut ours = side(Backing::Embedded(tortie()?), pods)?;
+    let mut etcd = side(Backing::EtcdOfKubernetes, pods)?;
+    let mut rows = Vec::new();
+    for (name, (ours, etcd)) in LOADS.iter().zip(ours.loads.iter_mut().zip(&mut etcd.loads)) {
+        let mut row = vec![(*name).to_owned()];
+        for side in [&mut *ours, &mut *etcd] {
+            row.push(format!("{:.0}", side.a_second));
+            for quantile in [0.5, 0.99] {
+                row.push(time(side.latencies.quantile(quantile).as_nanos() as f64));
+            }
+        }
+        row.push(times(ours.a_second / etcd.a_second));
+        rows.push(row);
+    }
+    let header = [
+        "request",
+        "tortie /s",
+        "p50",
+        "p99",
+        "etcd 3.6.5 /s",
+        "p50",
+        "p99",
+        "requests a second, ours to etcd's",
+    ];
+    table(
+        &format!("kube-apiserver on either store, {pods} pods, {AT_A_TIME} requests at a time"),
+        &header,
+        &rows,
+    );
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let rows = [("memory", ours.memory, etcd.memory), ("disk", ours.disk, etcd.disk)];
+    let rows = rows.map(|(what, ours, etcd)| {
+        vec![what.to_owned(), mib(ours), mib(etcd), times(ours as f64 / etcd.max(1) as f64)]
+    });
+    table("What the stores needed", &["", "tortie", "etcd 3.6.5", "ours to etcd's"], &rows);
+    Ok(())
+}
+
+fn side(backing: Backing, pods: usize) -> Result<Side> {
+    let server = ApiServer::start_with(Upkeep { backing, ..Upkeep::default() });
+    server.add_namespace("ns", json!({}));
+    let mut side = Side { loads: Vec::new(), memory: 0, disk: 0 };
+    for load in LOADS {
+        let count = if load.starts_with("list") { pods.div_ceil(50) } else { pods };
+        let calls: Vec<Call> = (0..count).map(|number| call(load, number)).collect();
+        let mut measured = Measured { a_second: 0.0, latencies: Latencies::default() };
+        let mut took = Duration::ZERO;
+        for batch in calls.chunks(BATCH) {
+            check()?;
+            let began = Instant::now();
+            let answers = server.call_all(batch, AT_A_TIME);
+            took += began.elapsed();
+            if let Some((call, answer)) = batch.iter().zip(&answers).find(|(_, answer)| !answer.is_success())
+            {
+                return Err(format!("{} {}: {}", call.method, call.path, answer.status).into());
+            }
+            measured.latencies.0.extend(answers.iter().map(|answer| answer.took));
+        }
+        measured.a_second = count as f64 / took.as_secs_f64();
+        side.loads.push(measured);
+        side.memory = side.memory.max(resident(server.store_id()));
+        side.disk = side.disk.max(size(&server.store_data())?);
+    }
+    Ok(side)
+}
+
+fn call(load: &str, number: usize) -> Call {
+    let path = format!("{COLLECTION}/pod-{number}");
+    match load {
+        "create" => {
+            let environment: Vec<_> =
+                (0..10).map(|n| json!({"name": format!("SETTING_{n}"), "value": "x".repeat(40)})).collect();
+            let object = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": format!("pod-{number}"), "labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": "registry.example/app:1", "env": environment}]},
+            });
+            Call::create(COLLECTION, &object)
+        }
+        "patch" => Call::merge(&path, json!({"metadata": {"labels": {"app": format!("a{number}")}}})),
+        "get" => Call::get(&path),
+        "delete" => Call::delete(&format!("{path}?gracePeriodSeconds=0")),
+        // In pages, and so not from the API server's cache.
+        _ => Call::get(&format!("{COLLECTION}?limit=500")),
+    }
+}
+
+/// What the files of a directory take on disk.
+fn size(dir: &Path) -> std::io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        bytes += if meta.is_dir() { size(&entry.path())? } else { meta.blocks() * 512 };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,150 @@
+//! Pods that a real kubelet starts: how long until they run, how long kubelet takes for their sandboxes, and what part of that is
+//! our plugin's.
+
+use crate::measure::{Latencies, table, time};
+use crate::namespace::{Result, check};
+use crate::process::tortie;
+use crate::{Outcome, plain};
+use serde_json::{Value as Json, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PODS: usize = 20;
+/// Another number of pods.
+const PODS_VARIABLE: &str = "TORTIE_BENCH_KUBELET_PODS";
+const PATIENCE: Duration = Duration::from_secs(300);
+/// What kubelet and the runtime count, in seconds.
+const SANDBOX: &str = "kubelet_run_podsandbox_duration_seconds";
+const NETWORK: &str = "containerd_cri_sandbox_create_network_seconds";
+
+/// A lab of one node, gone when dropped.
+struct Lab {
+    tortie: PathBuf,
+    dir: TempDir,
+    name: String,
+}
+
+pub fn run() -> Outcome {
+    measure().map_err(plain)
+}
+
+fn measure() -> Result<()> {
+    let count = match std::env::var(PODS_VARIABLE) {
+        Ok(given) => given.parse().map_err(|error| format!("{PODS_VARIABLE}={given}: {error}"))?,
+        Err(_) => PODS,
+    };
+    let lab = Lab::up()?;
+    let mut latencies = Latencies::default();
+    let (sandboxes, networks) = (lab.kubelet(SANDBOX)?, lab.runtime(NETWORK)?);
+    for number in 0..count {
+        check()?;
+        latencies.0.push(lab.start_pod(number)?);
+    }
+    let sandbox = lab.kubelet(SANDBOX)?.since(sandboxes);
+    let network = lab.runtime(NETWORK)?.since(networks);
+    let whole = latencies.quantile(0.5).as_secs_f64();
+    let rows = [
+        ("a pod, from its creation until it runs (median)", whole),
+        ("kubelet: its sandbox (mean)", sandbox),
+        ("the runtime: the plugins' ADD, ours and portmap (mean)", network),
+    ];
+    let rows = rows.map(|(what, seconds)| {
+        vec![what.to_owned(), time(seconds * 1e9), format!("{:.0} %", 100.0 * seconds / whole)]
+    });
+    let title = format!("{count} pods through kubelet, one after the other");
+    table(&title, &["what", "took", "of the whole"], &rows);
+    Ok(())
+}
+
+/// The sum and the number of what was counted.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    seconds: f64,
+    count: f64,
+}
+
+impl Total {
+    fn read(text: &str, name: &str) -> Total {
+        let sum = |suffix: &str| -> f64 {
+            let start = format!("{name}{suffix}");
+            let lines = text.lines().filter(|line| line.starts_with(&start));
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        };
+        Total { seconds: sum("_sum"), count: sum("_count") }
+    }
+
+    /// The mean of what came after another moment.
+    fn since(self, before: Total) -> f64 {
+        (self.seconds - before.seconds) / (self.count - before.count).max(1.0)
+    }
+}
+
+impl Lab {
+    fn up() -> Result<Lab> {
+        let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
+        let lab = Lab { tortie: tortie()?, dir, name: format!("bench{}", std::process::id()) };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
+        let programs =
+            String::from_utf8_lossy(&Command::new(script).arg("dir").output()?.stdout).trim().to_owned();
+        lab.run(&["up", "--kubernetes", "--nodes", "1", "--kube", &programs])?;
+        Ok(lab)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.tortie);
+        command.args(["lab", "--name", &self.name, "--dir"]).arg(self.dir.path().join("lab")).args(words);
+        command.stdin(Stdio::null()).env_remove("KUBECONFIG");
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Result<String> {
+        let output = self.command(words).output()?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(format!("lab {words:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+        }
+    }
+
+    fn kubelet(&self, name: &str) -> Result<Total> {
+        let page = self.run(&["kubectl", "get", "--raw", "/api/v1/nodes/node1/proxy/metrics"])?;
+        Ok(Total::read(&page, name))
+    }
+
+    fn runtime(&self, name: &str) -> Result<Total> {
+        let page = self.run(&["exec", "node1", "--", "curl", "-s", "http://127.0.0.1:1338/v1/metrics"])?;
+        Ok(Total::read(&page, name))
+    }
+
+    /// How long one takes until it runs.
+    fn start_pod(&self, number: usize) -> Result<Duration> {
+        let container = json!({"name": "c", "image": "docker.io/library/busybox:latest", "imagePullPolicy": "Never",
+            "command": ["sleep", "86400"]});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("p{number}")},
+            "spec": {"nodeName": "node1", "terminationGracePeriodSeconds": 0, "containers": [container]}});
+        let mut file = tempfile::NamedTempFile::new()?;
+        file.write_all(pod.to_string().as_bytes())?;
+        self.run(&["kubectl", "create", "--filename", &file.path().display().to_string()])?;
+        let began = Instant::now();
+        loop {
+            let said = self.run(&["kubectl", "get", "pod", &format!("p{number}"), "-o", "json"])?;
+            let pod: Json = serde_json::from_str(&said)?;
+            // To the second, in the API; so it is looked at from here.
+            if pod["status"]["phase"] == "Running" {
+                return Ok(began.elapsed());
+            }
+            check()?;
+            if began.elapsed() > PATIENCE {
+                return Err(format!("p{number} does not run: {}", pod["status"]).into());
+            }
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.run(&["down"]);
+    }
+}

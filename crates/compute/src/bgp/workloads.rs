@@ -1,0 +1,88 @@
+//! Workloads of this node that BGP is spoken with: those that a BGPPeer selects by their labels.
+
+use super::peers::NodeScope;
+use super::{BgpResolver, NodeFacts};
+use crate::workloads::{Name, addresses};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::kinds::{BGPPeer, WorkloadEndpoint};
+use tortie_model::selector::Selector;
+use tortie_plan::LocalPeer;
+
+/// What counts of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WorkloadFacts {
+    labels: BTreeMap<String, String>,
+    profiles: Vec<String>,
+    /// The first of each family.
+    addresses: Vec<IpAddr>,
+}
+
+impl WorkloadFacts {
+    pub fn of(endpoint: &WorkloadEndpoint) -> WorkloadFacts {
+        let first = |v4: bool| addresses(endpoint).find(|address| address.is_ipv4() == v4);
+        WorkloadFacts {
+            labels: endpoint.metadata.labels.clone(),
+            profiles: endpoint.spec.profiles.clone(),
+            addresses: [first(true), first(false)].into_iter().flatten().collect(),
+        }
+    }
+}
+
+impl BgpResolver {
+    /// Whether anybody asks for workloads.
+    pub(super) fn selects_workloads(&self) -> bool {
+        self.peers.values().any(|peer| !peer.spec.local_workload_selector.is_empty())
+    }
+
+    /// The workloads that a BGPPeer of this node selects, with its name; of several the first by name.
+    pub(super) fn selected_workloads(&self) -> BTreeMap<&Name, &str> {
+        let nobody = NodeFacts::default();
+        let own = self.nodes.get(&self.host).unwrap_or(&nobody);
+        let mut selected = BTreeMap::new();
+        let peers = self.peers.iter().filter(|(_, peer)| !peer.spec.local_workload_selector.is_empty());
+        for (name, peer) in peers.filter(|(_, peer)| NodeScope::of(&peer.spec).has(&self.host, own)) {
+            let Ok(selector) = Selector::parse(&peer.spec.local_workload_selector) else { continue };
+            for (workload, facts) in &self.workloads {
+                if selector.matches(&self.labels(facts)) {
+                    selected.entry(workload).or_insert(name.as_str());
+                }
+            }
+        }
+        selected
+    }
+
+    /// The ends of the sessions that a BGPPeer asks for.
+    pub(super) fn workload_ends(&self) -> BTreeMap<&str, Vec<IpAddr>> {
+        let mut ends: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
+        for (workload, peer) in self.selected_workloads() {
+            let addresses = self.workloads.get(workload).into_iter().flat_map(|facts| &facts.addresses);
+            ends.entry(peer).or_default().extend(addresses);
+        }
+        ends
+    }
+
+    /// What workloads are told apart by, and the addresses by which they find this node.
+    pub(super) fn local_peers(&self) -> BTreeMap<Name, LocalPeer> {
+        let spec = self.configurations.get("default").map(|configuration| &configuration.spec);
+        let texts = spec.map(|spec| [&spec.local_workload_peering_ip_v4, &spec.local_workload_peering_ip_v6]);
+        let addresses: Vec<IpAddr> =
+            texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect();
+        let peer = |name: &str| LocalPeer { name: name.to_owned(), addresses: addresses.clone() };
+        self.selected_workloads().into_iter().map(|(workload, name)| (workload.clone(), peer(name))).collect()
+    }
+
+    /// Its own, and those of its profiles where it has none of the name.
+    fn labels(&self, facts: &WorkloadFacts) -> BTreeMap<String, String> {
+        let inherited = facts.profiles.iter().rev().filter_map(|profile| self.profiles.get(profile));
+        let mut labels: BTreeMap<String, String> =
+            inherited.flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
+        labels.extend(facts.labels.clone());
+        labels
+    }
+}
+
+/// Whether a BGPPeer is for workloads.
+pub(super) fn is_for_workloads(peer: &BGPPeer) -> bool {
+    !peer.spec.local_workload_selector.is_empty()
+}

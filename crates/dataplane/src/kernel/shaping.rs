@@ -1,0 +1,144 @@
+//! Traffic control: token buckets, and the devices through which arriving packets go to one.
+
+use super::types::{Qdiscs, TokenBucket};
+use super::{Kernel, Refusal, decode};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use nlink::netlink::MessageBuilder;
+use nlink::netlink::eth_proto::EthProto;
+use nlink::netlink::filter::FilterConfig;
+use nlink::netlink::link::IfbLink;
+use nlink::netlink::tc::{IngressConfig, TbfConfig};
+use nlink::netlink::tc_handle::FilterPriority;
+use nlink::netlink::tc_options::QdiscOptions;
+use nlink::{Bytes, Rate, TcHandle};
+
+type Outcome = std::result::Result<(), Refusal>;
+
+/// By which a bucket is known to be ours: that of nobody else.
+const OURS: TcHandle = TcHandle::major_only(0xca11);
+
+impl Kernel {
+    /// The buckets of ours, and the redirections of interfaces that have any.
+    pub async fn qdiscs(&self) -> Result<Qdiscs> {
+        let error = |error: nlink::Error| Error::kernel("list of queueing disciplines", &error);
+        let mut qdiscs = Qdiscs::default();
+        for message in self.connection.get_qdiscs().await.map_err(error)? {
+            let device = message.ifindex();
+            match message.options() {
+                Some(QdiscOptions::Tbf(tbf)) if message.handle() == OURS => {
+                    let peak = (tbf.peakrate > 0).then_some((tbf.peakrate, tbf.mtu));
+                    let bucket = TokenBucket { rate: tbf.rate, burst: tbf.burst, limit: tbf.limit, peak };
+                    qdiscs.buckets.insert(device, bucket);
+                }
+                _ if message.is_ingress() => {
+                    let filters = self.connection.get_filters_by_parent_index(device, TcHandle::INGRESS);
+                    let target = filters.await.map_err(error)?.iter().find_map(decode::redirection);
+                    qdiscs.redirected.insert(device, target);
+                }
+                _ => {}
+            }
+        }
+        Ok(qdiscs)
+    }
+
+    /// What leaves by the interface passes through the bucket.
+    pub async fn set_bucket(&self, device: u32, interface: &str, bucket: &TokenBucket) -> Outcome {
+        self.refuses_shaping(interface)?;
+        let tbf = TbfConfig::new()
+            .rate(Rate::bytes_per_sec(bucket.rate))
+            .burst(Bytes::new(bucket.burst.into()))
+            .limit(Bytes::new(bucket.limit.into()));
+        let tbf = match bucket.peak {
+            Some((rate, burst)) => tbf.peakrate(Rate::bytes_per_sec(rate)).mtu(burst),
+            None => tbf,
+        };
+        let replaced = self.connection.replace_qdisc_by_index_full(device, TcHandle::ROOT, Some(OURS), tbf);
+        Ok(replaced.await?)
+    }
+
+    pub async fn delete_bucket(&self, device: u32) -> Outcome {
+        Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::ROOT, Some(OURS)).await?)
+    }
+
+    pub async fn create_ifb(&self, name: &str, mtu: u32) -> Outcome {
+        self.faults.check(|| KernelObject::interface(name))?;
+        Ok(self.connection.add_link(IfbLink::new(name).mtu(mtu)).await?)
+    }
+
+    /// What arrives by the interface leaves by another one first.
+    pub async fn redirect(&self, device: u32, interface: &str, to: u32) -> Outcome {
+        const FIRST: u16 = 1;
+        self.refuses_shaping(interface)?;
+        let ingress = IngressConfig::new();
+        self.connection.add_qdisc_by_index_full(device, TcHandle::INGRESS, None, ingress).await?;
+        let (parent, all) = (TcHandle::INGRESS, EthProto::ALL);
+        let filter = Redirection { to };
+        let added = self.connection.add_filter_by_index_full(
+            device,
+            parent,
+            None,
+            all,
+            FilterPriority::new(FIRST),
+            filter,
+        );
+        Ok(added.await?)
+    }
+
+    pub async fn delete_redirection(&self, device: u32) -> Outcome {
+        Ok(self.connection.del_qdisc_by_index_full(device, TcHandle::INGRESS, None).await?)
+    }
+
+    fn refuses_shaping(&self, interface: &str) -> Outcome {
+        Ok(self.faults.check(|| KernelObject::TrafficControl { interface: interface.to_owned() })?)
+    }
+}
+
+/// A filter that matches everything and sends it out of a device. Of kind `u32`, which is as old as the kernel's traffic
+/// control; not every kernel has `matchall`.
+struct Redirection {
+    to: u32,
+}
+
+impl FilterConfig for Redirection {
+    fn kind(&self) -> &'static str {
+        "u32"
+    }
+
+    fn classid(&self) -> Option<u32> {
+        None
+    }
+
+    fn write_options(&self, builder: &mut MessageBuilder) -> nlink::Result<()> {
+        builder.append_attr(decode::u32_filter::SELECTOR, &selector());
+        let actions = builder.nest_start(decode::u32_filter::ACTIONS);
+        let first = builder.nest_start(1);
+        builder.append_attr_str(decode::action::KIND, "mirred");
+        let options = builder.nest_start(decode::action::OPTIONS);
+        builder.append_attr(decode::action::MIRRED_PARAMETERS, &redirection(self.to));
+        builder.nest_end(options);
+        builder.nest_end(first);
+        builder.nest_end(actions);
+        Ok(())
+    }
+}
+
+/// `tc_u32_sel` with one key, whose mask is empty.
+fn selector() -> [u8; 32] {
+    const TERMINAL: u8 = 1;
+    let mut selector = [0; 32];
+    // The flags, the shift of an offset, the number of keys.
+    (selector[0], selector[2]) = (TERMINAL, 1);
+    selector
+}
+
+/// `tc_mirred`: index, capabilities, action, two counts; what to do with the packet, and the device.
+fn redirection(to: u32) -> [u8; 28] {
+    const STOLEN: i32 = 4;
+    const EGRESS_REDIRECT: i32 = 1;
+    let mut parameters = [0; 28];
+    parameters[8..12].copy_from_slice(&STOLEN.to_ne_bytes());
+    parameters[20..24].copy_from_slice(&EGRESS_REDIRECT.to_ne_bytes());
+    parameters[24..].copy_from_slice(&to.to_ne_bytes());
+    parameters
+}

@@ -1,0 +1,128 @@
+//! Floating addresses: connections to one become connections to the workload that it stands for.
+//!
+//! As in [`super::nat`], which packets are concerned and what is done to them are different chains. A workload that calls its
+//! own floating address would be answered by itself past the translation, so its source becomes that address.
+
+use super::super::rule::{Action, Family, Field, Match, NatEnd, Rule};
+use super::super::table::{Chain, Element, Hook, Point, SetType, join};
+use super::names;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use tortie_plan::FloatingIp;
+
+/// Before those who translate services.
+const PRIORITY: i32 = -110;
+
+/// What the table has of floating addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Floating {
+    pub chains: Vec<(String, Chain)>,
+    pub sets: Vec<(String, SetType, BTreeSet<Element>)>,
+    /// What comes first where sources are translated.
+    pub outgoing: Vec<Rule>,
+}
+
+/// Of several workloads that share an address the one whose own comes first as text has it; a workload with several calls
+/// itself by the first of them.
+pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating {
+    let mut there: Vec<FloatingIp> = all.copied().collect();
+    let text = |address: IpAddr| address.to_string();
+    there.sort_by_key(|floating| (text(floating.external), text(floating.internal)));
+    let mut rendered = Floating::default();
+    let (mut entering, mut leaving) = (Vec::new(), Vec::new());
+    for family in Family::BOTH {
+        let of_family = there.iter().filter(|floating| Family::of(floating.external) == family);
+        let (mut to, mut back) = (BTreeMap::new(), BTreeMap::new());
+        for FloatingIp { external, internal } in of_family {
+            let (external, internal) = (bytes(*external), bytes(*internal));
+            if let Entry::Vacant(place) = to.entry(external.clone()) {
+                back.entry(internal.clone()).or_insert(external);
+                place.insert(internal);
+            }
+        }
+        if to.is_empty() {
+            continue;
+        }
+        let keys = |map: &BTreeMap<Vec<u8>, Vec<u8>>| map.keys().cloned().map(Element::key).collect();
+        let (externals, internals) = (name("external", family), name("internal", family));
+        rendered.sets.push((externals.clone(), SetType::Addresses(family), keys(&to)));
+        rendered.sets.push((internals.clone(), SetType::Addresses(family), keys(&back)));
+        let elements = to.into_iter().map(|(external, internal)| Element::translation(external, internal));
+        rendered.sets.push((name("to", family), SetType::Translations(family), elements.collect()));
+        let elements = back
+            .into_iter()
+            .map(|(internal, external)| Element::translation(join(&[&internal, &internal]), external));
+        rendered.sets.push((name("back", family), SetType::PairTranslations(family), elements.collect()));
+
+        let (source, destination) = (Field::Source(family), Field::Destination(family));
+        let addressed = vec![Match::family(family), Match::lookup([destination], externals)];
+        entering.push(Rule::new(addressed, vec![Action::Goto(name("dnat", family))]));
+        let itself = vec![
+            Match::family(family),
+            Match::lookup([source], internals.clone()),
+            Match::lookup([destination], internals),
+        ];
+        leaving.push(Rule::new(itself, vec![Action::Jump(name("snat", family))]));
+        let by = |end, fields, map| {
+            let translate = Action::TranslateBy { end, family, fields, map };
+            Chain { hook: None, rules: vec![Rule::new(Vec::new(), vec![translate])] }
+        };
+        rendered
+            .chains
+            .push((name("dnat", family), by(NatEnd::Destination, vec![destination], name("to", family))));
+        rendered.chains.push((
+            name("snat", family),
+            by(NatEnd::Source, vec![source, destination], name("back", family)),
+        ));
+    }
+    if !entering.is_empty() {
+        for (name, point) in [("floating-in", Point::Prerouting), ("floating-out", Point::Output)] {
+            let chain = Chain { hook: Some(Hook::nat(point, PRIORITY)), rules: entering.clone() };
+            rendered.chains.push((name.to_owned(), chain));
+        }
+    }
+    rendered.outgoing = leaving;
+    rendered
+}
+
+fn name(part: &str, family: Family) -> String {
+    names::floating(part, family)
+}
+
+fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floating(external: &str, internal: &str) -> FloatingIp {
+        FloatingIp { external: external.parse().unwrap(), internal: internal.parse().unwrap() }
+    }
+
+    #[test]
+    fn an_address_of_two_is_of_the_first_and_a_workload_with_two_calls_itself_by_the_first() {
+        let all = [
+            floating("192.0.2.2", "10.0.0.1"),
+            floating("192.0.2.1", "10.0.0.1"),
+            floating("192.0.2.1", "10.0.0.2"),
+        ];
+        let rendered = render(all.iter());
+        let elements = |name: &str| {
+            let (.., elements) = rendered.sets.iter().find(|(set, ..)| set == name).unwrap();
+            elements.iter().map(|element| element.value.clone().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(elements("floating-to-4"), [[10, 0, 0, 1], [10, 0, 0, 1]]);
+        assert_eq!(elements("floating-back-4"), [[192, 0, 2, 1]]);
+        assert!(
+            rendered.sets.iter().all(|(name, ..)| name.ends_with('4')),
+            "nothing for a family without any"
+        );
+        assert!(render([].iter()).chains.is_empty());
+    }
+}

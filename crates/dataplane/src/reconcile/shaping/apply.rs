@@ -1,0 +1,98 @@
+//! Makes buckets, devices and redirections.
+
+use super::diff::ShapingOperation;
+use crate::engine::Engine;
+use crate::kernel::{Refusal, RefusalKind};
+use std::collections::BTreeMap;
+
+/// A device, its bucket, a redirection: no interface takes more steps than that, one of them to make room.
+const STEPS: usize = 8;
+
+impl Engine {
+    pub(crate) async fn apply_shaping(&mut self) {
+        if !self.core.is_shaping_due() {
+            return;
+        }
+        let mut errors = BTreeMap::new();
+        for _ in 0..STEPS {
+            let mut work = self.core.shaping_work();
+            work.retain(|(interface, _)| !errors.contains_key(interface));
+            if work.is_empty() {
+                break;
+            }
+            for (interface, operation) in work {
+                if let Err(reason) = self.shape(&interface, &operation).await {
+                    errors.insert(interface, reason);
+                }
+            }
+            // What we do ourselves the kernel does not announce to us.
+            match self.kernel.qdiscs().await {
+                Ok(qdiscs) => self.core.qdiscs_are(qdiscs),
+                Err(error) => {
+                    self.stale.qdiscs = true;
+                    tracing::warn!(%error, "traffic control cannot be read; will try again");
+                    break;
+                }
+            }
+        }
+        self.core.shaping_done(errors);
+    }
+
+    async fn shape(&mut self, interface: &str, operation: &ShapingOperation) -> Result<(), String> {
+        let now = self.started.elapsed();
+        let (outcome, harmless) = match operation {
+            ShapingOperation::SetBucket { device, bucket } => {
+                let set = self.kernel.set_bucket(*device, interface, bucket).await;
+                if set.is_ok() {
+                    self.core.bucket_written(*device, *bucket);
+                }
+                (set.map_err(|refusal| explained(refusal, "sch_tbf")), None)
+            }
+            ShapingOperation::DeleteBucket { device } => {
+                (self.kernel.delete_bucket(*device).await, Some(RefusalKind::Missing))
+            }
+            ShapingOperation::CreateDevice { name, mtu } => {
+                let made = self.kernel.create_ifb(name, *mtu).await;
+                (made.map_err(|refusal| explained(refusal, "ifb")), Some(RefusalKind::Exists))
+            }
+            ShapingOperation::SetUp { device } => (self.kernel.set_link_up(*device).await, None),
+            ShapingOperation::Redirect { device, to } => {
+                let made = self.kernel.redirect(*device, interface, *to).await;
+                (made.map_err(|refusal| explained(refusal, "cls_u32, act_mirred or sch_ingress")), None)
+            }
+            ShapingOperation::DeleteRedirection { device } => {
+                (self.kernel.delete_redirection(*device).await, Some(RefusalKind::Missing))
+            }
+            ShapingOperation::DeleteDevice { device } => {
+                (self.kernel.delete_link(*device).await, Some(RefusalKind::Missing))
+            }
+        };
+        let looked = match operation {
+            ShapingOperation::CreateDevice { name, .. } => {
+                self.kernel.link_named(name).await.map(|link| link.map(|link| (link.index, Some(link))))
+            }
+            ShapingOperation::SetUp { device } | ShapingOperation::DeleteDevice { device } => {
+                self.kernel.link(*device).await.map(|link| Some((*device, link)))
+            }
+            _ => Ok(None),
+        };
+        if let Some((index, link)) = looked.map_err(|error| error.to_string())? {
+            self.core.link_is(index, link, now);
+        }
+        match outcome {
+            Err(refusal) if Some(refusal.kind) != harmless => Err(refusal.reason),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Names what a kernel may lack; its own words are about any operation.
+fn explained(refusal: Refusal, module: &str) -> Refusal {
+    match refusal.kind {
+        RefusalKind::Unsupported | RefusalKind::Missing => Refusal {
+            reason: format!("this kernel may lack {module}; load or install it ({})", refusal.reason),
+            ..refusal
+        },
+        _ => refusal,
+    }
+}

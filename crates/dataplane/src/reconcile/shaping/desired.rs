@@ -1,0 +1,83 @@
+//! The bucket that a bandwidth asks for, and the device for what a workload sends.
+
+use super::super::Core;
+use crate::kernel::{Link, TokenBucket};
+use tortie_plan::{Bandwidth, Limits, Workload};
+
+/// What waits longer is dropped.
+const LATENCY_MILLISECONDS: u64 = 25;
+/// In front of what the MTU counts.
+const LINK_HEADER: u32 = 18;
+/// The beginning of the names of the devices, which nobody else uses.
+const PREFIX: &str = "bwcali";
+
+/// The device for what the workload behind an interface sends.
+pub(in crate::reconcile) fn device_of(interface: &str) -> String {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    // FNV-1a, the same in all versions.
+    let hash = interface.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
+    format!("{PREFIX}{:09x}", hash >> 28)
+}
+
+/// Whether a link is a device of that kind, whoever made it.
+pub(in crate::reconcile) fn is_device(link: &Link) -> bool {
+    link.kind.as_deref() == Some("ifb") && link.name.starts_with(PREFIX)
+}
+
+/// A packet that is larger than the bucket would never pass: it holds at least one.
+pub(in crate::reconcile) fn bucket(bandwidth: &Bandwidth, mtu: u32) -> TokenBucket {
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let largest = mtu.saturating_add(LINK_HEADER);
+    let rate = (bandwidth.bits_per_second / 8).max(1);
+    let burst = narrow(bandwidth.burst_bits / 8).max(largest);
+    let waiting = rate.saturating_mul(LATENCY_MILLISECONDS) / 1000;
+    let peak = bandwidth.peak.map(|peak| {
+        let at_once = peak.burst_bytes.unwrap_or(largest).max(largest);
+        ((peak.bits_per_second / 8).max(1), at_once)
+    });
+    TokenBucket { rate, burst, limit: narrow(waiting.saturating_add(burst.into())), peak }
+}
+
+impl Core {
+    /// The workloads with a bandwidth whose interface is there.
+    pub(in crate::reconcile) fn shaped(&self) -> impl Iterator<Item = (&Link, &Workload)> {
+        let shaped = self.plan.workloads().values().filter(|workload| is_shaped(workload));
+        shaped.filter_map(|workload| {
+            let link = self.links.named(&workload.interface)?;
+            let (_, active) = self.plan.active(&workload.interface)?;
+            (active == workload).then_some((link, workload))
+        })
+    }
+}
+
+pub(in crate::reconcile) fn is_shaped(workload: &Workload) -> bool {
+    let has = |limits: &Limits| limits.bandwidth.is_some();
+    has(&workload.qos.ingress) || has(&workload.qos.egress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_plan::PeakRate;
+
+    #[test]
+    fn a_bucket_holds_a_packet_and_what_waits_for_a_moment() {
+        let slow = Bandwidth { bits_per_second: 1000, burst_bits: 1000, peak: None };
+        assert_eq!(bucket(&slow, 1500), TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None });
+        let peak = Some(PeakRate { bits_per_second: 16_000_000, burst_bytes: Some(3000) });
+        let usual = Bandwidth { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
+        let expected =
+            TokenBucket { rate: 1_000_000, burst: 100_000, limit: 125_000, peak: Some((2_000_000, 3000)) };
+        assert_eq!(bucket(&usual, 1500), expected);
+        let endless = Bandwidth { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
+        assert_eq!((bucket(&endless, 1500).burst, bucket(&endless, 1500).limit), (u32::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn devices_have_names_that_the_kernel_takes_and_that_stay() {
+        assert_eq!(device_of("cali0123456789a").len(), 15);
+        assert_eq!(device_of("cali0123456789a"), device_of("cali0123456789a"));
+        assert_ne!(device_of("cali0123456789a"), device_of("cali0123456789b"));
+    }
+}

@@ -1,0 +1,324 @@
+//! Limits of workloads and floating addresses with real packets: how much passes, how it is marked, and who answers where.
+
+use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
+use crate::world::updates;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+use tortie_dataplane::Dataplane;
+use tortie_plan::{
+    Bandwidth, FloatingIp, Member, POOLS, PacketRate, Plan, Qos, Set, SetId, SetKind, Settings, Update,
+    Workload,
+};
+
+const POD: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+const OTHER: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
+const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
+const THERE: [&str; 2] = ["192.168.77.2", "fd77::2"];
+const FLOATING: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
+
+/// What the kernel has counted at one.
+struct Bucket {
+    bytes: u64,
+    overlimits: u64,
+}
+
+struct World {
+    node: Namespace,
+    there: Namespace,
+    pod: Namespace,
+    other: Namespace,
+    plan: Plan,
+    dataplane: Dataplane,
+}
+
+fn workloads(one: Workload) -> Plan {
+    let mut plan = plan(&[("one", one), ("two", workload("cali2", &OTHER))], &[]);
+    let pools = ["10.65.0.0/16", "fd80:65::/48"].map(|net| Member::Net(net.parse().unwrap()));
+    plan.sets.insert(SetId::new(POOLS), Set { kind: SetKind::Nets, members: pools.into() });
+    plan
+}
+
+fn limited(qos: Qos) -> Workload {
+    Workload { qos, ..workload("cali1", &POD) }
+}
+
+impl World {
+    async fn new(one: Workload) -> World {
+        let (node, there) = node_pair();
+        for (net, gateway) in [("10.65.0.0/16", NODE[0]), ("fd80:65::/48", NODE[1])] {
+            there.ip(&format!("route add {net} via {gateway}"));
+        }
+        for (address, gateway) in FLOATING.into_iter().zip(NODE) {
+            there.ip(&format!("route add {address} via {gateway}"));
+        }
+        let pod = self::pod(&node, "cali1", &POD).await;
+        let other = self::pod(&node, "cali2", &OTHER).await;
+        let (dataplane, _) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+        let plan = workloads(one);
+        let outcome = dataplane.replace(plan.clone()).await.unwrap();
+        assert_eq!(outcome.failures, []);
+        World { node, there, pod, other, plan, dataplane }
+    }
+
+    async fn apply(&mut self, one: Workload) {
+        let plan = workloads(one.clone());
+        let mut changes = updates(&self.plan, &plan);
+        changes.push(Update::Workload(id("one"), Some(one)));
+        let outcome = self.dataplane.apply(changes).await.unwrap();
+        assert_eq!(outcome.failures, []);
+        self.plan = plan;
+    }
+
+    fn table(&self) -> String {
+        self.node.exec(&["nft", "list", "table", "inet", "tortie"])
+    }
+
+    fn qdiscs(&self) -> String {
+        self.node.exec(&["tc", "qdisc", "show"])
+    }
+
+    /// The device for what the pod sends.
+    fn ifb(&self) -> String {
+        let device = self.node.exec(&["ip", "-o", "link", "show", "type", "ifb"]);
+        device.split_whitespace().nth(1).unwrap_or_default().trim_end_matches(':').to_owned()
+    }
+
+    fn bucket(&self, device: &str) -> Bucket {
+        let shown = self.node.exec(&["tc", "-s", "-j", "qdisc", "show", "dev", device]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let tbf = shown.as_array().unwrap().iter().find(|qdisc| qdisc["kind"] == "tbf").unwrap();
+        let number = |name: &str| tbf[name].as_u64().unwrap();
+        Bucket { bytes: number("bytes"), overlimits: number("overlimits") }
+    }
+}
+
+/// How many of so many datagrams at once arrive.
+async fn arrived(from: &Namespace, to: &Namespace, address: &str, count: usize) -> usize {
+    let receiver = bind(to, address);
+    let sender = bind(from, if address.contains(':') { "::" } else { "0.0.0.0" });
+    let target = receiver.local_addr().unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    // The first makes neighbours known to each other, and is asked for until it came.
+    eventually("a datagram arrives", || {
+        let _ = sender.send_to(b"first", target);
+        receiver.recv_from(&mut [0; 64]).is_ok()
+    })
+    .await;
+    while receiver.recv_from(&mut [0; 64]).is_ok() {}
+    for _ in 0..count {
+        sender.send_to(b"more", target).unwrap();
+    }
+    std::iter::from_fn(|| receiver.recv_from(&mut [0; 64]).ok()).take(count).count()
+}
+
+fn bind(at: &Namespace, address: &str) -> UdpSocket {
+    let address = SocketAddr::new(address.parse().unwrap(), 0);
+    at.open().run(move || UdpSocket::bind(address).unwrap()).unwrap()
+}
+
+fn listen(at: &Namespace, address: &str) -> TcpListener {
+    let address = SocketAddr::new(address.parse().unwrap(), 0);
+    at.open().run(move || TcpListener::bind(address).unwrap()).unwrap()
+}
+
+fn connect(from: &Namespace, to: SocketAddr) -> std::io::Result<TcpStream> {
+    from.open().run(move || TcpStream::connect_timeout(&to, Duration::from_secs(5))).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_packets_than_allowed_are_dropped_in_the_direction_that_is_limited() {
+    let slow = Some(PacketRate { per_second: 1, burst: 5 });
+    let mut qos = Qos::default();
+    qos.ingress.packets = slow;
+    let mut world = World::new(limited(qos)).await;
+    for (pod, there) in POD.into_iter().zip(THERE) {
+        let heard = arrived(&world.there, &world.pod, pod, 50).await;
+        assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
+        assert_eq!(arrived(&world.pod, &world.there, there, 50).await, 50, "the other direction");
+    }
+    assert_eq!(arrived(&world.there, &world.other, OTHER[0], 50).await, 50, "another workload");
+
+    let mut qos = Qos::default();
+    qos.egress.packets = slow;
+    world.apply(limited(qos)).await;
+    let heard = arrived(&world.pod, &world.there, THERE[0], 50).await;
+    assert!(heard < 25, "{heard} of 50 came\n{}", world.table());
+    assert_eq!(arrived(&world.there, &world.pod, POD[0], 50).await, 50, "not limited any more");
+    world.apply(limited(Qos::default())).await;
+    assert_eq!(arrived(&world.pod, &world.there, THERE[0], 50).await, 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_of_policy() {
+    let mut qos = Qos::default();
+    qos.ingress.connections = Some(3);
+    let mut world = World::new(limited(qos)).await;
+    for address in POD {
+        let listener = listen(&world.pod, address);
+        let to = listener.local_addr().unwrap();
+        let mut open: Vec<TcpStream> = Vec::new();
+        // Those of the other family may be closing still.
+        eventually("three connections are there", || {
+            open.extend(connect(&world.there, to));
+            open.len() == 3
+        })
+        .await;
+        let accepted: Vec<_> = open.iter().map(|_| listener.accept().unwrap()).collect();
+        assert!(connect(&world.there, to).is_err(), "a fourth connection\n{}", world.table());
+
+        // Another rule before it in the chain: the chain is written anew, the count is not.
+        let mut changed = qos;
+        changed.ingress.packets = Some(PacketRate { per_second: 10_000, burst: 10_000 });
+        world.apply(limited(changed)).await;
+        assert!(connect(&world.there, to).is_err(), "still three are open\n{}", world.table());
+        world.apply(limited(qos)).await;
+
+        drop((open, accepted));
+        eventually("closed connections are counted no more", || connect(&world.there, to).is_ok()).await;
+    }
+    assert_eq!(
+        connect(&world.pod, listen(&world.there, THERE[0]).local_addr().unwrap()).map(drop).ok(),
+        Some(())
+    );
+}
+
+/// A bucket of 100 kB: who sends 300 kB at once has to wait for it, and the kernel counts that.
+#[tokio::test(flavor = "multi_thread")]
+async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
+    const AMOUNT: usize = 300_000;
+    let slow = Some(Bandwidth { bits_per_second: 1_600_000, burst_bits: 800_000, peak: None });
+    let mut qos = Qos::default();
+    (qos.ingress.bandwidth, qos.egress.bandwidth) = (slow, slow);
+    let world = World::new(limited(qos)).await;
+    let device = world.ifb();
+    for (from, to, address, bucket) in
+        [(&world.pod, &world.there, THERE[0], device.as_str()), (&world.there, &world.pod, POD[1], "cali1")]
+    {
+        let before = world.bucket(bucket);
+        transfer(from, to, address, AMOUNT);
+        let after = world.bucket(bucket);
+        assert!(after.bytes - before.bytes >= AMOUNT as u64, "{}", world.qdiscs());
+        assert!(after.overlimits > before.overlimits, "nothing had to wait\n{}", world.qdiscs());
+    }
+
+    for undo in ["qdisc del dev cali1 root", "qdisc del dev cali1 ingress"] {
+        world.node.exec(&format!("tc {undo}"));
+    }
+    let whole = |world: &World| {
+        let filters = world.node.exec(&["tc", "filter", "show", "dev", "cali1", "ingress"]);
+        world.qdiscs().matches("tbf").count() == 2 && filters.contains(&device)
+    };
+    eventually("both come back", || whole(&world)).await;
+    world.node.ip(&format!("link del {device}"));
+    eventually("the device comes back", || whole(&world)).await;
+    let before = world.bucket(&device);
+    transfer(&world.pod, &world.there, THERE[1], AMOUNT);
+    assert!(world.bucket(&device).overlimits > before.overlimits, "{}", world.qdiscs());
+
+    // After a restart they are what they were: the counters go on.
+    let before = world.bucket(&device);
+    let World { node, there, pod, other, plan, dataplane } = world;
+    dataplane.stop().await;
+    let (dataplane, _) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    assert_eq!(dataplane.replace(plan.clone()).await.unwrap().failures, []);
+    let mut world = World { node, there, pod, other, plan, dataplane };
+    assert!(world.bucket(&device).bytes >= before.bytes, "{}", world.qdiscs());
+
+    world.apply(limited(Qos::default())).await;
+    assert!(!world.qdiscs().contains("tbf") && !world.qdiscs().contains("ingress"), "{}", world.qdiscs());
+    assert_eq!(world.node.exec(&["ip", "-o", "link", "show", "type", "ifb"]), "");
+    transfer(&world.pod, &world.there, THERE[0], AMOUNT);
+}
+
+/// Until the other side has everything.
+fn transfer(from: &Namespace, to: &Namespace, address: &str, amount: usize) {
+    let listener = listen(to, address);
+    let mut sender = connect(from, listener.local_addr().unwrap()).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || sender.write_all(&vec![7; amount]).unwrap());
+        let mut heard = Vec::new();
+        receiver.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard.len(), amount);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() {
+    let qos = Qos { dscp: Some(46), ..Qos::default() };
+    let world = World::new(limited(qos)).await;
+    for (there, other) in THERE.into_iter().zip(OTHER) {
+        assert_eq!(seen(&world.pod, &world.there, there).await, 46, "{}", world.table());
+        assert_eq!(seen(&world.pod, &world.other, other).await, 0, "inside the cluster");
+        assert_eq!(seen(&world.other, &world.there, there).await, 0, "of another workload");
+    }
+}
+
+/// Which code point datagrams carry when they arrive: none, or the one of expedited forwarding.
+async fn seen(from: &Namespace, to: &Namespace, address: &str) -> u8 {
+    let receiver = bind(to, address);
+    receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let sender = bind(from, if address.contains(':') { "::" } else { "0.0.0.0" });
+    let target = receiver.local_addr().unwrap();
+    to.exec("nft add table inet seen");
+    to.exec("nft add chain inet seen in { type filter hook input priority 0 ; }");
+    let family = if address.contains(':') { "ip6" } else { "ip" };
+    for dscp in ["cs0", "ef"] {
+        let rule = format!("udp dport {} {family} dscp {dscp} counter", target.port());
+        to.exec(&format!("nft add rule inet seen in {rule}"));
+    }
+    eventually("a datagram arrives", || {
+        let _ = sender.send_to(b"marked?", target);
+        receiver.recv_from(&mut [0; 64]).is_ok()
+    })
+    .await;
+    let listing = to.exec("nft list table inet seen");
+    to.exec("nft delete table inet seen");
+    let counted: Vec<&str> =
+        listing.lines().filter(|line| line.contains("dscp") && !line.contains("packets 0 ")).collect();
+    match counted[..] {
+        [only] if only.contains("dscp ef") => 46,
+        [only] if only.contains("dscp cs0") => 0,
+        _ => panic!("{listing}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_floating_address_leads_to_its_workload_from_everywhere_and_goes_with_it() {
+    let floating: Vec<FloatingIp> = FLOATING
+        .into_iter()
+        .zip(POD)
+        .map(|(external, internal)| FloatingIp {
+            external: external.parse().unwrap(),
+            internal: internal.parse().unwrap(),
+        })
+        .collect();
+    let mut world = World::new(Workload { floating, ..workload("cali1", &POD) }).await;
+    for ((external, own), node) in FLOATING.into_iter().zip(POD).zip(NODE) {
+        let listener = listen(&world.pod, own);
+        let port = listener.local_addr().unwrap().port();
+        let to = SocketAddr::new(external.parse().unwrap(), port);
+        for (name, from) in
+            [("outside", &world.there), ("a workload", &world.other), ("the host", &world.node)]
+        {
+            let caller = connect(from, to);
+            let caller = caller.unwrap_or_else(|error| panic!("{name}: {error}\n{}", world.table()));
+            let (callee, peer) = listener.accept().unwrap();
+            assert_eq!(callee.local_addr().unwrap().ip().to_string(), own, "{name}");
+            assert_eq!(caller.peer_addr().unwrap(), to, "{name} does not notice");
+            assert_ne!(peer.ip().to_string(), external, "{name}");
+        }
+        let caller = connect(&world.pod, to).unwrap();
+        let (_, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip().to_string(), external, "itself, by the floating address");
+        drop(caller);
+        let route = world.node.exec(&["ip", "-o", "route", "get", external]);
+        assert!(route.contains("cali1"), "{route} {node}");
+    }
+    world.apply(workload("cali1", &POD)).await;
+    assert!(!world.table().contains("floating"), "{}", world.table());
+    let route = world.node.exec(&["ip", "-o", "-6", "route"]) + &world.node.exec(&["ip", "-o", "route"]);
+    assert!(FLOATING.iter().all(|address| !route.contains(address)), "{route}");
+    assert!(world.plan.workloads.contains_key(&id("one")));
+}

@@ -1,0 +1,115 @@
+//! A network of pods that is not ours: each node hands out addresses of its own range with host-local, ptp wires the pods, and every
+//! node has a route to the range of every other, as flannel makes them (host-gw). Our plugin comes behind them in the list.
+
+use super::{READY_LIMIT, containerd, control};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::netns;
+use crate::place::Place;
+use crate::topology::Node;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(500);
+const FILE: &str = "10-ptp.conflist";
+const NETWORK: &str = "lab-pod-network";
+
+/// Returns when every node has the configuration of the network and all routes.
+pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
+    let mut ranges = Vec::new();
+    for node in &cluster.nodes {
+        ranges.push((node, ranges_of(place, cluster, node).await?));
+    }
+    for (node, own) in &ranges {
+        for (other, theirs) in ranges.iter().filter(|(other, _)| other.name != node.name) {
+            for range in theirs {
+                let gateway = match range {
+                    IpNet::V4(_) => other.ipv4.addr().to_string(),
+                    IpNet::V6(_) => other.ipv6.addr().to_string(),
+                };
+                on_node(place, node, "ip", &["route", "replace", &range.to_string(), "via", &gateway])?;
+            }
+        }
+        on_node(place, node, "nft", &[&masquerade(&cluster.pools)])?;
+        // As the node sees it: /etc/cni.
+        let dir = place.node_dir(&node.name).join("own").join(
+            containerd::networks()
+                .strip_prefix("/")
+                .map_err(|_| Error::refused("no directory of networks"))?,
+        );
+        fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        let file = dir.join(FILE);
+        fs::write(&file, conflist(own).to_string()).map_err(Error::file(&file))?;
+    }
+    Ok(())
+}
+
+/// What Kubernetes' controllers have given a node, once its kubelet has made it known.
+async fn ranges_of(place: &Place, cluster: &Cluster, node: &Node) -> Result<Vec<IpNet>> {
+    let deadline = Instant::now() + READY_LIMIT;
+    loop {
+        let words = ["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDRs[*]}"];
+        let said = control::kubectl(place, cluster, &words).await;
+        let ranges: Vec<IpNet> = said
+            .iter()
+            .flat_map(|said| said.split_whitespace())
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        if !ranges.is_empty() {
+            return Ok(ranges);
+        }
+        if Instant::now() > deadline {
+            return Err(Error::refused(format!(
+                "Kubernetes gives {} no range of addresses: {said:?}",
+                node.name
+            )));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn conflist(ranges: &[IpNet]) -> Value {
+    let ranges: Vec<Value> = ranges.iter().map(|range| json!([{"subnet": range.to_string()}])).collect();
+    json!({
+        "cniVersion": "1.0.0",
+        "name": NETWORK,
+        "plugins": [
+            {"type": "ptp", "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
+            {"type": "calico", "policy": {"type": "k8s"}},
+            {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+        ],
+    })
+}
+
+/// What leaves the network of the pods comes from the node: nobody else has routes to pods.
+fn masquerade(pools: &[IpNet]) -> String {
+    let rule = |pool: &IpNet| {
+        let family = if matches!(pool, IpNet::V4(_)) { "ip" } else { "ip6" };
+        format!("add rule inet lab postrouting {family} saddr {pool} {family} daddr != {pool} masquerade\n")
+    };
+    let rules: String = pools.iter().map(rule).collect();
+    format!(
+        "add table inet lab\nflush table inet lab\n\
+         add chain inet lab postrouting {{ type nat hook postrouting priority srcnat; }}\n{rules}"
+    )
+}
+
+/// Runs a command in the network of a node.
+fn on_node(place: &Place, node: &Node, program: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |reason: String| {
+        Error::refused(format!("{}: {program} {}: {reason}", node.name, arguments.join(" ")))
+    };
+    let netns = netns::open(&place.node_netns(&node.name))?;
+    let spawned = netns.command(command).and_then(|command| command.spawn());
+    let output = spawned.map_err(|error| failed(error.to_string()))?.wait_with_output();
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}

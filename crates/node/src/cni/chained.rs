@@ -1,0 +1,98 @@
+//! Behind another plugin in the list of a network: that one has wired the container, and we enforce policy on its interface.
+//! Addresses, routes and the interface itself stay the other's.
+
+use super::config::NetworkConfig;
+use super::result::{CniResult, Interface};
+use std::net::IpAddr;
+use tortie_cni::{CniError, code};
+
+/// What the plugins before us have made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chained {
+    pub result: CniResult,
+    /// The host's end.
+    pub host_interface: String,
+    /// Of the container's end.
+    pub mac: String,
+}
+
+impl Chained {
+    /// Nothing for the first plugin of a list. `prefixes` are what the interfaces of workloads begin with.
+    pub fn of(
+        config: &NetworkConfig,
+        ifname: &str,
+        prefixes: &[String],
+    ) -> Result<Option<Chained>, CniError> {
+        let Some(previous) = &config.previous else { return Ok(None) };
+        let wrong =
+            |reason: String| CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason);
+        let result = CniResult::read(previous).map_err(wrong)?;
+        let is_outside = |interface: &&Interface| interface.sandbox.is_empty() && !interface.name.is_empty();
+        // A bridge comes before its port.
+        let Some(outside) = result.interfaces.iter().rfind(is_outside) else {
+            return Err(wrong("it names no interface of the host".to_owned()));
+        };
+        if !prefixes.iter().any(|prefix| outside.name.starts_with(prefix.as_str())) {
+            return Err(wrong(format!(
+                "policy is enforced on interfaces that begin with {}, which {} does not: set interfacePrefix \
+                 (FELIX_INTERFACEPREFIX)",
+                prefixes.join(" or "),
+                outside.name
+            )));
+        }
+        if result.ips.is_empty() {
+            return Err(wrong("the container has no address".to_owned()));
+        }
+        let inside = result.interfaces.iter().find(|interface| interface.name == ifname);
+        let mac = inside.map(|interface| interface.mac.clone()).unwrap_or_default();
+        let host_interface = outside.name.clone();
+        Ok(Some(Chained { result, host_interface, mac }))
+    }
+
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.result.ips.iter().map(|ip| ip.address.addr()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn chained(previous: Value) -> Result<Option<Chained>, CniError> {
+        let config = NetworkConfig { previous: Some(previous), ..NetworkConfig::default() };
+        Chained::of(&config, "eth0", &["cali".to_owned(), "veth".to_owned()])
+    }
+
+    #[test]
+    fn what_ptp_and_bridge_say_names_the_host_s_end() {
+        let ptp = json!({"cniVersion": "1.0.0", "dns": {},
+            "interfaces": [{"name": "veth1a2b", "mac": "aa:00:00:00:00:01"},
+                {"name": "eth0", "mac": "aa:00:00:00:00:02", "sandbox": "/run/netns/x"}],
+            "ips": [{"address": "10.0.0.2/24", "gateway": "10.0.0.1", "interface": 1}, {"address": "fd00::2/64", "interface": 1}]});
+        let found = chained(ptp).unwrap().unwrap();
+        assert_eq!((found.host_interface.as_str(), found.mac.as_str()), ("veth1a2b", "aa:00:00:00:00:02"));
+        assert_eq!(found.addresses(), ["10.0.0.2".parse::<IpAddr>().unwrap(), "fd00::2".parse().unwrap()]);
+        let bridge = json!({"interfaces": [{"name": "cni0"}, {"name": "vethx"}, {"name": "eth0", "sandbox": "/x"}],
+            "ips": [{"address": "10.0.0.2/24"}]});
+        assert_eq!(chained(bridge).unwrap().unwrap().host_interface, "vethx");
+    }
+
+    #[test]
+    fn what_policy_cannot_be_enforced_on_is_refused_by_name() {
+        for (previous, reason) in [
+            (
+                json!({"interfaces": [{"name": "eth0", "sandbox": "/x"}], "ips": [{"address": "10.0.0.2/24"}]}),
+                "no interface",
+            ),
+            (json!({"interfaces": [{"name": "eni7"}], "ips": [{"address": "10.0.0.2/24"}]}), "eni7 does not"),
+            (json!({"interfaces": [{"name": "veth7"}], "ips": []}), "no address"),
+            (json!({"interfaces": [{"name": "veth7"}], "ips": [{"address": "x"}]}), "not a CIDR"),
+        ] {
+            let error = chained(previous).unwrap_err();
+            assert_eq!(error.code, code::NETWORK_CONFIG);
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+        assert_eq!(Chained::of(&NetworkConfig::default(), "eth0", &[]).unwrap(), None);
+    }
+}

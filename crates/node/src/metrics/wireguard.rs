@@ -1,0 +1,122 @@
+//! What the WireGuard devices of the node have carried, under Calico's names.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+use tortie_compute::Parameters;
+use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
+
+/// The lines that a scraper gets; nothing of a device that is not there, or if the kernel takes longer than `patience`.
+pub async fn text(host: &str, parameters: &Parameters, patience: Duration) -> String {
+    let wanted = [
+        (parameters.wireguard_enabled, &parameters.wireguard_interface_name),
+        (parameters.wireguard_enabled_v6, &parameters.wireguard_interface_name_v6),
+    ];
+    let read = async {
+        let mut devices = Vec::new();
+        for (_, name) in wanted.into_iter().filter(|(enabled, _)| *enabled) {
+            let Ok(netns) = Netns::current() else { continue };
+            devices.extend(WireguardTraffic::read(&netns, name).await.ok());
+        }
+        devices
+    };
+    let devices = tokio::time::timeout(patience, read).await.unwrap_or_default();
+    page(host, &devices)
+}
+
+/// A metric of peers: name, type, meaning and value.
+type OfPeer = (&'static str, &'static str, &'static str, fn(&PeerTraffic) -> u64);
+
+pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
+    let mut text = String::new();
+    if devices.is_empty() {
+        return text;
+    }
+    // Writing to a string cannot fail.
+    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
+        let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    };
+    head(
+        &mut text,
+        "wireguard_meta",
+        "gauge",
+        "Always 1, with what the WireGuard device is called and its key",
+    );
+    for WireguardTraffic { device, public_key, port, .. } in devices {
+        let labels = format!(
+            "hostname=\"{host}\",public_key=\"{public_key}\",iface=\"{device}\",listen_port=\"{port}\""
+        );
+        let _ = writeln!(text, "wireguard_meta{{{labels}}} 1");
+    }
+    let metrics: [OfPeer; 3] = [
+        (
+            "wireguard_latest_handshake_seconds",
+            "gauge",
+            "Latest handshake with a WireGuard peer, in seconds since 1970",
+            |peer| peer.handshake.map_or(0, since_1970),
+        ),
+        ("wireguard_bytes_sent", "counter", "Bytes sent to a WireGuard peer", |peer| peer.sent),
+        ("wireguard_bytes_rcvd", "counter", "Bytes received from a WireGuard peer", |peer| peer.received),
+    ];
+    for (name, kind, help, value) in metrics {
+        head(&mut text, name, kind, help);
+        for device in devices {
+            for peer in &device.peers {
+                let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string()).unwrap_or_default();
+                let labels = format!(
+                    "hostname=\"{host}\",public_key=\"{}\",peer_key=\"{}\",peer_endpoint=\"{endpoint}\"",
+                    device.public_key, peer.public_key
+                );
+                let _ = writeln!(text, "{name}{{{labels}}} {}", value(peer));
+            }
+        }
+    }
+    text
+}
+
+fn since_1970(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// One device with one peer.
+#[cfg(test)]
+pub fn sample() -> WireguardTraffic {
+    let peer = PeerTraffic {
+        public_key: "b+c=".to_owned(),
+        endpoint: Some(([10, 0, 0, 2], 51820).into()),
+        handshake: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        sent: 148,
+        received: 92,
+    };
+    WireguardTraffic {
+        device: "wireguard.cali".to_owned(),
+        public_key: "a/b=".to_owned(),
+        port: 51820,
+        peers: vec![peer],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_peers_have_the_lines_of_calico() {
+        let mut silent = sample();
+        silent.device = "wg-v6.cali".to_owned();
+        silent.peers[0].handshake = None;
+        silent.peers[0].endpoint = None;
+        let text = page("n1", &[sample(), silent]);
+        let peer = "hostname=\"n1\",public_key=\"a/b=\",peer_key=\"b+c=\",peer_endpoint=\"10.0.0.2:51820\"";
+        for line in [
+            "wireguard_meta{hostname=\"n1\",public_key=\"a/b=\",iface=\"wireguard.cali\",listen_port=\"51820\"} 1",
+            &format!("wireguard_latest_handshake_seconds{{{peer}}} 1700000000"),
+            &format!("wireguard_bytes_sent{{{peer}}} 148"),
+            &format!("wireguard_bytes_rcvd{{{peer}}} 92"),
+            "# TYPE wireguard_bytes_rcvd counter",
+            "wireguard_latest_handshake_seconds{hostname=\"n1\",public_key=\"a/b=\",peer_key=\"b+c=\",peer_endpoint=\"\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert_eq!(page("n1", &[]), "");
+    }
+}

@@ -1,0 +1,107 @@
+//! Many requests at a time, as a busy cluster makes them, and how each of them fared.
+
+use super::{ApiServer, TOKEN, command_in};
+use crate::process;
+use serde_json::Value as Json;
+use std::time::Duration;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub method: &'static str,
+    /// With its query.
+    pub path: String,
+    pub body: Option<Json>,
+}
+
+/// How a request fared. The status is 0 if there was no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub took: Duration,
+}
+
+impl Call {
+    /// Creates an object in a collection.
+    pub fn create(collection: &str, object: &Json) -> Call {
+        Call { method: "POST", path: collection.to_owned(), body: Some(object.clone()) }
+    }
+
+    /// Merges this into an object.
+    pub fn merge(path: &str, patch: Json) -> Call {
+        Call { method: "PATCH", path: path.to_owned(), body: Some(patch) }
+    }
+
+    pub fn get(path: &str) -> Call {
+        Call { method: "GET", path: path.to_owned(), body: None }
+    }
+
+    pub fn delete(path: &str) -> Call {
+        Call { method: "DELETE", path: path.to_owned(), body: None }
+    }
+
+    /// In the words of curl.
+    fn written(&self, number: usize, url: &str) -> String {
+        let form = match self.method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let mut text = format!(
+            "silent\ninsecure\nmax-time = 60\nrequest = {}\noutput = /dev/null\nurl = \"{url}{}\"\n\
+             header = \"Authorization: Bearer {TOKEN}\"\nheader = \"Content-Type: {form}\"\n\
+             write-out = \"{number} %{{http_code}} %{{time_total}}\\n\"\n",
+            self.method, self.path
+        );
+        if let Some(body) = &self.body {
+            let body = body.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+            text += &format!("data = \"{body}\"\n");
+        }
+        text
+    }
+}
+
+impl Answer {
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// Somebody who makes requests, whatever is done to the server meanwhile.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    url: String,
+    namespace: Option<String>,
+}
+
+impl ApiServer {
+    pub fn caller(&self) -> Caller {
+        Caller { url: self.url(), namespace: self.namespace.clone() }
+    }
+
+    pub fn call_all(&self, calls: &[Call], at_a_time: usize) -> Vec<Answer> {
+        self.caller().call_all(calls, at_a_time)
+    }
+}
+
+impl Caller {
+    /// Makes all requests, so many at a time and in no particular order. The answers stand in the order of the calls.
+    pub fn call_all(&self, calls: &[Call], at_a_time: usize) -> Vec<Answer> {
+        let written: Vec<String> =
+            calls.iter().enumerate().map(|(number, call)| call.written(number, &self.url)).collect();
+        let mut command = command_in(self.namespace.as_deref(), "curl");
+        command.args(["--parallel", "--parallel-immediate", "--parallel-max", &at_a_time.to_string()]);
+        command.args(["--config", "-"]);
+        let output = process::output(&mut command, &written.join("next\n"));
+        let mut answers = vec![Answer::default(); calls.len()];
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let mut words = line.split_whitespace();
+            let number = words.next().and_then(|word| word.parse::<usize>().ok());
+            let status = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+            let seconds = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+            if let Some(answer) = number.and_then(|number| answers.get_mut(number)) {
+                *answer = Answer { status, took: Duration::from_secs_f64(seconds) };
+            }
+        }
+        answers
+    }
+}

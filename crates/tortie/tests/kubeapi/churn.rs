@@ -1,0 +1,373 @@
+//! kube-apiserver on `tortie datastore` and on the etcd that it is made for, under the same load: pods, leases and namespaces
+//! come and go, stores and API servers are killed, the past is compacted. Both end with the same objects, and neither
+//! API server ever finds its caches at odds with its store.
+//!
+//! `TORTIE_CHURN_SECONDS` makes it last longer.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tortie_testkit::{Answer, ApiServer, Backing, Call, Upkeep, eventually_showing, resident, run};
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+/// Two of these are over before anything is forgotten.
+const COMPACTION: Duration = Duration::from_secs(20);
+const CHECKS: Duration = Duration::from_secs(5);
+const AT_LEAST: Duration = Duration::from_secs(50);
+/// Each round is a batch of requests; what happens in the middle of it repeats after so many.
+const CYCLE: usize = 6;
+const BATCH: usize = 150;
+const AT_A_TIME: usize = 8;
+const MOST_PODS: usize = 400;
+const NODES: usize = 20;
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const CONTROLLERS: &str = "namespace-controller,serviceaccount-controller";
+/// What a check of consistency says that could not be made because the store or the cache was away.
+const AWAY: [&str; 7] = [
+    "cache is not ready",
+    "connection refused",
+    "connection reset",
+    "closing",
+    "EOF",
+    "deadline exceeded",
+    "context canceled",
+];
+
+/// Pods, by namespace and name.
+type Labels = BTreeMap<(String, String), String>;
+
+/// What there should be.
+#[derive(Default)]
+struct Model {
+    made: usize,
+    /// The label of each pod, by namespace.
+    namespaces: BTreeMap<String, BTreeMap<String, usize>>,
+    /// How often each node has renewed its lease.
+    leases: BTreeMap<String, usize>,
+}
+
+impl Model {
+    fn namespace(&mut self) -> Call {
+        self.made += 1;
+        let name = format!("churn-{}", self.made);
+        self.namespaces.insert(name.clone(), BTreeMap::new());
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        Call::create("/api/v1/namespaces", &object)
+    }
+
+    fn pod(&mut self, namespace: &str) -> Option<Call> {
+        self.made += 1;
+        let name = format!("pod-{}", self.made);
+        self.namespaces.get_mut(namespace)?.insert(name.clone(), 0);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"churn": "0"}},
+            "spec": {"containers": [{"name": "c", "image": "none", "env": [{"name": "LONG", "value": "x".repeat(500)}]}]},
+        });
+        Some(Call::create(&format!("/api/v1/namespaces/{namespace}/pods"), &object))
+    }
+
+    /// Requests of which none depends on another.
+    fn batch(&mut self, random: &mut StdRng) -> Vec<Call> {
+        let names: Vec<String> = self.namespaces.keys().cloned().collect();
+        let all = self.namespaces.iter().flat_map(|(namespace, pods)| {
+            pods.keys().map(|pod| (namespace.clone(), pod.clone())).collect::<Vec<_>>()
+        });
+        let mut pods: Vec<(String, String)> = all.collect();
+        let mut calls = vec![self.namespace()];
+        if names.len() > 6 {
+            let gone = names.choose(random).unwrap().clone();
+            self.namespaces.remove(&gone);
+            pods.retain(|(namespace, _)| *namespace != gone);
+            calls.push(Call::delete(&format!("/api/v1/namespaces/{gone}")));
+        }
+        let homes: Vec<String> =
+            names.into_iter().filter(|name| self.namespaces.contains_key(name)).collect();
+        for node in 0..NODES {
+            calls.push(self.renew(&format!("node-{node}")));
+        }
+        while calls.len() < BATCH {
+            let some = match pods.len() {
+                0 => None,
+                count => Some(pods.swap_remove(random.random_range(0..count))),
+            };
+            let crowded = self.namespaces.values().map(BTreeMap::len).sum::<usize>() >= MOST_PODS;
+            match (random.random_range(0..100), some) {
+                (0..40, _) if !crowded => calls.extend(homes.choose(random).and_then(|home| self.pod(home))),
+                (0..65, Some((namespace, pod))) => {
+                    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+                    let label =
+                        self.namespaces.get_mut(&namespace).and_then(|pods| pods.get_mut(&pod)).unwrap();
+                    *label += 1;
+                    let patch = json!({"metadata": {"labels": {"churn": label.to_string()}}});
+                    calls.push(Call::merge(&path, patch));
+                }
+                (65..85, Some((namespace, pod))) => {
+                    self.namespaces.get_mut(&namespace).map(|pods| pods.remove(&pod));
+                    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}?gracePeriodSeconds=0");
+                    calls.push(Call::delete(&path));
+                }
+                (85..90, _) => calls.push(Call::get("/api/v1/pods")),
+                (90..95, _) => calls.push(Call::get("/api/v1/pods?limit=50")),
+                _ => calls.push(Call::get("/api/v1/namespaces?resourceVersion=0")),
+            }
+        }
+        calls
+    }
+
+    /// The heartbeat of a node.
+    fn renew(&mut self, node: &str) -> Call {
+        let count = self.leases.entry(node.to_owned()).or_default();
+        *count += 1;
+        let spec = json!({"holderIdentity": node, "leaseTransitions": *count});
+        match *count {
+            1 => {
+                let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                    "metadata": {"name": node}, "spec": spec});
+                Call::create(LEASES, &lease)
+            }
+            _ => Call::merge(&format!("{LEASES}/{node}"), json!({ "spec": spec })),
+        }
+    }
+}
+
+/// What happens in the middle of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Nothing,
+    StoreKilled,
+    ServerKilled,
+}
+
+/// An API server, and what it has shown so far.
+struct Side {
+    name: &'static str,
+    server: ApiServer,
+    calls: usize,
+    busy: Duration,
+    latencies: Vec<Duration>,
+    memory: u64,
+    restarts: usize,
+}
+
+impl Side {
+    fn new(name: &'static str, backing: Backing) -> Side {
+        let upkeep = Upkeep { backing, compaction: COMPACTION, consistency_checks: Some(CHECKS) };
+        let mut server = ApiServer::start_with(upkeep);
+        server.start_controllers(CONTROLLERS);
+        Side { name, server, calls: 0, busy: Duration::ZERO, latencies: Vec::new(), memory: 0, restarts: 0 }
+    }
+
+    /// Makes the requests, whatever happens meanwhile, again and again until each of them is answered.
+    fn carry_out(&mut self, calls: &[Call], event: Event) {
+        let (began, caller) = (Instant::now(), self.server.caller());
+        let answers = std::thread::scope(|scope| {
+            let answers = scope.spawn(|| caller.call_all(calls, AT_A_TIME));
+            if event != Event::Nothing {
+                // Some have been answered by then.
+                std::thread::sleep(Duration::from_millis(300));
+                match event {
+                    Event::StoreKilled => self.server.stop_store(),
+                    _ => self.server.stop(),
+                }
+                self.server.resume();
+                self.restarts += 1;
+            }
+            answers.join().unwrap()
+        });
+        if event == Event::Nothing {
+            self.busy += began.elapsed();
+            self.calls += calls.len();
+            self.latencies.extend(answers.iter().map(|answer| answer.took));
+        }
+        let mut left: Vec<Call> = unanswered(calls, &answers);
+        eventually_showing(
+            &format!("{}: everything is answered", self.name),
+            || {
+                if !left.is_empty() {
+                    left = unanswered(&left, &self.server.call_all(&left, AT_A_TIME));
+                }
+                left.is_empty()
+            },
+            || self.server.server_log(),
+        );
+        self.memory = self.memory.max(resident(self.server.store_id()));
+    }
+
+    /// The objects are those of the model, however they are read.
+    fn check(&self, model: &Model) {
+        let expected: Labels = model
+            .namespaces
+            .iter()
+            .flat_map(|(namespace, pods)| {
+                pods.iter().map(|(pod, label)| ((namespace.clone(), pod.clone()), label.to_string()))
+            })
+            .collect();
+        for path in ["/api/v1/pods?limit=37", "/api/v1/pods?", "/api/v1/pods?resourceVersion=0"] {
+            eventually_showing(
+                &format!("{}: {path} has the pods that there should be", self.name),
+                || self.labels(path) == expected,
+                || {
+                    let found = self.labels(path);
+                    format!(
+                        "too much: {:?}\nmissing: {:?}",
+                        only_in(&found, &expected),
+                        only_in(&expected, &found)
+                    )
+                },
+            );
+        }
+        let namespaces = || -> BTreeSet<String> {
+            let names = self.items("/api/v1/namespaces?").into_iter();
+            let names = names.filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned));
+            names.filter(|name| name.starts_with("churn-")).collect()
+        };
+        let expected: BTreeSet<String> = model.namespaces.keys().cloned().collect();
+        eventually_showing(
+            &format!("{}: namespaces", self.name),
+            || namespaces() == expected,
+            || format!("{:?} instead of {expected:?}", namespaces()),
+        );
+        for item in self.items(&format!("{LEASES}?")) {
+            let name = item["metadata"]["name"].as_str().unwrap_or_default();
+            if let Some(count) = model.leases.get(name) {
+                assert_eq!(item["spec"]["leaseTransitions"], *count, "{}: {name}", self.name);
+            }
+        }
+    }
+
+    /// Of all pods.
+    fn labels(&self, path: &str) -> Labels {
+        let text = |item: &Value, pointer: &str| {
+            item.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let pair = |item: &Value| {
+            let name = (text(item, "/metadata/namespace"), text(item, "/metadata/name"));
+            (name, text(item, "/metadata/labels/churn"))
+        };
+        self.items(path).iter().map(pair).collect()
+    }
+
+    /// A list, page by page if it is asked for in pages.
+    fn items(&self, path: &str) -> Vec<Value> {
+        let mut items = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = match token.is_empty() {
+                true => path.to_owned(),
+                false => format!("{path}&continue={token}"),
+            };
+            // A continuation that was compacted away begins anew.
+            let Ok(mut list) = self.server.send("GET", &page, None) else { return Vec::new() };
+            items.extend(list["items"].as_array().cloned().unwrap_or_default());
+            token = list["metadata"]["continue"].take().as_str().unwrap_or_default().to_owned();
+            if token.is_empty() {
+                return items;
+            }
+        }
+    }
+
+    /// What the API server says of its caches: how many checks of this life have passed, and what any life complained of.
+    fn consistency(&self) -> (u64, Vec<String>) {
+        let metrics = self.server.send("GET", "/metrics", None).unwrap_or_default();
+        let metrics = metrics.as_str().unwrap_or_default().to_owned();
+        let counted = |status: &str| -> u64 {
+            let lines = metrics.lines().filter(|line| {
+                line.starts_with("apiserver_storage_consistency_checks_total") && line.contains(status)
+            });
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+        };
+        let log = self.server.server_log();
+        let complaints = log.lines().filter(|line| {
+            let complains = ["Cache consistency check error", "Cache consistency check failed"];
+            complains.iter().any(|text| line.contains(text)) && !AWAY.iter().any(|text| line.contains(text))
+        });
+        (counted("status=\"success\""), complaints.map(str::to_owned).collect())
+    }
+
+    fn figures(&mut self) -> String {
+        self.latencies.sort_unstable();
+        let at = |quantile: f64| {
+            let place = (self.latencies.len() as f64 * quantile) as usize;
+            self.latencies.get(place.min(self.latencies.len().saturating_sub(1))).copied().unwrap_or_default()
+        };
+        let disk = run(Command::new("du").arg("-sk").arg(self.server.store_data()));
+        let disk = disk.split_whitespace().next().unwrap_or_default().parse::<u64>().unwrap_or_default();
+        format!(
+            "{:<10} {} requests, {:.0} a second, p50 {:?}, p99 {:?}; store: {} MiB at most, {} MiB on disk; {} restarts",
+            self.name,
+            self.calls,
+            self.calls as f64 / self.busy.as_secs_f64(),
+            at(0.5),
+            at(0.99),
+            self.memory >> 20,
+            disk >> 10,
+            self.restarts,
+        )
+    }
+}
+
+fn only_in(one: &Labels, other: &Labels) -> Vec<String> {
+    let differ = one.iter().filter(|(name, label)| other.get(*name) != Some(*label));
+    differ.map(|pair| format!("{pair:?}")).collect()
+}
+
+/// Requests that were not carried out. To do what is done already is to be done with it.
+fn unanswered(calls: &[Call], answers: &[Answer]) -> Vec<Call> {
+    let is_done = |(call, answer): &(&Call, &Answer)| {
+        answer.is_success()
+            || matches!((call.method, answer.status), ("POST", 409) | ("DELETE", 404 | 409) | ("GET", 410))
+    };
+    calls.iter().zip(answers).filter(|pair| !is_done(pair)).map(|(call, _)| call.clone()).collect()
+}
+
+#[test]
+fn a_control_plane_lives_on_our_store_as_on_etcd() {
+    let seconds = std::env::var("TORTIE_CHURN_SECONDS").ok().and_then(|text| text.parse().ok());
+    let duration = seconds.map_or(AT_LEAST, Duration::from_secs);
+    let seed =
+        std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    println!("TORTIE_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut sides = [
+        Side::new("tortie", Backing::Embedded(TORTIE.into())),
+        Side::new("etcd 3.6.5", Backing::EtcdOfKubernetes),
+    ];
+    let (began, mut model, mut round) = (Instant::now(), Model::default(), 0);
+    while began.elapsed() < duration || round < CYCLE {
+        let calls = model.batch(&mut random);
+        let event = match round % CYCLE {
+            2 => Event::StoreKilled,
+            4 => Event::ServerKilled,
+            _ => Event::Nothing,
+        };
+        // Who goes first has it a little easier: both in turn.
+        let first = round % 2;
+        for place in [first, 1 - first] {
+            sides[place].carry_out(&calls, event);
+        }
+        if event != Event::Nothing {
+            sides.iter().for_each(|side| side.check(&model));
+        }
+        round += 1;
+    }
+    for side in &mut sides {
+        side.check(&model);
+        println!("{}", side.figures());
+    }
+    for side in &sides {
+        eventually_showing(
+            &format!("{}: every kind of object has been compared", side.name),
+            || side.consistency().0 > 0,
+            || side.server.server_log(),
+        );
+        let (passed, complaints) = side.consistency();
+        println!("{}: {passed} checks of caches passed since the last restart", side.name);
+        assert_eq!(complaints, Vec::<String>::new(), "{}", side.name);
+    }
+    println!("{round} rounds in {:?}", began.elapsed());
+}

@@ -1,0 +1,288 @@
+//! Kubernetes in etcd: whatever is changed in either, by whoever, and whatever fails meanwhile, in the end etcd has what
+//! Kubernetes has. `TORTIE_STEPS` says how many changes are made.
+
+use crate::controllers::World;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use tortie_model::{Key, KeyRange, Kind, Resource};
+use tortie_store::{Client, Config};
+use tortie_testkit::{Call, Datastore, eventually_showing, free_port};
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+const STEPS: usize = 240;
+/// Changes that are made at a time, of different objects.
+const BATCH: usize = 40;
+const NAMESPACES: usize = 5;
+const NAMES: usize = 12;
+const NODE: &str = "n1";
+
+/// A datastore that can be killed and started again.
+struct Store {
+    running: Option<Datastore>,
+    data: PathBuf,
+    url: String,
+}
+
+impl Store {
+    fn new(data: PathBuf) -> Store {
+        let url = format!("http://127.0.0.1:{}", free_port().unwrap());
+        let mut store = Store { running: None, data, url };
+        store.restart();
+        store
+    }
+
+    fn restart(&mut self) {
+        // The old one first: it has the files and the port.
+        self.running = None;
+        self.running = Some(Datastore::start(TORTIE, &self.data, &[&self.url], &[]));
+    }
+}
+
+/// What can be changed by a request: where it is, and its objects that there are.
+struct Collection {
+    path: fn(&str) -> String,
+    object: fn(&str, usize) -> Value,
+    there: BTreeSet<(String, String)>,
+}
+
+impl Collection {
+    fn new(path: fn(&str) -> String, object: fn(&str, usize) -> Value) -> Collection {
+        Collection { path, object, there: BTreeSet::new() }
+    }
+
+    /// Creates, changes or deletes one that this batch has not touched.
+    fn change(&mut self, random: &mut StdRng, touched: &mut BTreeSet<String>) -> Option<Call> {
+        let namespace = format!("ns-{}", random.random_range(0..NAMESPACES));
+        let name = format!("x{}", random.random_range(0..NAMES));
+        let collection = (self.path)(&namespace);
+        let path = format!("{collection}/{name}");
+        if !touched.insert(path.clone()) {
+            return None;
+        }
+        let id = (namespace, name);
+        let version = random.random_range(0..1000);
+        Some(match self.there.contains(&id) {
+            false => {
+                let call = Call::create(&collection, &(self.object)(&id.1, version));
+                self.there.insert(id);
+                call
+            }
+            true if random.random_bool(0.4) => {
+                self.there.remove(&id);
+                Call::delete(&format!("{path}?gracePeriodSeconds=0"))
+            }
+            true => Call::merge(&path, json!({"metadata": {"labels": {"version": version.to_string()}}})),
+        })
+    }
+}
+
+fn collections() -> [Collection; 3] {
+    [
+        Collection::new(
+            |namespace| format!("/api/v1/namespaces/{namespace}/serviceaccounts"),
+            |name, version| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta(name, version)}),
+        ),
+        Collection::new(
+            |namespace| format!("/api/v1/namespaces/{namespace}/pods"),
+            |name, version| {
+                let address = format!("10.1.{}.{}/32", version / 250, version % 250 + 1);
+                let mut metadata = meta(name, version);
+                metadata["annotations"] = json!({"cni.projectcalico.org/podIPs": address});
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+                "spec": {"nodeName": NODE, "serviceAccountName": "default", "automountServiceAccountToken": false,
+                    "containers": [{"name": "c", "image": "none"}]}})
+            },
+        ),
+        Collection::new(
+            |namespace| format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"),
+            |name, version| {
+                let port = 1000 + version;
+                json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta(name, version),
+                "spec": {"podSelector": {"matchLabels": {"version": version.to_string()}}, "ingress": [{"ports": [{"port": port}]}]}})
+            },
+        ),
+    ]
+}
+
+fn meta(name: &str, version: usize) -> Value {
+    json!({"name": name, "labels": {"version": version.to_string()}})
+}
+
+/// The objects that are made from Kubernetes', by what counts of them; nothing if they cannot be listed now.
+fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
+    let mut found = BTreeMap::new();
+    for kind in [Kind::Profile, Kind::NetworkPolicy] {
+        let listing = world.runtime.block_on(client.list(&KeyRange::all(kind))).ok()?;
+        for entry in listing.entries {
+            let Key::Resource { name, .. } = &entry.key else { continue };
+            if ["kns.", "ksa.", "knp.default."].iter().any(|start| name.starts_with(start)) {
+                // As the datastore would give it back.
+                let stored = tortie_model::Value::decode(&entry.key, &entry.value.encode()).unwrap();
+                let object: Value = serde_json::from_slice(&stored.encode()).unwrap();
+                let counts = json!({"spec": object["spec"], "labels": object["metadata"]["labels"]});
+                found.insert(entry.key, counts);
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Labels and account of each endpoint.
+fn endpoints(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
+    let listing = world.runtime.block_on(client.list(&KeyRange::all(Kind::WorkloadEndpoint))).ok()?;
+    let described = listing.entries.into_iter().map(|entry| {
+        let object: Value = serde_json::from_slice(&entry.value.encode()).unwrap();
+        let account = object["spec"]["serviceAccountName"].clone();
+        (entry.key, json!({"labels": object["metadata"]["labels"], "account": account}))
+    });
+    Some(described.collect())
+}
+
+/// What a plugin writes when it wires a pod, before anybody has looked at the pod's labels.
+fn wire(world: &World, kubernetes: &Client, etcd: &Client) {
+    let Ok(pods) = world.runtime.block_on(kubernetes.list(&KeyRange::all(Kind::WorkloadEndpoint))) else {
+        return;
+    };
+    for entry in pods.entries {
+        let tortie_model::Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = entry.value else {
+            continue;
+        };
+        endpoint.metadata.labels.clear();
+        endpoint.metadata.resource_version.clear();
+        let value = tortie_model::Value::Resource(Resource::WorkloadEndpoint(endpoint));
+        // It may be there already.
+        let _ = world.runtime.block_on(etcd.create(&entry.key, &value));
+    }
+}
+
+/// Somebody who knows no better changes what is made from Kubernetes, deletes it, or adds to it.
+fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
+    let kind = if random.random_bool(0.5) { Kind::Profile } else { Kind::NetworkPolicy };
+    let Ok(listing) = world.runtime.block_on(etcd.list(&KeyRange::all(kind))) else { return };
+    if listing.entries.is_empty() {
+        return;
+    }
+    let place = random.random_range(0..listing.entries.len());
+    let mut entry = listing.entries.into_iter().nth(place).unwrap();
+    let outcome = match random.random_range(0..3) {
+        0 => world.runtime.block_on(etcd.delete(&entry.key, None)).map(drop),
+        1 => {
+            let tortie_model::Value::Resource(resource) = &mut entry.value else { return };
+            resource.metadata_mut().labels.insert("by".into(), "hand".into());
+            match resource {
+                Resource::Profile(profile) => profile.spec.ingress.clear(),
+                Resource::NetworkPolicy(policy) => policy.spec.selector = "all()".into(),
+                _ => {}
+            }
+            world.runtime.block_on(etcd.apply(&entry.key, &entry.value, None)).map(drop)
+        }
+        _ => {
+            let Key::Resource { namespace, name, .. } = &entry.key else { return };
+            let name = format!("{name}-stray");
+            let tortie_model::Value::Resource(resource) = &mut entry.value else { return };
+            resource.metadata_mut().name.clone_from(&name);
+            resource.metadata_mut().resource_version.clear();
+            let key = Key::resource(kind, namespace, &name);
+            world.runtime.block_on(etcd.create(&key, &entry.value)).map(drop)
+        }
+    };
+    // The controllers may have been quicker, and the store may be away.
+    drop(outcome);
+}
+
+#[test]
+fn etcd_has_what_kubernetes_has_whatever_fails() {
+    let seed =
+        std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    let steps = std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
+    println!("TORTIE_SEED={seed} TORTIE_STEPS={steps}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut world = World::new(json!({}));
+    let kubernetes = world.client();
+    let mut store = Store::new(world.dir.path().join("db"));
+    world.environment = vec![
+        ("ETCD_ENDPOINTS", store.url.clone()),
+        ("KUBECONFIG", world.server.kubeconfig().display().to_string()),
+        ("DATASTORE_TYPE", "etcdv3".to_owned()),
+    ];
+    let etcd = world.runtime.block_on(Client::connect(&Config::at(&store.url))).unwrap();
+    world.server.add_node(NODE);
+    (0..NAMESPACES).for_each(|number| world.server.add_namespace(&format!("ns-{number}"), json!({})));
+    ["a", "b"].iter().for_each(|name| world.start(name));
+    let mut collections = collections();
+    let (mut made, mut faults, mut strays) = (0, 0, 0);
+    while made < steps {
+        let mut touched = BTreeSet::new();
+        let mut calls = Vec::new();
+        while calls.len() < BATCH {
+            let which = random.random_range(0..10);
+            calls.extend(match which {
+                0 => {
+                    let path = format!("/api/v1/namespaces/ns-{}", random.random_range(0..NAMESPACES));
+                    let label = json!({"team": random.random_range(0..100).to_string()});
+                    touched
+                        .insert(path.clone())
+                        .then(|| Call::merge(&path, json!({"metadata": {"labels": label}})))
+                }
+                _ => collections[which % 3].change(&mut random, &mut touched),
+            });
+        }
+        let answers = world.server.call_all(&calls, 8);
+        let refused: Vec<_> = calls.iter().zip(&answers).filter(|(_, answer)| !answer.is_success()).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+        made += calls.len();
+        wire(&world, &kubernetes, &etcd);
+        for _ in 0..4 {
+            meddle(&world, &etcd, &mut random);
+            strays += 1;
+        }
+        match random.random_range(0..6) {
+            0 => store.restart(),
+            1 => {
+                world.server.stop();
+                world.server.resume();
+            }
+            2 => world.server.forget_the_past(),
+            3 | 4 => {
+                let leader = world.leader();
+                if world.replicas.remove(&leader).is_some() {
+                    world.start(&leader);
+                }
+            }
+            _ => continue,
+        }
+        faults += 1;
+    }
+    println!("{made} changes in Kubernetes, {strays} by hand in etcd, {faults} faults");
+    let differ = |one: &Option<BTreeMap<Key, Value>>, other: &Option<BTreeMap<Key, Value>>| -> Vec<String> {
+        let (Some(one), Some(other)) = (one, other) else { return vec!["cannot be listed".to_owned()] };
+        let keys: BTreeSet<&Key> = one.keys().chain(other.keys()).collect();
+        let differs = keys.into_iter().filter(|key| one.get(*key) != other.get(*key));
+        differs.map(|key| format!("{key}: {:?} {:?}", one.get(key), other.get(key))).collect()
+    };
+    let differences = || differ(&derived(&world, &kubernetes), &derived(&world, &etcd));
+    eventually_showing(
+        "profiles and policies are those of Kubernetes",
+        || differences().is_empty(),
+        || format!("{:#?}\n{}", differences(), world.log()),
+    );
+    // Endpoints of pods that are gone are their plugin's to delete.
+    let pods = || {
+        let (known, mut found) = (endpoints(&world, &kubernetes), endpoints(&world, &etcd));
+        if let (Some(known), Some(found)) = (&known, &mut found) {
+            found.retain(|key, _| known.contains_key(key));
+        }
+        differ(&known, &found)
+    };
+    wire(&world, &kubernetes, &etcd);
+    assert!(!endpoints(&world, &kubernetes).unwrap().is_empty());
+    eventually_showing(
+        "endpoints have the labels of their pods",
+        || pods().is_empty(),
+        || format!("{:#?}", pods()),
+    );
+    assert!(!derived(&world, &etcd).unwrap().is_empty());
+}

@@ -1,0 +1,48 @@
+//! The controllers as `deploy/` brings them: with the rights that it gives them and no others.
+
+use crate::cluster::Cluster;
+use tortie_testkit::eventually_showing;
+
+const POOL: &str = "
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: services}
+spec: {cidr: 198.51.100.0/24, blockSize: 28, allowedUses: [LoadBalancer], nodeSelector: all(), assignmentMode: Automatic}
+";
+
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: outside, namespace: demo}
+spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, selector: {app: web}, ports: [{port: 80}]}
+";
+
+/// Two of them, of which one leads; a service gets an address and gives it back.
+pub fn do_their_work(cluster: &Cluster) {
+    let replicas = || cluster.pods_of("kube-system", "k8s-app=tortie-controllers");
+    let ready = || replicas().len() == 2 && replicas().iter().all(|pod| pod.ready);
+    eventually_showing("two controllers are ready", ready, || cluster.picture());
+    let lease =
+        ["get", "lease", "-n", "kube-system", "tortie-controllers", "-o", "jsonpath={.spec.holderIdentity}"];
+    let leads = || replicas().iter().any(|pod| pod.name == cluster.kubectl(&lease));
+    eventually_showing("one of them leads", leads, || cluster.picture());
+
+    cluster.ctl_apply(POOL);
+    cluster.apply(SERVICE);
+    let path = "jsonpath={.status.loadBalancer.ingress[0].ip}";
+    let address = || cluster.kubectl(&["get", "service", "-n", "demo", "outside", "-o", path]);
+    let given = || address().starts_with("198.51.100.");
+    eventually_showing("the service has an address", given, || logs(cluster));
+    let ip = format!("--ip={}", address());
+    let shown = || cluster.ctl(&["ipam", "show", &ip]);
+    assert!(!shown().contains("not assigned"), "{}", shown());
+    cluster.delete(SERVICE);
+    eventually_showing("the address is given back", || shown().contains("not assigned"), shown);
+    let refused: Vec<String> =
+        logs(cluster).lines().filter(|line| line.contains("forbidden")).map(str::to_owned).collect();
+    assert_eq!(refused, Vec::<String>::new(), "they lack rights");
+}
+
+fn logs(cluster: &Cluster) -> String {
+    cluster.kubectl(&["logs", "-n", "kube-system", "-l", "k8s-app=tortie-controllers", "--tail=-1"])
+}
