@@ -37,6 +37,15 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
     ];
     let (dataplane, _reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan(&workloads, &[])).await.unwrap().failures, []);
+    // As on any host there is a way to everywhere, so that the kernel answers for the workload's gateway and remembers who asked.
+    for command in [
+        "link add uplink type veth peer name beyond",
+        "link set uplink up",
+        "link set beyond up",
+        "route add default dev uplink",
+    ] {
+        node.ip(command);
+    }
     // Any source passes the kernel's own check, as on many hosts.
     for interface in ["all", "cali1"] {
         node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{interface}.rp_filter=0")]);
