@@ -7,7 +7,8 @@ use tokio::net::TcpStream;
 use tortie_hub::server::Options;
 use tortie_testkit::eventually_async;
 
-/// What a node of Calico v3.31 says first to a Typha: an Envelope with a MsgClientHello in Go's gob encoding.
+/// What a node of Calico says first to a Typha, made with Go's gob encoder from types of the same shape: an Envelope with a
+/// MsgClientHello that names v3.31.
 const TYPHA_HELLO: &str = include_str!("typha_hello.hex");
 
 fn typha_hello() -> Vec<u8> {
