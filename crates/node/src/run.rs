@@ -313,9 +313,12 @@ impl Start<'_> {
         }
         made.collect_garbage().await;
         let mut reclaim = Reclaim::new(name);
+        if made.state.take_lost() {
+            reclaim.run(true, &made).await;
+        }
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
-            // Nobody waits for this: an address that the journal has is not handed out, whatever the datastore says.
+            // Nobody waits for the rest: an address that the journal has is not handed out, whatever the datastore says.
             reclaim.run(true, &made).await;
             for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;
