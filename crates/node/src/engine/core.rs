@@ -23,8 +23,10 @@ pub struct Core {
     dataplane: Dataplane,
     in_sync: bool,
     datastore_ready: bool,
-    /// The datastore has deleted an endpoint that is held.
+    /// The datastore has deleted an endpoint that is held, or had not got it from the beginning.
     lost: bool,
+    /// Endpoints that are held and that the datastore has not spoken of, until all has been heard once.
+    unheard: HashSet<Key>,
     /// Endpoints of live attachments: only CNI takes them away.
     held: HashSet<Key>,
     /// Endpoints that CNI wrote or deleted and that the datastore's watch has not delivered yet: older news is stale.
@@ -91,6 +93,7 @@ impl Core {
                 compute.put(key, endpoint);
             }
         }
+        let held: HashSet<Key> = held.into_iter().map(|held| held.key).collect();
         Core {
             compute,
             plan: Plan::default(),
@@ -98,7 +101,8 @@ impl Core {
             in_sync: false,
             datastore_ready: true,
             lost: false,
-            held: held.into_iter().map(|held| held.key).collect(),
+            unheard: held.clone(),
+            held,
             written: BTreeMap::new(),
             waiters: Waiters::default(),
             learnt: Vec::new(),
@@ -163,6 +167,7 @@ impl Core {
                 if let Value::Resource(Resource::ClusterInformation(information)) = &value {
                     self.datastore_ready = information.spec.datastore_ready.unwrap_or(true);
                 }
+                self.unheard.remove(&key);
                 if !self.written.get(&key).is_some_and(|written| written.outdates_put(&revision)) {
                     self.written.remove(&key);
                     self.compute.put(&key, &value);
@@ -186,7 +191,10 @@ impl Core {
                     self.compute.delete(&key);
                 }
             }
-            FeedEvent::InSync => self.in_sync = true,
+            FeedEvent::InSync => {
+                self.in_sync = true;
+                self.lost |= !std::mem::take(&mut self.unheard).is_empty();
+            }
             // Silence is not deletion: everything stays as it is.
             FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
             FeedEvent::Unreadable { key, text, reason } => self.compute.put_unreadable(&key, &text, &reason),

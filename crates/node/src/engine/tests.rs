@@ -212,6 +212,18 @@ fn an_attach_waits_for_its_profile_but_not_for_ever() {
 }
 
 #[test]
+fn what_the_datastore_had_lost_before_we_began_is_known_once_all_is_heard() {
+    for (known, lost) in [(true, false), (false, true)] {
+        let held = [1, 2].map(|number| Held { key: key(number), endpoint: Some(endpoint(number, 1)) });
+        let mut core = Core::new(Compute::new(HOST, Environment::new([], [])), held.into());
+        feed(&mut core, 0, [node(), put(1, 1)].into_iter().chain(known.then(|| put(2, 1))));
+        assert!(!core.take_lost(), "the datastore may still name it");
+        feed(&mut core, 0, [in_sync()]);
+        assert_eq!((core.take_lost(), core.take_lost()), (lost, false));
+    }
+}
+
+#[test]
 fn old_news_of_what_cni_did_is_passed_over() {
     let mut core = running();
     let address = |core: &Core| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
