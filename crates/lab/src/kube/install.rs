@@ -37,9 +37,7 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     };
     write(&dir, ACCESS.0, ACCESS.1)?;
     write(&dir, NODE.0, &node)?;
-    if cluster.hubs > 0 {
-        write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
-    }
+    write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
     write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
     if kubernetes.proxy == Proxy::None {
         write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
