@@ -208,6 +208,19 @@ fn what_happens_is_reported() {
     assert!(page("http://localhost:9099/liveness").ends_with("200"));
     let metrics = page("http://localhost:9091/metrics");
     assert!(metrics.contains("felix_active_local_endpoints 1"), "{metrics}");
+    let host_endpoint = |name: &str, interface: &str| {
+        let head =
+            format!("apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {{name: {name}}}");
+        let object = format!("{{{head}, spec: {{node: n1, interfaceName: {interface}}}}}");
+        world.calicoctl(&["apply", "-f", "-"], &object);
+    };
+    host_endpoint("uplink", "eth0");
+    host_endpoint("spare", "eth9");
+    let host_status = |name: &str| world.stored_at(&format!("/calico/felix/v1/host/n1/endpoint/{name}"));
+    eventually("a host endpoint is up with its interface", || host_status("uplink") == r#"{"status":"up"}"#);
+    eventually("and down without", || host_status("spare") == r#"{"status":"down"}"#);
+    world.calicoctl(&["delete", "hostendpoint", "uplink", "spare"], "");
+    eventually("they are no longer spoken of", || (host_status("uplink") + &host_status("spare")).is_empty());
     world.must("DEL", "c1", &pod.path(), &config);
     eventually("the endpoint is no longer spoken of", || world.stored_at(key).is_empty());
     eventually("its file is gone", || file() == json!({}));

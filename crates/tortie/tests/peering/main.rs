@@ -11,4 +11,5 @@ mod router;
 mod seeing;
 mod several;
 mod uptime;
+mod workload;
 mod world;

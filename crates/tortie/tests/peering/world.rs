@@ -103,6 +103,11 @@ impl World {
         addresses.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
     }
 
+    /// The namespace of a workload, counted in the order in which they came.
+    pub fn container(&self, number: usize) -> &Namespace {
+        &self.pods[number]
+    }
+
     /// The node's session with an address.
     pub fn session(&self, address: &str) -> Value {
         let answer = self.ask("bgp peers");

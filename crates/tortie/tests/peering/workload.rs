@@ -1,0 +1,86 @@
+//! A workload that speaks BGP with its own node: BIRD in the namespace of a container, as a virtual machine would have it.
+//!
+//! ```text
+//! 10.99.0.1 -- container, AS 65010, BIRD ---- 169.254.77.1 and fd00:77::1 on its link, the node, AS 64512
+//! ```
+
+use crate::world::World;
+use serde_json::json;
+use tortie_testkit::{Process, eventually_showing};
+
+const NODE: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
+const BEHIND: [&str; 2] = ["10.99.0.1", "fd99::1"];
+
+fn configuration(own: &[String]) -> String {
+    let mut text = "router id 1.2.3.4;\nprotocol device {}\n".to_owned();
+    for (v6, channel) in [(false, "ipv4"), (true, "ipv6")] {
+        let (own, node) = (&own[usize::from(v6)], NODE[usize::from(v6)]);
+        let net = if v6 { "fd99::/64" } else { "10.99.0.0/24" };
+        text += &format!(
+            "protocol static own_{channel} {{ {channel}; route {net} blackhole; }}
+            protocol bgp node_{channel} {{
+              local {own} as 65010; neighbor {node} as 64512; multihop; connect delay time 1; connect retry time 1;
+              error wait time 1, 2; {channel} {{ import all; export where source = RTS_STATIC; }};
+            }}\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn a_workload_that_is_selected_peers_with_its_node() {
+    let mut world = World::new();
+    let pools = ["default-ipv4-ippool", "default-ipv6-ippool"];
+    let addresses = world.pod("router", pools);
+    let other = world.pod("other", pools);
+    let pod = world.container(0);
+    for (address, length) in BEHIND.into_iter().zip([32, 128]) {
+        pod.ip(&format!("addr add {address}/{length} dev lo"));
+    }
+    world.apply("FelixConfiguration", "default", &json!({"defaultEndpointToHostAction": "Accept"}));
+    let peering = json!({"localWorkloadPeeringIPV4": NODE[0], "localWorkloadPeeringIPV6": NODE[1]});
+    world.apply("BGPConfiguration", "default", &peering);
+    // Of the profile that all containers of the network have.
+    world.apply("BGPPeer", "workloads", &json!({"localWorkloadSelector": "has(net)", "asNumber": 65010}));
+
+    let dir = tempfile::tempdir().unwrap();
+    let (config, socket) = (dir.path().join("bird.conf"), dir.path().join("bird.ctl"));
+    std::fs::write(&config, configuration(&addresses)).unwrap();
+    let mut command = pod.command("bird");
+    command.arg("-f").arg("-c").arg(&config).arg("-s").arg(&socket);
+    let _bird = Process::quiet(&mut command);
+    let birdc = |command: &str| {
+        let output = pod.command("birdc").arg("-s").arg(&socket).arg(command).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let picture =
+        || format!("{}\n{}\n{}", world.host.ip("addr"), birdc("show protocols all"), world.picture());
+    for (own, address) in addresses.iter().zip(BEHIND) {
+        let up = || world.session(own)["state"] == "Established";
+        eventually_showing(&format!("the session with {own} is up"), up, picture);
+        let name = world.session(own)["name"].clone();
+        assert_eq!(name, format!("Local_Workload_{}", own.replace(['.', ':'], "_")));
+        let v6 = address.contains(':');
+        let learnt = || world.kernel(v6).contains(&format!("via {own} dev cali"));
+        eventually_showing("what it announces is routed to it", learnt, picture);
+        let heard = || birdc(&format!("show route protocol node_{}", if v6 { "ipv6" } else { "ipv4" }));
+        let block = if v6 { "fd77::" } else { "10.77.0." };
+        eventually_showing("it hears of the blocks of the node", || heard().contains(block), picture);
+        let answers = || world.host.command("ping").args(["-c1", "-W1", address]).output().unwrap().status;
+        eventually_showing("what is behind it answers", || answers().success(), picture);
+    }
+    assert!(world.session(&other[0])["name"].is_string(), "both have the label\n{}", picture());
+    let files = std::fs::read_dir(world.path("run/endpoint-status")).unwrap().filter_map(Result::ok);
+    let texts: Vec<String> = files.map(|file| std::fs::read_to_string(file.path()).unwrap()).collect();
+    assert!(texts.iter().all(|text| text.contains(r#""bgpPeerName":"workloads""#)), "{texts:?}");
+
+    world.calicoctl(&["delete", "bgppeer", "workloads"], "");
+    let gone = || {
+        let routes = [false, true].map(|v6| world.kernel(v6)).concat();
+        !world.host.ip("addr").contains(NODE[0])
+            && !world.host.ip("addr").contains(NODE[1])
+            && !routes.contains(" dev cali")
+    };
+    eventually_showing("nothing is left of it", gone, picture);
+    assert!(!world.session(&addresses[0])["name"].is_string(), "{}", picture());
+}
