@@ -10,12 +10,21 @@ use tokio::task::{Id, JoinSet};
 
 /// Between looks at whether the BGP speaker answers.
 const LOOK: Duration = Duration::from_secs(5);
+/// For the others to end in when one has: a part that panics takes those with it that hear from it, and they may be seen first.
+const AFTERMATH: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 #[error("{name} has ended unexpectedly{reason}; workloads keep their network, start the node again")]
 pub struct TaskEnded {
     name: &'static str,
     reason: String,
+}
+
+impl TaskEnded {
+    /// Tasks are not cancelled: one that returned has no reason to give.
+    fn has_panicked(&self) -> bool {
+        !self.reason.is_empty()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -35,8 +44,24 @@ impl Tasks {
         self.running.shutdown().await;
     }
 
-    /// Returns when one of the tasks has ended.
+    /// Returns when one of the tasks has ended, and names the one that began it: the one that panicked if one did.
     pub async fn ended(&mut self) -> TaskEnded {
+        let first = self.next_ended().await;
+        let panicked = async {
+            loop {
+                let other = self.next_ended().await;
+                if other.has_panicked() {
+                    return other;
+                }
+            }
+        };
+        if first.has_panicked() {
+            return first;
+        }
+        tokio::time::timeout(AFTERMATH, panicked).await.unwrap_or(first)
+    }
+
+    async fn next_ended(&mut self) -> TaskEnded {
         let (id, reason) = match self.running.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, String::new()),
             Some(Err(error)) => (error.id(), format!(": {error}")),
@@ -116,6 +141,20 @@ mod tests {
             error.starts_with("the dataplane has ended unexpectedly: ") && error.contains("netlink"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn the_task_that_panicked_is_named_and_not_those_that_ended_with_it() {
+        let mut tasks = Tasks::default();
+        let (reports, mut heard) = tokio::sync::mpsc::channel::<()>(1);
+        tasks.spawn("the status of endpoints", async move { assert!(heard.recv().await.is_none()) });
+        tasks.spawn("the engine", async move {
+            drop(reports);
+            // The other ends first.
+            tokio::time::sleep(AFTERMATH / 10).await;
+            panic!("a bug");
+        });
+        assert!(tasks.ended().await.to_string().starts_with("the engine has ended unexpectedly: "));
     }
 
     #[test]
