@@ -76,6 +76,8 @@ pub(crate) struct Core {
     former_names: BTreeSet<(TunnelKind, String)>,
     /// Addresses that the host has on links of workloads, for them to call, and those that the kernel refused.
     peering: BTreeSet<(u32, IpNet)>,
+    /// When the addresses go that BGP is no longer spoken from.
+    peering_ends: BTreeMap<(u32, IpNet), Duration>,
     peering_errors: BTreeMap<(u32, IpNet), String>,
     /// Tunnel devices that cannot be had.
     tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
@@ -127,6 +129,7 @@ impl Core {
             rule_errors: BTreeMap::new(),
             former_names: BTreeSet::new(),
             peering: BTreeSet::new(),
+            peering_ends: BTreeMap::new(),
             peering_errors: BTreeMap::new(),
             tunnel_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),

@@ -190,7 +190,8 @@ impl Engine {
             }
             FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync => {}
         }
-        self.timing.computing += self.handle(Event::Feed(event));
+        let took = self.handle(Event::Feed(event));
+        self.timing.computing += took;
     }
 
     async fn request(&mut self, request: Request) {
