@@ -284,8 +284,7 @@ mod tests {
         let file = dir.path().join("status.json");
         let state = Arc::new(State::new(file.clone(), Liveness::new(SILENCE)));
         let (watched, resources) = (state.clone(), Resources::new(client));
-        let _watching =
-            tokio::spawn(async move { watch_health(&resources, &orchestrator, &watched).await });
+        let _watching = tokio::spawn(async move { watch_health(&resources, &orchestrator, &watched).await });
         let said = async |wanted: fn(&Result<(), String>) -> bool| {
             let look = async {
                 loop {

@@ -63,7 +63,9 @@ async fn half_sent_requests_make_room_for_others() {
             honest.put(put(vec![2; HONEST])).await.unwrap();
         };
         match &*said {
-            "etcdserver: too many requests are unfinished, this one was given up to make room" => made_room += 1,
+            "etcdserver: too many requests are unfinished, this one was given up to make room" => {
+                made_room += 1
+            }
             other => assert_eq!(other, "etcdserver: request timed out"),
         }
     }

@@ -41,7 +41,7 @@ mod tests {
         for name in ["kube-ipvs0", "br-1", "eth07", "/"] {
             assert!(excluded.contains(name), "{name}");
         }
-        for name in ["kube-ipvs01", "kube-ipvs", "abr-1", "eth0", "("] {
+        for name in ["kube-ipvs0x", "kube-ipvs", "abr-1", "eth0", "("] {
             assert!(!excluded.contains(name), "{name}");
         }
     }

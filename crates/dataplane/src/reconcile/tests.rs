@@ -253,7 +253,7 @@ fn the_address_of_a_session_stays_until_the_speaker_had_time_to_end_it() {
     assert_eq!(core.peering_work(seconds(3)), []);
     // Spoken again, and no more.
     core.apply(peer("cali3", true));
-    assert_eq!(core.peering_work(seconds(20)), []);
+    assert_eq!(core.peering_work(seconds(20)), add(own(3)), "which changes nothing");
     core.apply(peer("cali3", false));
     assert_eq!(core.peering_work(seconds(21)), []);
     assert_eq!(core.peering_work(seconds(26)), remove(own(3)));

@@ -207,10 +207,7 @@ impl Allocator {
     }
 
     /// Who has these addresses; each block is read once. Those that nobody has are left out.
-    pub async fn records_of(
-        &self,
-        addresses: &[IpAddr],
-    ) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
+    pub async fn records_of(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
         let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());
         for address in addresses {

@@ -13,8 +13,7 @@ const NODE: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
 const BEHIND: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
 fn configuration(own: &[String], log: &Path) -> String {
-    let mut text =
-        format!("log \"{}\" all;\nrouter id 1.2.3.4;\nprotocol device {{}}\n", log.display());
+    let mut text = format!("log \"{}\" all;\nrouter id 1.2.3.4;\nprotocol device {{}}\n", log.display());
     for (v6, channel) in [(false, "ipv4"), (true, "ipv6")] {
         let (own, node) = (&own[usize::from(v6)], NODE[usize::from(v6)]);
         let net = if v6 { "fd99::/64" } else { "10.99.0.0/24" };
