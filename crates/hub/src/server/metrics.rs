@@ -169,6 +169,9 @@ impl Metrics {
             "Entries that are too large to be passed on",
             m.oversized.clone(),
         );
+        // A family without members would not be on the page at all.
+        drop(m.streaming.get_or_create(&[("syncer", "felix")]));
+        drop(m.fell_behind.get_or_create(&[("syncer", "felix")]));
         metrics
     }
 
@@ -321,6 +324,10 @@ mod tests {
     #[test]
     fn names_are_those_that_dashboards_know() {
         let metrics = Metrics::new();
+        assert!(
+            metrics.text().contains("typha_connections_grace_used{syncer=\"felix\"} 0"),
+            "from the start"
+        );
         metrics.accepted.inc();
         let streaming = metrics.streaming();
         metrics.refused("full");
