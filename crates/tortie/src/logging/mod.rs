@@ -131,8 +131,6 @@ impl Logs for Logging {
                 Err(error) => problems.push(format!("logDebugFilenameRegex: {pattern:?}: {error}")),
             },
         }
-        self.move_file(&mut open, settings.file.as_ref(), &mut problems);
-        self.switch_syslog(&mut open, settings.syslog.is_some(), &mut problems);
         let of_file = settings.file.as_ref().map_or(LogSeverity::Off, |file| file.severity);
         for (handle, severity) in [
             (self.screen.as_ref(), settings.screen),
@@ -142,6 +140,9 @@ impl Logs for Logging {
             // Fails only when there is no log any more.
             let _ = handle.map(|handle| handle.reload(wanted(severity, open.debug_files.clone())));
         }
+        // A new place gets no line that it should not have.
+        self.move_file(&mut open, settings.file.as_ref(), &mut problems);
+        self.switch_syslog(&mut open, settings.syslog.is_some(), &mut problems);
         problems
     }
 
