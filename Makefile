@@ -33,7 +33,7 @@ demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
 
 test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
