@@ -67,6 +67,7 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
         client: client.clone(),
         kubernetes,
         orchestrator: orchestrator.clone(),
+        namespace: args.lease_namespace.clone(),
         state: state.clone(),
     };
     let resources = Resources::new(client);
