@@ -8,6 +8,7 @@ mod fdb;
 mod links;
 mod neighbours;
 mod plan_index;
+mod proxies;
 mod report;
 mod routes;
 mod rules;
@@ -27,6 +28,7 @@ use ipnet::IpNet;
 use links::{Links, TunnelError};
 use neighbours::Neighbours;
 use plan_index::PlanIndex;
+use proxies::Proxies;
 use regex::Regex;
 use routes::{Ownership, Routes};
 use rules::Rules;
@@ -49,6 +51,7 @@ pub(crate) struct Core {
     kernel_neighbours: Neighbours,
     forwarding: Forwarding,
     rules: Rules,
+    proxies: Proxies,
     shaping: Shaping,
     wireguards: BTreeMap<TunnelKind, WireguardDevice>,
     /// How the kernel reaches nodes that are on no subnet of ours.
@@ -109,6 +112,7 @@ impl Core {
             kernel_neighbours: Neighbours::default(),
             forwarding: Forwarding::default(),
             rules: Rules::default(),
+            proxies: Proxies::default(),
             shaping: Shaping::default(),
             wireguards: BTreeMap::new(),
             lookups: BTreeMap::new(),
@@ -227,6 +231,7 @@ impl Core {
         self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
         self.forwarding = Forwarding::new(snapshot.fdb);
         self.rules_are(snapshot.rules);
+        self.proxies_are(snapshot.proxies);
         self.qdiscs_are(snapshot.qdiscs);
         self.wireguards_unread();
         let present: BTreeSet<u32> = self.links.iter().map(|link| link.index).collect();
@@ -238,6 +243,7 @@ impl Core {
         }
         // Also rewrites the settings that cannot be read back.
         self.prepared.clear();
+        self.proxies.prepared.clear();
         self.everything_dirty();
         self.lookups_stale = true;
     }
