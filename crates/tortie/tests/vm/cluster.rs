@@ -20,6 +20,23 @@ pub struct Cluster {
     addresses: Vec<Vec<String>>,
 }
 
+/// Tells how long each part of a test took: in a guest that emulates its processor it is worth knowing where the time goes.
+pub struct Phases {
+    test: &'static str,
+    begun: Instant,
+}
+
+impl Phases {
+    pub fn of(test: &'static str) -> Phases {
+        Phases { test, begun: Instant::now() }
+    }
+
+    pub fn done(&mut self, what: &str) {
+        tell(&format!("{}: {what}: {:.1?}", self.test, self.begun.elapsed()));
+        self.begun = Instant::now();
+    }
+}
+
 /// The cluster, for as long as a test needs it.
 pub fn cluster() -> MutexGuard<'static, Cluster> {
     static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::up()));
