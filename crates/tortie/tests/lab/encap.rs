@@ -7,6 +7,7 @@ use crate::{Lab, family};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::process::Command;
+use std::time::Instant;
 
 fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
     tortie_testkit::eventually_showing(what, so, || {
@@ -194,6 +195,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
     {
         let before: usize = pingers.iter().map(Pinger::lost).sum();
         lab.vxlan_mode(mode);
+        let begun = Instant::now();
         let devices = if mode == "Never" { 0 } else { 2 };
         for node in ["node1", "node2"] {
             eventually(&lab, &format!("{node} does as the pool says: {mode}"), || {
@@ -202,10 +204,11 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
                 routed && has_devices(node) == devices
             });
         }
+        let took = begun.elapsed();
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
         let after: usize = pingers.iter().map(Pinger::lost).sum();
         println!(
-            "vxlanMode {mode}: {} packets of {} talks at 200 a second lost",
+            "vxlanMode {mode}: after {took:.1?}, {} packets of {} talks at 200 a second lost",
             after - before,
             pingers.len()
         );
