@@ -37,6 +37,10 @@ fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
     let mut world = World::without_node(POOL);
     let neighbour = neighbour(&world);
     world.start(&NODE);
+    // What comes from outside is for policy to allow.
+    let open = "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: open}, \
+                spec: {types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]}}";
+    world.calicoctl(&["apply", "-f", "-"], open);
     let pod = world.container();
     let own = world.must("ADD", "c1", &pod.path(), &world.config()).addresses();
     assert_eq!(own.len(), 2, "{own:?}");
