@@ -33,7 +33,7 @@ demo: build ## Bring everything up on this machine, show it working, clean up
 	scripts/demo $(TORTIE)
 
 test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
@@ -78,6 +78,8 @@ soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories
 	TORTIE_SEED=random TORTIE_STEPS=5000 $(CARGO) test --locked -p tortie --test kubeapi mirror -- --nocapture
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
+	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture
+	TORTIE_HELM=$$(scripts/helm/build) $(CARGO) test --locked -p tortie --bin tortie the_chart
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local), with man pages and completion

@@ -1,9 +1,11 @@
 //! Carries out what the cores decide. What fails is logged and counted; the next look finds it again.
 
 use crate::balancer::{self, Choice, Wanted};
+use crate::lead::Place;
 use crate::lifecycle;
 use crate::node::garbage;
 use crate::node::pods::holds;
+use crate::policy_names::{self, Rename};
 use crate::write::Write;
 use std::net::IpAddr;
 use tortie_http::liveness::Heartbeat;
@@ -11,8 +13,9 @@ use tortie_ipam::block::Release;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::Use;
 use tortie_ipam::{Allocator, Holder, Request, SpecificRequest};
+use tortie_model::Value;
 use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Client, Resources};
+use tortie_store::{Error, Resources};
 
 /// Addresses that are released together.
 const BATCH: usize = 10_000;
@@ -22,6 +25,7 @@ pub struct Carrier {
     pub resources: Resources,
     pub orchestrator: Orchestrator,
     allocator: Allocator,
+    namespace: String,
     /// There may be thousands of things to do, each with its own deadline.
     pub heartbeat: Heartbeat,
 }
@@ -34,9 +38,15 @@ pub struct Outcome {
 }
 
 impl Carrier {
-    pub fn new(client: Client, orchestrator: Orchestrator, heartbeat: Heartbeat) -> Carrier {
-        let allocator = Allocator::new(client.clone(), balancer::owner());
-        Carrier { resources: Resources::new(client), orchestrator, allocator, heartbeat }
+    pub fn new(place: &Place, heartbeat: Heartbeat) -> Carrier {
+        let allocator = Allocator::new(place.client.clone(), balancer::owner());
+        Carrier {
+            resources: Resources::new(place.client.clone()),
+            orchestrator: place.orchestrator.clone(),
+            allocator,
+            namespace: place.namespace.clone(),
+            heartbeat,
+        }
     }
 
     pub async fn collect(&self, actions: Vec<garbage::Action>) -> Outcome {
@@ -156,6 +166,56 @@ impl Carrier {
         };
         if let Err(error) = &done {
             tracing::warn!(error, what, "a pool or a tier is not as it should be; trying again");
+        }
+        done.is_ok()
+    }
+
+    /// What has to happen before policies may be renamed: our nodes are all of this version, and there are none of Calico, of
+    /// which it is not known whether they look for policies by their own names.
+    pub async fn nodes_that_are_not_ready(&self) -> tortie_store::Result<Option<String>> {
+        for namespace in ["kube-system", "calico-system"] {
+            let rollout = self.orchestrator.rollout(namespace, "calico-node").await?;
+            if let Some(rollout) = rollout.filter(|rollout| rollout.wanted > 0) {
+                let count = rollout.wanted;
+                return Ok(Some(format!("DaemonSet {namespace}/calico-node is to run on {count} nodes")));
+            }
+        }
+        let own = self.orchestrator.rollout(&self.namespace, "tortie-node").await?;
+        Ok(own
+            .filter(|rollout| !rollout.is_complete)
+            .map(|_| "DaemonSet tortie-node is rolled out".to_owned()))
+    }
+
+    /// Whether it was done.
+    pub async fn rename(&self, rename: Rename) -> bool {
+        self.heartbeat.beat();
+        let Rename { from, to, resource } = rename;
+        let client = self.resources.client();
+        let value = Value::Resource(resource.clone());
+        let stored = match client.create(&to, &value).await {
+            Err(Error::AlreadyExists { current: Some(current), .. })
+                if policy_names::says_the_same(&resource, &current) =>
+            {
+                Ok(())
+            }
+            Err(Error::AlreadyExists { .. }) => Err(format!(
+                "{to} says something else; both are in force. Delete the custom resource of the one that is wrong"
+            )),
+            created => created.map(drop).map_err(|error| error.to_string()),
+        };
+        let done = match stored {
+            Ok(()) => match client.revision(&resource.metadata().resource_version) {
+                Ok(version) => match client.delete(&from, Some(&version)).await {
+                    Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                },
+                Err(error) => Err(error.to_string()),
+            },
+            Err(reason) => Err(reason),
+        };
+        match &done {
+            Ok(()) => tracing::info!(%from, %to, "a policy is stored under its own name"),
+            Err(reason) => tracing::warn!(reason, %from, "a policy could not be renamed; trying again"),
         }
         done.is_ok()
     }

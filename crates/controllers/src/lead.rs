@@ -2,12 +2,14 @@
 
 use crate::balancer::{Balancer, ServiceName};
 use crate::carrier::Carrier;
+use crate::compaction::Compaction;
 use crate::lifecycle;
 use crate::metrics::{self, Counters};
 use crate::mirror::{Mirror, Parts};
 use crate::node::garbage::{Garbage, Nodes};
 use crate::node::host_endpoints;
 use crate::node::pods::{PodName, Pods};
+use crate::policy_names::{self, PolicyNames};
 use crate::settings::Settings;
 use crate::state::State;
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 use tortie_ipam::facts;
 use tortie_ipam::pool::Pool;
 use tortie_model::key::AffinityType;
-use tortie_model::kinds::{DEFAULT_TIER, HostEndpoint, IPPool, Node, Switch, Tier};
+use tortie_model::kinds::{HostEndpoint, IPPool, Node, Switch, Tier};
 use tortie_model::names::split_workload_endpoint_name;
 use tortie_model::{FeedEvent, Key, KeyRange, Kind, Resource, Value};
 use tortie_store::Client;
@@ -41,14 +43,8 @@ const LEADER: &str = "leader";
 const DATASTORE_WATCH: &str = "datastore-watch";
 const KUBERNETES_WATCH: &str = "kubernetes-watch";
 
-/// Tiers and what is in them.
-const TIERED: [Kind; 5] = [
-    Kind::Tier,
-    Kind::NetworkPolicy,
-    Kind::GlobalNetworkPolicy,
-    Kind::StagedNetworkPolicy,
-    Kind::StagedGlobalNetworkPolicy,
-];
+/// Between looks at whether every node is ready for policies to be renamed.
+const ROLLOUT_CHECKS: Duration = Duration::from_secs(10);
 
 /// What the controllers work with.
 #[derive(Clone, Debug)]
@@ -57,6 +53,8 @@ pub struct Place {
     /// Kubernetes where it is not the datastore itself.
     pub kubernetes: Option<Client>,
     pub orchestrator: Orchestrator,
+    /// The namespace in which nodes and controllers run.
+    pub namespace: String,
     pub state: Arc<State>,
 }
 
@@ -93,6 +91,7 @@ struct Cores {
     tiers: BTreeMap<String, Tier>,
     /// The tier of each policy.
     policies: BTreeMap<Key, String>,
+    policy_names: PolicyNames,
     balancer: Balancer,
     mirror: Mirror,
     /// The datastore is locked: nothing is to be written.
@@ -104,14 +103,17 @@ pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
     let separate = place.kubernetes.is_some();
     let mut feeds = Feeds::new(&place);
     let heartbeat = place.state.liveness.part(LEADER);
-    let carrier = Carrier::new(place.client.clone(), place.orchestrator.clone(), heartbeat);
+    let carrier = Carrier::new(&place, heartbeat);
     let (mut cores, mut counters) = (Cores::default(), Counters::default());
     let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
     // What the cores have heard is to be looked at, not before this moment.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
+    let mut compaction = Compaction::new(place.client.compactor());
     loop {
         carrier.heartbeat.beat();
+        let period = settings.borrow().compaction_period();
+        compaction.run(period, &mut counters).await;
         let able = feeds.are_in_sync() && !cores.locked;
         tokio::select! {
             events = feeds.next() => match events {
@@ -136,6 +138,7 @@ pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
         let current = settings.borrow().clone();
         let before = counters.failures;
         collect(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
+        rename_policies(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
         if look.is_some_and(|look| look <= Instant::now()) {
             look = None;
             reconcile(&current, &cores, &carrier, &mut counters, separate).await;
@@ -196,6 +199,40 @@ async fn collect(
     let blocks: Vec<_> = cores.garbage.blocks().collect();
     for address in outcome.released {
         *counters.reclaimed.entry(metrics::place(&cores.pools, &blocks, address)).or_default() += 1;
+    }
+}
+
+/// Policies get the names under which they are looked for, once every node knows them by those.
+async fn rename_policies(
+    settings: &Settings,
+    cores: &mut Cores,
+    carrier: &Carrier,
+    counters: &mut Counters,
+    now: Duration,
+) {
+    counters.misnamed_policies = cores.policy_names.count();
+    if !settings.migrates_policy_names() || !cores.policy_names.is_due(now) {
+        return;
+    }
+    match carrier.nodes_that_are_not_ready().await {
+        Ok(None) => {}
+        Ok(Some(reason)) => {
+            tracing::info!(reason, policies = cores.policy_names.count(), "policies are not renamed yet");
+            cores.policy_names.postpone(now + ROLLOUT_CHECKS);
+            return;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "policies are not renamed: whether every node is ready is not known");
+            counters.failures += 1;
+            cores.policy_names.postpone(now + ROLLOUT_CHECKS);
+            return;
+        }
+    }
+    for rename in cores.policy_names.renames(now) {
+        match carrier.rename(rename).await {
+            true => counters.renamed_policies += 1,
+            false => counters.failures += 1,
+        }
     }
 }
 
@@ -330,8 +367,11 @@ impl Cores {
                 self.garbage.hurry(now);
             }
             _ => {
-                if let Some(tier) = tier_of(&resource) {
-                    self.policies.insert(key.clone(), tier);
+                if let Some(tier) = policy_names::tier_of(&resource) {
+                    self.policies.insert(key.clone(), tier.to_owned());
+                    if source == Source::Both {
+                        self.policy_names.put(&key, &resource, now);
+                    }
                 }
             }
         }
@@ -378,7 +418,10 @@ impl Cores {
                     self.garbage.hurry(now);
                 }
             }
-            _ => _ = self.policies.remove(key),
+            _ => {
+                self.policies.remove(key);
+                self.policy_names.remove(key);
+            }
         }
         match source {
             Source::Datastore => self.mirror.remove_datastore(key),
@@ -386,18 +429,6 @@ impl Cores {
             Source::Both => {}
         }
     }
-}
-
-/// The tier that a policy is in.
-fn tier_of(resource: &Resource) -> Option<String> {
-    let tier = match resource {
-        Resource::NetworkPolicy(policy) => &policy.spec.tier,
-        Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
-        Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
-        Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
-        _ => return None,
-    };
-    Some(if tier.is_empty() { DEFAULT_TIER.to_owned() } else { tier.clone() })
 }
 
 /// One feed, or one of each side.
@@ -424,8 +455,9 @@ impl Feeds {
         match &place.kubernetes {
             None => {
                 stored.extend([KeyRange::all(Kind::WorkloadEndpoint), KeyRange::Services]);
+                stored.extend(policy_names::KINDS.map(|kind| KeyRange::Written { kind, namespace: None }));
                 if place.client.stores_v3_as_written() {
-                    stored.extend(TIERED.map(KeyRange::all));
+                    stored.push(KeyRange::all(Kind::Tier));
                 }
                 let feed = tortie_sync::follow(&place.client, stored, beating(DATASTORE_WATCH));
                 Feeds { datastore: (Source::Both, feed, false), kubernetes: None }

@@ -6,6 +6,7 @@
 
 pub mod balancer;
 mod carrier;
+mod compaction;
 pub mod election;
 mod http;
 mod lead;
@@ -14,6 +15,7 @@ pub mod metrics;
 pub mod mirror;
 pub mod node;
 mod options;
+pub mod policy_names;
 mod run;
 pub mod settings;
 mod state;

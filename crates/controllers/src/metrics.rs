@@ -25,6 +25,11 @@ pub struct Counters {
     pub scan_seconds: f64,
     pub suspects: usize,
     pub failures: u64,
+    /// How often the datastore has forgotten its history, and up to which revision.
+    pub compactions: u64,
+    pub compacted: u64,
+    pub renamed_policies: u64,
+    pub misnamed_policies: usize,
 }
 
 /// The pool and the node of an address, as metrics name them.
@@ -123,6 +128,30 @@ pub fn page<'a>(
             "counter",
             "Actions that failed and are tried again.",
             counters.failures as f64,
+        ),
+        (
+            "tortie_controllers_compactions_total",
+            "counter",
+            "How often etcd was made to forget its history.",
+            counters.compactions as f64,
+        ),
+        (
+            "tortie_controllers_compacted_revision",
+            "gauge",
+            "The revision up to which etcd has forgotten its history.",
+            counters.compacted as f64,
+        ),
+        (
+            "tortie_controllers_policies_misnamed",
+            "gauge",
+            "Policies that are stored under another name than their own.",
+            counters.misnamed_policies as f64,
+        ),
+        (
+            "tortie_controllers_policies_renamed_total",
+            "counter",
+            "Policies that were stored again under their own name.",
+            counters.renamed_policies as f64,
         ),
     ];
     for (name, kind, help, value) in own {

@@ -67,6 +67,7 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
         client: client.clone(),
         kubernetes,
         orchestrator: orchestrator.clone(),
+        namespace: args.lease_namespace.clone(),
         state: state.clone(),
     };
     let resources = Resources::new(client);
@@ -255,5 +256,55 @@ async fn create(resources: &Resources) {
                 tokio::time::sleep(RETRY).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Probe, check};
+    use tokio::net::TcpListener;
+
+    /// Longer than between two looks of the health checks, shorter than a request may take.
+    const SILENCE: Duration = Duration::from_secs(6);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_part_that_is_held_is_named_and_alive_again_when_it_goes_on() {
+        // An API server that takes requests and says nothing.
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config {
+            datastore_type: "kubernetes".to_owned(),
+            k8s_api_endpoint: format!("http://{}", server.local_addr().unwrap()),
+            calico_api_group: "projectcalico.org/v3".to_owned(),
+            ..Config::default()
+        };
+        let client = Client::connect(&config).await.unwrap();
+        let orchestrator =
+            Orchestrator::connect(&config.orchestrator().unwrap(), Limits::default()).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("status.json");
+        let state = Arc::new(State::new(file.clone(), Liveness::new(SILENCE)));
+        let (watched, resources) = (state.clone(), Resources::new(client));
+        let _watching = tokio::spawn(async move { watch_health(&resources, &orchestrator, &watched).await });
+        let said = async |wanted: fn(&Result<(), String>) -> bool| {
+            let look = async {
+                loop {
+                    state.write_liveness();
+                    let said = check(&file, Probe::Liveness);
+                    if wanted(&said) && !state.liveness.parts().is_empty() {
+                        return said;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(120), look).await.expect("not within two minutes")
+        };
+        let (held, _) = server.accept().await.unwrap();
+        let stuck = said(Result::is_err).await.unwrap_err();
+        assert!(stuck.starts_with("health-checks: no sign of life for "), "{stuck}");
+        assert_eq!(state.liveness.page().0.as_u16(), 503);
+        // Nobody is there any more: requests fail at once, and the checks go on.
+        drop((held, server));
+        said(Result::is_ok).await.unwrap();
     }
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::kinds::{
     AssignIPs, AutoHostEndpointConfig, ControllersConfig, ControllersLogLevel, KubeControllersConfiguration,
-    KubeControllersConfigurationSpec, LoadBalancerControllerConfig, NodeControllerConfig, ReconcilerConfig,
-    Switch,
+    KubeControllersConfigurationSpec, LoadBalancerControllerConfig, MigrationControllerConfig,
+    NodeControllerConfig, ReconcilerConfig, Switch,
 };
 use tortie_model::{ObjectMeta, scalar};
 
 pub const NAME: &str = "default";
 const PERIOD: scalar::Duration = scalar::Duration::from_secs(300);
+const COMPACTION: scalar::Duration = scalar::Duration::from_secs(600);
 const GRACE: scalar::Duration = scalar::Duration::from_secs(900);
 
 /// A variable of the environment that cannot be used.
@@ -61,12 +62,12 @@ pub fn initial() -> KubeControllersConfiguration {
         service_account: reconciler(),
         namespace: reconciler(),
         load_balancer: Some(LoadBalancerControllerConfig { assign_ips: AssignIPs::AllServices }),
-        migration: None,
+        migration: Some(MigrationControllerConfig { policy_name_migrator: Switch::Enabled }),
     };
     let spec = KubeControllersConfigurationSpec {
         log_severity_screen: ControllersLogLevel::Info,
         health_checks: Switch::Enabled,
-        etcd_v3_compaction_period: Some(scalar::Duration::from_secs(600)),
+        etcd_v3_compaction_period: Some(COMPACTION),
         controllers: Some(controllers),
         ..KubeControllersConfigurationSpec::default()
     };
@@ -194,6 +195,18 @@ impl Settings {
         grace.to_std().filter(|grace| !grace.is_zero())
     }
 
+    /// How often etcd forgets its history; nothing if it never does.
+    pub fn compaction_period(&self) -> Option<Duration> {
+        let period = self.spec.etcd_v3_compaction_period.unwrap_or(COMPACTION);
+        period.to_std().filter(|period| !period.is_zero())
+    }
+
+    /// Whether policies are stored again under their own names. Not only where somebody says so: others look for them there.
+    pub fn migrates_policy_names(&self) -> bool {
+        let migration = self.controllers().migration;
+        migration.is_none_or(|migration| migration.policy_name_migrator != Switch::Disabled)
+    }
+
     /// The port of metrics, if they are to be had.
     pub fn metrics_port(&self) -> Option<u16> {
         let port = self.spec.prometheus_metrics_port?;
@@ -219,6 +232,8 @@ mod tests {
         assert_eq!(settings.leak_grace(), Some(Duration::from_secs(900)));
         assert_eq!(settings.balancer(), Some(AssignIPs::AllServices));
         assert_eq!(settings.metrics_port(), None);
+        assert_eq!(settings.compaction_period(), Some(Duration::from_secs(600)));
+        assert!(settings.migrates_policy_names());
         assert!(settings.variables.is_empty());
     }
 
@@ -240,6 +255,8 @@ mod tests {
         assert_eq!(node.reconciler_period, Some(scalar::Duration::from_secs(60)));
         assert_eq!(settings.spec.log_severity_screen, ControllersLogLevel::Debug);
         assert_eq!(settings.variables.len(), 5);
+        assert_eq!(settings.compaction_period(), None);
+        assert!(settings.migrates_policy_names(), "it is no controller of that list");
         let mut off = initial().spec;
         off.controllers = Some(ControllersConfig::default());
         let settings = environment(&given).over(&off).unwrap();

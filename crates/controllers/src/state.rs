@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_stuck_and_a_file_that_nobody_writes_are_not_alive() {
+    fn a_silent_part_and_a_file_that_nobody_writes_are_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("status.json");
         let state = State::new(file.clone(), Liveness::new(Duration::from_millis(50)));

@@ -59,6 +59,7 @@ refusals! {
     TOO_MUCH_WORK = ResourceExhausted, "etcdserver: the request looks at too many keys; divide it into several";
     TOO_MANY_LEASES = ResourceExhausted, "etcdserver: too many leases";
     TIMED_OUT = Unavailable, "etcdserver: request timed out";
+    GIVEN_UP = Unavailable, "etcdserver: too many requests are unfinished, this one was given up to make room";
     STOPPED = Unavailable, "etcdserver: server stopped";
     STORAGE_FAILED = Internal, "etcdserver: storage failed, see the server's log";
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::{Allocator, Holder, SpecificRequest};
+use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
 use tortie_model::{ObjectMeta, Resource, Value};
 use tortie_store::{Error, Resources};
@@ -78,13 +79,17 @@ impl Reclaim {
             true => (0, records.len()),
             false => (self.next % records.len(), AT_ONCE),
         };
-        for record in records.iter().cycle().skip(first).take(count) {
+        let turn: Vec<&Record> = records.iter().cycle().skip(first).take(count).collect();
+        // Each block is read once for all of them; what is not as it should be is read again by itself.
+        let addresses: Vec<IpAddr> = turn.iter().flat_map(|record| record.addresses()).collect();
+        let known = allocator.records_of(&addresses).await.unwrap_or_default();
+        for record in turn {
             // While it is looked after, nobody removes it; if it is gone or being removed, what it had goes back.
             let _lock = service.lock(&record.id.container_id).await;
             if journal.get(&record.id).is_none_or(|current| current.phase != Phase::Live) {
                 continue;
             }
-            self.reclaim_addresses(record, allocator).await;
+            self.reclaim_addresses(record, &known, allocator).await;
             if let Err(error) = self.restore_endpoint(record, resources).await {
                 tracing::warn!(container = record.id.container_id, %error, "could not write the endpoint of a live container back; will be tried again");
             }
@@ -94,9 +99,18 @@ impl Reclaim {
     }
 
     /// Assigns addresses again that the datastore says are free.
-    async fn reclaim_addresses(&mut self, record: &Record, allocator: &Allocator) {
+    async fn reclaim_addresses(
+        &mut self,
+        record: &Record,
+        known: &BTreeMap<IpAddr, AllocationAttribute>,
+        allocator: &Allocator,
+    ) {
         let Some(handle) = &record.handle else { return };
         for address in record.addresses() {
+            if known.get(&address).is_some_and(|found| found.handle() == Some(handle)) {
+                self.conflicts.remove(&address);
+                continue;
+            }
             let conflict = match allocator.record_of(address).await {
                 Ok(Some(found)) if found.handle() == Some(handle) => None,
                 Ok(Some(found)) => Some(format!(

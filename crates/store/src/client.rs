@@ -184,6 +184,14 @@ impl Client {
         }
     }
 
+    /// Has the backend forget its history; `None` where that is somebody else's work.
+    pub fn compactor(&self) -> Option<etcd::Compactor> {
+        match &self.backend {
+            Backend::Etcd(etcd) => Some(etcd::Compactor::new(etcd.clone())),
+            Backend::Kubernetes(_) => None,
+        }
+    }
+
     /// [`Transactions::commit`], or an error on a backend without transactions.
     pub async fn transact(&self, changes: &[Change]) -> Result<Revision> {
         match self.transactions() {

@@ -12,6 +12,7 @@ pub mod page;
 pub mod resources;
 mod watch;
 
+pub use backend::etcd::Compactor;
 pub use backend::{Limits, orchestrator};
 pub use client::{Change, Client, Entry, Event, Listing, Transactions};
 pub use config::Config;

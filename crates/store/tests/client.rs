@@ -23,6 +23,7 @@ on_each_store! {
     what_cannot_be_read_is_set_aside
     fields_of_newer_versions_survive_an_update
     keys_without_a_name_are_refused
+    compactors_take_turns
 }
 
 fn handle(id: &str) -> Key {
@@ -235,4 +236,34 @@ async fn keys_without_a_name_are_refused(store: Store) {
     assert_eq!(nameless.to_string(), "insufficient identifiers, missing 'name'");
     let nowhere = client.create(&Key::resource(Kind::NetworkSet, "", "x"), &value).await.unwrap_err();
     assert_eq!(nowhere.to_string(), "insufficient identifiers, missing 'namespace'");
+}
+
+/// Each waits for its own turn, and forgets what was before its last one.
+async fn compactors_take_turns(store: Store) {
+    let client = store.client().await;
+    let key = handle("h");
+    let write = async |count| client.apply(&key, &counting(count), None).await.unwrap().revision;
+    let old = write(1).await;
+    let (mut one, mut other) = (client.compactor().unwrap(), client.compactor().unwrap());
+    assert_eq!(one.compact().await.unwrap(), None, "nothing is forgotten by somebody who has just come");
+    assert_eq!(other.compact().await.unwrap(), None);
+    assert!(store.remembers(&old).await);
+    let young = write(2).await;
+    let forgotten = one.compact().await.unwrap().expect("a turn");
+    assert_eq!(forgotten.is_at_or_before(&young), Some(true));
+    assert!(!store.remembers(&old).await && store.remembers(&young).await);
+    assert_eq!(other.compact().await.unwrap(), None, "it was the turn of the other");
+    let last = write(3).await;
+    let forgotten = other.compact().await.unwrap().expect("a turn");
+    assert_eq!(young.is_at_or_before(&forgotten), Some(true));
+    assert_eq!(forgotten.is_at_or_before(&last), Some(true));
+    assert_eq!(one.compact().await.unwrap(), None);
+    // What is forgotten already is nobody's failure.
+    store.compact().await;
+    assert_eq!(one.compact().await.unwrap(), None);
+    write(4).await;
+    assert!(one.compact().await.unwrap().is_some());
+    assert_eq!(client.get(&key).await.unwrap().value, counting(4));
+    let record = client.get(&Key::CompactRevision).await.unwrap();
+    assert!(matches!(&record.value, Value::Raw(text) if text.iter().all(u8::is_ascii_digit)), "{record:?}");
 }

@@ -316,6 +316,23 @@ async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
     assert!(client.list(&range).await.unwrap().entries.is_empty());
     let key = Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.admin");
     assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
+    // Somebody who waits for it hears of its definition, and asks for nothing meanwhile.
+    let kubeconfig = server.node_kubeconfig().display().to_string();
+    let waiting = Client::connect(&Config { kubeconfig, ..config(server, CalicoGroup::V3) }).await.unwrap();
+    let mut early = waiting.watch(range.clone(), None);
+    assert!(matches!(next(&mut early).await, Event::InSync(_)));
+    let asked = |start: &str| -> Vec<String> {
+        let requests = server.requests_of_node().into_iter().map(|(_, path)| path);
+        requests.filter(|path| path.starts_with(start)).collect()
+    };
+    let (kind, definitions) = (
+        "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies?",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?",
+    );
+    tortie_testkit::eventually("the definition is watched", || !asked(definitions).is_empty());
+    let (lists, watches) = (asked(kind), asked(definitions));
+    assert_eq!((lists.len(), watches.len()), (1, 1), "{lists:?} {watches:?}");
+    assert!(watches[0].contains("watch=1") && watches[0].contains("clusternetworkpolicies"), "{watches:?}");
     server.install_cluster_network_policies();
     let spec = json!({"tier": "Admin", "priority": 5, "subject": {"namespaces": {}},
         "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]});
@@ -326,6 +343,7 @@ async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
         panic!("no policy")
     };
     assert_eq!((found.spec.tier.as_str(), found.metadata.name.as_str()), ("kube-admin", "kcnp.admin"));
+    assert!(matches!(next(&mut early).await, Event::Put(entry) if entry.key == key));
     let mut watch = client.watch(range, None);
     assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == key));
     assert!(matches!(next(&mut watch).await, Event::InSync(_)));

@@ -49,8 +49,18 @@ struct Figures {
     etcd_bytes: u64,
     /// What the server sent for each client until it had everything.
     snapshot_bytes: Option<u64>,
+    /// What the server sent to each client for each change.
+    change_bytes: Option<u64>,
     /// Until all follow again after all were disconnected.
     reconnect: Option<Duration>,
+}
+
+/// What only a hub can be asked.
+struct OfHub {
+    snapshot: Duration,
+    snapshot_bytes: u64,
+    change_bytes: u64,
+    reconnect: Duration,
 }
 
 async fn measure() -> Result<()> {
@@ -67,6 +77,7 @@ async fn measure() -> Result<()> {
         "served by",
         "all have all after",
         "bytes each",
+        "bytes of a change",
         "memory each",
         "processor time per change",
         "of etcd",
@@ -128,6 +139,7 @@ fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> 
         name.to_owned(),
         figures.snapshot.map_or("-".to_owned(), span),
         figures.snapshot_bytes.map_or("-".to_owned(), |bytes| format!("{:.2} MB", bytes as f64 / 1e6)),
+        figures.change_bytes.map_or("-".to_owned(), |bytes| format!("{bytes} B")),
         format!("{:.1} KB", figures.memory as f64 / 1e3),
         span(figures.processor[0]),
         span(figures.processor[1]),
@@ -170,11 +182,12 @@ async fn with_hub(cluster: &Cluster, count: usize) -> Result<Figures> {
         latencies.0.push(clients.last_arrival(revision).await?.saturating_duration_since(at));
     }
     let after = Before::look(&hub.process, cluster).await?;
+    let change_bytes = (clients.received() / count as u64 - snapshot_bytes) / CHANGES as u64;
     let began = Instant::now();
     clients.reconnect(hub.address).await?;
     clients.follow().await?;
-    let reconnect = Some(began.elapsed());
-    Ok(figures(count, Some((snapshot, snapshot_bytes)), [empty, before, after], latencies, reconnect))
+    let of_hub = OfHub { snapshot, snapshot_bytes, change_bytes, reconnect: began.elapsed() };
+    Ok(figures(count, Some(of_hub), [empty, before, after], latencies))
 }
 
 async fn with_watches(cluster: &Cluster, count: usize) -> Result<Figures> {
@@ -186,25 +199,25 @@ async fn with_watches(cluster: &Cluster, count: usize) -> Result<Figures> {
         latencies.0.push(watchers.last_arrival(revision).await?.saturating_duration_since(at));
     }
     let after = Before::look(cluster.etcd(), cluster).await?;
-    Ok(figures(count, None, [empty, before, after], latencies, None))
+    Ok(figures(count, None, [empty, before, after], latencies))
 }
 
 fn figures(
     clients: usize,
-    snapshot: Option<(Duration, u64)>,
+    of_hub: Option<OfHub>,
     [empty, before, after]: [Before; 3],
     latencies: Latencies,
-    reconnect: Option<Duration>,
 ) -> Figures {
     let changes = CHANGES as u32;
     Figures {
         clients,
-        snapshot: snapshot.map(|(took, _)| took),
+        snapshot: of_hub.as_ref().map(|of_hub| of_hub.snapshot),
         memory: before.memory.saturating_sub(empty.memory) / clients as u64,
         processor: [0, 1].map(|index| (after.processor[index] - before.processor[index]) / changes),
         latencies,
         etcd_bytes: (after.etcd_bytes - before.etcd_bytes) / u64::from(changes),
-        snapshot_bytes: snapshot.map(|(_, bytes)| bytes),
-        reconnect,
+        snapshot_bytes: of_hub.as_ref().map(|of_hub| of_hub.snapshot_bytes),
+        change_bytes: of_hub.as_ref().map(|of_hub| of_hub.change_bytes),
+        reconnect: of_hub.map(|of_hub| of_hub.reconnect),
     }
 }

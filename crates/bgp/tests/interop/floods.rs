@@ -118,6 +118,22 @@ async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl 
     }
 }
 
+/// As many paths to one prefix as once stopped the speaker for minutes, on one session, unless it is cut off before.
+async fn send_a_quarter_million_paths(namespace: &Namespace) {
+    let Some(mut stream) = session(namespace).await else { return };
+    for first in (0..250_000).step_by(400) {
+        if stream.write_all(&update(first, true)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn last_error(speaker: &Speaker, name: &str) -> String {
+    let peers = speaker.status().unwrap().peers;
+    let error = peers.into_iter().find(|peer| &*peer.name == name).and_then(|peer| peer.last_error);
+    error.unwrap_or_default()
+}
+
 async fn others_are_well(speaker: &Speaker, flood: &str) {
     let status = speaker.status().unwrap();
     let good = status.peers.iter().find(|peer| &*peer.name == "good").unwrap();
@@ -142,6 +158,14 @@ async fn every_flood_leaves_the_other_session_up() {
     others_are_well(&speaker, "a flood of updates").await;
     send(&theirs, true, usize::MAX, |number| update(number, true)).await;
     others_are_well(&speaker, "a flood of paths to one prefix").await;
+    // It may be resting when it calls.
+    eventually("it is cut off at the limit", async || {
+        let patience = Duration::from_secs(u64::from(HOLD) * 3);
+        let _ = tokio::time::timeout(patience, send_a_quarter_million_paths(&theirs)).await;
+        others_are_well(&speaker, "a quarter of a million paths to one prefix").await;
+        last_error(&speaker, "flooder").contains("more than 64 paths to one prefix")
+    })
+    .await;
     send(&theirs, true, usize::MAX, |_| message(5, &[0, 1, 0, 1]).repeat(1000)).await;
     others_are_well(&speaker, "a flood of route refreshes").await;
     send(&theirs, false, usize::MAX, |_| message(5, &[0, 1, 0, 1]).repeat(1000)).await;

@@ -35,7 +35,7 @@ pub(super) struct Head {
     pub ingress: bool,
     pub egress: bool,
     pub stage: Stage,
-    /// Needed even if it selects nothing local_matches.
+    /// Needed even if it selects nothing here.
     pub everywhere: bool,
 }
 

@@ -21,7 +21,7 @@ use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
 use tortie_model::{Key, Kind};
 use tortie_plan::{Policy, PolicyId, PolicyKind, TierEnd, Update};
 
-/// One policy. There may be a hundred thousand of these, nearly all without effect local_matches.
+/// One policy. There may be a hundred thousand of these, nearly all without effect here.
 #[derive(Debug)]
 struct Record {
     key: Name,
@@ -339,7 +339,7 @@ impl PolicyTable {
         self.tiers.get(name).copied().or_else(built_in)
     }
 
-    /// A selector began or ceased to match anything local_matches.
+    /// A selector began or ceased to match anything here.
     pub fn selector_changed(&mut self, selector: SelectorId) {
         if let Some(slots) = self.of_selector.get(selector) {
             self.changed.extend(slots.iter());

@@ -3,6 +3,7 @@
 //! Each kind of object has a room with the same file names: `desired` (what the plan asks for), `observed` (what the kernel
 //! has), `diff` (what has to be done), and `apply`, the only one that does it, as part of the task that owns the kernel.
 
+mod excluded;
 mod failures;
 mod fdb;
 mod links;
@@ -23,6 +24,7 @@ pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
 
 use crate::failure::KernelObject;
 use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};
+use excluded::Excluded;
 use fdb::Forwarding;
 use ipnet::IpNet;
 use links::{Links, TunnelError};
@@ -41,6 +43,7 @@ use wireguard::WireguardDevice;
 
 pub(crate) struct Core {
     settings: Settings,
+    excluded: Excluded,
     mtu_pattern: Regex,
     /// What `rp_filter` workload interfaces get.
     rp_filter: i32,
@@ -76,6 +79,8 @@ pub(crate) struct Core {
     former_names: BTreeSet<(TunnelKind, String)>,
     /// Addresses that the host has on links of workloads, for them to call, and those that the kernel refused.
     peering: BTreeSet<(u32, IpNet)>,
+    /// When the addresses go that BGP is no longer spoken from.
+    peering_ends: BTreeMap<(u32, IpNet), Duration>,
     peering_errors: BTreeMap<(u32, IpNet), String>,
     /// Tunnel devices that cannot be had.
     tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
@@ -102,6 +107,7 @@ impl Core {
         now: Duration,
     ) -> Core {
         let mut core = Core {
+            excluded: Excluded::new(&settings.excluded_interfaces),
             settings,
             mtu_pattern,
             rp_filter,
@@ -127,6 +133,7 @@ impl Core {
             rule_errors: BTreeMap::new(),
             former_names: BTreeSet::new(),
             peering: BTreeSet::new(),
+            peering_ends: BTreeMap::new(),
             peering_errors: BTreeMap::new(),
             tunnel_errors: BTreeMap::new(),
             dirty: BTreeSet::new(),
@@ -143,6 +150,7 @@ impl Core {
 
     /// Other settings: what is as they say already stays as it is.
     pub fn configure(&mut self, settings: Settings, mtu_pattern: Regex) {
+        self.excluded = Excluded::new(&settings.excluded_interfaces);
         self.settings = settings;
         self.mtu_pattern = mtu_pattern;
         self.everything_dirty();

@@ -5,7 +5,6 @@ use super::routes::{Ownership, PROTOCOL_BIRD};
 use crate::kernel::{Link, Target};
 use crate::mtu::{self, MtuChoice};
 use ipnet::IpNet;
-use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -93,20 +92,8 @@ impl Core {
     /// The interfaces that do not lead to workloads, and their addresses.
     pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
         let links = self.links.iter();
-        let links = links.filter(|link| !self.is_workload(&link.name) && !self.is_excluded(&link.name));
+        let links = links.filter(|link| !self.is_workload(&link.name) && !self.excluded.contains(&link.name));
         links.map(|link| (link.name.clone(), self.links.addresses_of(link.index).collect())).collect()
-    }
-
-    /// Whether the settings leave an interface out.
-    fn is_excluded(&self, name: &str) -> bool {
-        self.settings.excluded_interfaces.iter().any(|excluded| {
-            let pattern = excluded.strip_prefix('/').and_then(|rest| rest.strip_suffix('/'));
-            match pattern {
-                // One that is none excludes nothing.
-                Some(pattern) => Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(name)),
-                None => excluded == name,
-            }
-        })
     }
 
     /// The host's own addresses, on whatever interface.

@@ -1,12 +1,13 @@
 //! Plans and kernels at random: whatever happens, the kernel ends up as planned and what is foreign stays.
 
+use super::links::LinkOperation;
 use super::routes::{Operation, Ownership, PROTOCOL_BIRD, PROTOCOL_OURS};
 use super::*;
 use crate::kernel::{Entry, Link, Target};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::time::Duration;
-use tortie_plan::{Route, WorkloadId};
+use tortie_plan::{LocalPeer, Route, WorkloadId};
 
 const LATER: Duration = Duration::from_secs(3600);
 
@@ -228,6 +229,37 @@ fn addresses_that_leave_a_workload_are_reported_once() {
     let gone = vec![address("10.0.0.1"), address("10.0.0.9")];
     assert_eq!(core.take_departed(), (vec![address("10.0.0.3")], gone));
     assert_eq!(core.take_departed(), (vec![], vec![]));
+}
+
+#[test]
+fn the_address_of_a_session_stays_until_the_speaker_had_time_to_end_it() {
+    let own = |index: u32| (index, "169.254.77.1/32".parse::<IpNet>().unwrap());
+    let peer = |interface: &str, peers: bool| {
+        let Update::Workload(id, Some(mut workload)) = pod(interface, "10.0.0.1") else { unreachable!() };
+        let addresses = vec![own(0).1.addr()];
+        workload.bgp_peer = peers.then(|| LocalPeer { name: "workloads".into(), addresses });
+        Update::Workload(id, Some(workload))
+    };
+    let seconds = Duration::from_secs;
+    let add = |(index, net)| [LinkOperation::AddAddress { index, net }];
+    let remove = |(index, net)| [LinkOperation::RemoveAddress { index, net }];
+    let mut core = core(Snapshot { links: vec![link(3, "cali3", true)], ..Snapshot::default() });
+    core.replace(planned(&[peer("cali3", true)]));
+    assert_eq!(core.peering_work(seconds(1)), add(own(3)));
+    let (device, net) = own(3);
+    core.event(Event::Address { device, net, present: true });
+    assert_eq!(core.peering_work(seconds(2)), []);
+    core.apply(peer("cali3", false));
+    assert_eq!(core.peering_work(seconds(3)), []);
+    // Spoken again, and no more.
+    core.apply(peer("cali3", true));
+    assert_eq!(core.peering_work(seconds(20)), add(own(3)), "which changes nothing");
+    core.apply(peer("cali3", false));
+    assert_eq!(core.peering_work(seconds(21)), []);
+    assert_eq!(core.peering_work(seconds(26)), remove(own(3)));
+    assert_eq!(core.peering_work(seconds(27)), remove(own(3)), "until it is gone");
+    core.event(Event::Address { device, net, present: false });
+    assert_eq!(core.peering_work(seconds(28)), []);
 }
 
 #[test]

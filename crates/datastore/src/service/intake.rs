@@ -8,7 +8,7 @@ use super::MAX_MESSAGE_BYTES;
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -40,6 +40,8 @@ struct Waiting {
     next: u64,
     /// By age.
     requests: BTreeMap<u64, Unfinished>,
+    /// Why requests were given up that have not been told yet.
+    given_up: HashMap<u64, Refusal>,
 }
 
 struct Unfinished {
@@ -66,26 +68,26 @@ impl Intake {
             while let Some((_, oldest)) = waiting.requests.first_key_value()
                 && oldest.since.elapsed() >= PATIENCE
             {
-                waiting.give_up_oldest();
+                waiting.give_up_oldest(Refusal::TIMED_OUT);
             }
         }
     }
 
-    /// A request waits for more of its client, with its place since it first did. None if it was given up.
-    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Option<u64> {
+    /// A request waits for more of its client, with its place since it first did. An error if it was given up.
+    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, Refusal> {
         let mut waiting = self.lock();
-        let since = match place {
-            Some(place) => waiting.remove(place)?.since,
-            None => Instant::now(),
-        };
         let place = place.unwrap_or(waiting.next);
+        if let Some(refusal) = waiting.given_up.remove(&place) {
+            return Err(refusal);
+        }
+        let since = waiting.remove(place).map_or_else(Instant::now, |waited| waited.since);
         waiting.next = waiting.next.max(place + 1);
         waiting.bytes += bytes;
         waiting.requests.insert(place, Unfinished { bytes, since, waker: waker.clone() });
         while waiting.bytes > BUDGET {
-            waiting.give_up_oldest();
+            waiting.give_up_oldest(Refusal::GIVEN_UP);
         }
-        waiting.requests.contains_key(&place).then_some(place)
+        waiting.given_up.remove(&place).map_or(Ok(place), Err)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -95,14 +97,16 @@ impl Intake {
 
 impl Waiting {
     fn remove(&mut self, place: u64) -> Option<Unfinished> {
+        self.given_up.remove(&place);
         let removed = self.requests.remove(&place)?;
         self.bytes -= removed.bytes;
         Some(removed)
     }
 
-    fn give_up_oldest(&mut self) {
-        if let Some((_, oldest)) = self.requests.pop_first() {
+    fn give_up_oldest(&mut self, why: Refusal) {
+        if let Some((place, oldest)) = self.requests.pop_first() {
             self.bytes -= oldest.bytes;
+            self.given_up.insert(place, why);
             oldest.waker.wake();
         }
     }
@@ -160,10 +164,13 @@ impl HttpBody for Incoming {
             Poll::Pending if self.is_finished() => Poll::Pending,
             Poll::Pending => {
                 let bytes = REQUEST_BYTES + self.message.length.min(MAX_MESSAGE_BYTES);
-                self.place = self.intake.wait(self.place, bytes, context.waker());
-                match self.place {
-                    Some(_) => Poll::Pending,
-                    None => Poll::Ready(Some(Err(Refusal::TIMED_OUT.into()))),
+                let place = self.place.take();
+                match self.intake.wait(place, bytes, context.waker()) {
+                    Ok(place) => {
+                        self.place = Some(place);
+                        Poll::Pending
+                    }
+                    Err(refusal) => Poll::Ready(Some(Err(refusal.into()))),
                 }
             }
         }
@@ -245,16 +252,21 @@ mod tests {
         intake.receive(http::Request::builder().uri(path).body(body).unwrap()).into_body()
     }
 
-    /// Reads its header and lets it wait; whether it still may.
-    async fn may_wait(body: &mut Body) -> bool {
+    /// Reads its header and lets it wait; why not, if it may not.
+    async fn refusal(body: &mut Body) -> Option<String> {
         loop {
             let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
             match polled {
                 Poll::Ready(Some(Ok(_))) => {}
-                Poll::Pending => return true,
-                Poll::Ready(_) => return false,
+                Poll::Pending => return None,
+                Poll::Ready(Some(Err(status))) => return Some(status.message().to_owned()),
+                Poll::Ready(None) => return Some("it has ended".to_owned()),
             }
         }
+    }
+
+    async fn may_wait(body: &mut Body) -> bool {
+        refusal(body).await.is_none()
     }
 
     #[tokio::test(start_paused = true)]
@@ -269,7 +281,7 @@ mod tests {
         }
         let mut last = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut last).await);
-        assert!(!may_wait(&mut requests[0]).await, "the oldest");
+        assert_eq!(refusal(&mut requests[0]).await.unwrap(), Refusal::GIVEN_UP.text, "the oldest");
         assert!(may_wait(&mut requests[1]).await);
         // One that ends leaves its place to another.
         drop(requests.remove(1));
@@ -279,9 +291,12 @@ mod tests {
         let mut stream = begin(&intake, STREAMS[1], 0);
         assert!(may_wait(&mut stream).await);
         tokio::time::sleep(PATIENCE + SWEEP).await;
-        assert!(!may_wait(&mut last).await && !may_wait(&mut another).await);
+        assert_eq!(refusal(&mut last).await.unwrap(), Refusal::TIMED_OUT.text);
+        assert_eq!(refusal(&mut another).await.unwrap(), Refusal::TIMED_OUT.text);
         assert!(may_wait(&mut stream).await);
+        // Some of these have not been told.
         drop((requests, last, another));
-        assert_eq!(intake.lock().bytes, 0);
+        let waiting = intake.lock();
+        assert_eq!((waiting.bytes, waiting.given_up.len()), (0, 0));
     }
 }

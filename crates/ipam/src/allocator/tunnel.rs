@@ -9,6 +9,7 @@ use crate::pool::{Pool, Use};
 use crate::{Error, Result};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use tortie_model::ipam::AllocationAttribute;
 
@@ -202,12 +203,25 @@ impl Allocator {
 
     /// Who has an address; nobody if it is free or cools down.
     pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
+        Ok(self.records_of(&[address]).await?.remove(&address))
+    }
+
+    /// Who has these addresses; each block is read once. Those that nobody has are left out.
+    pub async fn records_of(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
-        let mut cache = self.cache.lock().await;
-        let Some(cidr) = self.block_of(&facts, &mut cache, address).await? else { return Ok(None) };
-        let found = self.records.block(cidr).await?;
-        let record = found.as_ref().and_then(|found| block::record(&found.value, address));
-        Ok(record.filter(|record| record.released_at.is_none()).cloned())
+        let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());
+        for address in addresses {
+            let mut cache = self.cache.lock().await;
+            let Some(cidr) = self.block_of(&facts, &mut cache, *address).await? else { continue };
+            let found = match blocks.entry(cidr) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.records.block(cidr).await?),
+            };
+            let record = found.as_ref().and_then(|found| block::record(&found.value, *address));
+            let record = record.filter(|record| record.released_at.is_none()).cloned();
+            records.extend(record.map(|record| (*address, record)));
+        }
+        Ok(records)
     }
 }
 

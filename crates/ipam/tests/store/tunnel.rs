@@ -2,6 +2,7 @@
 
 use crate::support::{Backend, Store, ip, net, request};
 use serde_json::json;
+use std::collections::BTreeSet;
 use tortie_ipam::Tunnel;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,5 +36,13 @@ async fn a_tunnel_keeps_its_address_while_its_pool_wants_one() {
         assert_eq!(allocator.record_of(ip("10.1.0.0")).await.unwrap(), None);
         allocator.release_tunnel(Tunnel::VxlanV4, Some(pods)).await.unwrap();
         assert!(allocator.record_of(pods).await.unwrap().is_some(), "not ours to give back");
+
+        // Several at once, of two blocks, and of no pool at all.
+        let asked = [pods, another.unwrap(), ip("10.0.0.0"), ip("192.0.2.1")];
+        let records = allocator.records_of(&asked).await.unwrap();
+        assert_eq!(records.keys().copied().collect::<BTreeSet<_>>(), [pods, asked[1]].into());
+        for (address, record) in &records {
+            assert_eq!(Some(record), allocator.record_of(*address).await.unwrap().as_ref());
+        }
     }
 }

@@ -145,13 +145,16 @@ impl Engine {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    /// Returns how long it took to find what follows, without what others were handed.
+    fn handle(&mut self, event: Event) -> Duration {
         let now = self.started.elapsed();
         if let Some(recording) = &mut self.recording {
             recording.record(now, &event);
             self.state.metrics.unrecorded.set(i64::try_from(recording.lost()).unwrap_or(i64::MAX));
         }
+        let begun = Instant::now();
         let actions = self.core.handle(now, event);
+        let took = begun.elapsed();
         if let Some(recording) = &mut self.recording {
             recording.record_actions(now, &actions);
         }
@@ -161,6 +164,7 @@ impl Engine {
         if self.core.take_lost() {
             self.state.note_lost();
         }
+        took
     }
 
     fn hear(&mut self, event: FeedEvent) {
@@ -186,9 +190,8 @@ impl Engine {
             }
             FeedEvent::Put { .. } | FeedEvent::Delete { .. } | FeedEvent::InSync => {}
         }
-        let begun = Instant::now();
-        self.handle(Event::Feed(event));
-        self.timing.computing += begun.elapsed();
+        let took = self.handle(Event::Feed(event));
+        self.timing.computing += took;
     }
 
     async fn request(&mut self, request: Request) {
@@ -241,12 +244,11 @@ impl Engine {
         if self.work.is_some() {
             return;
         }
-        let begun = Instant::now();
-        self.handle(Event::Turn);
+        let took = self.handle(Event::Turn);
         let flow = &self.state.metrics.flow;
         let computing = std::mem::take(&mut self.timing.computing);
         if !computing.is_zero() {
-            flow.plan_time.observe((computing + begun.elapsed()).as_secs_f64());
+            flow.plan_time.observe((computing + took).as_secs_f64());
         }
         let planned = self.core.planned();
         flow.plan_updates.inc_by(planned - std::mem::replace(&mut self.timing.planned, planned));

@@ -15,7 +15,7 @@ use tortie_datastore::{Listen, Options, Server};
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 use tortie_etcd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 use tortie_model::{API_VERSION, Kind, Resource};
-use tortie_store::{Client, Config, Event, Limits, Resources, Watch};
+use tortie_store::{Client, Config, Event, Limits, Resources, Revision, Watch};
 use tortie_testkit::Etcd;
 
 /// Ends a test that hangs, with a word about where.
@@ -174,6 +174,17 @@ impl Store {
     pub async fn delete_raw(&self, key: &str) {
         let request = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
         self.kv().await.delete_range(request).await.unwrap();
+    }
+
+    /// Whether the state at a revision can still be read.
+    pub async fn remembers(&self, revision: &Revision) -> bool {
+        let revision = i64::try_from(revision.number().unwrap()).unwrap();
+        let range = RangeRequest { key: "/".into(), revision, ..Default::default() };
+        match self.kv().await.range(range).await {
+            Ok(_) => true,
+            Err(status) if status.message().contains("has been compacted") => false,
+            Err(status) => panic!("{status}"),
+        }
     }
 
     /// Forgets all history.

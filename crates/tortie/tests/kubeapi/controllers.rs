@@ -14,7 +14,7 @@ use tortie_store::{Client, Config};
 use tortie_testkit::{ApiServer, CalicoGroup, Datastore, Process, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
+pub const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
 
 /// An API server, replicas of the controllers, and a client that assigns addresses as nodes do.
@@ -25,14 +25,14 @@ pub struct World {
     pub dir: TempDir,
     pub runtime: tokio::runtime::Runtime,
     pub environment: Vec<(&'static str, String)>,
+    group: CalicoGroup,
 }
 
 impl World {
     /// With these settings of the controllers, and without any that run.
     pub fn new(controllers: Value) -> World {
-        let server = ApiServer::start();
-        server.install(CalicoGroup::V3);
-        server.add_namespace("shop", json!({}));
+        let world = World::empty(CalicoGroup::V3);
+        let server = &world.server;
         let pool = |name: &str, spec: Value| {
             let object = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": spec});
             server.create("/apis/projectcalico.org/v3/ippools", &object);
@@ -45,18 +45,21 @@ impl World {
             "services",
             json!({"cidr": "198.51.100.0/24", "blockSize": 28, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}),
         );
-        let environment = server.environment(CalicoGroup::V3);
-        let world = World {
-            replicas: BTreeMap::new(),
-            server,
-            dir: tempfile::tempdir().unwrap(),
-            runtime: tokio::runtime::Runtime::new().unwrap(),
-            environment,
-        };
         let object = json!({"apiVersion": "projectcalico.org/v3", "kind": "KubeControllersConfiguration",
             "metadata": {"name": "default"}, "spec": {"controllers": controllers, "prometheusMetricsPort": 0}});
         world.server.create(CONFIGURATION, &object);
         world
+    }
+
+    /// Calico's kinds in a group, the namespace shop, and nothing else.
+    pub fn empty(group: CalicoGroup) -> World {
+        let server = ApiServer::start();
+        server.install(group);
+        server.add_namespace("shop", json!({}));
+        let environment = server.environment(group);
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        World { replicas: BTreeMap::new(), server, dir, runtime, environment, group }
     }
 
     fn log_file(&self) -> PathBuf {
@@ -85,7 +88,7 @@ impl World {
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
     }
 
-    fn wait(&self, what: &str, so: impl FnMut() -> bool) {
+    pub fn wait(&self, what: &str, so: impl FnMut() -> bool) {
         eventually_showing(what, so, || self.log());
     }
 
@@ -93,7 +96,7 @@ impl World {
         let config = Config {
             datastore_type: "kubernetes".into(),
             kubeconfig: self.server.kubeconfig().display().to_string(),
-            calico_api_group: CalicoGroup::V3.api_version().into(),
+            calico_api_group: self.group.api_version().into(),
             ..Config::default()
         };
         self.runtime.block_on(Client::connect(&config)).unwrap()

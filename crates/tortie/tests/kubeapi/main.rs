@@ -25,4 +25,5 @@ mod outage;
 mod pods;
 mod services;
 mod token;
+mod upkeep;
 mod world;

@@ -98,14 +98,12 @@ fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup)
 }
 
 fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
-    let world = World::without_node(group);
-    world.server.install_cluster_network_policies();
-    let mut world = world;
-    let kubeconfig = world.server.kubeconfig();
-    world.start(&kubeconfig);
+    let world = World::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));
     world.wait_for(&client, &web, true);
+    // The node runs already, and hears of the new kind.
+    world.server.install_cluster_network_policies();
     let cluster = |name: &str, tier: &str, action: &str| {
         let rule = json!({"name": "r", "action": action, "from": [{"pods": {"namespaceSelector": {},
             "podSelector": {"matchLabels": {"role": "client"}}}}]});

@@ -17,6 +17,25 @@ metadata: {name: outside, namespace: demo}
 spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, selector: {app: web}, ports: [{port: 80}]}
 ";
 
+/// As older versions have stored it.
+const OLD_POLICY: &str = "
+apiVersion: crd.projectcalico.org/v1
+kind: GlobalNetworkPolicy
+metadata: {name: default.old}
+spec: {tier: default, selector: role == 'nobody', types: [Ingress]}
+";
+
+/// A policy is stored again under the name by which it is looked for.
+pub fn give_policies_their_names(cluster: &Cluster) {
+    cluster.apply(OLD_POLICY);
+    let names = || cluster.kubectl(&["get", "globalnetworkpolicies.crd.projectcalico.org", "-o", "name"]);
+    let renamed = || names().contains("/old\n") && !names().contains("/default.old");
+    eventually_showing("the policy has its own name", renamed, || logs(cluster));
+    let shown = cluster.ctl(&["get", "globalnetworkpolicy", "old"]);
+    assert!(shown.contains("old"), "{shown}");
+    cluster.must_kubectl(&["delete", "globalnetworkpolicies.crd.projectcalico.org", "old"]);
+}
+
 /// Two of them, of which one leads; a service gets an address and gives it back.
 pub fn do_their_work(cluster: &Cluster) {
     let replicas = || cluster.pods_of("kube-system", "k8s-app=tortie-controllers");

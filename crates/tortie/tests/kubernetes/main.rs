@@ -13,6 +13,7 @@
 mod cluster;
 mod controllers;
 mod foreign;
+mod hubs;
 mod node_ports;
 mod pods;
 mod policies;
@@ -102,7 +103,6 @@ spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: A
 #[test]
 fn pods_of_a_real_cluster_live_on_our_network() {
     let cluster = Cluster::up(&["--nodes", "3", "--bgp", "mesh"]);
-    policies::define_cluster_policies(&cluster);
     everything_works(&cluster, &["node1", "node2", "node3"]);
     let shop = Shop::open(&cluster);
     policies::every_kind_of_rule(&shop);
@@ -124,11 +124,14 @@ fn the_same_with_a_datastore_beside_kubernetes() {
     cluster.down();
 }
 
+/// Behind hubs, of which one is lost first.
 #[test]
 fn the_same_in_the_api_group_of_older_installations() {
-    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1"]);
+    let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1", "--hub", "2"]);
     let pools = cluster.must_kubectl(&["get", "ippools.crd.projectcalico.org", "-o", "name"]);
     assert!(pools.contains("default-ipv4-ippool"), "{pools}");
+    hubs::serve_the_nodes(&cluster, &["node1", "node2"]);
+    controllers::give_policies_their_names(&cluster);
     everything_works(&cluster, &["node1", "node2"]);
     cluster.down();
 }

@@ -324,14 +324,11 @@ fn blocks(shop: &Shop) -> String {
     )
 }
 
-/// Long before they are needed: nodes look for kinds that nobody serves less and less often.
-pub fn define_cluster_policies(cluster: &Cluster) {
-    cluster.apply(CLUSTER_POLICIES);
-    let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
-    cluster.must_kubectl(&wait);
-}
-
+/// Their kind is new to nodes that run already; those hear of it.
 pub fn tiers_of_cluster_policies(shop: &Shop) {
+    shop.cluster.apply(CLUSTER_POLICIES);
+    let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
+    shop.cluster.must_kubectl(&wait);
     shop.cluster.apply(DEFAULT_DENY);
     shop.under(
         "tiers",

@@ -1,7 +1,8 @@
 //! Policies that cannot take effect: they close what they are about, are reported, and hurt nobody else.
 
-use crate::world::{World, eventually};
+use crate::world::{TORTIE, World, eventually};
 use serde_json::{Value, json};
+use std::process::Command;
 
 fn policy(rules: Value) -> String {
     json!({
@@ -70,7 +71,7 @@ fn denials_are_watched_and_counted_by_rule() {
 
     // Verdicts as they happen, with the rule; packets that a rule logs with their addresses.
     let file = world.path("watched");
-    let mut watch = world.host.command(crate::world::TORTIE);
+    let mut watch = world.host.command(TORTIE);
     watch.args(["policy", "watch", "--interval", "100", "--policy", "gnp/big"]);
     let _watch = tortie_testkit::Process::start(watch.stdout(std::fs::File::create(&file).unwrap()));
     let watched = || std::fs::read_to_string(&file).unwrap();
@@ -87,7 +88,7 @@ fn denials_are_watched_and_counted_by_rule() {
             line("  deny    ", rule, " packet") && line("  log     ", log, &format!("-> {address}"))
         });
     }
-    let only = world.host.try_exec(&[crate::world::TORTIE, "policy", "watch", "--interval", "1"]);
+    let only = world.host.try_exec(&[TORTIE, "policy", "watch", "--interval", "1"]);
     assert!(!only.status.success(), "an interval that is too short is refused");
 
     let metric = |rule: &str| {
@@ -101,4 +102,59 @@ fn denials_are_watched_and_counted_by_rule() {
     };
     eventually("denials are in the metrics", || metric("3") > 0 && metric("4") > 0);
     assert_eq!(metric("5"), 0, "what is allowed is no denial");
+}
+
+#[test]
+fn a_rule_has_one_number_everywhere_and_the_end_of_a_tier_is_counted() {
+    let mut world = World::new();
+    world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+    let (one, two) = (world.container(), world.container());
+    let config = world.config();
+    let mut guarded = config.clone();
+    guarded["tortie_labels"] = json!({"guarded": "yes"});
+    let from = world.must("ADD", "c1", &one.path(), &config).addresses();
+    let to = world.must("ADD", "c2", &two.path(), &guarded).addresses();
+    // The second rule denies over IPv4; over IPv6 none matches.
+    let rules = json!([{"action": "Allow", "protocol": "TCP"}, {"action": "Deny", "protocol": "ICMP"}]);
+    world.calicoctl(&["apply", "-f", "-"], &policy(rules));
+    let denied = |address: &str| !one.try_exec(&["ping", "-c", "1", "-W", "1", address]).status.success();
+    eventually("the policy is in force", || to.iter().all(|address| denied(address)));
+
+    let explained = |family: usize, port: &str| {
+        let args = ["explain", "--from", &from[family], "--to", &to[family], "--port", port];
+        let mut command = Command::new(TORTIE);
+        let output = command.args(args).env("ETCD_ENDPOINTS", world.socket()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let (by_rule, by_end) = (explained(0, "icmp/8"), explained(1, "icmpv6/128"));
+    assert!(by_rule.contains("gnp/big, ingress rule 2"), "{by_rule}");
+    assert!(by_end.contains("end of tier default"), "{by_end}");
+
+    let output = world.host.try_exec(&[TORTIE, "policy", "counters", "-o", "json"]);
+    let counters: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let counted = |policy: &str, rule: Value| {
+        let matching = |counter: &&Value| {
+            counter["policy"] == policy && counter["direction"] == "ingress" && counter["rule"] == rule
+        };
+        counters.iter().filter(matching).filter_map(|counter| counter["packets"].as_u64()).sum::<u64>()
+    };
+    assert!(counted("gnp/big", json!(2)) > 0, "{counters:#?}");
+    assert_eq!(counted("gnp/big", json!(1)), 0, "{counters:#?}");
+    assert!(counted("tier/default", json!("end")) > 0, "{counters:#?}");
+    let table = world.host.try_exec(&[TORTIE, "policy", "counters"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let row = |policy: &str, rule: &str| {
+        let words = [policy, "ingress", "normal", rule, "deny"];
+        table.lines().any(|line| line.split_whitespace().take(words.len()).eq(words))
+    };
+    assert!(row("gnp/big", "2") && row("tier/default", "end"), "{table}");
+
+    eventually("denials are in the metrics", || {
+        let output = world.host.try_exec(&["curl", "-s", "http://localhost:9091/metrics"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        [("gnp/big", "2"), ("tier/default", "end")].iter().all(|(policy, rule)| {
+            let labels = format!("{{policy=\"{policy}\",direction=\"ingress\",rule=\"{rule}\"}} ");
+            text.contains(&format!("tortie_denied_packets_total{labels}"))
+        })
+    });
 }

@@ -6,13 +6,14 @@
 
 use crate::world::World;
 use serde_json::json;
+use std::path::Path;
 use tortie_testkit::{Process, eventually_showing};
 
 const NODE: [&str; 2] = ["169.254.77.1", "fd00:77::1"];
 const BEHIND: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
-fn configuration(own: &[String]) -> String {
-    let mut text = "router id 1.2.3.4;\nprotocol device {}\n".to_owned();
+fn configuration(own: &[String], log: &Path) -> String {
+    let mut text = format!("log \"{}\" all;\nrouter id 1.2.3.4;\nprotocol device {{}}\n", log.display());
     for (v6, channel) in [(false, "ipv4"), (true, "ipv6")] {
         let (own, node) = (&own[usize::from(v6)], NODE[usize::from(v6)]);
         let net = if v6 { "fd99::/64" } else { "10.99.0.0/24" };
@@ -44,8 +45,8 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     world.apply("BGPPeer", "workloads", &json!({"localWorkloadSelector": "has(net)", "asNumber": 65010}));
 
     let dir = tempfile::tempdir().unwrap();
-    let (config, socket) = (dir.path().join("bird.conf"), dir.path().join("bird.ctl"));
-    std::fs::write(&config, configuration(&addresses)).unwrap();
+    let [config, socket, log] = ["bird.conf", "bird.ctl", "bird.log"].map(|name| dir.path().join(name));
+    std::fs::write(&config, configuration(&addresses, &log)).unwrap();
     let mut command = pod.command("bird");
     command.arg("-f").arg("-c").arg(&config).arg("-s").arg(&socket);
     let _bird = Process::quiet(&mut command);
@@ -53,8 +54,11 @@ fn a_workload_that_is_selected_peers_with_its_node() {
         let output = pod.command("birdc").arg("-s").arg(&socket).arg(command).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let picture =
-        || format!("{}\n{}\n{}", world.host.ip("addr"), birdc("show protocols all"), world.picture());
+    let logged = || std::fs::read_to_string(&log).unwrap_or_default();
+    let picture = || {
+        let seen = [world.host.ip("addr"), birdc("show protocols all"), logged(), world.picture()];
+        seen.join("\n")
+    };
     for (own, address) in addresses.iter().zip(BEHIND) {
         let up = || world.session(own)["state"] == "Established";
         eventually_showing(&format!("the session with {own} is up"), up, picture);
@@ -82,5 +86,10 @@ fn a_workload_that_is_selected_peers_with_its_node() {
             && !routes.contains(" dev cali")
     };
     eventually_showing("nothing is left of it", gone, picture);
+    // Both were told, over the addresses that have gone meanwhile.
+    for channel in ["ipv4", "ipv6"] {
+        let told = || logged().contains(&format!("node_{channel}: Received: Peer de-configured"));
+        eventually_showing(&format!("the {channel} session was ended with a NOTIFICATION"), told, picture);
+    }
     assert!(!world.session(&addresses[0])["name"].is_string(), "{}", picture());
 }

@@ -49,7 +49,7 @@ impl Engine {
 
     /// Has the addresses that workloads call to speak BGP.
     pub(crate) async fn apply_peering(&mut self) {
-        for operation in self.core.peering_work() {
+        for operation in self.core.peering_work(self.started.elapsed()) {
             let outcome = self.change_links(vec![operation.clone()]).await;
             if let LinkOperation::AddAddress { index, net } = operation {
                 self.core.peering_failed(index, net, outcome);

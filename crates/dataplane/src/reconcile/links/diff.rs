@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tortie_plan::{RouteKey, TunnelKind};
 
+/// For the speaker to end a session in, before the address goes that it is spoken from.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 impl Core {
     /// An interface was set down, whatever it is by now.
     pub fn link_was_down(&mut self, index: u32) {
@@ -158,8 +161,9 @@ impl Core {
         }
     }
 
-    /// Addresses of the host on links of workloads that BGP is spoken with. Only what was given to one is ever taken.
-    pub fn peering_work(&mut self) -> Vec<LinkOperation> {
+    /// Addresses of the host on links of workloads that BGP is spoken with. Only what was given to one is ever taken, and
+    /// not before the speaker had time to end the session from there.
+    pub fn peering_work(&mut self, now: Duration) -> Vec<LinkOperation> {
         let mut wanted = BTreeSet::new();
         for workload in self.plan.workloads().values() {
             let Some(peer) = &workload.bgp_peer else { continue };
@@ -174,8 +178,12 @@ impl Core {
             .iter()
             .filter(known)
             .map(|(index, net)| LinkOperation::AddAddress { index: *index, net: *net });
-        let gone = self.peering.difference(&wanted).filter(|entry| there(entry));
-        let gone = gone.map(|(index, net)| LinkOperation::RemoveAddress { index: *index, net: *net });
+        for entry in self.peering.difference(&wanted) {
+            self.peering_ends.entry(*entry).or_insert(now + FAREWELL);
+        }
+        self.peering_ends.retain(|entry, _| !wanted.contains(entry) && there(entry));
+        let gone = self.peering_ends.iter().filter(|(_, end)| **end <= now);
+        let gone = gone.map(|((index, net), _)| LinkOperation::RemoveAddress { index: *index, net: *net });
         let work = missing.chain(gone).collect();
         self.peering_errors.retain(|entry, _| wanted.contains(entry));
         self.peering = wanted;

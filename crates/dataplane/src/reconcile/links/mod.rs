@@ -6,5 +6,7 @@ mod desired;
 mod diff;
 mod observed;
 
+#[cfg(test)]
+pub(super) use diff::LinkOperation;
 pub(super) use diff::TunnelError;
 pub(super) use observed::Links;

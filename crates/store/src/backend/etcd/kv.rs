@@ -9,8 +9,8 @@ use tonic::transport::Channel;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
 use tortie_etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use tortie_etcd_proto::etcdserverpb::{
-    Compare, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
-    ResponseOp, TxnRequest,
+    CompactionRequest, Compare, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
+    ResponseHeader, ResponseOp, TxnRequest,
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
 
@@ -170,6 +170,17 @@ impl Cluster {
             revision: header(answer.header)?.revision,
             responses: answer.responses,
         })
+    }
+
+    /// Has the store forget what was before a revision.
+    pub async fn compact(&self, revision: i64) -> Result<()> {
+        let request = CompactionRequest { revision, physical: false };
+        let compacted =
+            self.call(Retry::Always, request, |channel, request| async move {
+                kv(channel).compact(request).await
+            })
+            .await;
+        compacted.map(drop)
     }
 
     /// A lease of whole seconds, as the reference grants it.

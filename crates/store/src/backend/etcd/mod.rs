@@ -6,6 +6,7 @@
 mod auth;
 mod channel;
 mod cluster;
+mod compaction;
 #[cfg(fuzzing)]
 pub mod discovery;
 #[cfg(not(fuzzing))]
@@ -25,6 +26,7 @@ mod watch;
 use crate::config::{EndpointSource, EtcdTarget};
 use crate::{Error, Result, Revision};
 use cluster::{Cluster, Retry};
+pub use compaction::Compactor;
 pub use limits::Limits;
 use source::EtcdSource;
 use std::sync::Arc;

@@ -161,10 +161,16 @@ impl Api {
         .await
     }
 
-    /// Of one object of a collection, from its present state.
-    pub async fn watch_named(&self, path: &str, name: &str, detail: Detail) -> Result<Events, Failure> {
+    /// Of one object of a collection: after a version, or from its present state.
+    pub async fn watch_named(
+        &self,
+        path: &str,
+        name: &str,
+        detail: Detail,
+        after: &str,
+    ) -> Result<Events, Failure> {
         let path = format!("{path}?fieldSelector={}", encoded(&format!("metadata.name={name}")));
-        self.watch_from(&path, None, detail, "").await
+        self.watch_from(&path, None, detail, after).await
     }
 
     async fn send(

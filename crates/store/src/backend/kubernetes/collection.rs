@@ -89,6 +89,16 @@ impl Form {
 }
 
 impl Collection {
+    /// What the definition of its kind is called, if it is one that clusters may do without.
+    pub fn definition(&self) -> Option<String> {
+        if !matches!(self.form, Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy) {
+            return None;
+        }
+        let mut parts = self.path.strip_prefix("/apis/")?.split('/');
+        let (group, plural) = (parts.next()?, parts.next_back()?);
+        Some(format!("{plural}.{group}"))
+    }
+
     pub fn query(&self, limit: usize, after: Option<String>) -> ListQuery {
         ListQuery { limit, after, labels: self.labels.clone(), detail: self.form.detail() }
     }
@@ -512,6 +522,23 @@ mod tests {
         assert!(reader().read_list(Form::Pod, "nonsense").is_err());
         let nothing = r#"{"metadata": {"resourceVersion": "9"}, "items": null}"#;
         assert!(reader().read_list(Form::Namespace, nothing).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn kinds_that_may_be_missing_have_a_definition() {
+        let definitions = |range: KeyRange| -> Vec<Option<String>> {
+            reader().collections(&range).iter().map(Collection::definition).collect()
+        };
+        let group = reader().group.api_version().split('/').next().unwrap().to_owned();
+        let cluster = Some("clusternetworkpolicies.policy.networking.k8s.io".to_owned());
+        assert_eq!(
+            definitions(KeyRange::all(Kind::GlobalNetworkPolicy)),
+            [Some(format!("globalnetworkpolicies.{group}")), cluster]
+        );
+        let within = KeyRange::Written { kind: Kind::NetworkSet, namespace: Some("prod".into()) };
+        assert_eq!(definitions(within), [Some(format!("networksets.{group}"))]);
+        assert_eq!(definitions(KeyRange::Handles), [Some(format!("ipamhandles.{group}"))]);
+        assert_eq!(definitions(KeyRange::Services), [None]);
     }
 
     #[test]

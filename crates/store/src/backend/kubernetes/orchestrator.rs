@@ -5,7 +5,7 @@ mod access;
 mod control;
 
 pub use access::{Decision, User, Wish};
-pub use control::{Lease, PodHold, is_too_late};
+pub use control::{Lease, PodHold, Rollout, is_too_late};
 
 use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};

@@ -1,7 +1,7 @@
 //! The API's part in a watch: one stream for each collection of the range.
 
 use super::Kubernetes;
-use super::api::Events;
+use super::api::{Api, Detail, Events};
 use super::collection::{Collection, Form, Found};
 use super::entries::joined;
 use super::failure::Failure;
@@ -16,14 +16,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tortie_model::{Key, KeyRange, Value};
 
+/// Where kinds are defined.
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Stands for the version of a collection that the server does not have.
 const NOT_SERVED: &str = "-";
 /// How often a collection that was there must be missing before it is believed: a server that starts may not know yet.
 const DISBELIEF: u32 = 5;
-/// When to look again for a kind that is not installed: soon at first, since somebody may be installing it, then rarely,
+/// When to look again for a kind that is not installed: soon after its definition was heard of, then more and more rarely,
 /// since a cluster may well do without it.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
+/// How often a kind counts as looked for where nobody tells of its definition, and where somebody does.
+const LOOKS_UNTOLD: u32 = 3;
+const LOOKS_TOLD: u32 = 10;
 
 pub(crate) struct KubernetesSource {
     kubernetes: Kubernetes,
@@ -36,7 +41,12 @@ struct Part {
     collection: Collection,
     /// Up to where it has been reported.
     version: String,
+    /// Of its objects; of the definition of their kind as long as that is not served.
     stream: Option<Events>,
+    /// Up to where the definition has been heard of.
+    definition_version: String,
+    /// The server does not tell of the definition; not asked again before the kind is looked for.
+    untold: bool,
     /// How often in a row it was missing although it had been there.
     missing: u32,
     look_again: Option<Instant>,
@@ -46,7 +56,16 @@ struct Part {
 
 impl Part {
     fn new(collection: Collection) -> Part {
-        Part { collection, version: String::new(), stream: None, missing: 0, look_again: None, looks: 0 }
+        Part {
+            collection,
+            version: String::new(),
+            stream: None,
+            definition_version: String::new(),
+            untold: false,
+            missing: 0,
+            look_again: None,
+            looks: LOOKS_UNTOLD,
+        }
     }
 
     fn is_served(&self) -> bool {
@@ -54,8 +73,57 @@ impl Part {
     }
 
     fn next_look(&mut self) -> Instant {
-        let wait = LOOK_AGAIN.saturating_mul(1 << self.looks.min(10)).min(LOOK_AGAIN_AT_LAST);
+        let wait = LOOK_AGAIN.saturating_mul(1 << self.looks.min(LOOKS_TOLD)).min(LOOK_AGAIN_AT_LAST);
         *self.look_again.get_or_insert_with(|| Instant::now() + wait)
+    }
+
+    /// Counts as looked for so often.
+    fn set_looks(&mut self, looks: u32) {
+        (self.looks, self.look_again) = (looks, None);
+    }
+
+    /// Follows the definition of a kind that is not served, by its name and without its contents. A server that refuses is no
+    /// failure: then the kind is looked for from time to time.
+    async fn follow_definition(&mut self, api: &Api) {
+        let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
+        match api.watch_named(DEFINITIONS, &name, Detail::Metadata, &self.definition_version).await {
+            Ok(stream) => {
+                self.stream = Some(stream);
+                self.set_looks(LOOKS_TOLD);
+            }
+            Err(failure) => {
+                let reason = failure.into_collection_error(DEFINITIONS);
+                tracing::debug!(name, %reason, "nobody tells when this kind is defined; it is looked for");
+                (self.untold, self.definition_version) = (true, String::new());
+            }
+        }
+    }
+
+    /// What happens to the definition of a kind that is not served.
+    fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, kube::Error>>) {
+        let version = |object: &Json| {
+            object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned)
+        };
+        match event {
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                self.definition_version = version(&object).unwrap_or_default();
+                // It takes the server a moment to serve what is defined.
+                self.set_looks(0);
+            }
+            Some(Ok(WatchEvent::Deleted(object))) => {
+                self.definition_version = version(&object).unwrap_or_default();
+            }
+            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                self.definition_version = bookmark.metadata.resource_version;
+            }
+            // Its place is forgotten, or the connection is lost: looked for first, then followed anew.
+            Some(Ok(WatchEvent::Error(_)) | Err(_)) => {
+                (self.stream, self.untold, self.definition_version) = (None, true, String::new());
+                self.set_looks(LOOKS_UNTOLD);
+            }
+            // The server ends every watch after a while.
+            None => self.stream = None,
+        }
     }
 }
 
@@ -122,7 +190,12 @@ impl KubernetesSource {
     async fn open_streams(&mut self) -> std::result::Result<(), (usize, Failure)> {
         let api = &self.kubernetes.api;
         for (index, part) in self.parts.iter_mut().enumerate() {
-            if part.stream.is_none() && part.is_served() {
+            if part.stream.is_some() {
+                continue;
+            }
+            if !part.is_served() {
+                part.follow_definition(api).await;
+            } else {
                 let Collection { form, path, labels } = &part.collection;
                 let opened = api.watch(path, labels.as_deref(), form.detail(), &part.version).await;
                 part.stream = Some(opened.map_err(|failure| (index, failure))?);
@@ -139,6 +212,7 @@ impl KubernetesSource {
                 continue;
             }
             part.looks += 1;
+            part.untold = false;
             match self.kubernetes.api.list(&part.collection.path, &part.collection.query(1, None)).await {
                 Ok(_) => return Ok(true),
                 Err(Failure::NotServed(_)) => {}
@@ -158,7 +232,8 @@ impl Source for KubernetesSource {
             let was_served = part.is_served() && !part.version.is_empty();
             match self.kubernetes.all(&part.collection).await? {
                 Some((found, version)) => {
-                    (part.version, part.missing, part.look_again, part.looks) = (version, 0, None, 0);
+                    (part.version, part.missing, part.untold) = (version, 0, false);
+                    part.set_looks(LOOKS_UNTOLD);
                     let inside = found.into_iter().filter(|found| self.range.contains(&found.key));
                     items.extend(inside.filter_map(|found| {
                         Some(Item { key: found.key, revision: found.revision, value: found.value? })
@@ -189,7 +264,7 @@ impl Source for KubernetesSource {
         let versions = after.splitn(self.parts.len().max(1), '/');
         for (part, version) in self.parts.iter_mut().zip(versions) {
             version.clone_into(&mut part.version);
-            part.stream = None;
+            (part.stream, part.untold) = (None, false);
         }
         match self.open_streams().await {
             // Said again by the first `next`, which may answer that the place is lost.
@@ -241,12 +316,21 @@ impl Source for KubernetesSource {
                 return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
             };
             let Ok((index, event)) = heard else {
+                if self.parts.iter().all(|part| part.stream.is_none() || !part.is_served()) {
+                    // Nothing of the range is there to be heard of.
+                    self.parts.iter_mut().for_each(|part| part.stream = None);
+                    return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+                }
                 return Err(Error::Datastore(format!(
                     "the watch of {} was silent for {} s: check that the API server is healthy",
                     self.range,
                     silence.as_secs()
                 )));
             };
+            if let Some(part) = self.parts.get_mut(index).filter(|part| !part.is_served()) {
+                part.hear_definition(event);
+                return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+            }
             match event {
                 Some(Ok(event)) => return self.heard(index, event),
                 Some(Err(error)) => return self.refused(index, Failure::of(error)),

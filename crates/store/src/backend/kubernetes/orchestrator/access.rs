@@ -112,7 +112,7 @@ impl Orchestrator {
     ) -> Result<()> {
         let id = || format!("ConfigMap({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let opened = self.api.watch_named(&path, name, Detail::Whole).await;
+        let opened = self.api.watch_named(&path, name, Detail::Whole, "").await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
         // It may have changed before the watch began.
         if self.config_map(namespace, name).await? != *data {

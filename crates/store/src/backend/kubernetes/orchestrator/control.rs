@@ -33,6 +33,15 @@ pub struct PodHold {
     pub evicted: bool,
 }
 
+/// How far a DaemonSet has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rollout {
+    /// On how many nodes it is to run.
+    pub wanted: u64,
+    /// Everywhere, as it is described now.
+    pub is_complete: bool,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RawLease {
@@ -96,6 +105,16 @@ impl Orchestrator {
         }
     }
 
+    /// How far a DaemonSet has come; `None` if there is none of the name.
+    pub async fn rollout(&self, namespace: &str, name: &str) -> Result<Option<Rollout>> {
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
+        match self.api.get(&path).await {
+            Err(Failure::Missing(_)) => Ok(None),
+            Ok(object) => Ok(Some(Rollout::of(&object))),
+            Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),
+        }
+    }
+
     /// The addresses at which a load balancer serves a service. `uid` keeps a later service of the same name from them.
     pub async fn set_ingress(
         &self,
@@ -123,6 +142,17 @@ impl Lease {
             transitions: raw.spec.lease_transitions.unwrap_or_default(),
             version: raw.metadata.resource_version,
         }
+    }
+}
+
+impl Rollout {
+    fn of(daemon_set: &Json) -> Rollout {
+        let number = |pointer: &str| daemon_set.pointer(pointer).and_then(Json::as_u64).unwrap_or_default();
+        let wanted = number("/status/desiredNumberScheduled");
+        // What a controller has not looked at yet says nothing of the present description.
+        let seen = number("/status/observedGeneration") >= number("/metadata/generation");
+        let running = number("/status/updatedNumberScheduled").min(number("/status/numberAvailable"));
+        Rollout { wanted, is_complete: seen && running >= wanted }
     }
 }
 
@@ -154,6 +184,21 @@ pub fn is_too_late(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_far_a_daemon_set_has_come() {
+        let rollout = |generation: u64, [observed, wanted, updated, available]: [u64; 4]| {
+            Rollout::of(
+                &json!({"metadata": {"generation": generation}, "status": {"observedGeneration": observed,
+                "desiredNumberScheduled": wanted, "updatedNumberScheduled": updated, "numberAvailable": available}}),
+            )
+        };
+        assert!(rollout(2, [2, 3, 3, 3]).is_complete);
+        assert!(!rollout(3, [2, 3, 3, 3]).is_complete, "it was changed since");
+        assert!(!rollout(2, [2, 3, 2, 3]).is_complete && !rollout(2, [2, 3, 3, 2]).is_complete);
+        let new = Rollout::of(&json!({"metadata": {"generation": 1}}));
+        assert_eq!(new, Rollout { wanted: 0, is_complete: false });
+    }
 
     #[test]
     fn what_a_pod_holds() {

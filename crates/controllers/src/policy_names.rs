@@ -1,0 +1,203 @@
+//! Policies whose custom resource has another name than they have themselves.
+//!
+//! In `crd.projectcalico.org/v1` older versions stored the policy `web` of the default tier as `default.web`. Whoever looks for it by
+//! its name does not find it there, and could make a second one. So it is stored again under its name, and only then is the old
+//! one deleted: the same rules in the same tier are in force at every moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tortie_model::kinds::DEFAULT_TIER;
+use tortie_model::kubernetes::is_derived_policy;
+use tortie_model::{Key, Kind, Resource};
+
+/// The kinds that have a tier.
+pub const KINDS: [Kind; 4] = [
+    Kind::NetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+];
+
+/// Renamed before anything else is done again.
+const AT_ONCE: usize = 50;
+/// After one could not be renamed.
+const RETRY: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Default)]
+pub struct PolicyNames {
+    misnamed: BTreeMap<Key, Misnamed>,
+    /// Not before this moment; nothing if there is nothing to do.
+    due: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Misnamed {
+    resource: Resource,
+    tried: bool,
+}
+
+/// Stored under `to`, then deleted under `from` if it still is as it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rename {
+    pub from: Key,
+    pub to: Key,
+    pub resource: Resource,
+}
+
+impl PolicyNames {
+    pub fn put(&mut self, key: &Key, resource: &Resource, now: Duration) {
+        match is_misnamed(key, resource) {
+            true => {
+                self.misnamed.insert(key.clone(), Misnamed { resource: resource.clone(), tried: false });
+                self.due.get_or_insert(now);
+            }
+            false => self.remove(key),
+        }
+    }
+
+    pub fn remove(&mut self, key: &Key) {
+        self.misnamed.remove(key);
+    }
+
+    pub fn count(&self) -> usize {
+        self.misnamed.len()
+    }
+
+    /// Whether something may be renamed now.
+    pub fn is_due(&self, now: Duration) -> bool {
+        !self.misnamed.is_empty() && self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Not yet: somebody has to be ready for it first.
+    pub fn postpone(&mut self, until: Duration) {
+        self.due = Some(until);
+    }
+
+    /// What to rename next. Each is tried once; what is still there after a while is tried again.
+    pub fn renames(&mut self, now: Duration) -> Vec<Rename> {
+        if self.misnamed.values().all(|misnamed| misnamed.tried) {
+            self.misnamed.values_mut().for_each(|misnamed| misnamed.tried = false);
+        }
+        let untried = self.misnamed.iter_mut().filter(|(_, misnamed)| !misnamed.tried);
+        let renames = untried.take(AT_ONCE).filter_map(|(from, misnamed)| {
+            misnamed.tried = true;
+            let Key::Resource { kind, namespace, .. } = from else { return None };
+            let resource = misnamed.resource.clone();
+            let to = Key::resource(*kind, namespace, &resource.metadata().name);
+            Some(Rename { from: from.clone(), to, resource })
+        });
+        let renames = renames.collect();
+        let more = self.misnamed.values().any(|misnamed| !misnamed.tried);
+        self.due = Some(if more { now } else { now + RETRY });
+        renames
+    }
+}
+
+/// Policies in other tiers have always been stored under their names; one that is being deleted needs no other.
+fn is_misnamed(key: &Key, resource: &Resource) -> bool {
+    let (Key::Resource { kind, name, .. }, meta) = (key, resource.metadata()) else { return false };
+    meta.name != *name
+        && meta.deletion_timestamp.is_none()
+        && tier_of(resource).is_some_and(|tier| tier == DEFAULT_TIER)
+        && !is_derived_policy(*kind, &meta.name)
+}
+
+/// The tier that a policy is in.
+pub fn tier_of(resource: &Resource) -> Option<&str> {
+    let tier = match resource {
+        Resource::NetworkPolicy(policy) => &policy.spec.tier,
+        Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
+        Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
+        _ => return None,
+    };
+    Some(if tier.is_empty() { DEFAULT_TIER } else { tier })
+}
+
+/// Whether what stands under the new name says the same as what is to be stored there.
+pub fn says_the_same(one: &Resource, other: &Resource) -> bool {
+    let (meta, mut copy) = (one.metadata(), other.clone());
+    if meta.labels != other.metadata().labels || meta.annotations != other.metadata().annotations {
+        return false;
+    }
+    *copy.metadata_mut() = meta.clone();
+    copy == *one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tortie_model::Value;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    /// A policy as the API's datastore reads it: under the name of its custom resource.
+    fn policy(stored: &str, name: &str, tier: &str) -> (Key, Resource) {
+        let key = Key::resource(Kind::GlobalNetworkPolicy, "", stored);
+        let annotations = json!({"projectcalico.org/metadata": json!({ "name": name }).to_string()});
+        let text = json!({"metadata": {"name": stored, "annotations": annotations}, "spec": {"tier": tier}});
+        match Value::decode(&key, text.to_string().as_bytes()).unwrap() {
+            Value::Resource(resource) => (key, resource),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn heard(names: &mut PolicyNames, (key, resource): &(Key, Resource)) {
+        names.put(key, resource, NOW);
+    }
+
+    #[test]
+    fn only_policies_of_the_default_tier_that_have_another_name_are_renamed() {
+        let mut names = PolicyNames::default();
+        for (stored, name, tier) in [
+            ("web", "web", "default"),
+            ("default.web", "default.web", "default"),
+            ("security.web", "web", "security"),
+            ("default.kcnp.web", "kcnp.web", ""),
+        ] {
+            heard(&mut names, &policy(stored, name, tier));
+            assert!(!names.is_due(NOW), "{stored} {name} {tier}");
+        }
+        let wrong = policy("default.db", "db", "");
+        heard(&mut names, &wrong);
+        assert!(names.is_due(NOW) && names.count() == 1);
+        let to = Key::resource(Kind::GlobalNetworkPolicy, "", "db");
+        assert_eq!(names.renames(NOW), [Rename { from: wrong.0.clone(), to, resource: wrong.1.clone() }]);
+        assert!(!names.is_due(NOW), "it is tried again later");
+        assert!(names.is_due(NOW + RETRY));
+        heard(&mut names, &wrong);
+        names.remove(&wrong.0);
+        assert!(!names.is_due(NOW + RETRY), "it is gone");
+    }
+
+    #[test]
+    fn those_that_cannot_be_renamed_do_not_stand_in_the_way_of_others() {
+        let mut names = PolicyNames::default();
+        for number in 0..2 * AT_ONCE + 1 {
+            heard(&mut names, &policy(&format!("default.p{number}"), &format!("p{number}"), "default"));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for round in 0..3 {
+            assert!(names.is_due(NOW), "round {round}");
+            seen.extend(names.renames(NOW).into_iter().map(|rename| rename.from));
+        }
+        assert_eq!(seen.len(), 2 * AT_ONCE + 1);
+        assert!(!names.is_due(NOW));
+        names.postpone(NOW);
+        assert_eq!(names.renames(NOW).len(), AT_ONCE, "from the beginning again");
+    }
+
+    #[test]
+    fn what_says_the_same_is_the_same_whoever_made_it() {
+        let (_, old) = policy("default.db", "db", "default");
+        let (_, mut new) = policy("db", "db", "default");
+        new.metadata_mut().uid = "other".to_owned();
+        new.metadata_mut().resource_version = "7".to_owned();
+        assert!(says_the_same(&old, &new));
+        new.metadata_mut().labels.insert("a".to_owned(), "b".to_owned());
+        assert!(!says_the_same(&old, &new));
+        let (_, other) = policy("db", "db", "security");
+        assert!(!says_the_same(&old, &other));
+    }
+}

@@ -1,0 +1,48 @@
+//! The interfaces that the settings leave out of what is reported.
+
+use regex::Regex;
+use std::collections::BTreeSet;
+
+/// Names, and patterns that are written between slashes.
+#[derive(Debug)]
+pub struct Excluded {
+    names: BTreeSet<String>,
+    patterns: Vec<Regex>,
+}
+
+impl Excluded {
+    pub fn new(listed: &[String]) -> Excluded {
+        let (mut names, mut patterns) = (BTreeSet::new(), Vec::new());
+        for text in listed {
+            match text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
+                // One that is none excludes nothing.
+                Some(pattern) => patterns.extend(Regex::new(pattern)),
+                None => {
+                    names.insert(text.clone());
+                }
+            }
+        }
+        Excluded { names, patterns }
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.names.contains(name) || self.patterns.iter().any(|pattern| pattern.is_match(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole_and_patterns_match_anywhere() {
+        let listed = ["kube-ipvs0", "/^br-/", "/0[0-9]$/", "/(/", "/"];
+        let excluded = Excluded::new(&listed.map(str::to_owned));
+        for name in ["kube-ipvs0", "br-1", "eth07", "/"] {
+            assert!(excluded.contains(name), "{name}");
+        }
+        for name in ["kube-ipvs0x", "kube-ipvs", "abr-1", "eth0", "("] {
+            assert!(!excluded.contains(name), "{name}");
+        }
+    }
+}
