@@ -67,7 +67,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("ipv6Elevated", "live migration is not there yet"),
     ("kubeNodePortRanges", "node ports are not distinguished from other ports yet"),
     ("liveMigration", "live migration is not there yet"),
-    ("localSubnet", "proxy ARP for local subnets is not there yet"),
     ("log", "the log goes to standard error alone, for systemd or the container runtime to keep"),
     ("maxIpset", "sets grow as they need to"),
     ("metadata", "the metadata service of OpenStack is not redirected yet"),
