@@ -138,8 +138,10 @@ fn watchers_miss_nothing_in_etcd() {
     watchers_miss_nothing(World::new(Storage::Etcd(Etcd::start().unwrap())));
 }
 
+const WATCHERS: usize = 100;
+
 fn watchers_miss_nothing(mut world: World) {
-    let mut clients: Vec<Client> = (0..20).map(|_| Client::new(&world)).collect();
+    let mut clients: Vec<Client> = (0..WATCHERS).map(|_| Client::new(&world)).collect();
     let mut expected: BTreeMap<String, String> = BTreeMap::new();
     let mut number = 0;
     for happening in ["nothing", "ours is stopped", "ours is killed", "kube-apiserver is killed", "nothing"] {
