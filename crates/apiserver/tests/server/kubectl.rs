@@ -236,6 +236,8 @@ fn what_is_only_read(world: &World) {
         let object = world.object(&one);
         let mut changed = object.clone();
         changed["metadata"]["labels"] = json!({"a": "b"});
+        let fresh = json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": "fresh"},
+            "spec": object["spec"]});
         let path = format!("/apis/projectcalico.org/v3/{plural}/{name}");
         let merge = "application/merge-patch+json";
         let patch = json!({"metadata": {"labels": {"a": "b"}}});
@@ -246,7 +248,7 @@ fn what_is_only_read(world: &World) {
             world.server.send_as("secret", "PATCH", &path, merge, Some(&patch)).unwrap_err(),
             world
                 .server
-                .send("POST", &format!("/apis/projectcalico.org/v3/{plural}"), Some(&object))
+                .send("POST", &format!("/apis/projectcalico.org/v3/{plural}"), Some(&fresh))
                 .unwrap_err(),
         ];
         for said in refused {
