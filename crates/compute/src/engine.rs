@@ -381,8 +381,10 @@ impl Compute {
     }
 
     fn configure(&mut self) {
-        self.parameters =
+        let mut parameters =
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
+        parameters.keep_marks(&self.parameters);
+        self.parameters = parameters;
         self.settings = self.parameters.settings();
         let by_workload = self.routes.by_workload();
         self.routes

@@ -1,67 +1,36 @@
 //! What an endpoint's `qosControls` ask for, within what can be had.
 
-use tortie_model::kinds::QoSControls;
+use tortie_model::kinds::{DirectionLimits, QoSControls};
 use tortie_plan::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
 
 /// Bursts of nobody's choice, in bits and in packets.
 const BURST_BITS: u64 = 4 << 30;
 const PACKET_BURST: u32 = 5;
 
-/// The numbers of one direction as they are written.
-struct Direction {
-    bandwidth: i64,
-    burst: i64,
-    peakrate: i64,
-    minburst: i64,
-    packet_rate: i64,
-    packet_burst: i64,
-    connections: i64,
-}
-
 pub(crate) fn read(controls: Option<&QoSControls>) -> Qos {
     let Some(controls) = controls else { return Qos::default() };
-    let ingress = Direction {
-        bandwidth: controls.ingress_bandwidth,
-        burst: controls.ingress_burst,
-        peakrate: controls.ingress_peakrate,
-        minburst: controls.ingress_minburst,
-        packet_rate: controls.ingress_packet_rate,
-        packet_burst: controls.ingress_packet_burst,
-        connections: controls.ingress_max_connections,
-    };
-    let egress = Direction {
-        bandwidth: controls.egress_bandwidth,
-        burst: controls.egress_burst,
-        peakrate: controls.egress_peakrate,
-        minburst: controls.egress_minburst,
-        packet_rate: controls.egress_packet_rate,
-        packet_burst: controls.egress_packet_burst,
-        connections: controls.egress_max_connections,
-    };
     Qos {
-        ingress: ingress.limits(),
-        egress: egress.limits(),
+        ingress: limits(&controls.ingress()),
+        egress: limits(&controls.egress()),
         dscp: controls.dscp.as_ref().and_then(|dscp| dscp.value()),
     }
 }
 
-impl Direction {
-    fn limits(&self) -> Limits {
-        Limits {
-            bandwidth: positive(self.bandwidth).map(|bits_per_second| Bandwidth {
-                bits_per_second,
-                burst_bits: positive(self.burst).unwrap_or(BURST_BITS),
-                // One that does not exceed the rate would never let it be reached.
-                peak: positive(self.peakrate).filter(|peak| *peak > bits_per_second).map(|bits_per_second| {
-                    PeakRate { bits_per_second, burst_bytes: positive(self.minburst).map(narrow) }
-                }),
+fn limits(written: &DirectionLimits) -> Limits {
+    Limits {
+        bandwidth: positive(written.bandwidth).map(|bits_per_second| Bandwidth {
+            bits_per_second,
+            burst_bits: positive(written.burst).unwrap_or(BURST_BITS),
+            // One that does not exceed the rate would never let it be reached.
+            peak: positive(written.peakrate).filter(|peak| *peak > bits_per_second).map(|bits_per_second| {
+                PeakRate { bits_per_second, burst_bytes: positive(written.minburst).map(narrow) }
             }),
-            packets: positive(self.packet_rate).map(|rate| PacketRate {
-                per_second: narrow(rate),
-                burst: positive(self.packet_burst).map_or(PACKET_BURST, narrow),
-            }),
-            connections: positive(self.connections).map(narrow),
-        }
+        }),
+        packets: positive(written.packet_rate).map(|rate| PacketRate {
+            per_second: narrow(rate),
+            burst: positive(written.packet_burst).map_or(PACKET_BURST, narrow),
+        }),
+        connections: positive(written.max_connections).map(narrow),
     }
 }
 

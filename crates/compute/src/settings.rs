@@ -7,7 +7,7 @@ use crate::tunnels::TunnelSettings;
 use crate::wireguard::{DeviceSettings, WireguardSettings};
 use crate::workloads::Permissions;
 use std::time::Duration;
-use tortie_plan::{LogLimit, NatSettings, PolicySettings, Settings, TunnelKind};
+use tortie_plan::{LogLimit, Metadata, NatSettings, PolicySettings, Settings, TunnelKind};
 
 impl Parameters {
     pub fn settings(&self) -> Settings {
@@ -66,7 +66,16 @@ impl Parameters {
             }),
             cut_denied_flows: self.cut_denied_flows,
             service_loop: self.service_loop_prevention,
+            marks: self.marks(),
+            metadata: self.metadata(),
         }
+    }
+
+    /// Only OpenStack has such a service, and its machines have interfaces of this name.
+    fn metadata(&self) -> Option<Metadata> {
+        let openstack = self.interface_prefix.iter().any(|prefix| prefix == "tap");
+        let address = self.metadata_addr.filter(|_| openstack)?;
+        Some(Metadata { address, port: self.metadata_port })
     }
 
     fn nat_settings(&self) -> NatSettings {
@@ -144,6 +153,7 @@ impl Parameters {
             hosts: self.wireguard_host_encryption_enabled,
             keepalive: u16::try_from(self.wireguard_keep_alive.as_secs()).unwrap_or(u16::MAX),
             threaded: self.wireguard_threading_enabled,
+            mark: self.marks().wireguard.unwrap_or_default(),
         }
     }
 
@@ -228,6 +238,40 @@ mod tests {
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
         assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
         assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);
+    }
+
+    #[test]
+    fn machines_of_openstack_find_their_metadata() {
+        let with = |variables: &[(&str, &str)]| {
+            let variables =
+                variables.iter().map(|(name, value)| (format!("FELIX_{name}"), (*value).to_owned()));
+            let none: [FelixConfiguration; 0] = [];
+            let environment = Environment::new(variables, []);
+            Parameters::resolve("n1", &BTreeMap::new(), &none, &environment).settings().policy.metadata
+        };
+        let at = |address: &str, port| Some(Metadata { address: address.parse().unwrap(), port });
+        assert_eq!(with(&[("METADATAADDR", "192.0.2.1")]), None, "there is no OpenStack");
+        assert_eq!(with(&[("INTERFACEPREFIX", "cali,tap")]), at("127.0.0.1", 8775));
+        let elsewhere = [("INTERFACEPREFIX", "tap"), ("METADATAADDR", "192.0.2.1"), ("METADATAPORT", "9000")];
+        assert_eq!(with(&elsewhere), at("192.0.2.1", 9000));
+        assert_eq!(with(&[("INTERFACEPREFIX", "tap"), ("METADATAADDR", "none")]), None);
+    }
+
+    #[test]
+    fn marks_follow_the_mask() {
+        let bits = |name: &str, value: &str| with(name, value).marks();
+        assert_eq!(bits("IptablesMarkMask", "0xff").accepted, 1);
+        assert_eq!(bits("NftablesMarkMask", "0xff00").passed, 0x200);
+        assert_eq!(with("NftablesMarkMask", "0xff00").wireguard_settings().mark, 0x2000);
+        assert_eq!(bits("NftablesMarkMask", "nonsense").accepted, 0x10000);
+        // What is in use stays in use.
+        let old = with("NftablesMarkMask", "0xff");
+        let mut new = with("NftablesMarkMask", "0x8");
+        let named =
+            "nftablesMarkMask (environment): 0x8 has 1 bits and policy needs 2; the bits in use stay in use";
+        assert_eq!(new.warnings(), [named]);
+        new.keep_marks(&old);
+        assert_eq!(new.settings().policy.marks, old.marks());
     }
 
     #[test]

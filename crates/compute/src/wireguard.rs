@@ -9,8 +9,6 @@ use tortie_plan::{
     RoutingRule, Table, TunnelDevice, TunnelKind, TunnelProtocol, Update, WireguardPeer, WireguardPeerId,
 };
 
-/// On what the devices send; the rule leaves it alone.
-const MARK: u32 = 0x20_0000;
 const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
 
 type PublicKey = [u8; 32];
@@ -29,6 +27,8 @@ pub(crate) struct WireguardSettings {
     /// In seconds; 0 is never.
     pub keepalive: u16,
     pub threaded: bool,
+    /// On what the devices send; the rule leaves it alone.
+    pub mark: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,8 +133,11 @@ impl Wireguard {
     fn device(&self, kind: TunnelKind) -> Option<TunnelDevice> {
         let settings = self.settings.device(kind);
         let own = self.nodes.get(&self.host).filter(|_| settings.enabled)?;
-        let protocol =
-            TunnelProtocol::Wireguard { port: settings.port, mark: MARK, threaded: self.settings.threaded };
+        let protocol = TunnelProtocol::Wireguard {
+            port: settings.port,
+            mark: self.settings.mark,
+            threaded: self.settings.threaded,
+        };
         Some(TunnelDevice {
             name: settings.name.clone(),
             // Where nodes encrypt for each other they use the addresses that they have.
@@ -164,7 +167,7 @@ impl Wireguard {
             let rule = |kind: TunnelKind| RoutingRule {
                 is_ipv4: kind.is_ipv4(),
                 priority: self.settings.priority,
-                mark: MARK,
+                mark: self.settings.mark,
                 table: Table(self.settings.table),
             };
             let rules: BTreeSet<RoutingRule> = self.devices.keys().copied().map(rule).collect();

@@ -125,6 +125,10 @@ impl Netns {
         NetlinkSocket::new_in_namespace(Protocol::Netfilter, &*self.inner).map_err(|error| self.error(&error))
     }
 
+    pub(crate) fn route_socket(&self) -> Result<NetlinkSocket> {
+        NetlinkSocket::new_in_namespace(Protocol::Route, &*self.inner).map_err(|error| self.error(&error))
+    }
+
     pub(crate) fn handle(&self) -> &namespace::Netns {
         &self.inner
     }

@@ -34,6 +34,7 @@ pub struct Ledger {
     status: Status,
     in_sync: bool,
     counts: Counts,
+    batches: Vec<usize>,
 }
 
 /// For the metrics.
@@ -62,12 +63,14 @@ impl Ledger {
             status: Status::default(),
             in_sync: false,
             counts: Counts::default(),
+            batches: Vec::new(),
         }
     }
 
     /// Takes in what the store says. What it changes for clients goes to the log: whoever waits for the sequence number hears
     /// of it.
     pub fn hear(&mut self, words: impl IntoIterator<Item = Heard>) {
+        self.batches.clear();
         let mut records = Vec::new();
         let mut bytes = 0;
         for word in words {
@@ -152,6 +155,7 @@ impl Ledger {
             return;
         }
         self.sequence = sequence;
+        self.batches.push(changed.len());
         let records = Payload::of(changed.iter().map(|record| (**record).clone()).collect());
         self.log.push(from_hub::What::Changes(Changes { sequence, records, status }).frame());
     }
@@ -175,6 +179,11 @@ impl Ledger {
 
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// How many entries each frame has that was made of what was heard last.
+    pub fn batches(&self) -> &[usize] {
+        &self.batches
     }
 
     /// Entries of a kind. Looks at all of them.

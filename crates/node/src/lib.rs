@@ -14,6 +14,7 @@ mod journal;
 mod kube_condition;
 mod leave;
 mod lock;
+mod logs;
 mod metrics;
 mod node_status;
 mod options;
@@ -53,6 +54,7 @@ pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
 
 pub use health::{Health, Level, Part};
 pub use leave::{LivePods, leave};
+pub use logs::{LogCounters, LogFile, LogSettings, Logs};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};
 pub use run::{RunError, run};

@@ -3,6 +3,7 @@
 mod page;
 pub mod wireguard;
 
+use crate::logs::LogCounters;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tortie_compute::{Evaluations, Totals};
 use tortie_dataplane::{EngineStats, PolicyStats};
 use tortie_http::Summary;
@@ -52,8 +54,17 @@ pub struct Metrics {
     /// Connections that were closed because there were too many, by listener.
     pub closed_connections: Family<[(&'static str, String); 1], Counter>,
     pub table: TableMetrics,
+    log: LogMetrics,
     /// From the moment a route was learnt until the kernel has it.
     pub fib_lag: Histogram,
+}
+
+/// Lines of the log that were not written.
+#[derive(Debug, Default)]
+struct LogMetrics {
+    counters: OnceLock<Arc<LogCounters>>,
+    dropped: Counter,
+    errors: Counter,
 }
 
 /// The table that enforces policy.
@@ -140,6 +151,7 @@ impl Metrics {
             cni_requests: Family::default(),
             closed_connections: Family::default(),
             table: TableMetrics::default(),
+            log: LogMetrics::default(),
             fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
         };
         metrics.resync_state.set(1);
@@ -241,6 +253,16 @@ impl Metrics {
             "Time from learning routes to having them in the kernel, of the oldest of each batch",
             metrics.fib_lag.clone(),
         );
+        r.register(
+            "felix_logs_dropped",
+            "Lines for the log file or syslog that were dropped because there were too many at once",
+            metrics.log.dropped.clone(),
+        );
+        r.register(
+            "felix_log_errors",
+            "Lines that the log file or syslog did not take",
+            metrics.log.errors.clone(),
+        );
         let table = &metrics.table;
         r.register("felix_nft_chains", "Chains of our table", table.chains.clone());
         r.register("felix_nft_rules", "Rules of our table", table.rules.clone());
@@ -286,8 +308,17 @@ impl Metrics {
         }
     }
 
+    pub fn count_lines(&self, of: Arc<LogCounters>) {
+        // The log of a process is one.
+        let _ = self.log.counters.set(of);
+    }
+
     /// The text a scraper gets.
     pub fn text(&self) -> String {
+        if let Some(lines) = self.log.counters.get() {
+            counted(&self.log.dropped, lines.dropped.load(Ordering::Relaxed));
+            counted(&self.log.errors, lines.errors.load(Ordering::Relaxed));
+        }
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);

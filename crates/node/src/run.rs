@@ -6,6 +6,7 @@ use crate::install::Installer;
 use crate::journal::Journal;
 use crate::leave::LivePods;
 use crate::lock::{DirLock, LockError, NetnsLock};
+use crate::logs::{LogSettings, Logs};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
 use crate::reclaim::{self, Reclaim};
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tortie_compute::{BgpEnvironment, Compute, Environment, LogSeverity};
+use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_dataplane::{Netns, WireguardKeys};
 use tortie_ipam::{Allocator, Owner};
 use tortie_model::KeyRange;
@@ -33,6 +34,7 @@ use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
 /// Between collections of what died without a word.
+const LOG_RETRY: Duration = Duration::from_secs(60);
 const COLLECT: Duration = Duration::from_secs(10);
 /// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
 const ADDRESSES: Duration = Duration::from_secs(60);
@@ -84,12 +86,8 @@ fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError>
 /// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
 /// network, unless Tortie has been removed from the cluster ([`Removal`]).
 ///
-/// `log` has the log begin at the severity that the settings say.
-pub async fn run(
-    args: NodeArgs,
-    version: &str,
-    log: impl Fn(LogSeverity) + Send + Sync + 'static,
-) -> Result<(), RunError> {
+/// `logs` goes where the settings say.
+pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(), RunError> {
     let io = |what: &str| {
         let what = what.to_owned();
         move |error| RunError::Io { what, error }
@@ -130,7 +128,7 @@ pub async fn run(
         described,
     };
     let node = async {
-        let _observers = start.run(service, &mut tasks, Box::new(log)).await?;
+        let _observers = start.run(service, &mut tasks, logs).await?;
         Err(RunError::from(tasks.ended().await))
     };
     let outcome = tokio::select! {
@@ -204,7 +202,7 @@ impl Start<'_> {
         self,
         service: watch::Sender<Option<Arc<Service>>>,
         tasks: &mut Tasks,
-        log: Box<dyn Fn(LogSeverity) + Send + Sync>,
+        logs: Arc<dyn Logs>,
     ) -> Result<Aside, RunError> {
         let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
         let installer = match args.install_cni {
@@ -283,7 +281,7 @@ impl Start<'_> {
             "the detection of addresses",
             follow_addresses(resources.clone(), variables.clone(), name.to_owned()),
         );
-        tasks.spawn("the severity of the log", follow_severity(state.clone(), log));
+        tasks.spawn("the log", follow_log_settings(state.clone(), logs));
         tasks.spawn("the MTU file", write_mtu(state.clone(), mtu_file));
         tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
         let observers =
@@ -368,10 +366,12 @@ async fn register(
 
 /// Answers probes, scrapers and people.
 fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io::Result<Aside> {
+    let work = tokio::runtime::Handle::current();
     let (aside, end) = Aside::start("observers", move || async move {
         tokio::join!(
             http::serve_health(state.clone()),
             http::serve_metrics(state.clone()),
+            http::serve_debug(state.clone(), work),
             queries::serve(queries, state)
         );
     })?;
@@ -382,12 +382,28 @@ fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io:
     Ok(aside)
 }
 
-async fn follow_severity(state: Arc<State>, log: Box<dyn Fn(LogSeverity) + Send + Sync>) {
+async fn follow_log_settings(state: Arc<State>, logs: Arc<dyn Logs>) {
+    state.metrics.count_lines(logs.counters());
     let mut parameters = state.parameters();
+    let mut known = Vec::new();
     loop {
-        log(parameters.borrow_and_update().log_severity_screen);
-        if parameters.changed().await.is_err() {
-            return;
+        let settings = LogSettings::of(&parameters.borrow_and_update());
+        let problems = logs.follow(&settings);
+        for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
+            tracing::warn!(problem, "the log does not go where the settings say");
+        }
+        state.set_warning("log", (!problems.is_empty()).then(|| problems.join("; ")));
+        known = problems;
+        // A disk can come back, and syslog can begin later than the node.
+        let again = async {
+            match known.is_empty() {
+                true => std::future::pending().await,
+                false => tokio::time::sleep(LOG_RETRY).await,
+            }
+        };
+        tokio::select! {
+            changed = parameters.changed() => if changed.is_err() { return },
+            () = again => {}
         }
     }
 }

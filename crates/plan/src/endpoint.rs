@@ -4,7 +4,6 @@ use crate::policy::{Direction, PolicyId};
 use crate::workload::WorkloadId;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// The policies of one tier that concern one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +11,9 @@ pub struct Tier {
     pub name: String,
     /// What becomes of a packet that a policy of this tier governs and no rule matches.
     pub end: TierEnd,
-    /// In the order of evaluation; staged policies are among them and decide nothing. Endpoints with the same policies share the lists:
-    /// they may be long.
-    pub ingress: Arc<[PolicyId]>,
-    pub egress: Arc<[PolicyId]>,
+    /// In the order of evaluation; staged policies are among them and decide nothing.
+    pub ingress: Vec<PolicyId>,
+    pub egress: Vec<PolicyId>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +29,6 @@ impl Tier {
             Direction::Ingress => &self.ingress,
             Direction::Egress => &self.egress,
         }
-    }
-
-    pub fn policies_of_both_directions(&self) -> impl Iterator<Item = &PolicyId> {
-        self.ingress.iter().chain(self.egress.iter())
     }
 }
 

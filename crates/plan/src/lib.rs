@@ -9,6 +9,7 @@ pub mod bgp;
 mod change;
 mod endpoint;
 pub mod evaluate;
+mod marks;
 mod nat;
 mod policy;
 mod qos;
@@ -22,6 +23,7 @@ mod workload;
 pub use assign::{Assignment, assign};
 pub use change::{Plan, Set, Update};
 pub use endpoint::{EndpointId, HostEndpoint, Tier, TierEnd, WorkloadPolicy};
+pub use marks::MarkBits;
 pub use nat::{FloatingIp, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, POOLS};
 pub use policy::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, Policy, PolicyId, PolicyKind, PortRange, Profile,
@@ -31,6 +33,8 @@ pub use qos::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
 pub use route::{Learnt, NextHop, Route, RouteKey, RouteTarget, RoutingRule, Table};
 pub use rule_id::{RuleId, RuleIndex, RuleOwner, UnknownOwner};
 pub use set::{Member, SetId, SetKind};
-pub use settings::{AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, PolicySettings, Settings};
+pub use settings::{
+    AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, Metadata, PolicySettings, Settings,
+};
 pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId, WireguardPeer, WireguardPeerId};
 pub use workload::{LocalPeer, Workload, WorkloadId, link_local};

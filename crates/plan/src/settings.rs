@@ -1,8 +1,9 @@
 //! How a node writes what the plan says: from FelixConfiguration and the environment.
 
+use crate::marks::MarkBits;
 use crate::nat::NatSettings;
 use ipnet::IpNet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// How kernel state is written; from FelixConfiguration.
@@ -93,6 +94,15 @@ pub struct PolicySettings {
     pub cut_denied_flows: bool,
     /// What becomes of what is forwarded to a service that is none; nothing special if `None`.
     pub service_loop: Option<DenyAction>,
+    pub marks: MarkBits,
+    pub metadata: Option<Metadata>,
+}
+
+/// Where OpenStack's machines find what they ask 169.254.169.254 for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Metadata {
+    pub address: Ipv4Addr,
+    pub port: u16,
 }
 
 /// So many packets in so many seconds, and some more at once after a silence.
@@ -157,6 +167,8 @@ impl Default for PolicySettings {
             log_limit: None,
             cut_denied_flows: false,
             service_loop: Some(DenyAction::Drop),
+            marks: MarkBits::default(),
+            metadata: None,
         }
     }
 }

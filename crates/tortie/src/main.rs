@@ -8,26 +8,28 @@ mod crds;
 mod datastore;
 mod health;
 mod hub;
+mod logging;
 mod man;
 mod node;
 mod policy;
 mod reference;
+mod rotating_log;
 mod settings;
 mod up;
 mod webhooks;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use logging::Logging;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tortie_cni::Plugin;
-use tortie_compute::LogSeverity;
 use tortie_ctl::analyze::{Analyze, analyze};
 use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
-use tracing_subscriber::EnvFilter;
 
 /// Calico networking in one binary: the same API, datastore and command line as Calico
 #[derive(Debug, Parser)]
@@ -213,28 +215,28 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {
-                let _ = log_to_stderr();
+                Logging::start();
                 controllers::run(command)
             }
         },
         Part::Ctl(cli) => run_ctl(&cli),
         Part::Datastore(args) => {
             tortie_process::end_with_supervisor()?;
-            let _ = log_to_stderr();
+            Logging::start();
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Node(args) => {
             tortie_process::end_with_supervisor()?;
-            let severity = log_to_stderr();
-            node::run(args, severity, &mut out).map_err(|error| Failure::Message(error.to_string()))
+            let logs = Logging::start();
+            node::run(args, Arc::new(logs), &mut out).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Hub(args) => {
             tortie_process::end_with_supervisor()?;
-            let _ = log_to_stderr();
+            Logging::start();
             hub::run(&args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Apiserver(command) => {
-            let _ = log_to_stderr();
+            Logging::start();
             apiserver::run(command).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Webhooks(command) => {
@@ -251,7 +253,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Bgp(args) => bgp::run(&args, &mut out),
         Part::Settings(args) => settings::run(&args, &mut out),
         Part::Replay { file } => {
-            let _ = log_to_stderr();
+            Logging::start();
             tortie_node::replay(&file, &mut std::io::BufWriter::new(out))
                 .map_err(|error| Failure::Message(error.to_string()))
         }
@@ -266,31 +268,6 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         }
     }
     .map(done)
-}
-
-/// Returns what changes the severity from which on there is a log, unless RUST_LOG says what is logged.
-fn log_to_stderr() -> impl Fn(LogSeverity) + Send + Sync {
-    // The netlink crate warns of every answer that says "not there", which is an answer like others to us.
-    let given = EnvFilter::try_from_default_env().ok();
-    let follows = given.is_none();
-    let filter = given.unwrap_or_else(|| EnvFilter::new("info,nlink=error"));
-    let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
-    let log = log.with_env_filter(filter).with_filter_reloading();
-    let handle = log.reload_handle();
-    log.init();
-    move |severity| {
-        let level = match severity {
-            LogSeverity::Trace => "trace",
-            LogSeverity::Debug => "debug",
-            LogSeverity::Info => "info",
-            LogSeverity::Warning => "warn",
-            LogSeverity::Error | LogSeverity::Fatal => "error",
-            LogSeverity::Off => "off",
-        };
-        // Fails only when there is no log any more.
-        let _ = if follows { handle.reload(EnvFilter::new(format!("{level},nlink=error"))) } else { Ok(()) };
-    }
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), Failure> {

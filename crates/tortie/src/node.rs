@@ -3,9 +3,9 @@
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
-use tortie_compute::LogSeverity;
-use tortie_node::{LivePods, NodeArgs};
+use tortie_node::{LivePods, Logs, NodeArgs};
 
 /// How long the end of the daemon waits for requests that are being worked on.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -27,11 +27,7 @@ pub struct NodeCommand {
     purge: bool,
 }
 
-pub fn run(
-    command: NodeCommand,
-    log: impl Fn(LogSeverity) + Send + Sync + 'static,
-    out: &mut dyn Write,
-) -> Result<(), Box<dyn Error>> {
+pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut args = command.node;
     args.install_cni = command.install_cni;
     // Also on a small machine: some of what they do waits for the kernel or the disk.
@@ -47,7 +43,7 @@ pub fn run(
         writeln!(out, "this host is no node any more")?;
         return Ok(());
     }
-    let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, log));
+    let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, logs));
     // What is still at work waits for a runtime that is gone; the next start undoes what it had begun.
     runtime.shutdown_timeout(PATIENCE);
     Ok(outcome?)

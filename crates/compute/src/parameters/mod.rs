@@ -17,7 +17,7 @@ use std::fmt;
 use std::ops::Deref;
 use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, FelixParameter};
 use tortie_model::selector::Selector;
-use tortie_plan::EndpointToHost;
+use tortie_plan::{EndpointToHost, MarkBits};
 
 /// The variables and the lines of a file that set parameters: by name without `FELIX_`, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct Parameters {
     /// By key, as they were written.
     set: BTreeMap<&'static str, (String, Source)>,
     warnings: Vec<String>,
+    /// `None` if the mask has too few.
+    marks: Option<MarkBits>,
 }
 
 /// One parameter as it stands on a node.
@@ -148,7 +150,8 @@ impl Parameters {
         };
         let values = Values::read(|key| set.get(key).map(|(text, _)| text.as_str()), unread);
         warnings.extend(loosened(node, cluster));
-        let parameters = Parameters { values, set, warnings: Vec::new() };
+        let marks = marks(&values, &set, &mut warnings);
+        let parameters = Parameters { values, set, warnings: Vec::new(), marks };
         let idle = parameters.all().filter_map(|in_force| in_force.without_effect());
         warnings.extend(idle);
         Parameters { warnings, ..parameters }
@@ -163,6 +166,16 @@ impl Parameters {
             };
             InForce { parameter, value, source, effect: Effect::of(parameter.key) }
         })
+    }
+
+    /// The bits of the packet's mark that are ours.
+    pub fn marks(&self) -> MarkBits {
+        self.marks.unwrap_or_default()
+    }
+
+    /// Those that are in use stay in use where the mask has too few.
+    pub(crate) fn keep_marks(&mut self, of: &Parameters) {
+        self.marks = self.marks.or(of.marks);
     }
 
     /// What a person should know: values that cannot be read, names that nobody knows, what is set without any effect
@@ -183,6 +196,29 @@ impl InForce {
         }
         Some(format!("{} ({}): {} has no effect here: {why}", self.parameter.key, self.source, self.value))
     }
+}
+
+/// From the mask that counts: nftables' if somebody set it, else that of those who come from iptables.
+fn marks(
+    values: &Values,
+    set: &BTreeMap<&'static str, (String, Source)>,
+    warnings: &mut Vec<String>,
+) -> Option<MarkBits> {
+    let (key, mask) = match values.nftables_mark_mask.get() {
+        Some(mask) => ("nftablesMarkMask", *mask),
+        None => ("iptablesMarkMask", values.iptables_mark_mask),
+    };
+    let encrypts = values.wireguard_enabled || values.wireguard_enabled_v6;
+    let marks = MarkBits::of_mask(mask.0).filter(|marks| !encrypts || marks.wireguard.is_some());
+    if marks.is_none() {
+        let source = set.get(key).map_or(&Source::BuiltIn, |(_, source)| source);
+        let (count, needed) = (mask.0.count_ones(), if encrypts { "3, one for WireGuard" } else { "2" });
+        warnings.push(format!(
+            "{key} ({source}): {:#x} has {count} bits and policy needs {needed}; the bits in use stay in use",
+            mask.0
+        ));
+    }
+    marks
 }
 
 struct Chosen<'a> {

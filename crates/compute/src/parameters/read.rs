@@ -133,7 +133,9 @@ plain! {
         ("Trace", LogSeverity::Trace), ("Debug", LogSeverity::Debug), ("Info", LogSeverity::Info), ("Warning", LogSeverity::Warning),
         ("Error", LogSeverity::Error), ("Fatal", LogSeverity::Fatal),
     ]);
+    Option<u16>, Some(None), |text| number(text).map(Some);
     FirstTable, Some(FirstTable::default()), FirstTable::read;
+    MarkMask, None, MarkMask::read;
     Spoofing, None, |text| word(text, &[("Disabled", Spoofing::Disabled), ("Any", Spoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
     NatExclusions, None, |text| word(text, &[
@@ -249,6 +251,18 @@ impl FirstTable {
             () if RESERVED.contains(&first) => Err("begins with a table of the kernel's own".to_owned()),
             () => Ok(FirstTable(first)),
         }
+    }
+}
+
+/// `iptablesMarkMask`, `nftablesMarkMask`: a number, as people write masks too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkMask(pub u32);
+
+impl MarkMask {
+    fn read(text: &str) -> Result<MarkMask, String> {
+        let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let mask = hexadecimal.map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
+        mask.map(MarkMask).map_err(|_| "is not a number of 32 bits such as 0xffff0000".to_owned())
     }
 }
 

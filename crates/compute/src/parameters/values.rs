@@ -3,7 +3,7 @@
 use super::effect::{Effect, OWN};
 use super::read::{
     ClientAuth, ClusterRoutes, FirstTable, HealthTimeouts, IfSet, L2Reachability, LogRate, LogSeverity,
-    NatExclusions, RouteSource, Spoofing, read,
+    MarkMask, NatExclusions, RouteSource, Spoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,6 +54,8 @@ values! {
     clamp_mss "clampMSS" bool, Live "0.1.0";
     cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
     dataplane_watchdog_timeout "dataplaneWatchdogTimeout" Duration, Live "0.2.0";
+    debug_host "debugHost" String, Live "0.2.0";
+    debug_port "debugPort" Option<u16>, Live "0.2.0";
     default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";
     device_route_protocol "deviceRouteProtocol" u8, Live "0.1.0";
     device_route_source_address "deviceRouteSourceAddress" Option<IpAddr>, Live "0.1.0";
@@ -80,6 +82,7 @@ values! {
     iptables_filter_allow_action "iptablesFilterAllowAction" AllowAction, Live "0.2.0";
     iptables_filter_deny_action "iptablesFilterDenyAction" DenyAction, Live "0.1.0";
     iptables_mangle_allow_action "iptablesMangleAllowAction" AllowAction, Live "0.2.0";
+    iptables_mark_mask "iptablesMarkMask" MarkMask, Live "0.2.0";
     iptables_nat_outgoing_interface_filter "iptablesNATOutgoingInterfaceFilter" String, Live "0.1.0";
     iptables_refresh_interval "iptablesRefreshInterval" Duration, Live "0.2.0";
     ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
@@ -89,14 +92,21 @@ values! {
     local_subnet_l2_reachability_refresh_interval "localSubnetL2ReachabilityRefreshInterval" Duration, Live "0.2.0";
     log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
     log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
+    log_debug_filename_regex "logDebugFilenameRegex" String, Live "0.2.0";
+    log_file_path "logFilePath" IfSet<String>, Live "0.2.0";
+    log_severity_file "logSeverityFile" IfSet<LogSeverity>, Live "0.2.0";
+    log_severity_sys "logSeveritySys" IfSet<LogSeverity>, Live "0.2.0";
     log_severity_screen "logSeverityScreen" LogSeverity, Live "0.2.0";
     log_prefix "logPrefix" String, Live "0.1.0";
+    metadata_addr "metadataAddr" Option<Ipv4Addr>, Live "0.2.0";
+    metadata_port "metadataPort" u16, Live "0.2.0";
     mtu_iface_pattern "mtuIfacePattern" String, Live "0.1.0";
     nat_outgoing_address "natOutgoingAddress" Option<Ipv4Addr>, Live "0.1.0";
     nat_outgoing_exclusions "natOutgoingExclusions" NatExclusions, Live "0.1.0";
     nat_port_range "natPortRange" Option<PortRange>, Live "0.1.0";
     nftables_filter_allow_action "nftablesFilterAllowAction" IfSet<AllowAction>, Live "0.2.0";
     nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
+    nftables_mark_mask "nftablesMarkMask" IfSet<MarkMask>, Live "0.2.0";
     nftables_mangle_allow_action "nftablesMangleAllowAction" IfSet<AllowAction>, Live "0.2.0";
     nftables_refresh_interval "nftablesRefreshInterval" IfSet<Duration>, Live "0.2.0";
     openstack_region "openstackRegion" String, Live "0.1.0";

@@ -1,10 +1,11 @@
 //! What Calico's Felix has left on a host. It removes nothing when it stops, so that policy stays in force until somebody
-//! takes over; once ours is in force, its own goes: chains, rules, tables and sets, by the names that only Felix gives them.
+//! takes over; once ours is in force, its own goes: chains, rules, tables, sets and XDP programs, by the names that only Felix gives them.
 //! Routes and tunnel devices have the same names with us: `reconcile` adopts or removes them.
 
 mod chains;
 mod ipsets;
 mod legacy;
+mod xdp;
 
 use crate::error::Result;
 use crate::netns::Netns;
@@ -51,13 +52,17 @@ impl Leftovers {
         for outcome in [
             chains::remove(&self.netns).await,
             legacy::remove(&self.netns).await,
+            xdp::remove(&self.netns).await,
             ipsets::remove(&self.netns).await,
         ] {
             removed += outcome.removed;
             reasons.extend(outcome.failures);
         }
         if removed > 0 {
-            tracing::info!(removed, "removed chains, tables and sets that Calico's Felix has left");
+            tracing::info!(
+                removed,
+                "removed chains, tables, sets and XDP programs that Calico's Felix has left"
+            );
         }
         self.done = reasons.is_empty();
         let reasons = reasons.join("; ");

@@ -37,6 +37,7 @@ pub(crate) fn link(message: &LinkMessage) -> Option<Link> {
             v4_forwarding: v4(Ipv4Devconf::Forwarding),
             proxy_arp: v4(Ipv4Devconf::ProxyArp),
             rp_filter: v4(Ipv4Devconf::RpFilter),
+            route_localnet: v4(Ipv4Devconf::RouteLocalnet),
             v6_forwarding: v6(Ipv6Devconf::Forwarding),
             proxy_ndp: v6(Ipv6Devconf::ProxyNdp),
             accept_ra: v6(Ipv6Devconf::AcceptRa),

@@ -57,6 +57,7 @@ pub(crate) struct Conf {
     pub v4_forwarding: Option<i32>,
     pub proxy_arp: Option<i32>,
     pub rp_filter: Option<i32>,
+    pub route_localnet: Option<i32>,
     pub v6_forwarding: Option<i32>,
     pub proxy_ndp: Option<i32>,
     pub accept_ra: Option<i32>,

@@ -21,6 +21,8 @@ mod generate;
 mod history;
 mod logged;
 mod loopback;
+mod marks;
+mod metadata;
 // Shared with the other tests of the kernel, which use more of it.
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]

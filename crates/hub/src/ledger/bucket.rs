@@ -36,6 +36,15 @@ impl Bucket {
         self.entries.is_empty()
     }
 
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Of keys and values, before compression.
+    pub fn raw_bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.record.key.len() + entry.record.value.len()).sum()
+    }
+
     /// Entries whose keys begin with this.
     pub fn count(&self, begin: &str) -> usize {
         self.entries.iter().filter(|entry| entry.record.key.starts_with(begin)).count()

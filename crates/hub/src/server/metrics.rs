@@ -1,12 +1,16 @@
 //! Numbers about the hub, under Typha's names where they mean the same.
 
-use crate::ledger::Ledger;
+use crate::ledger::{Bucket, Ledger};
 use crate::session::Session;
+use bytes::Bytes;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tortie_http::Summary;
 
@@ -27,12 +31,22 @@ pub struct Metrics {
     /// Until a client has what there is for it, and until that is found.
     client_time: Summary,
     gather_time: Summary,
+    /// Entries of each frame of changes, and of each message to a client.
+    frame_size: Summary,
+    message_size: Summary,
+    fell_behind: Family<Labels, Counter>,
+    waited: Counter,
+    did_not_wait: Counter,
+    /// Of each bucket as it was last encoded: bytes before compression and after.
+    sizes: Mutex<BTreeMap<usize, (u64, u64)>>,
+    raw_bytes: Gauge,
+    compressed_bytes: Gauge,
     encoded: Counter,
     reused: Counter,
     bytes: Counter,
     sequence: Gauge,
-    updates: Gauge,
-    skipped: Gauge,
+    updates: Counter,
+    skipped: Counter,
     entries: Gauge,
     unsuitable: Gauge,
     oversized: Gauge,
@@ -64,12 +78,20 @@ impl Metrics {
             ping_time: Summary::default(),
             client_time: Summary::default(),
             gather_time: Summary::default(),
+            frame_size: Summary::default(),
+            message_size: Summary::default(),
+            fell_behind: Family::default(),
+            waited: Counter::default(),
+            did_not_wait: Counter::default(),
+            sizes: Mutex::default(),
+            raw_bytes: Gauge::default(),
+            compressed_bytes: Gauge::default(),
             encoded: Counter::default(),
             reused: Counter::default(),
             bytes: Counter::default(),
             sequence: Gauge::default(),
-            updates: Gauge::default(),
-            skipped: Gauge::default(),
+            updates: Counter::default(),
+            skipped: Counter::default(),
             entries: Gauge::default(),
             unsuitable: Gauge::default(),
             oversized: Gauge::default(),
@@ -95,6 +117,36 @@ impl Metrics {
             "Buckets that were sent as they had been encoded before",
             m.reused.clone(),
         );
+        r.register(
+            "typha_snapshot_raw_bytes",
+            "Keys and values of all buckets before compression, each as it was last encoded",
+            m.raw_bytes.clone(),
+        );
+        r.register(
+            "typha_snapshot_compressed_bytes",
+            "All buckets as they are sent, each as it was last encoded",
+            m.compressed_bytes.clone(),
+        );
+        r.register(
+            "typha_connections_grace_used",
+            "Clients that fell out of the log of changes and were compared again instead of dropped",
+            m.fell_behind.clone(),
+        );
+        r.register("typha_breadcrumb_block", "Changes that a client had waited for", m.waited.clone());
+        r.register(
+            "typha_breadcrumb_non_block",
+            "Changes that were there when a client was ready for them",
+            m.did_not_wait.clone(),
+        );
+        for (name, help) in [
+            (
+                "typha_logs_dropped",
+                "Lines of the log that were dropped: none, a hub waits until a line is written",
+            ),
+            ("typha_log_errors", "Lines of the log that were given up: none, a hub keeps no file of its own"),
+        ] {
+            r.register(name, help, Counter::<u64>::default());
+        }
         r.register("typha_breadcrumb_seq_number", "Frames of changes so far", m.sequence.clone());
         r.register("typha_updates_total", "Updates from the datastore", m.updates.clone());
         r.register("typha_updates_skipped", "Updates that changed nothing", m.skipped.clone());
@@ -117,6 +169,9 @@ impl Metrics {
             "Entries that are too large to be passed on",
             m.oversized.clone(),
         );
+        // A family without members would not be on the page at all.
+        drop(m.streaming.get_or_create(&[("syncer", "felix")]));
+        drop(m.fell_behind.get_or_create(&[("syncer", "felix")]));
         metrics
     }
 
@@ -124,8 +179,13 @@ impl Metrics {
         let counts = ledger.counts();
         let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         set(&self.sequence, ledger.sequence());
-        set(&self.updates, counts.updates);
-        set(&self.skipped, counts.skipped);
+        for (counter, number) in [(&self.updates, counts.updates), (&self.skipped, counts.skipped)] {
+            counter.inner().store(number, Ordering::Relaxed);
+        }
+        for entries in ledger.batches() {
+            self.frame_size.observe(*entries as f64);
+            self.message_size.observe(*entries as f64);
+        }
         set(&self.entries, counts.entries as u64);
         set(&self.unsuitable, counts.unsuitable);
         set(&self.oversized, counts.oversized);
@@ -165,8 +225,30 @@ impl Metrics {
         self.gather_time.observe(took.as_secs_f64());
     }
 
-    pub fn bucket(&self, encoded: bool) {
-        if encoded { &self.encoded } else { &self.reused }.inc();
+    /// A bucket goes to a client in so many frames.
+    pub fn bucket(&self, bucket: &Bucket, frames: &[Bytes], encoded: bool) {
+        self.message_size.observe(bucket.len() as f64 / frames.len().max(1) as f64);
+        if !encoded {
+            self.reused.inc();
+            return;
+        }
+        self.encoded.inc();
+        let compressed: usize = frames.iter().map(Bytes::len).sum();
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        sizes.insert(bucket.index(), (bucket.raw_bytes() as u64, compressed as u64));
+        let set = |gauge: &Gauge, number: u64| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        set(&self.raw_bytes, sizes.values().map(|(raw, _)| raw).sum());
+        set(&self.compressed_bytes, sizes.values().map(|(_, compressed)| compressed).sum());
+    }
+
+    /// A client that follows got changes, after it had waited for them or at once.
+    pub fn followed(&self, waited: bool) {
+        if waited { &self.waited } else { &self.did_not_wait }.inc();
+    }
+
+    /// The log of changes has forgotten where a client was.
+    pub fn fell_behind(&self) {
+        self.fell_behind.get_or_create(&[("syncer", "felix")]).inc();
     }
 
     pub fn written(&self, bytes: usize, took: Duration) {
@@ -205,6 +287,12 @@ impl Metrics {
                 "Time to find what is to be sent to a client next",
                 &self.gather_time,
             ),
+            ("typha_breadcrumb_size", "Entries of each frame of changes", &self.frame_size),
+            (
+                "typha_kvs_per_msg",
+                "Entries of each message, those of changes once for all clients",
+                &self.message_size,
+            ),
             ("typha_ping_latency", "Time until a client answers", &self.ping_time),
         ] {
             plain += &summary.text(name, help);
@@ -224,9 +312,7 @@ fn plain(line: &str) -> String {
     let end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
     match name.strip_suffix("_total") {
-        Some(known) if name.starts_with("typha_") && name != "typha_updates_total" => {
-            format!("{known}{rest}")
-        }
+        Some(known) if name.starts_with("typha_") => format!("{known}{rest}"),
         _ => line.to_owned(),
     }
 }
@@ -238,17 +324,35 @@ mod tests {
     #[test]
     fn names_are_those_that_dashboards_know() {
         let metrics = Metrics::new();
+        assert!(
+            metrics.text().contains("typha_connections_grace_used{syncer=\"felix\"} 0"),
+            "from the start"
+        );
         metrics.accepted.inc();
         let streaming = metrics.streaming();
         metrics.refused("full");
         metrics.answered(Duration::from_millis(500));
         metrics.caught_up(Duration::from_millis(1));
         metrics.gathered(Duration::from_millis(1));
+        metrics.followed(true);
+        metrics.fell_behind();
         let has = |line: &str| metrics.text().lines().any(|found| found == line);
         for line in [
             "typha_connections_accepted 1",
             "typha_connections_streaming{syncer=\"felix\"} 1",
             "typha_updates_total 0",
+            "# TYPE typha_updates_total counter",
+            "# TYPE typha_updates_skipped counter",
+            "# TYPE typha_snapshot_raw_bytes gauge",
+            "typha_snapshot_compressed_bytes 0",
+            "# TYPE typha_breadcrumb_block counter",
+            "typha_breadcrumb_block 1",
+            "typha_breadcrumb_non_block 0",
+            "# TYPE typha_breadcrumb_size summary",
+            "# TYPE typha_kvs_per_msg summary",
+            "typha_connections_grace_used{syncer=\"felix\"} 1",
+            "typha_logs_dropped 0",
+            "typha_log_errors 0",
             "tortie_hub_refused_total{reason=\"full\"} 1",
             "# TYPE typha_ping_latency summary",
             "typha_ping_latency{quantile=\"0.99\"} 0.5",

@@ -85,9 +85,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
         loop {
             self.wake.mark_unchanged();
             let looked = Instant::now();
+            let followed = session.is_following();
             let (frames, next) = self.gather(&mut session);
             if !frames.is_empty() {
                 self.shared.metrics.gathered(looked.elapsed());
+                match session.is_following() {
+                    true if followed => self.shared.metrics.followed(woken.is_some()),
+                    false if followed => self.shared.metrics.fell_behind(),
+                    _ => {}
+                }
             }
             self.write(&frames).await?;
             if let Some(woken) = woken.take_if(|_| matches!(next, Next::Wait)) {
@@ -187,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 // Encoded here, when the ledger is free for others.
                 Next::SendBucket(bucket) => {
                     let (more, encoded) = bucket.frames();
-                    self.shared.metrics.bucket(encoded);
+                    self.shared.metrics.bucket(&bucket, &more, encoded);
                     frames.extend(more.iter().cloned());
                 }
             }

@@ -120,6 +120,66 @@ pub struct QoSControls {
     pub dscp: Option<Dscp>,
 }
 
+/// The limits of one direction, as they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectionLimits {
+    pub bandwidth: i64,
+    pub burst: i64,
+    pub peakrate: i64,
+    pub minburst: i64,
+    pub packet_rate: i64,
+    pub packet_burst: i64,
+    pub max_connections: i64,
+}
+
+impl QoSControls {
+    pub fn new(ingress: DirectionLimits, egress: DirectionLimits, dscp: Option<Dscp>) -> QoSControls {
+        QoSControls {
+            ingress_bandwidth: ingress.bandwidth,
+            ingress_burst: ingress.burst,
+            ingress_peakrate: ingress.peakrate,
+            ingress_minburst: ingress.minburst,
+            ingress_packet_rate: ingress.packet_rate,
+            ingress_packet_burst: ingress.packet_burst,
+            ingress_max_connections: ingress.max_connections,
+            egress_bandwidth: egress.bandwidth,
+            egress_burst: egress.burst,
+            egress_peakrate: egress.peakrate,
+            egress_minburst: egress.minburst,
+            egress_packet_rate: egress.packet_rate,
+            egress_packet_burst: egress.packet_burst,
+            egress_max_connections: egress.max_connections,
+            dscp,
+        }
+    }
+
+    /// To the workload.
+    pub fn ingress(&self) -> DirectionLimits {
+        DirectionLimits {
+            bandwidth: self.ingress_bandwidth,
+            burst: self.ingress_burst,
+            peakrate: self.ingress_peakrate,
+            minburst: self.ingress_minburst,
+            packet_rate: self.ingress_packet_rate,
+            packet_burst: self.ingress_packet_burst,
+            max_connections: self.ingress_max_connections,
+        }
+    }
+
+    /// From the workload.
+    pub fn egress(&self) -> DirectionLimits {
+        DirectionLimits {
+            bandwidth: self.egress_bandwidth,
+            burst: self.egress_burst,
+            peakrate: self.egress_peakrate,
+            minburst: self.egress_minburst,
+            packet_rate: self.egress_packet_rate,
+            packet_burst: self.egress_packet_burst,
+            max_connections: self.egress_max_connections,
+        }
+    }
+}
+
 impl Spec for WorkloadEndpointSpec {
     const KIND: Kind = Kind::WorkloadEndpoint;
     type Status = NoStatus;

@@ -1,5 +1,6 @@
 //! Health and metrics over HTTP, each where the settings say, as long as they say so.
 
+mod debug;
 mod denials;
 mod tls;
 
@@ -17,6 +18,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tortie_compute::Parameters;
 use tortie_http::TlsFiles;
 
@@ -49,6 +51,13 @@ pub async fn serve_metrics(state: Arc<State>) {
         place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port, tls)
     })
     .await;
+}
+
+/// Serves `/debug`: what the process does, for people who look for the reason. `of` is the runtime that does the node's work.
+pub async fn serve_debug(state: Arc<State>, of: Handle) {
+    let router = debug::router(of, state.clone());
+    follow(state, "debug", router, |p| p.debug_port.and_then(|port| place(true, &p.debug_host, port, None)))
+        .await;
 }
 
 /// Listens where the settings say, and moves when they change.

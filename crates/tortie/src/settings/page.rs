@@ -26,6 +26,27 @@ that cannot be read is left out.
 `tortie settings` shows the values in force on a node and where each comes from.
 ";
 
+/// What a name and a default do not say.
+const NOTES: &str = "
+The log goes to standard error, where systemd or the container runtime keeps it. It goes to a file too if `logFilePath` or
+`logSeverityFile` is set to something else than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is: unlike Felix,
+nothing is written to their defaults unless asked for. A file is renamed at 10 MiB, and three full ones are kept. Lines that come faster
+than they can be written are dropped and counted in `felix_logs_dropped`, those that are refused in `felix_log_errors`. Of lines for debugging,
+`logDebugFilenameRegex` keeps those from source files whose path matches, such as `dataplane/src/policy`. The variable `RUST_LOG`, if it is
+set, says what goes to standard error instead of `logSeverityScreen`.
+
+Of the bits of `nftablesMarkMask` (or of `iptablesMarkMask`, where only that is set) the lowest marks packets that policy has allowed, the next
+those that a policy has passed on, and the sixth, or the last if there are fewer, what WireGuard sends: the bits that Felix uses for the same. No other
+bit of a packet's mark is changed. A mask with fewer than two bits, or three with WireGuard, is named in the log and on the health page,
+and the bits in use stay in use.
+
+`metadataAddr` and `metadataPort` count where a prefix of `interfacePrefix` is `tap`, as with OpenStack: what a workload asks of
+169.254.169.254:80 is sent there, and where the host itself answers, no policy keeps it from asking. For an address of the loopback,
+`route_localnet` is set for interfaces of workloads; the rest of the loopback stays closed to them.
+
+`debugPort` serves `/debug`: memory, tasks and the processor time of each thread, on `debugHost`. Without a port nothing is served.
+";
+
 fn page() -> String {
     let mut page = HEAD.to_owned();
     let parameters: Vec<InForce> = Parameters::default().all().collect();
@@ -49,6 +70,7 @@ fn page() -> String {
         };
         let _ = writeln!(page, "| {} | {when} | {since} |", places(in_force, is_own(in_force)));
     }
+    page += NOTES;
     let _ = write!(
         page,
         "

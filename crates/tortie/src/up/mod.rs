@@ -5,7 +5,6 @@
 mod attachments;
 mod manifest;
 mod process;
-mod rotating_log;
 mod supervise;
 mod systemd;
 

@@ -1,8 +1,8 @@
 //! A daemon of ours that outlives the command that starts it: a service of systemd, or a process of its own with a
 //! supervisor, found again by its pid file.
 
-use super::rotating_log::RotatingLog;
 use super::systemd;
+use crate::rotating_log::RotatingLog;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;

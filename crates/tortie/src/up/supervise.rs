@@ -1,7 +1,7 @@
 //! A small supervisor for hosts without systemd: it starts a daemon again when that ends, and keeps its log within bounds.
 //! It ends with the daemon on SIGTERM; if it is killed, the daemon ends too.
 
-use super::rotating_log::RotatingLog;
+use crate::rotating_log::RotatingLog;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

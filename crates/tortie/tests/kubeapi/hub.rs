@@ -67,15 +67,28 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
         assert!(live.ends_with("200"), "{live}");
         let metrics = hub.page(&world, 9093, "metrics");
         for name in [
+            "typha_breadcrumb_block",
+            "typha_breadcrumb_non_block",
             "typha_breadcrumb_seq_number",
+            "typha_breadcrumb_size",
             "typha_cache_size",
+            "typha_client_latency_secs",
             "typha_client_snapshot_send_secs",
             "typha_client_write_latency_secs",
             "typha_connections_accepted",
             "typha_connections_active",
             "typha_connections_dropped",
+            "typha_connections_grace_used",
+            "typha_connections_streaming",
+            "typha_kvs_per_msg",
+            "typha_log_errors",
+            "typha_logs_dropped",
+            "typha_next_breadcrumb_latency_secs",
             "typha_ping_latency",
+            "typha_snapshot_compressed_bytes",
+            "typha_snapshot_raw_bytes",
             "typha_snapshots_generated",
+            "typha_snapshots_reused",
             "typha_updates_skipped",
             "typha_updates_total",
         ] {

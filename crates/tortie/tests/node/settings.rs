@@ -2,6 +2,7 @@
 
 use crate::world::{TORTIE, World, eventually};
 use serde_json::Value;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 fn settings(world: &World, args: &[&str]) -> String {
@@ -89,5 +90,121 @@ fn the_log_begins_at_the_severity_that_is_set() {
         world.must("ADD", "loud", &pod.path(), &world.config());
         world.must("DEL", "loud", &pod.path(), &world.config());
         world.log().len() == before
+    });
+}
+
+#[test]
+fn debug_pages_are_served_where_the_settings_say() {
+    let mut world = World::without_node("10.77.0.0/24");
+    world.start(&[]);
+    let get = |path: &str| {
+        let url = format!("http://127.0.0.1:6061{path}");
+        let output = world.host.try_exec(&["curl", "-s", &url]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(get("/debug"), "", "nobody has asked for it");
+    world.felix("debugPort: 6061");
+    eventually("there are pages", || get("/debug").contains("/debug/memory"));
+    assert!(get("/debug/memory").contains("VmRSS:"), "{}", get("/debug/memory"));
+    assert!(get("/debug/tasks").contains("felix_int_dataplane_apply_time_seconds_count"));
+    let profile = get("/debug/profile?seconds=1");
+    assert!(profile.contains("observers"), "every thread is named\n{profile}");
+    assert!(get("/debug/profile?seconds=3600").contains("is not a number between 1 and 60"));
+    // On the loopback alone, unless somebody says otherwise.
+    let elsewhere = world.host.try_exec(&["curl", "-s", "-m", "1", "http://172.30.0.1:6061/debug"]);
+    assert!(!elsewhere.status.success());
+    world.felix("debugHost: 172.30.0.1, debugPort: 6061");
+    eventually("they are where the settings say", || {
+        world.host.try_exec(&["curl", "-s", "-m", "1", "http://172.30.0.1:6061/debug"]).status.success()
+    });
+    world.felix("logPrefix: other");
+    eventually("nothing is served any more", || {
+        !world.host.try_exec(&["curl", "-s", "-m", "1", "http://172.30.0.1:6061/debug"]).status.success()
+    });
+}
+
+#[test]
+fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
+    let world = World::new();
+    let marks = || world.host.exec("nft list chain inet tortie forward-allowed");
+    assert!(marks().contains("0x00010000"), "{}", marks());
+    world.felix("iptablesMarkMask: 240");
+    eventually("the lowest bits of the mask are used", || marks().contains("0x00000010"));
+    world.felix("iptablesMarkMask: 240, nftablesMarkMask: 3840");
+    eventually("that of nftables counts", || marks().contains("0x00000100"));
+    // Two bits are enough, but not for WireGuard too.
+    world.felix("nftablesMarkMask: 3, wireguardEnabled: true");
+    let named =
+        "nftablesMarkMask (FelixConfiguration default): 0x3 has 2 bits and policy needs 3, one for WireGuard";
+    eventually("it is named", || world.log().contains(named));
+    assert!(marks().contains("0x00000100"), "{}", marks());
+}
+
+/// A directory that is /dev for the node alone, with a syslog daemon of the test in it.
+fn with_syslog(world: &World) -> (UnixDatagram, String) {
+    let dev = world.path("dev").display().to_string();
+    std::fs::create_dir_all(&dev).unwrap();
+    let daemon = UnixDatagram::bind(format!("{dev}/log")).unwrap();
+    daemon.set_nonblocking(true).unwrap();
+    let script = format!(
+        "cp -a /dev/null /dev/urandom /dev/random /dev/zero {dev}/ && mount --bind {dev} /dev && exec \"$0\" \"$@\""
+    );
+    (daemon, script)
+}
+
+#[test]
+fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let (daemon, script) = with_syslog(&world);
+    world.start_by(&["sh", "-c", &script], &[("FELIX_LOGSEVERITYSCREEN", "error")]);
+    let received = std::cell::RefCell::new(String::new());
+    let syslog = || {
+        let mut message = [0; 9000];
+        while let Ok(length) = daemon.recv(&mut message) {
+            *received.borrow_mut() += &format!("{}\n", String::from_utf8_lossy(&message[..length]));
+        }
+        received.borrow().clone()
+    };
+    let path = |name: &str| world.path(name).display().to_string();
+    let (first, second) = (path("logs/deep/node.log"), path("second.log"));
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    // Something that is logged for debugging, and as a warning: an object that cannot be used.
+    let make_noise = || {
+        let pod = world.container();
+        world.must("ADD", "noise", &pod.path(), &world.config());
+        world.must("DEL", "noise", &pod.path(), &world.config());
+    };
+    make_noise();
+    assert_eq!(syslog(), "", "nobody has asked for it");
+
+    world.felix(&format!("logFilePath: {first}, logSeverityFile: Debug"));
+    eventually("the file is written", || {
+        make_noise();
+        read(&first).contains("DEBUG")
+    });
+    assert!(!world.log().contains("DEBUG"), "standard error has its own severity\n{}", world.log());
+    assert_eq!(syslog(), "");
+
+    world.felix(&format!("logFilePath: {second}, logSeverityFile: Debug, logDebugFilenameRegex: /nowhere/, logSeveritySys: Debug"));
+    eventually("the log has moved, and syslog has it", || {
+        make_noise();
+        !read(&second).is_empty() && syslog().contains("<30>tortie[")
+    });
+    let before = read(&first);
+    make_noise();
+    assert_eq!(read(&first), before, "the old file is left alone");
+    assert!(
+        !read(&second).contains("DEBUG") && !syslog().contains("<31>"),
+        "{}\n{}",
+        read(&second),
+        syslog()
+    );
+
+    // What cannot be done is said by name, and the file that works stays in use.
+    world.felix("logFilePath: /proc/no/such.log");
+    let named = "logFilePath: \"/proc/no/such.log\" cannot be written";
+    eventually("the health page names it", || {
+        let health = Command::new(TORTIE).args(["health", "--run-dir", &path("run")]).output().unwrap();
+        String::from_utf8_lossy(&health.stdout).contains(named)
     });
 }

@@ -253,3 +253,62 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
     assert_eq!(world.host.routes(&format!("{}/32", POD[0])).len(), 1, "the pod's route stays");
     assert!(answers(&peer, 81), "nobody's policy is in force");
 }
+
+/// Loads a program for XDP that lets everything pass, and pins it.
+const PIN: &str = r#"
+my ($arch, $pin) = @ARGV;
+my $call = $arch eq "aarch64" ? 280 : 321;
+my $pass = pack("CCsl", 0xb7, 0, 0, 2) . pack("CCsl", 0x95, 0, 0, 0);
+my $licence = "GPL\0";
+my $at = sub { unpack("Q", pack("P", $_[0])) };
+my $load = pack("LLQQLLQLLa16", 6, 2, $at->($pass), $at->($licence), 0, 0, 0, 0, 0, "prefilter");
+my $program = syscall($call, 5, $load, length $load);
+die "load: $!" if $program < 0;
+my $path = "$pin\0";
+my $put = pack("QLL", $at->($path), $program, 0);
+die "pin: $!" if syscall($call, 6, $put, length $put) != 0;
+"#;
+
+#[test]
+fn xdp_programs_of_felix_go_and_those_of_others_stay() {
+    let mut world = World::without_node("10.77.0.0/24");
+    std::fs::write(world.path("pin.pl"), PIN).unwrap();
+    // The namespace of the node has its own mounts, and pins are of one mount.
+    let script = format!(
+        "set -e; mount -t bpf bpf /sys/fs/bpf; mkdir -p /sys/fs/bpf/calico/xdp /sys/fs/bpf/others
+         pin() {{ perl {} $(uname -m) $1; ip link set dev $2 xdpgeneric pinned $1; }}
+         pin /sys/fs/bpf/calico/xdp/prefilter_v1_eth0 eth0; pin /sys/fs/bpf/others/prefilter_v1_wire0 wire0
+         touch {}; while [ ! -e {} ]; do sleep 0.05; done; exec \"$0\" \"$@\"",
+        world.path("pin.pl").display(),
+        world.path("attached").display(),
+        world.path("looked").display()
+    );
+    let has_program = |host: &Namespace, interface: &str| {
+        host.exec(&["ip", "-d", "link", "show", interface]).contains("prog/xdp")
+    };
+    let (attached, looked) = (world.path("attached"), world.path("looked"));
+    let host = world.host.name().to_owned();
+    let before = std::thread::spawn(move || {
+        eventually("the programs are attached", || attached.exists());
+        let show = |interface| {
+            let command = ["netns", "exec", &host, "ip", "-d", "link", "show", interface];
+            std::process::Command::new("ip").args(command).output().unwrap().stdout
+        };
+        let both =
+            ["eth0", "wire0"].map(|interface| String::from_utf8_lossy(&show(interface)).contains("prog/xdp"));
+        std::fs::write(looked, "").unwrap();
+        both
+    });
+    world.start_by(&["sh", "-c", &script], &[]);
+    assert_eq!(before.join().unwrap(), [true, true], "so that the rest shows something");
+    eventually("Felix's program goes", || !has_program(&world.host, "eth0"));
+    assert!(has_program(&world.host, "wire0"), "{}", world.log());
+    let listing = || {
+        let pid = world.pid().to_string();
+        let command = ["-t", &pid, "-m", "ls", "/sys/fs/bpf/calico/xdp", "/sys/fs/bpf/others"];
+        let output = std::process::Command::new("nsenter").args(command).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    eventually("so does its pin", || !listing().contains("prefilter_v1_eth0"));
+    assert!(listing().contains("prefilter_v1_wire0"), "{}", listing());
+}

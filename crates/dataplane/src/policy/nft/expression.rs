@@ -284,6 +284,14 @@ impl<'n> Writer<'n> {
                 self.push("masq", data);
             }
             Action::TranslateSource { address, ports } => self.translate_source(*address, *ports),
+            Action::TranslateDestination { address, port } => {
+                self.constant(REGISTER, &address.octets());
+                self.constant(FIRST_PORT, &port.to_be_bytes());
+                let data = translation(NatEnd::Destination, Family::V4)
+                    .number(wire::NFTA_NAT_REG_PROTO_MIN, FIRST_PORT)
+                    .number(wire::NFTA_NAT_REG_PROTO_MAX, FIRST_PORT);
+                self.push("nat", data);
+            }
             Action::TranslateBy { end, family, fields, map } => self.translate_by(*end, *family, fields, map),
             Action::SetDscp(family, value) => self.set_dscp(*family, *value),
             Action::ClampMss => self.clamp_mss(),

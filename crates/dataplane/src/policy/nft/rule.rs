@@ -1,6 +1,6 @@
 //! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is sent, as our own types.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::{LogLimit, PacketRate, PortRange};
 
 /// Something of a packet that can be compared or looked up.
@@ -158,14 +158,6 @@ pub(crate) mod state {
     pub const NEW: u32 = 8;
 }
 
-/// Bits of the packet's mark that are ours; the same as the reference's.
-pub(crate) mod mark {
-    /// Policy has allowed it: a host endpoint before connection tracking or DNAT, or all that were asked so far.
-    pub const ACCEPTED: u32 = 0x10000;
-    /// A policy has passed it on to the next tier.
-    pub const PASSED: u32 = 0x20000;
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Count,
@@ -193,6 +185,11 @@ pub(crate) enum Action {
     TranslateSource {
         address: IpAddr,
         ports: Option<PortRange>,
+    },
+    /// The destination becomes this address and port.
+    TranslateDestination {
+        address: Ipv4Addr,
+        port: u16,
     },
     /// The address becomes what a map has for the fields, if it has anything.
     TranslateBy {

@@ -4,8 +4,8 @@ use super::diff::TableDiff;
 use super::ranges;
 use super::render::tunnels::{Tunnel, Tunnels};
 use super::render::{
-    Allowed, Collection, Holder, Sets, Stage, Tiers, dscp, entry, floating, holder_chain, hosts, names, nat,
-    workloads,
+    Allowed, Collection, Holder, Sets, Stage, Tiers, dscp, entry, floating, holder_chain, hosts, metadata,
+    names, nat, workloads,
 };
 use super::rule::{Family, interface};
 use super::table::{Element, SetType, join};
@@ -611,6 +611,7 @@ impl State {
         let hooks = &part.hooks;
         let (mut chains, allowed) =
             entry::chains(&self.settings, workloads, &self.service_ranges, there, hooks, tunnels);
+        chains.extend(metadata::chains(self.settings.policy.metadata, workloads));
         self.allowed = allowed;
         chains.extend(part.chains);
         let floating = floating::render(self.traits.values().flat_map(|traits| &traits.floating));
@@ -691,7 +692,7 @@ fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
 }
 
 fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
-    tiers.iter().flat_map(|tier| tier.policies_of_both_directions())
+    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress))
 }
 
 fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -> Option<V> {

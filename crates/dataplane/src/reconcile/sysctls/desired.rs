@@ -4,14 +4,23 @@ use crate::kernel::Conf;
 use crate::sysctl::Setting;
 use tortie_plan::Workload;
 
+/// What depends on more than the workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    pub rp_filter: i32,
+    pub v6: bool,
+    /// Something that it asks for is answered by the loopback of the host.
+    pub loopback: bool,
+}
+
 /// Each setting with the value that the kernel reports, if it reports it.
 pub(super) fn wanted(
     interface: &str,
     conf: &Conf,
     workload: &Workload,
-    rp_filter: i32,
-    with_v6: bool,
+    needs: Needs,
 ) -> Vec<(Option<i32>, Setting)> {
+    let Needs { rp_filter, v6: with_v6, loopback } = needs;
     let v4 = |name: &str| format!("net/ipv4/conf/{interface}/{name}");
     let v6 = |name: &str| format!("net/ipv6/conf/{interface}/{name}");
     let mut wanted = vec![
@@ -21,6 +30,9 @@ pub(super) fn wanted(
         // Even where we do not program IPv6: a workload must not configure its host.
         (conf.accept_ra, Setting::lenient(v6("accept_ra"), 0)),
     ];
+    if loopback {
+        wanted.push((conf.route_localnet, Setting::new(v4("route_localnet"), 1)));
+    }
     if with_v6 {
         // A kernel without IPv6 matters only to who has such an address.
         let needed = workload.addresses.iter().any(|address| address.is_ipv6());

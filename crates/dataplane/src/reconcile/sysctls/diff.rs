@@ -1,26 +1,19 @@
 //! Which settings still differ from what workloads need.
 
 use super::super::Core;
-use super::desired::{unreported, wanted};
+use super::desired::{Needs, unreported, wanted};
 use crate::failure::KernelObject;
 use crate::kernel::Conf;
 use crate::sysctl::Setting;
 use tortie_plan::Workload;
 
 /// What still differs from what the workload needs. `first`: also write what the kernel does not report.
-fn missing(
-    interface: &str,
-    conf: &Conf,
-    workload: &Workload,
-    rp_filter: i32,
-    with_v6: bool,
-    first: bool,
-) -> Vec<Setting> {
+fn missing(interface: &str, conf: &Conf, workload: &Workload, needs: Needs, first: bool) -> Vec<Setting> {
     let differs = |reported: Option<i32>, wanted: i32| match reported {
         Some(value) => value != wanted,
         None => first,
     };
-    let mut missing: Vec<Setting> = wanted(interface, conf, workload, rp_filter, with_v6)
+    let mut missing: Vec<Setting> = wanted(interface, conf, workload, needs)
         .into_iter()
         .filter(|(reported, setting)| differs(*reported, setting.value))
         .map(|(_, setting)| setting)
@@ -41,8 +34,13 @@ impl Core {
         for (link, workload) in self.unchecked.iter().filter_map(|index| self.leads_to(*index)) {
             let first = !self.prepared.contains(&link.index);
             let rp_filter = if workload.may_spoof { 0 } else { self.rp_filter };
-            let with_v6 = self.settings.ipv6;
-            let settings = missing(&link.name, &link.conf, workload, rp_filter, with_v6, first);
+            let answers = self.settings.policy.metadata;
+            let needs = Needs {
+                rp_filter,
+                v6: self.settings.ipv6,
+                loopback: answers.is_some_and(|metadata| metadata.address.is_loopback()),
+            };
+            let settings = missing(&link.name, &link.conf, workload, needs, first);
             if !settings.is_empty() {
                 work.push((link.index, settings));
             }
@@ -71,14 +69,19 @@ mod tests {
         v4_forwarding: Some(1),
         proxy_arp: Some(1),
         rp_filter: Some(1),
+        route_localnet: Some(0),
         v6_forwarding: Some(1),
         proxy_ndp: Some(1),
         accept_ra: Some(0),
     };
 
     fn keys(conf: Conf, rp_filter: i32, first: bool) -> Vec<String> {
+        keys_with(conf, Needs { rp_filter, v6: true, loopback: false }, first)
+    }
+
+    fn keys_with(conf: Conf, needs: Needs, first: bool) -> Vec<String> {
         let workload = Workload { interface: "cali1".into(), ..Workload::default() };
-        let missing = missing("cali1", &conf, &workload, rp_filter, true, first);
+        let missing = missing("cali1", &conf, &workload, needs, first);
         missing.into_iter().map(|setting| format!("{}={}", setting.key, setting.value)).collect()
     }
 
@@ -91,6 +94,13 @@ mod tests {
             keys(conf, 1, false),
             ["net/ipv4/conf/cali1/proxy_arp=1", "net/ipv6/conf/cali1/accept_ra=0"]
         );
+    }
+
+    #[test]
+    fn the_loopback_is_routed_to_only_where_something_there_answers() {
+        let needs = Needs { rp_filter: 1, v6: true, loopback: true };
+        assert_eq!(keys_with(RIGHT, needs, false), ["net/ipv4/conf/cali1/route_localnet=1"]);
+        assert_eq!(keys(Conf { route_localnet: Some(1), ..RIGHT }, 1, false), [""; 0], "somebody else's");
     }
 
     #[test]

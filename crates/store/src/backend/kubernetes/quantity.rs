@@ -1,7 +1,7 @@
 //! Limits on a pod's traffic: annotations with quantities as Kubernetes writes them.
 
 use std::collections::BTreeMap;
-use tortie_model::kinds::QoSControls;
+use tortie_model::kinds::{DirectionLimits, QoSControls};
 
 const PREFIX: &str = "qos.projectcalico.org/";
 const KILO: i64 = 1_000;
@@ -12,7 +12,7 @@ const DEFAULT_PACKET_BURST: i64 = 5;
 /// The limits that the annotations ask for, if any. A value that makes no sense is logged and left out: it must not cost the
 /// pod its network.
 pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
-    let read = |direction: &str| Direction::read(annotations, direction);
+    let read = |direction: &str| limits(annotations, direction);
     let (ingress, egress) = (read("ingress"), read("egress"));
     let dscp = annotations.get(&format!("{PREFIX}dscp")).and_then(|text| match text.parse() {
         Ok(dscp) => Some(dscp),
@@ -24,62 +24,33 @@ pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
             None
         }
     });
-    let controls = QoSControls {
-        ingress_bandwidth: ingress.bandwidth,
-        ingress_burst: ingress.burst,
-        ingress_peakrate: ingress.peakrate,
-        ingress_minburst: ingress.minburst,
-        egress_bandwidth: egress.bandwidth,
-        egress_burst: egress.burst,
-        egress_peakrate: egress.peakrate,
-        egress_minburst: egress.minburst,
-        ingress_packet_rate: ingress.packet_rate,
-        ingress_packet_burst: ingress.packet_burst,
-        egress_packet_rate: egress.packet_rate,
-        egress_packet_burst: egress.packet_burst,
-        ingress_max_connections: ingress.max_connections,
-        egress_max_connections: egress.max_connections,
-        dscp,
-    };
+    let controls = QoSControls::new(ingress, egress, dscp);
     (controls != QoSControls::default()).then_some(controls)
 }
 
-#[derive(Default)]
-struct Direction {
-    bandwidth: i64,
-    burst: i64,
-    peakrate: i64,
-    minburst: i64,
-    packet_rate: i64,
-    packet_burst: i64,
-    max_connections: i64,
-}
-
-impl Direction {
-    fn read(annotations: &BTreeMap<String, String>, direction: &str) -> Direction {
-        let value = |name: &str, least: i64, most: i64| {
-            let annotation = format!("{PREFIX}{direction}{name}");
-            annotations.get(&annotation).and_then(|text| limit(&annotation, text, least, most))
-        };
-        let legacy = format!("kubernetes.io/{direction}-bandwidth");
-        let legacy = || annotations.get(&legacy).and_then(|text| limit(&legacy, text, KILO, PETA));
-        let mut limits = Direction {
-            packet_rate: value("PacketRate", 1, 10 * KILO).unwrap_or_default(),
-            max_connections: value("MaxConnections", 1, i64::from(u32::MAX)).unwrap_or_default(),
-            ..Default::default()
-        };
-        if limits.packet_rate > 0 {
-            limits.packet_burst = value("PacketBurst", 1, 10 * KILO).unwrap_or(DEFAULT_PACKET_BURST);
-        }
-        let Some(bandwidth) = value("Bandwidth", KILO, PETA).or_else(legacy) else { return limits };
-        limits.bandwidth = bandwidth;
-        limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST);
-        if let Some(peakrate) = value("Peakrate", 1_010, PETA / 100 * 101).filter(|peak| *peak > bandwidth) {
-            limits.peakrate = peakrate;
-            limits.minburst = value("Minburst", KILO, 100_000 * KILO).unwrap_or_default();
-        }
-        limits
+fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionLimits {
+    let value = |name: &str, least: i64, most: i64| {
+        let annotation = format!("{PREFIX}{direction}{name}");
+        annotations.get(&annotation).and_then(|text| limit(&annotation, text, least, most))
+    };
+    let legacy = format!("kubernetes.io/{direction}-bandwidth");
+    let legacy = || annotations.get(&legacy).and_then(|text| limit(&legacy, text, KILO, PETA));
+    let mut limits = DirectionLimits {
+        packet_rate: value("PacketRate", 1, 10 * KILO).unwrap_or_default(),
+        max_connections: value("MaxConnections", 1, i64::from(u32::MAX)).unwrap_or_default(),
+        ..Default::default()
+    };
+    if limits.packet_rate > 0 {
+        limits.packet_burst = value("PacketBurst", 1, 10 * KILO).unwrap_or(DEFAULT_PACKET_BURST);
     }
+    let Some(bandwidth) = value("Bandwidth", KILO, PETA).or_else(legacy) else { return limits };
+    limits.bandwidth = bandwidth;
+    limits.burst = value("Burst", KILO, 34_359_738_360).unwrap_or(DEFAULT_BURST);
+    if let Some(peakrate) = value("Peakrate", 1_010, PETA / 100 * 101).filter(|peak| *peak > bandwidth) {
+        limits.peakrate = peakrate;
+        limits.minburst = value("Minburst", KILO, 100_000 * KILO).unwrap_or_default();
+    }
+    limits
 }
 
 /// A quantity within bounds.

@@ -16,15 +16,16 @@ pub(super) async fn commit(
     connection: &Connection<Nftables>,
     chain: &BaseChain,
     edits: &[Edit],
+    bits: u32,
 ) -> nlink::Result<()> {
     let mut transaction = connection.transaction();
     for edit in edits {
-        transaction = transaction.raw(written(chain, *edit));
+        transaction = transaction.raw(written(chain, *edit, bits));
     }
     transaction.commit(connection).await
 }
 
-fn written(chain: &BaseChain, edit: Edit) -> RawMessage {
+fn written(chain: &BaseChain, edit: Edit, bits: u32) -> RawMessage {
     let place = Attributes::default()
         .text(wire::NFTA_RULE_TABLE, &chain.table)
         .text(wire::NFTA_RULE_CHAIN, &chain.name);
@@ -35,7 +36,7 @@ fn written(chain: &BaseChain, edit: Edit) -> RawMessage {
             (wire::NFT_MSG_DELRULE, 0, place.bytes(wire::NFTA_RULE_HANDLE, &handle(index)))
         }
         Edit::Insert { before } => {
-            let rule = accepting();
+            let rule = accepting(bits);
             let (expressions, _) = expression::expressions(&rule, &mut 1);
             let rule = place
                 .nest(wire::NFTA_RULE_EXPRESSIONS, expressions)

@@ -1,11 +1,10 @@
 //! The same in the tables of iptables-legacy, where they are in use.
 
 use super::super::render::Allowed;
-use super::super::rule::mark;
 use super::super::table::Point;
 use super::diff::{self, Edit, Kind};
 use super::program::Legacy as Program;
-use super::{COMMENT, SERVICES};
+use super::{COMMENT, SERVICES, bits};
 use crate::failure::{Concerns, Failure, KernelObject};
 use crate::netns::Netns;
 use std::time::Duration;
@@ -61,7 +60,7 @@ impl Legacy {
                 let wanted =
                     allowed.iter().any(|place| place.point == point && place.priorities.contains(&priority));
                 let place = Place { program, table, chain };
-                if let Err(reason) = place.settle(&self.netns, wanted).await {
+                if let Err(reason) = place.settle(&self.netns, wanted, bits(allowed)).await {
                     let object = place.object();
                     self.failures.push(Failure { object, concerns: Concerns::nobody(), reason });
                     // The program is missing or its lock is held; the other chains have to wait as well.
@@ -85,10 +84,11 @@ impl Place {
         KernelObject::ForeignChain { table, name: self.chain.to_owned() }
     }
 
-    async fn settle(self, netns: &Netns, wanted: bool) -> Result<(), String> {
+    async fn settle(self, netns: &Netns, wanted: bool, bits: u32) -> Result<(), String> {
         let listing = self.run(netns, &["-S", self.chain]).await?;
-        let (kinds, drops) = read(&listing, self.chain);
-        for words in commands(&diff::edits(&kinds, drops, wanted), &kinds, self.chain) {
+        let (rules, drops) = read(&listing, self.chain, bits);
+        let kinds: Vec<Kind> = rules.iter().map(|rule| rule.kind).collect();
+        for words in commands(&diff::edits(&kinds, drops, wanted), &rules, self.chain, bits) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.run(netns, &words).await?;
             tracing::info!(chain = %self.object(), command = words.join(" "), "what policy allows, there");
@@ -102,40 +102,62 @@ impl Place {
     }
 }
 
+/// A rule of a chain, and which bits it asks for if it is of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    kind: Kind,
+    bits: u32,
+}
+
 /// What the program is told of our rule, after the chain.
-fn rule() -> Vec<String> {
-    let bits = format!("{0:#x}/{0:#x}", mark::ACCEPTED);
+fn rule(bits: u32) -> Vec<String> {
+    let bits = format!("{bits:#x}/{bits:#x}");
     ["-m", "mark", "--mark", &bits, "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"]
         .map(str::to_owned)
         .to_vec()
 }
 
-/// What the rules of a chain are to us, and whether its policy drops.
-fn read(listing: &str, chain: &str) -> (Vec<Kind>, bool) {
-    let quoted = rule()
+/// The same as the program prints it.
+fn printed(chain: &str, bits: u32) -> String {
+    let quoted = rule(bits)
         .iter()
         .map(|word| if word == COMMENT { format!("\"{word}\"") } else { word.clone() })
         .collect::<Vec<_>>();
-    let ours = format!("-A {chain} {}", quoted.join(" "));
+    format!("-A {chain} {}", quoted.join(" "))
+}
+
+/// What the rules of a chain are to us, and whether its policy drops. One of ours with other bits is from before the mask changed.
+fn read(listing: &str, chain: &str, bits: u32) -> (Vec<Listed>, bool) {
     let services = format!(" -j {SERVICES}");
-    let kind = |line: &str| match line {
-        line if line == ours => Kind::Ours,
-        line if line.contains(&services) => Kind::Services,
-        _ => Kind::Other,
+    let listed = |line: &str| {
+        let (_, rest) = line.split_once(" --mark 0x").unwrap_or_default();
+        let digits = rest.split('/').next().unwrap_or_default();
+        let asked = u32::from_str_radix(digits, 16).unwrap_or_default();
+        let kind = match line {
+            line if line == printed(chain, asked) && asked == bits => Kind::Ours,
+            line if line == printed(chain, asked) => Kind::Copy,
+            line if line.contains(&services) => Kind::Services,
+            _ => Kind::Other,
+        };
+        Listed { kind, bits: asked }
     };
     let added = format!("-A {chain} ");
-    let kinds = listing.lines().filter(|line| line.starts_with(&added)).map(kind).collect();
-    (kinds, listing.lines().any(|line| line == format!("-P {chain} DROP")))
+    let rules = listing.lines().filter(|line| line.starts_with(&added)).map(listed).collect();
+    (rules, listing.lines().any(|line| line == format!("-P {chain} DROP")))
 }
 
 /// Rules are deleted by what they are, never by number: the chain may have changed since it was read.
-fn commands(edits: &[Edit], kinds: &[Kind], chain: &str) -> Vec<Vec<String>> {
+fn commands(edits: &[Edit], rules: &[Listed], chain: &str, bits: u32) -> Vec<Vec<String>> {
+    let own = |kind: Kind| matches!(kind, Kind::Ours | Kind::Copy);
     let command = |edit: &Edit| match edit {
-        Edit::Delete(_) => [vec!["-D".to_owned(), chain.to_owned()], rule()].concat(),
-        Edit::Insert { before: None } => [vec!["-A".to_owned(), chain.to_owned()], rule()].concat(),
+        Edit::Delete(index) => {
+            let there = rules.get(*index).map_or(bits, |listed| listed.bits);
+            [vec!["-D".to_owned(), chain.to_owned()], rule(there)].concat()
+        }
+        Edit::Insert { before: None } => [vec!["-A".to_owned(), chain.to_owned()], rule(bits)].concat(),
         Edit::Insert { before: Some(before) } => {
-            let foreign = kinds.iter().take(*before).filter(|kind| **kind != Kind::Ours).count();
-            [vec!["-I".to_owned(), chain.to_owned(), (foreign + 1).to_string()], rule()].concat()
+            let foreign = rules.iter().take(*before).filter(|listed| !own(listed.kind)).count();
+            [vec!["-I".to_owned(), chain.to_owned(), (foreign + 1).to_string()], rule(bits)].concat()
         }
     };
     edits.iter().map(command).collect()
@@ -146,21 +168,38 @@ mod tests {
     use super::*;
 
     const OURS: &str = "-A FORWARD -m mark --mark 0x10000/0x10000 -m comment --comment \"tortie: allowed by policy\" -j ACCEPT";
+    const BITS: u32 = 0x10000;
+
+    fn kinds(listing: &str, bits: u32) -> (Vec<Kind>, bool) {
+        let (rules, drops) = read(listing, "FORWARD", bits);
+        (rules.iter().map(|rule| rule.kind).collect(), drops)
+    }
 
     #[test]
     fn a_listing_is_read_as_the_program_prints_it() {
         let listing = format!(
-            "-P FORWARD DROP\n-A FORWARD -m comment --comment \"kubernetes\" -j KUBE-FORWARD\n{OURS}\n-A FORWARD -j DOCKER-USER\n"
+            "-P FORWARD DROP\n-A FORWARD -m comment --comment \"kubernetes\" -j KUBE-FORWARD\n{OURS}\n-A FORWARD -m mark --mark 0x1 -j DOCKER-USER\n"
         );
-        assert_eq!(read(&listing, "FORWARD"), (vec![Kind::Services, Kind::Ours, Kind::Other], true));
-        assert_eq!(read("-P FORWARD ACCEPT\n", "FORWARD"), (Vec::new(), false));
+        assert_eq!(kinds(&listing, BITS), (vec![Kind::Services, Kind::Ours, Kind::Other], true));
+        assert_eq!(kinds(&listing, 4), (vec![Kind::Services, Kind::Copy, Kind::Other], true));
+        assert_eq!(kinds("-P FORWARD ACCEPT\n", BITS), (Vec::new(), false));
     }
 
     #[test]
     fn what_is_inserted_is_numbered_as_the_chain_will_be() {
-        let kinds = [Kind::Services, Kind::Other, Kind::Ours];
-        let commands = commands(&diff::edits(&kinds, true, true), &kinds, "FORWARD");
+        let rules = [Kind::Services, Kind::Other, Kind::Ours].map(|kind| Listed { kind, bits: BITS });
+        let kinds = rules.map(|rule| rule.kind);
+        let commands = commands(&diff::edits(&kinds, true, true), &rules, "FORWARD", BITS);
         let texts: Vec<String> = commands.iter().map(|words| words[..3].join(" ")).collect();
         assert_eq!(texts, ["-D FORWARD -m", "-I FORWARD 2"]);
+    }
+
+    #[test]
+    fn a_rule_with_the_bits_of_before_goes_as_it_was_written() {
+        let (rules, _) = read(&format!("-P FORWARD DROP\n{OURS}\n"), "FORWARD", 4);
+        let kinds: Vec<Kind> = rules.iter().map(|rule| rule.kind).collect();
+        let commands = commands(&diff::edits(&kinds, true, true), &rules, "FORWARD", 4);
+        let texts: Vec<String> = commands.iter().map(|words| words[..6].join(" ")).collect();
+        assert_eq!(texts, ["-D FORWARD -m mark --mark 0x10000/0x10000", "-A FORWARD -m mark --mark 0x4/0x4"]);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod observed;
 pub(crate) mod program;
 
 use super::render::Allowed;
-use super::rule::{Action, Field, Match, Rule, Test, mark};
+use super::rule::{Action, Field, Match, Rule, Test};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::netns::Netns;
@@ -33,9 +33,14 @@ const SERVICES: &str = "KUBE-";
 /// The table in which kube-proxy does the same.
 const SERVICES_TABLE: &str = "kube-proxy";
 
+/// The mark of what policy allows; where nothing is marked, our rules go, whatever they ask for.
+fn bits(allowed: &[Allowed]) -> u32 {
+    allowed.first().map(|place| place.bits).unwrap_or_default()
+}
+
 /// What stands in the chains of others.
-fn accepting() -> Rule {
-    let allowed = Match::new(Field::Mark, Test::All(mark::ACCEPTED));
+fn accepting(bits: u32) -> Rule {
+    let allowed = Match::new(Field::Mark, Test::All(bits));
     Rule::new(vec![allowed], vec![Action::Count, Action::Accept]).says(COMMENT)
 }
 
@@ -98,13 +103,13 @@ impl Foreign {
     }
 
     async fn settle(&self) -> Result<Vec<Failure>> {
-        let mut failures = Vec::new();
+        let (mut failures, bits) = (Vec::new(), bits(&self.allowed));
         for chain in observed::base_chains(&self.connection).await? {
-            let edits = diff::edits(&chain.kinds(), chain.drops, chain.is_behind(&self.allowed));
+            let edits = diff::edits(&chain.kinds(bits), chain.drops, chain.is_behind(&self.allowed));
             if edits.is_empty() {
                 continue;
             }
-            match apply::commit(&self.connection, &chain, &edits).await {
+            match apply::commit(&self.connection, &chain, &edits, bits).await {
                 Ok(()) => tracing::info!(chain = %chain.object(), ?edits, "what policy allows, there"),
                 Err(error) => failures.push(Error::kernel(chain.object(), &error).into()),
             }

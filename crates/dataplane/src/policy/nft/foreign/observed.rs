@@ -53,8 +53,8 @@ impl BaseChain {
         allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
     }
 
-    pub fn kinds(&self) -> Vec<Kind> {
-        let ours = accepting().fingerprint();
+    pub fn kinds(&self, bits: u32) -> Vec<Kind> {
+        let ours = accepting(bits).fingerprint();
         self.rules.iter().map(|rule| rule.kind(ours)).collect()
     }
 

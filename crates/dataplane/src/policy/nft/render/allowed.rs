@@ -1,9 +1,10 @@
 //! What policy has allowed gets a mark, behind all that is asked and before others filter: an `accept` of ours ends a chain
 //! of ours alone, so it is by the mark that chains of others know what is not theirs to drop.
 
-use super::super::rule::{Action, Field, Match, Rule, Test, mark, state};
+use super::super::rule::{Action, Field, Match, Rule, Test, state};
 use super::super::table::{Hook, Point};
 use super::entry::{DNAT, Entry, FILTER, MANGLE, discovery};
+use super::metadata;
 use std::ops::Range;
 use tortie_plan::{AllowAction, EndpointToHost};
 
@@ -21,6 +22,8 @@ pub(crate) struct Allowed {
     pub point: Point,
     /// Of chains that come behind ours.
     pub priorities: Range<i32>,
+    /// The mark.
+    pub bits: u32,
 }
 
 impl Entry<'_> {
@@ -40,12 +43,13 @@ impl Entry<'_> {
 
     /// Where marks are to be seen.
     pub(super) fn allowed(&self) -> Vec<Allowed> {
+        let bits = self.accepted_bit();
         let filtered = self.marking().into_iter();
         let mut allowed: Vec<Allowed> = filtered
-            .map(|(_, hook, _)| Allowed { point: hook.point, priorities: MARK + 1..SECURITY })
+            .map(|(_, hook, _)| Allowed { point: hook.point, priorities: MARK + 1..SECURITY, bits })
             .collect();
         if self.settings.policy.mangle_allow == AllowAction::Accept && self.hooks.may_accept_early() {
-            allowed.push(Allowed { point: Point::Prerouting, priorities: MANGLE..TRANSLATE });
+            allowed.push(Allowed { point: Point::Prerouting, priorities: MANGLE..TRANSLATE, bits });
         }
         allowed
     }
@@ -53,14 +57,14 @@ impl Entry<'_> {
     /// A mark that somebody else has set is none. Where host endpoints mark packets early, that is seen to before.
     fn begin(&self) -> Vec<Rule> {
         let early = self.hooks.may_accept_early();
-        let clear = (!early).then(|| Rule::new(Vec::new(), vec![Action::ClearMark(mark::ACCEPTED)]));
+        let clear = (!early).then(|| Rule::new(Vec::new(), vec![Action::ClearMark(self.accepted_bit())]));
         clear.into_iter().collect()
     }
 
     fn forward_allowed(&self) -> Vec<Rule> {
         let mut rules = self.begin();
         for field in [Field::InInterface, Field::OutInterface] {
-            rules.extend(self.workloads(field, "", &[allow()]));
+            rules.extend(self.workloads(field, "", &[self.allow()]));
             rules.extend(self.at_host_endpoints(field));
         }
         rules
@@ -69,7 +73,7 @@ impl Entry<'_> {
     fn input_allowed(&self) -> Vec<Rule> {
         let mut rules = self.begin();
         rules.extend(self.workloads(Field::InInterface, "", &[Action::Goto("workload-allowed".into())]));
-        rules.extend(self.tunnels.input().into_iter().map(allowing));
+        rules.extend(self.tunnels.input().into_iter().map(|rule| self.allowing(rule)));
         rules.extend(self.at_host_endpoints(Field::InInterface));
         rules
     }
@@ -77,15 +81,17 @@ impl Entry<'_> {
     /// What workloads send to the host. Unless the host is open to them, its own rules judge what begins.
     pub(super) fn workload_allowed(&self) -> Vec<Rule> {
         if self.settings.policy.endpoint_to_host == EndpointToHost::Accept {
-            return vec![Rule::new(Vec::new(), vec![allow()])];
+            return vec![Rule::new(Vec::new(), vec![self.allow()])];
         }
         let known = Match::connection(state::ESTABLISHED | state::RELATED);
-        vec![Rule::new(vec![known], vec![allow()]), allowing(discovery())]
+        let service = metadata::accepted(self.settings.policy.metadata);
+        let further = service.into_iter().chain([discovery()]).map(|rule| self.allowing(rule));
+        std::iter::once(Rule::new(vec![known], vec![self.allow()])).chain(further).collect()
     }
 
     /// What the host sends. Nobody asks what it sends to workloads, and what has a rewritten destination is asked later.
     fn output_allowed(&self) -> Vec<Rule> {
-        let tunnels = self.tunnels.output().into_iter().map(allowing);
+        let tunnels = self.tunnels.output().into_iter().map(|rule| self.allowing(rule));
         let allowed: Vec<Rule> = tunnels.chain(self.at_host_endpoints(Field::OutInterface)).collect();
         if allowed.is_empty() {
             return Vec::new();
@@ -98,16 +104,21 @@ impl Entry<'_> {
         rules
     }
 
-    fn at_host_endpoints(&self, field: Field) -> impl Iterator<Item = Rule> + use<> {
-        self.hooks.covered.conditions(field).into_iter().map(|matches| Rule::new(matches, vec![allow()]))
+    fn allow(&self) -> Action {
+        Action::SetMark(self.accepted_bit())
     }
-}
 
-fn allow() -> Action {
-    Action::SetMark(mark::ACCEPTED)
-}
+    /// The same packets, marked.
+    fn allowing(&self, rule: Rule) -> Rule {
+        Rule { actions: vec![self.allow()], ..rule }
+    }
 
-/// The same packets, marked.
-fn allowing(rule: Rule) -> Rule {
-    Rule { actions: vec![allow()], ..rule }
+    fn at_host_endpoints(&self, field: Field) -> impl Iterator<Item = Rule> + use<> {
+        let allow = self.allow();
+        self.hooks
+            .covered
+            .conditions(field)
+            .into_iter()
+            .map(move |matches| Rule::new(matches, vec![allow.clone()]))
+    }
 }

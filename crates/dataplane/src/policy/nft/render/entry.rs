@@ -3,11 +3,11 @@
 //! Each is one question about a packet; `accept` answers it and the kernel goes on to the next, `drop` ends them all.
 
 use super::super::ranges;
-use super::super::rule::{Action, Family, Field, Match, Rule, Test, mark, state};
+use super::super::rule::{Action, Family, Field, Match, Rule, Test, state};
 use super::super::table::{Chain, Hook, Point};
 use super::hosts::{HookRules, accepted_early};
 use super::tunnels::Tunnels;
-use super::{Allowed, POLICY, Workloads, names};
+use super::{Allowed, POLICY, Workloads, metadata, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Settings};
@@ -86,13 +86,17 @@ impl Entry<'_> {
         self.workloads.rules(field, comment, actions)
     }
 
+    pub(super) fn accepted_bit(&self) -> u32 {
+        self.settings.policy.marks.accepted
+    }
+
     fn unmark(&self) -> Option<Rule> {
         let may = self.hooks.may_accept_early();
-        may.then(|| Rule::new(Vec::new(), vec![Action::ClearMark(mark::ACCEPTED)]))
+        may.then(|| Rule::new(Vec::new(), vec![Action::ClearMark(self.accepted_bit())]))
     }
 
     fn accepted(&self) -> Option<Rule> {
-        accepted_early(self.hooks.may_accept_early())
+        accepted_early(self.hooks.may_accept_early(), self.accepted_bit())
     }
 
     fn prerouting(&self) -> Vec<Rule> {
@@ -233,6 +237,7 @@ impl Entry<'_> {
             let invalid = Match::connection(state::INVALID);
             rules.push(Rule::new(vec![invalid], vec![Action::Count, Action::Drop]).says("invalid"));
         }
+        rules.extend(metadata::accepted(self.settings.policy.metadata));
         rules.extend([
             discovery(),
             dispatch(Field::InInterface, names::FROM),
@@ -243,11 +248,10 @@ impl Entry<'_> {
 
     fn host_closed(&self) -> Vec<Rule> {
         let known = Match::connection(state::ESTABLISHED | state::RELATED);
-        vec![
-            Rule::new(vec![known], vec![Action::Accept]),
-            discovery(),
-            closed("the host is closed to workloads"),
-        ]
+        let mut rules = vec![Rule::new(vec![known], vec![Action::Accept])];
+        rules.extend(metadata::accepted(self.settings.policy.metadata));
+        rules.extend([discovery(), closed("the host is closed to workloads")]);
+        rules
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chains of host endpoints, and how packets come to them: a map from interface to chain, and one chain for all others.
 
 use super::super::ranges;
-use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface, mark};
+use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface};
 use super::super::table::{Chain, Element};
 use super::workloads::tracked;
 use super::{Stage, Tiers, names};
@@ -251,6 +251,6 @@ fn chain_name(question: Question, endpoint: &str) -> String {
 }
 
 /// Lets pass what an earlier stage has accepted.
-pub(super) fn accepted_early(may: bool) -> Option<Rule> {
-    may.then(|| Rule::new(vec![Match::mark(mark::ACCEPTED)], vec![Action::Accept]).says("accepted before"))
+pub(super) fn accepted_early(may: bool, bit: u32) -> Option<Rule> {
+    may.then(|| Rule::new(vec![Match::mark(bit)], vec![Action::Accept]).says("accepted before"))
 }

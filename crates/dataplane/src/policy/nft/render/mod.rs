@@ -7,6 +7,7 @@ pub(crate) mod dscp;
 pub(crate) mod entry;
 pub(crate) mod floating;
 pub(crate) mod hosts;
+pub(crate) mod metadata;
 pub(crate) mod names;
 pub(crate) mod nat;
 mod policy;

@@ -4,7 +4,7 @@
 //! question ("may that one receive it?") is another chain of the kernel at the same place. So no verdict has to be carried
 //! around, except that a packet was passed to the next tier: that is a bit of its mark.
 
-use super::super::rule::{Action, Rule, mark};
+use super::super::rule::{Action, Rule};
 use super::super::table::Chain;
 use super::{Sets, Stage, criteria, names};
 use tortie_plan::{
@@ -98,15 +98,17 @@ fn actions(
         plan::Action::Allow => {
             match stage {
                 Stage::Normal | Stage::Forward => {}
-                Stage::PreDnat => actions.push(Action::SetMark(mark::ACCEPTED)),
-                Stage::Untracked => actions.extend([Action::Untrack, Action::SetMark(mark::ACCEPTED)]),
+                Stage::PreDnat => actions.push(Action::SetMark(settings.marks.accepted)),
+                Stage::Untracked => {
+                    actions.extend([Action::Untrack, Action::SetMark(settings.marks.accepted)])
+                }
             }
             actions.push(Action::Accept);
         }
         plan::Action::Deny => actions.push(deny(stage, settings)),
         plan::Action::Pass => {
             if let Holder::Policy { .. } = holder {
-                actions.push(Action::SetMark(mark::PASSED));
+                actions.push(Action::SetMark(settings.marks.passed));
             }
             actions.push(Action::Return);
         }

@@ -1,6 +1,6 @@
 //! The path of a packet through the tiers and profiles of one endpoint, as a list of jumps.
 
-use super::super::rule::{Action, Match, Rule, mark};
+use super::super::rule::{Action, Match, Rule};
 use super::policy::{deny, passes};
 use super::{Stage, names};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl Tiers<'_> {
             // Policies after one that passes must let alone what it passed.
             let mut may_have_passed = false;
             let unless_passed = |may_have_passed: bool| -> Vec<Match> {
-                may_have_passed.then(|| Match::mark(mark::PASSED).not()).into_iter().collect()
+                may_have_passed.then(|| Match::mark(self.settings.marks.passed).not()).into_iter().collect()
             };
             let mut enforced = false;
             for id in tier.policies(direction) {
@@ -80,7 +80,7 @@ impl Tiers<'_> {
                 }
             }
             if may_have_passed {
-                rules.push(Rule::new(Vec::new(), vec![Action::ClearMark(mark::PASSED)]));
+                rules.push(Rule::new(Vec::new(), vec![Action::ClearMark(self.settings.marks.passed)]));
             }
         }
         (rules, false)

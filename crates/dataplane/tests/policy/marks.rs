@@ -1,0 +1,73 @@
+//! The bits of the packet's mark are those of the mask: everything of ours uses them, and no others.
+
+use crate::namespace::{Namespace, eventually, node_pair, pod, start};
+use crate::plans::{ONE, TWO, guarded, ingress, open_plan, policy_id, reaches, tier};
+use std::sync::Arc;
+use tortie_plan::{Action, MarkBits, Plan, PolicySettings, Rule, Settings, TierEnd};
+
+const OUTSIDE: &str = "192.168.77.2";
+
+/// Two is behind a policy that passes everything on, so that all that marks can say is said.
+fn plan() -> Plan {
+    let mut plan = guarded(open_plan(), &[("on", ingress(vec![Rule::new(Action::Pass)]))]);
+    let end = Arc::new(ingress(vec![Rule::new(Action::Allow)]));
+    plan.policies.insert(policy_id("all"), end);
+    let policy = plan.workload_policies.values_mut().find(|policy| !policy.tiers.is_empty()).unwrap();
+    policy.tiers.push(tier("last", TierEnd::Deny, &["all"], &[]));
+    plan
+}
+
+fn with_mask(mask: u32) -> Settings {
+    let marks = MarkBits::of_mask(mask).unwrap();
+    Settings { policy: PolicySettings { marks, ..PolicySettings::default() }, ..Settings::default() }
+}
+
+/// The marks that our tables name.
+fn ours(node: &Namespace) -> String {
+    let table = node.exec("nft list table inet tortie");
+    let lines = table.lines().filter(|line| line.contains("mark"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
+    let (node, outside) = node_pair();
+    let one = pod(&node, "cali1", &ONE).await;
+    let _two = pod(&node, "cali2", &TWO).await;
+    outside.ip("route add 10.65.0.0/24 via 192.168.77.1");
+    for program in ["iptables-nft", "iptables-legacy"] {
+        node.exec(&[program, "-P", "FORWARD", "DROP"]);
+        node.exec(&[program, "-A", "FORWARD", "-j", "DROP"]);
+    }
+    // Somebody else's mark, with the bits that are ours by default, and who looks for it.
+    node.nft(
+        "table inet others { chain pre { type filter hook prerouting priority -290; meta mark set 0x30000; }; \
+         chain post { type filter hook postrouting priority 300; meta mark & 0x30000 == 0x30000 counter name kept; }; \
+         counter kept {}; }",
+    );
+    let kept = || !node.exec("nft list counter inet others kept").contains("packets 0 ");
+    let (dataplane, _reports) = start(&node).await;
+    assert_eq!(dataplane.configure(with_mask(0xf0)).await.unwrap().failures, []);
+    dataplane.replace(plan()).await.unwrap();
+    let lists = |bits: &str| {
+        ["iptables-nft", "iptables-legacy"].iter().all(|program| {
+            let listing = node.exec(&[program, "-S", "FORWARD"]);
+            let marked: Vec<&str> = listing.lines().filter(|line| line.contains("--mark")).collect();
+            marked.len() == 1 && marked[0].contains(&format!("--mark {bits}/{bits}"))
+        })
+    };
+    eventually("our rules ask for the lowest bit", || lists("0x10")).await;
+    eventually("what is allowed passes", || reaches(&one, OUTSIDE)).await;
+    assert!(reaches(&one, TWO[0]), "by way of a pass\n{}", node.exec("nft list ruleset"));
+    assert!(kept(), "the marks of others are as they were\n{}", node.exec("nft list ruleset"));
+    let marks = ours(&node);
+    assert!(marks.contains("0x00000010") && marks.contains("0x00000020"), "{marks}");
+    assert!(!marks.contains("0x00010000") && !marks.contains("0x00020000"), "{marks}");
+
+    // Another mask while all of it is in force.
+    assert_eq!(dataplane.configure(Settings::default()).await.unwrap().failures, []);
+    eventually("the rules in the chains of others have changed too", || lists("0x10000")).await;
+    eventually("what is allowed passes", || reaches(&one, OUTSIDE) && reaches(&one, TWO[0])).await;
+    let marks = ours(&node);
+    assert!(!marks.contains("0x00000010") && marks.contains("0x00020000"), "{marks}");
+}

@@ -1,0 +1,78 @@
+//! The metadata service of OpenStack with real packets: machines that ask 169.254.169.254 are answered by the host.
+
+use crate::namespace::{Namespace, Open, plan, pod, start, workload};
+use crate::plans::{ONE, policy_id, tier};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+use tortie_plan::{Action, Metadata, Plan, Policy, PolicySettings, Rule, Settings, TierEnd};
+
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// Who answers on an address of the node says his name.
+fn serve(node: &Namespace, address: &str, name: &'static str) {
+    let listener = node.open().run(|| TcpListener::bind(address).unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(name.as_bytes());
+        }
+    });
+}
+
+fn asks(pod: &Namespace, address: &str) -> Option<String> {
+    let to: SocketAddr = address.parse().unwrap();
+    let mut stream = pod.open().run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap().ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn with(metadata: Option<Metadata>) -> Settings {
+    Settings { policy: PolicySettings { metadata, ..PolicySettings::default() }, ..Settings::default() }
+}
+
+/// A workload that may send nothing.
+fn closed() -> Plan {
+    let mut plan = plan(&[("one", workload("cali1", &ONE))], &[]);
+    let nothing =
+        Policy { tier: "default".into(), egress: vec![Rule::new(Action::Deny)], ..Policy::default() };
+    plan.policies.insert(policy_id("nothing"), Arc::new(nothing));
+    for policy in plan.workload_policies.values_mut() {
+        policy.tiers = vec![tier("default", TierEnd::Deny, &[], &["nothing"])];
+    }
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
+    let node = Namespace::new("node");
+    let pod = pod(&node, "cali1", &ONE).await;
+    node.ip("addr add 192.0.2.1/32 dev lo");
+    serve(&node, "127.0.0.1:8775", "metadata");
+    serve(&node, "192.0.2.1:9000", "elsewhere");
+    serve(&node, "192.0.2.1:80", "the host");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(closed()).await.unwrap();
+    assert_eq!(asks(&pod, "169.254.169.254:80"), None, "nobody has asked for it");
+
+    let loopback = Metadata { address: "127.0.0.1".parse().unwrap(), port: 8775 };
+    assert_eq!(dataplane.configure(with(Some(loopback))).await.unwrap().failures, []);
+    let ruleset = || node.exec("nft list ruleset");
+    assert_eq!(asks(&pod, "169.254.169.254:80").as_deref(), Some("metadata"), "{}", ruleset());
+    for other in ["169.254.169.254:8775", "127.0.0.1:8775", "192.0.2.1:8775", "192.0.2.1:80"] {
+        assert_eq!(asks(&pod, other), None, "{other}\n{}", ruleset());
+    }
+
+    // Also where another chain of the host drops, and at another place.
+    node.exec(&["iptables-nft", "-P", "INPUT", "DROP"]);
+    let elsewhere = Metadata { address: "192.0.2.1".parse().unwrap(), port: 9000 };
+    assert_eq!(dataplane.configure(with(Some(elsewhere))).await.unwrap().failures, []);
+    crate::namespace::eventually("the other place answers", || {
+        asks(&pod, "169.254.169.254:80").as_deref() == Some("elsewhere")
+    })
+    .await;
+
+    assert_eq!(dataplane.configure(with(None)).await.unwrap().failures, []);
+    assert_eq!(asks(&pod, "169.254.169.254:80"), None, "{}", ruleset());
+}

@@ -1,0 +1,132 @@
+//! What the process does: memory, tasks, and which thread uses the processor. Nothing of what the node knows.
+
+use crate::state::State;
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::routing::get;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+const INDEX: &str = "\
+/debug/memory              memory of the process
+/debug/tasks               tasks of the daemon, and how long its work takes
+/debug/profile?seconds=5   processor time by thread within so many seconds, 60 at most
+";
+
+/// In which the kernel tells times, on every architecture that we know.
+const TICKS_PER_SECOND: u64 = 100;
+const LONGEST: u64 = 60;
+const USUAL: u64 = 5;
+
+pub(super) fn router(of: Handle, state: Arc<State>) -> Router {
+    Router::new()
+        .route("/debug", get(|| async { INDEX }))
+        .route("/debug/", get(|| async { INDEX }))
+        .route("/debug/memory", get(|| async { memory() }))
+        .route("/debug/tasks", get(move || async move { tasks(&of, &state) }))
+        .route("/debug/profile", get(profile))
+}
+
+/// What the kernel says of the memory of the process, summed up.
+fn memory() -> String {
+    let mut text = String::new();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    for line in status.lines().filter(|line| line.starts_with("Vm") || line.starts_with("Rss")) {
+        let _ = writeln!(text, "{line}");
+    }
+    text + &fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default()
+}
+
+fn tasks(of: &Handle, state: &State) -> String {
+    let runtime = of.metrics();
+    let mut text = format!(
+        "threads of the runtime: {}\ntasks: {}\ntasks that wait for a thread: {}\n",
+        runtime.num_workers(),
+        runtime.num_alive_tasks(),
+        runtime.global_queue_depth()
+    );
+    let work = ["felix_calc_graph_", "felix_int_dataplane_"];
+    for line in state.metrics.text().lines().filter(|line| work.iter().any(|begins| line.starts_with(begins)))
+    {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// `seconds=N`, if somebody says so.
+fn span(query: Option<&str>) -> Result<u64, String> {
+    let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("seconds="));
+    let Some(given) = given else { return Ok(USUAL) };
+    let seconds = given.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds));
+    seconds.ok_or_else(|| format!("seconds: {given:?} is not a number between 1 and {LONGEST}\n"))
+}
+
+async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
+    let seconds = match span(query.as_deref()) {
+        Ok(seconds) => seconds,
+        Err(why) => return (StatusCode::BAD_REQUEST, why),
+    };
+    let before = threads();
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let used = |(id, thread): (u64, Thread)| {
+        let began = before.get(&id).map_or(0, |before| before.ticks);
+        (thread.ticks.saturating_sub(began), thread.name)
+    };
+    let mut all: Vec<(u64, String)> = threads().into_iter().map(used).collect();
+    all.sort_by(|one, other| other.cmp(one));
+    let mut text = format!("milliseconds of processor time by thread, of {seconds} s\n");
+    for (ticks, name) in all {
+        let _ = writeln!(text, "{:>8} {name}", ticks * 1000 / TICKS_PER_SECOND);
+    }
+    (StatusCode::OK, text)
+}
+
+struct Thread {
+    name: String,
+    /// Of processor time.
+    ticks: u64,
+}
+
+fn threads() -> BTreeMap<u64, Thread> {
+    let entries = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let read = |entry: fs::DirEntry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        thread(&fs::read_to_string(entry.path().join("stat")).ok()?).map(|thread| (id, thread))
+    };
+    entries.filter_map(read).collect()
+}
+
+/// `12 (name) S ...`, where the name may contain anything.
+fn thread(stat: &str) -> Option<Thread> {
+    let (head, rest) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once('(')?;
+    // Fields 14 and 15; what is left begins with the third.
+    let mut times = rest.split(' ').skip(11).map(|field| field.parse::<u64>().ok());
+    Some(Thread { name: name.to_owned(), ticks: times.next()?? + times.next()?? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_read_whatever_their_name() {
+        let stat = "17 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20";
+        let read = thread(stat).unwrap();
+        assert_eq!((read.name.as_str(), read.ticks), ("a) b (c", 300));
+        assert!(thread("17 (short) S 1").is_none());
+    }
+
+    #[test]
+    fn a_profile_has_an_end() {
+        assert_eq!((span(None), span(Some("seconds=60"))), (Ok(USUAL), Ok(60)));
+        for wrong in ["seconds=61", "seconds=0", "seconds=", "seconds=-1"] {
+            assert!(span(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

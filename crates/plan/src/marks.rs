@@ -1,0 +1,52 @@
+//! Which bits of the packet's mark are ours. Others on the host use the rest.
+
+/// The mask that nobody changed.
+const DEFAULT_MASK: u32 = 0xffff_0000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MarkBits {
+    /// Policy has allowed it: a host endpoint before connection tracking or DNAT, or all that were asked so far.
+    pub accepted: u32,
+    /// A policy has passed it on to the next tier.
+    pub passed: u32,
+    /// What WireGuard sends; where the mask has no more than two bits there is none.
+    pub wireguard: Option<u32>,
+}
+
+impl MarkBits {
+    /// The bits that the reference uses for the same: it takes them from the lowest on, and has three uses more between policy
+    /// and WireGuard. Where there is no sixth bit the last one does. `None` if there are fewer than two.
+    pub fn of_mask(mask: u32) -> Option<MarkBits> {
+        let bits: Vec<u32> = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| mask & bit != 0).collect();
+        let (accepted, passed) = (*bits.first()?, *bits.get(1)?);
+        let wireguard = bits.get(5).or(bits.get(2..).and_then(<[u32]>::last)).copied();
+        Some(MarkBits { accepted, passed, wireguard })
+    }
+}
+
+impl Default for MarkBits {
+    fn default() -> MarkBits {
+        let none = MarkBits { accepted: 0, passed: 0, wireguard: None };
+        MarkBits::of_mask(DEFAULT_MASK).unwrap_or(none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_those_of_the_reference_from_the_lowest_on() {
+        let bits = |mask| MarkBits::of_mask(mask).map(|bits| (bits.accepted, bits.passed, bits.wireguard));
+        let default = MarkBits::default();
+        assert_eq!(
+            (default.accepted, default.passed, default.wireguard),
+            (0x10000, 0x20000, Some(0x20_0000))
+        );
+        assert_eq!(bits(0xff), Some((1, 2, Some(0x20))));
+        assert_eq!(bits(0x8000_0f00), Some((0x100, 0x200, Some(0x8000_0000))), "the last of five");
+        assert_eq!(bits(0x7), Some((1, 2, Some(4))));
+        assert_eq!(bits(0x8000_0001), Some((1, 0x8000_0000, None)));
+        assert_eq!((bits(0x10), bits(0)), (None, None));
+    }
+}

@@ -1,0 +1,184 @@
+//! The log of daemons: standard error, and for a node a file and syslog if its settings ask for them.
+
+mod sink;
+mod syslog;
+
+use crate::rotating_log::RotatingLog;
+use regex::Regex;
+use sink::{Sink, Target};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use syslog::Syslog;
+use tortie_compute::LogSeverity;
+use tortie_node::{LogCounters, LogFile, LogSettings, Logs};
+use tracing::Level;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::layer::{Filter, SubscriberExt};
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+/// A file of the log never grows beyond this by more than a line; three full ones are kept beside it.
+const LOG_BYTES: u64 = 10 << 20;
+
+type Wanted = Box<dyn Filter<Registry> + Send + Sync>;
+type Handle = reload::Handle<Wanted, Registry>;
+
+pub struct Logging {
+    /// `None` where RUST_LOG says what is logged.
+    screen: Option<Handle>,
+    file: Handle,
+    syslog: Handle,
+    file_sink: Sink,
+    syslog_sink: Sink,
+    counters: Arc<LogCounters>,
+    open: Mutex<Open>,
+}
+
+/// What was asked for last.
+#[derive(Default)]
+struct Open {
+    file: Option<PathBuf>,
+    syslog: bool,
+    debug_files: Option<Regex>,
+}
+
+impl Logging {
+    /// From now on there is a log, on standard error.
+    pub fn start() -> Logging {
+        let given = EnvFilter::try_from_default_env().ok();
+        let follows = given.is_none();
+        let wanted: Wanted = match given {
+            Some(given) => Box::new(given),
+            None => wanted(LogSeverity::Info, None),
+        };
+        let counters = Arc::new(LogCounters::default());
+        let sink = || Sink::new(counters.clone());
+        let (file_sink, syslog_sink) = (sink(), sink());
+        let (screen_filter, screen) = reload::Layer::new(wanted);
+        let (file_filter, file) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
+        let (syslog_filter, syslog) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
+        let colours = io::stderr().is_terminal();
+        let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![
+            fmt::layer().with_writer(io::stderr).with_ansi(colours).with_filter(screen_filter).boxed(),
+            fmt::layer().with_writer(file_sink.clone()).with_ansi(false).with_filter(file_filter).boxed(),
+            // The daemon that gets it knows the time, and the level is in the head of a message.
+            fmt::layer()
+                .without_time()
+                .with_level(false)
+                .with_ansi(false)
+                .with_writer(syslog_sink.clone())
+                .with_filter(syslog_filter)
+                .boxed(),
+        ];
+        tracing_subscriber::registry().with(layers).init();
+        Logging {
+            screen: follows.then_some(screen),
+            file,
+            syslog,
+            file_sink,
+            syslog_sink,
+            counters,
+            open: Mutex::default(),
+        }
+    }
+
+    /// The old file stays in use if the new one cannot be opened: better there than nowhere.
+    fn move_file(&self, open: &mut Open, wanted: Option<&LogFile>, problems: &mut Vec<String>) {
+        let path = wanted.map(|file| file.path.clone());
+        if open.file == path {
+            return;
+        }
+        match &path {
+            None => self.file_sink.close(),
+            Some(path) => match opened(path).and_then(|log| self.file_sink.open("log-file", log)) {
+                Ok(()) => {}
+                Err(error) => {
+                    problems.push(format!("logFilePath: {:?} cannot be written: {error}", path.display()));
+                    return;
+                }
+            },
+        }
+        open.file = path;
+    }
+
+    fn switch_syslog(&self, open: &mut Open, wanted: bool, problems: &mut Vec<String>) {
+        match (open.syslog, wanted) {
+            (true, false) => self.syslog_sink.close(),
+            (false, true) => {
+                let syslog = Syslog::new(std::path::Path::new(syslog::SOCKET));
+                if let Err(error) = syslog.and_then(|syslog| self.syslog_sink.open("syslog", syslog)) {
+                    problems
+                        .push(format!("logSeveritySys: there is no syslog on {}: {error}", syslog::SOCKET));
+                    return;
+                }
+            }
+            _ => {}
+        }
+        open.syslog = wanted;
+    }
+}
+
+impl Logs for Logging {
+    fn follow(&self, settings: &LogSettings) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match settings.debug_files.as_str() {
+            "" => open.debug_files = None,
+            pattern => match Regex::new(pattern) {
+                Ok(regex) => open.debug_files = Some(regex),
+                Err(error) => problems.push(format!("logDebugFilenameRegex: {pattern:?}: {error}")),
+            },
+        }
+        self.move_file(&mut open, settings.file.as_ref(), &mut problems);
+        self.switch_syslog(&mut open, settings.syslog.is_some(), &mut problems);
+        let of_file = settings.file.as_ref().map_or(LogSeverity::Off, |file| file.severity);
+        for (handle, severity) in [
+            (self.screen.as_ref(), settings.screen),
+            (Some(&self.file), of_file),
+            (Some(&self.syslog), settings.syslog.unwrap_or(LogSeverity::Off)),
+        ] {
+            // Fails only when there is no log any more.
+            let _ = handle.map(|handle| handle.reload(wanted(severity, open.debug_files.clone())));
+        }
+        problems
+    }
+
+    fn counters(&self) -> Arc<LogCounters> {
+        self.counters.clone()
+    }
+}
+
+fn opened(path: &std::path::Path) -> io::Result<RotatingLog> {
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory)?;
+    }
+    RotatingLog::open(path, LOG_BYTES)
+}
+
+fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> Wanted {
+    let level = match severity {
+        LogSeverity::Trace => "trace",
+        LogSeverity::Debug => "debug",
+        LogSeverity::Info => "info",
+        LogSeverity::Warning => "warn",
+        LogSeverity::Error | LogSeverity::Fatal => "error",
+        LogSeverity::Off => "off",
+    };
+    // The netlink crate warns of every answer that says "not there", which is an answer like others to us.
+    let nlink = if severity == LogSeverity::Off { "off" } else { "error" };
+    let levels = EnvFilter::new(format!("{level},nlink={nlink}"));
+    match debug_files {
+        None => Box::new(levels),
+        Some(files) => Box::new(levels.and(filter_fn(move |line| {
+            *line.level() <= Level::INFO || line.file().is_some_and(|file| files.is_match(file))
+        }))),
+    }
+}
+
+impl Target for RotatingLog {
+    fn write(&mut self, _: Level, line: &[u8]) -> io::Result<()> {
+        RotatingLog::write(self, line)
+    }
+}

@@ -1,0 +1,132 @@
+//! A part of the log that must not hold anybody up: lines wait in a bounded queue for a thread that writes them. Those that find
+//! it full are dropped and counted.
+
+use std::io::{self, Write};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use tortie_node::LogCounters;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+const WAITING: usize = 4096;
+
+pub trait Target: Send + 'static {
+    fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()>;
+}
+
+struct Line {
+    level: Level,
+    text: Vec<u8>,
+}
+
+#[derive(Clone)]
+pub struct Sink {
+    /// Where nobody writes, lines are nobody's.
+    queue: Arc<Mutex<Option<SyncSender<Line>>>>,
+    counters: Arc<LogCounters>,
+}
+
+impl Sink {
+    pub fn new(counters: Arc<LogCounters>) -> Sink {
+        Sink { queue: Arc::default(), counters }
+    }
+
+    /// What waits for the former target still gets there.
+    pub fn open(&self, thread: &str, target: impl Target) -> io::Result<()> {
+        let (sender, receiver) = sync_channel(WAITING);
+        let counters = self.counters.clone();
+        std::thread::Builder::new()
+            .name(thread.to_owned())
+            .spawn(move || write_all(&receiver, target, &counters))?;
+        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        Ok(())
+    }
+
+    pub fn close(&self) {
+        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn send(&self, line: Line) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(TrySendError::Full(_))) = queue.as_ref().map(|queue| queue.try_send(line)) {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn write_all(lines: &Receiver<Line>, mut target: impl Target, counters: &LogCounters) {
+    for line in lines {
+        if target.write(line.level, &line.text).is_err() {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes one line.
+pub struct LineWriter<'a> {
+    sink: &'a Sink,
+    level: Level,
+}
+
+impl Write for LineWriter<'_> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.sink.send(Line { level: self.level, text: text.to_vec() });
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Sink {
+    type Writer = LineWriter<'a>;
+
+    fn make_writer(&'a self) -> LineWriter<'a> {
+        LineWriter { sink: self, level: Level::INFO }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LineWriter<'a> {
+        LineWriter { sink: self, level: *meta.level() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// A disk that says what it is given and then stands still until it is told to go on.
+    struct Slow {
+        written: Sender<Vec<u8>>,
+        go_on: Receiver<()>,
+    }
+
+    impl Target for Slow {
+        fn write(&mut self, _: Level, line: &[u8]) -> io::Result<()> {
+            self.written.send(line.to_vec()).map_err(io::Error::other)?;
+            self.go_on.recv().map_err(io::Error::other)
+        }
+    }
+
+    #[test]
+    fn what_a_slow_disk_does_not_take_is_dropped_and_counted_and_holds_nobody_up() {
+        let counters = Arc::new(LogCounters::default());
+        let sink = Sink::new(counters.clone());
+        let (written, lines) = channel();
+        let (go, go_on) = channel();
+        sink.open("slow", Slow { written, go_on }).unwrap();
+        sink.make_writer().write_all(b"first").unwrap();
+        assert_eq!(lines.recv().unwrap(), b"first");
+        for _ in 0..WAITING + 3 {
+            sink.make_writer().write_all(b"more").unwrap();
+        }
+        assert_eq!(counters.dropped.load(Ordering::Relaxed), 3);
+        sink.close();
+        drop(go);
+        assert_eq!(lines.iter().count(), WAITING);
+        // The first one too: nobody told the disk to go on.
+        assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + WAITING as u64);
+    }
+}

@@ -1,0 +1,89 @@
+//! Messages for the syslog daemon of this host, in the form that the C library gives them.
+
+use super::sink::Target;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracing::Level;
+
+pub const SOCKET: &str = "/dev/log";
+
+/// Daemons cut longer ones, or refuse them.
+const LONGEST: usize = 8192;
+/// Facility 3: daemons.
+const FACILITY: u8 = 3 << 3;
+/// A daemon that does not read for so long does not get the line.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Syslog {
+    path: PathBuf,
+    socket: UnixDatagram,
+}
+
+impl Syslog {
+    pub fn new(path: &Path) -> io::Result<Syslog> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.connect(path)?;
+        Ok(Syslog { path: path.to_owned(), socket })
+    }
+}
+
+impl Target for Syslog {
+    /// The daemon may have been started again since, with another socket of the same name.
+    fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
+        let message = message(level, std::process::id(), line);
+        self.socket.send(&message).map(drop).or_else(|_| {
+            self.socket.connect(&self.path)?;
+            self.socket.send(&message).map(drop)
+        })
+    }
+}
+
+/// A line break within the line would begin a message of somebody's choice.
+fn message(level: Level, pid: u32, line: &[u8]) -> Vec<u8> {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    };
+    let mut message = format!("<{}>tortie[{pid}]: ", FACILITY | severity).into_bytes();
+    let text = line.trim_ascii().iter().map(|byte| if byte.is_ascii_control() { b' ' } else { *byte });
+    message.extend(text.take(LONGEST - message.len()));
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_a_priority_and_stays_one_line_within_bounds() {
+        let text = |level, line: &[u8]| String::from_utf8(message(level, 7, line)).unwrap();
+        assert_eq!(text(Level::WARN, b" disk\n<0>kernel: full\n"), "<28>tortie[7]: disk <0>kernel: full");
+        assert_eq!(text(Level::DEBUG, b"x"), "<31>tortie[7]: x");
+        assert_eq!(message(Level::INFO, 7, &[b'x'; 2 * LONGEST]).len(), LONGEST);
+    }
+
+    #[test]
+    fn a_daemon_that_is_started_again_gets_the_next_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        assert!(Syslog::new(&path).is_err());
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let mut syslog = Syslog::new(&path).unwrap();
+        let mut buffer = [0; 100];
+        syslog.write(Level::INFO, b"one\n").unwrap();
+        let length = daemon.recv(&mut buffer).unwrap();
+        assert!(buffer[..length].ends_with(b": one"));
+        drop(daemon);
+        assert!(syslog.write(Level::INFO, b"lost\n").is_err());
+        std::fs::remove_file(&path).unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        syslog.write(Level::INFO, b"two\n").unwrap();
+        let length = daemon.recv(&mut buffer).unwrap();
+        assert!(buffer[..length].ends_with(b": two"));
+    }
+}
