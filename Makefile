@@ -52,7 +52,7 @@ docs-reference: setup ## Write the generated pages anew: settings, commands, res
 
 docs-settings: docs-reference
 
-deploy-crds: setup ## Write deploy/00-crds.yaml anew from the types
+deploy-crds: setup ## Write deploy/00-crds.yaml and deploy/webhooks/10-policies.yaml anew from the types
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie crds::
 
 deny: setup ## Check licences, bans and sources of all dependencies
@@ -78,6 +78,8 @@ soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories
 	TORTIE_SEED=random TORTIE_STEPS=5000 $(CARGO) test --locked -p tortie --test kubeapi mirror -- --nocapture
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
+	TORTIE_WATCHERS=100 $(CARGO) test --locked -p tortie-apiserver --test server watches -- --nocapture
+	TORTIE_HISTORIES=2000 $(CARGO) test --locked -p tortie-apiserver --test server differential -- --nocapture
 	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture
 	TORTIE_HELM=$$(scripts/helm/build) $(CARGO) test --locked -p tortie --bin tortie the_chart
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture

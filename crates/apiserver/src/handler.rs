@@ -6,6 +6,7 @@ use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::request::{self, Request, Target, Verb};
 use crate::resources::API_VERSION;
+use crate::server::{Answers, Chain, response};
 use crate::storage::{Listed, Storage, read_version};
 use crate::table::{self, Include};
 use crate::verbs::{Answer, Asked, Verbs};
@@ -21,7 +22,6 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::rustls::pki_types::CertificateDer;
 use tortie_model::codec;
 
 /// Requests that are carried out at a time, watches apart.
@@ -34,15 +34,12 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub struct Handler {
     storage: Storage,
     access: Access,
-    pub metrics: Arc<Metrics>,
+    metrics: Arc<Metrics>,
     requests: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     /// Whether the server is about to stop.
     stopping: watch::Receiver<bool>,
 }
-
-/// Who sends a request, as far as the connection says.
-pub type Chain = Arc<Vec<CertificateDer<'static>>>;
 
 impl Handler {
     pub fn new(storage: Storage, access: Access, stopping: watch::Receiver<bool>) -> Handler {
@@ -54,25 +51,6 @@ impl Handler {
             watches: Arc::new(Semaphore::new(MOST_WATCHES)),
             stopping,
         }
-    }
-
-    pub async fn answer(&self, http: http::Request<Body>, chain: &Chain) -> Response<Body> {
-        let began = Instant::now();
-        let (parts, content) = http.into_parts();
-        let target = request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let (verb, resource) = match &target {
-            Ok(Target::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
-            _ => (method_name(&parts.method), ""),
-        };
-        let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
-        let answered = match target {
-            Ok(Target::Objects(request)) => self.objects(*request, &parts.headers, content, chain).await,
-            Ok(Target::Path(path)) => self.path(&parts.method, &path, &parts.headers, chain).await,
-            Err(refusal) => self.refuse_known(refusal, &parts.headers, chain).await,
-        };
-        let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
-        self.metrics.answered(verb, resource, response.status().as_u16(), began.elapsed());
-        response
     }
 
     /// Strangers are not told what there is.
@@ -225,6 +203,31 @@ impl Handler {
     }
 }
 
+impl Answers for Handler {
+    async fn answer(&self, http: http::Request<Body>, chain: &Chain) -> Response<Body> {
+        let began = Instant::now();
+        let (parts, content) = http.into_parts();
+        let target = request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let (verb, resource) = match &target {
+            Ok(Target::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
+            _ => (method_name(&parts.method), ""),
+        };
+        let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
+        let answered = match target {
+            Ok(Target::Objects(request)) => self.objects(*request, &parts.headers, content, chain).await,
+            Ok(Target::Path(path)) => self.path(&parts.method, &path, &parts.headers, chain).await,
+            Err(refusal) => self.refuse_known(refusal, &parts.headers, chain).await,
+        };
+        let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
+        self.metrics.answered(verb, resource, response.status().as_u16(), began.elapsed());
+        response
+    }
+
+    fn no_room_for_connection(&self) {
+        self.metrics.no_room("connection");
+    }
+}
+
 const KNOWN: &[&str] = &[
     "/apis",
     "/apis/projectcalico.org",
@@ -264,15 +267,6 @@ fn include(request: &Request) -> Include {
         "Object" => Include::Object,
         _ => Include::Metadata,
     }
-}
-
-fn response(code: StatusCode, form: &str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = code;
-    if let Ok(form) = HeaderValue::from_str(form) {
-        response.headers_mut().insert(CONTENT_TYPE, form);
-    }
-    response
 }
 
 fn encoded(code: StatusCode, value: &Value, encoding: Encoding) -> Response<Body> {

@@ -4,7 +4,8 @@ use crate::access::Access;
 use crate::handler::Handler;
 use crate::server::{Identity, Server};
 use crate::storage::Storage;
-use crate::trust::{CONFIG_MAP, Current, NAMESPACE, Trust};
+use crate::trust::{AskForCertificate, CONFIG_MAP, Current, NAMESPACE, Trust};
+use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Backoff, Client, Config, Limits};
-use tortie_tls::TlsFiles;
+use tortie_tls::{Lifetimes, TlsFiles};
 
 /// Names in a certificate that the server makes for itself.
 const NAMES: [&str; 4] =
@@ -59,20 +60,33 @@ pub enum RunError {
         "objects are in projectcalico.org/v3 already: Kubernetes serves them itself, and this server would serve them a second time"
     )]
     ServedAlready,
+    #[error(
+        "objects are not in projectcalico.org/v3: webhooks are for clusters where they are custom resources of that group (CALICO_API_GROUP), all others have `tortie apiserver`"
+    )]
+    NotServed,
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub async fn run(config: Config, args: ApiServerArgs) -> Result<(), RunError> {
+/// SIGTERM or SIGINT.
+fn told_to_stop() -> Result<impl Future<Output = ()>, RunError> {
     let signals = |error| RunError::Io { what: "signals".to_owned(), error };
     let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
-    let end = async move {
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    };
-    serve(config, args, end).await
+    })
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(config: Config, args: ApiServerArgs) -> Result<(), RunError> {
+    serve(config, args, told_to_stop()?).await
+}
+
+/// The same for the webhooks.
+pub async fn run_webhooks(config: Config, args: WebhooksArgs) -> Result<(), RunError> {
+    serve_webhooks(config, args, Lifetimes::default(), told_to_stop()?).await
 }
 
 /// Runs until `end`; then watches end and what is being answered is finished.
@@ -102,7 +116,8 @@ pub async fn serve(
     let listener = TcpListener::bind(place).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
-    let server = Server { identity, trust, handler, stopping };
+    let clients = Arc::new(AskForCertificate::new(trust));
+    let server = Server { identity, clients, answers: handler, stopping };
     let serving = tokio::spawn(server.serve(listener));
     println!("ready: API server on {address}");
     tracing::info!(%address, "serving projectcalico.org/v3");

@@ -1,13 +1,14 @@
 //! Connections: TLS with a certificate that is read again when it changes, HTTP 1 and 2, never more than there is room for.
 
-use crate::handler::{Chain, Handler};
-use crate::trust::{AskForCertificate, Current};
 use axum::body::Body;
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +19,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tortie_tls::{Reloading, TlsFiles};
 
 /// Connections at a time. The proxy has a few, each with many requests.
@@ -40,9 +42,11 @@ pub enum Identity {
     Files(Reloading<Arc<Pair>>),
     /// Made at the start; nobody can check it.
     Own(Arc<Pair>),
+    /// Made by the server and renewed by it; nothing at first.
+    Renewed(watch::Receiver<Option<Arc<Pair>>>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Pair {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -59,10 +63,22 @@ impl Identity {
         Ok(Identity::Own(Arc::new(Pair { chain: vec![made.cert.der().clone()], key })))
     }
 
-    fn pair(&self) -> Arc<Pair> {
+    fn pair(&self) -> Option<Arc<Pair>> {
         match self {
-            Identity::Files(files) => files.get(),
-            Identity::Own(pair) => pair.clone(),
+            Identity::Files(files) => Some(files.get()),
+            Identity::Own(pair) => Some(pair.clone()),
+            Identity::Renewed(current) => current.borrow().clone(),
+        }
+    }
+}
+
+impl Pair {
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Pair, String> {
+        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+        match (chain, key) {
+            (Ok(chain), Ok(key)) => Ok(Pair { chain, key }),
+            (Err(error), _) | (_, Err(error)) => Err(format!("a certificate cannot be read: {error}")),
         }
     }
 }
@@ -80,22 +96,38 @@ fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
     Ok(Arc::new(Pair { chain, key }))
 }
 
-pub struct Server {
+/// The certificates that a client has shown.
+pub type Chain = Arc<Vec<CertificateDer<'static>>>;
+
+/// What is behind the connections.
+pub trait Answers: Send + Sync + 'static {
+    fn answer(
+        &self,
+        request: http::Request<Body>,
+        chain: &Chain,
+    ) -> impl Future<Output = Response<Body>> + Send;
+
+    /// A connection was closed at once, since there are too many.
+    fn no_room_for_connection(&self);
+}
+
+pub struct Server<A> {
     pub identity: Identity,
-    pub trust: Arc<Current>,
-    pub handler: Arc<Handler>,
+    /// Whose certificates are taken.
+    pub clients: Arc<dyn ClientCertVerifier>,
+    pub answers: Arc<A>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
 
-impl Server {
+impl<A: Answers> Server<A> {
     fn config(&self) -> Result<ServerConfig, String> {
-        let pair = self.identity.pair();
+        let pair = self.identity.pair().ok_or("there is no certificate yet")?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
         let mut config = builder
-            .with_client_cert_verifier(Arc::new(AskForCertificate::new(self.trust.clone())))
+            .with_client_cert_verifier(self.clients.clone())
             .with_single_cert(pair.chain.clone(), pair.key.clone_key())
             .map_err(|error| error.to_string())?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -123,7 +155,7 @@ impl Server {
                 }
             };
             let Ok(room) = room.clone().try_acquire_owned() else {
-                server.handler.metrics.no_room("connection");
+                server.answers.no_room_for_connection();
                 continue;
             };
             let server = server.clone();
@@ -149,12 +181,12 @@ impl Server {
         let shown = session.peer_certificates().unwrap_or_default();
         let chain: Chain =
             Arc::new(shown.iter().map(|certificate| certificate.clone().into_owned()).collect());
-        let handler = self.handler.clone();
+        let answers = self.answers.clone();
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let (handler, chain) = (handler.clone(), chain.clone());
-            async move { Ok::<_, Infallible>(handler.answer(request.map(Body::new), &chain).await) }
+            let (answers, chain) = (answers.clone(), chain.clone());
+            async move { Ok::<_, Infallible>(answers.answer(request.map(Body::new), &chain).await) }
         });
-        let mut stopping = self.stopping.clone();
+        let stopping = self.stopping.clone();
         let stream = TokioIo::new(stream);
         if speaks_2 {
             let mut http = http2::Builder::new(TokioExecutor::new());
@@ -163,23 +195,34 @@ impl Server {
                 .max_header_list_size(HEADERS as u32)
                 .keep_alive_interval(KEEP_ALIVE)
                 .keep_alive_timeout(PATIENCE);
-            let connection = http.serve_connection(stream, service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => return ended.map_err(io::Error::other),
-                _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
-            }
-            connection.await.map_err(io::Error::other)
+            finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), stopping).await
         } else {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS);
-            let connection = http.serve_connection(stream, service);
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => return ended.map_err(io::Error::other),
-                _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
-            }
-            connection.await.map_err(io::Error::other)
+            finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), stopping).await
         }
     }
+}
+
+/// Until a connection has ended; when the server stops, nothing new begins on it.
+async fn finish<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    close: fn(Pin<&mut C>),
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        _ = stopping.wait_for(|stopping| *stopping) => close(connection.as_mut()),
+    }
+    connection.await.map_err(io::Error::other)
+}
+
+pub fn response(code: http::StatusCode, form: &str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    if let Ok(form) = HeaderValue::from_str(form) {
+        response.headers_mut().insert(CONTENT_TYPE, form);
+    }
+    response
 }

@@ -109,7 +109,8 @@ impl Trust {
     }
 }
 
-fn verifier(pem: Option<&String>) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+/// Takes certificates that these authorities, in PEM, have signed; `None` without any.
+pub fn verifier(pem: Option<&String>) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
     let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {

@@ -8,6 +8,17 @@ use serde_json::{Map, Value, json};
 use tortie_apply::{ApplyError, Managed, Manager, equal};
 use tortie_model::{DecodeError, Resource};
 
+/// Metadata that the server alone sets, whatever is sent.
+const SET_BY_SERVER: [&str; 7] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "selfLink",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+];
+
 /// Who writes, and how what he sends is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Author<'a> {
@@ -84,14 +95,7 @@ fn finish_created(
         remove(&mut new, "status");
     }
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
-        for field in [
-            "uid",
-            "resourceVersion",
-            "creationTimestamp",
-            "selfLink",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-        ] {
+        for field in SET_BY_SERVER {
             metadata.remove(field);
         }
         metadata.insert("generation".into(), 1.into());
@@ -198,15 +202,7 @@ fn finish_updated(
     let changed = !equal(&wanted(live), &wanted(&new));
     let own = live.get("metadata").cloned().unwrap_or_default();
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
-        for field in [
-            "uid",
-            "resourceVersion",
-            "creationTimestamp",
-            "selfLink",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "generation",
-        ] {
+        for field in SET_BY_SERVER {
             match own.get(field) {
                 Some(value) => metadata.insert(field.into(), value.clone()),
                 None => metadata.remove(field),

@@ -4,8 +4,9 @@ use crate::bgp::{BgpEnvironment, BgpResolver};
 use crate::interests;
 use crate::nat::Nat;
 use crate::nodes::NodeFacts;
-use crate::parameters::{Environment, Parameters};
+use crate::parameters::{Environment, L2Reachability, Parameters};
 use crate::policy::{Evaluations, Policies};
+use crate::proxied::Proxied;
 use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
@@ -52,6 +53,7 @@ pub struct Compute {
     writes_cluster_routes: bool,
     service_ranges: ServiceRanges,
     nat: Nat,
+    proxied: Proxied,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -97,6 +99,7 @@ impl Compute {
             writes_cluster_routes: true,
             service_ranges: ServiceRanges::default(),
             nat: Nat::default(),
+            proxied: Proxied::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -143,6 +146,7 @@ impl Compute {
             Value::Resource(Resource::IPPool(pool)) => self.routes.put_pool(pool).map(|()| {
                 self.tunnels.put_pool(pool);
                 self.nat.put_pool(pool);
+                self.proxied.put_pool(pool);
             }),
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
@@ -238,6 +242,7 @@ impl Compute {
             Key::Resource { kind: Kind::IPPool, name, .. } => {
                 self.routes.remove_pool(name);
                 self.nat.remove_pool(name);
+                self.proxied.remove_pool(name);
                 self.tunnels.remove_pool(name);
             }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
@@ -266,6 +271,7 @@ impl Compute {
             self.workloads.set_peers(peers);
         }
         let workloads = self.workloads.flush();
+        let proxied = self.proxied.flush(!workloads.addresses.is_empty(), self.workloads.addresses());
         for ((namespace, name), wired) in workloads.wired {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
@@ -301,8 +307,8 @@ impl Compute {
             policies.removed,
         ];
         self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
-        let last =
-            self.service_ranges.flush().into_iter().chain(self.nat.flush()).chain(bgp.map(Update::Bgp));
+        let last = self.service_ranges.flush().into_iter().chain(self.nat.flush());
+        let last = last.chain(proxied).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()
     }
 
@@ -384,6 +390,7 @@ impl Compute {
         self.routes
             .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
         self.nat.set_policy(self.parameters.nat_policy());
+        self.proxied.configure(self.parameters.local_subnet_l2_reachability == L2Reachability::Pods);
         self.tunnels.configure(self.parameters.tunnel_settings());
         self.wireguard.configure(self.parameters.wireguard_settings());
         match (by_workload, self.routes.by_workload()) {

@@ -11,6 +11,7 @@ mod nat;
 mod nodes;
 mod parameters;
 mod policy;
+mod proxied;
 mod qos;
 mod routes;
 mod services;
@@ -23,8 +24,8 @@ pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use interests::cluster_interests;
 pub use parameters::{
-    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, IfSet, InForce, LogRate, LogSeverity,
-    NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
+    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, IfSet, InForce, L2Reachability, LogRate,
+    LogSeverity, NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
 };
 pub use policy::Evaluations;
 pub use workloads::{Permissions, local_workload};

@@ -31,6 +31,8 @@ impl Parameters {
             mtu_interface_pattern: self.mtu_iface_pattern.clone(),
             clamp_mss: self.clamp_mss,
             nat: self.nat_settings(),
+            announce_proxied: Some(self.local_subnet_l2_reachability_refresh_interval)
+                .filter(|interval| !interval.is_zero()),
             host_encryption: self.wireguard_host_encryption_enabled,
             policy: self.policy_settings(),
         }

@@ -160,6 +160,11 @@ impl Workloads {
         self.addresses.contains_key(&address)
     }
 
+    /// The addresses that workloads have themselves; not those that stand for them.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.in_plan.values().flat_map(|(_, workload)| workload.addresses.iter().copied())
+    }
+
     /// Endpoints whose interface belongs to another one.
     pub fn waiting(&self) -> impl Iterator<Item = &Name> {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)

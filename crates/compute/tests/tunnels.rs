@@ -290,3 +290,52 @@ proptest! {
         prop_assert_eq!(told.plan, Plan::default());
     }
 }
+
+fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
+    let object = json!({
+        "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3", "metadata": {"name": name, "namespace": "shop"},
+        "spec": {
+            "node": node, "orchestrator": "k8s", "endpoint": "eth0", "pod": name, "interfaceName": format!("cali{name}"),
+            "ipNetworks": nets,
+        },
+    });
+    let resource = Resource::from_store(Kind::WorkloadEndpoint, object).unwrap();
+    (Key::resource(Kind::WorkloadEndpoint, "shop", name), Value::Resource(resource))
+}
+
+#[test]
+fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
+    let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
+    let mut world = World::new(&[
+        node(1, 1, true),
+        pool("link", "172.16.1.128/25", "Never", "Never"),
+        pool("link6", "fd00:1::1000/116", "Never", "Never"),
+        pool("wrapped", "10.0.0.0/16", "CrossSubnet", "Never"),
+        endpoint("one", "n1", &["172.16.1.130/32", "fd00:1::1001/128", "10.0.1.7/32", "192.0.2.1/32"]),
+        endpoint("two", "n2", &["172.16.1.131/32"]),
+    ]);
+    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(proxied(&world), [""; 0], "nothing unless it is asked for");
+    world.put(on());
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.130", "fd00:1::1001"]);
+    world.put(pool("link6", "fd00:1::1000/116", "Always", "Never"));
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.130"], "the pool has encapsulation now");
+    world.put(endpoint("two", "n1", &["172.16.1.131/32"]));
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.130", "172.16.1.131"]);
+    assert_eq!(world.flush(), 0, "what has not changed is not told again");
+    world.compute.delete(&Key::resource(Kind::WorkloadEndpoint, "shop", "one"));
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.131"]);
+    world.compute.delete(&Key::resource(Kind::IPPool, "", "link"));
+    world.flush();
+    assert_eq!(proxied(&world), [""; 0]);
+    world.put(pool("link", "172.16.1.128/25", "Never", "Never"));
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.131"]);
+    world.put(felix(json!({})));
+    world.flush();
+    assert_eq!(proxied(&world), [""; 0]);
+}

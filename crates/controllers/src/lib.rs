@@ -12,6 +12,7 @@ mod http;
 mod lead;
 pub mod lifecycle;
 pub mod metrics;
+pub mod migration;
 pub mod mirror;
 pub mod node;
 mod options;

@@ -49,7 +49,7 @@ impl PolicyNames {
         match is_misnamed(key, resource) {
             true => {
                 self.misnamed.insert(key.clone(), Misnamed { resource: resource.clone(), tried: false });
-                self.due.get_or_insert(now);
+                self.due = Some(now);
             }
             false => self.remove(key),
         }
@@ -167,6 +167,7 @@ mod tests {
         assert!(!names.is_due(NOW), "it is tried again later");
         assert!(names.is_due(NOW + RETRY));
         heard(&mut names, &wrong);
+        assert!(names.is_due(NOW), "somebody has changed it");
         names.remove(&wrong.0);
         assert!(!names.is_due(NOW + RETRY), "it is gone");
     }

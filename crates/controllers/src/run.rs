@@ -4,6 +4,7 @@ use crate::election::Election;
 use crate::http;
 use crate::lead::{self, Place};
 use crate::metrics::{self, Counters};
+use crate::migration::{self, Mover};
 use crate::options::ControllersArgs;
 use crate::settings::{self, BadVariable, Environment, Settings};
 use crate::state::{DATASTORE, KUBERNETES, STARTUP, State, WRITES};
@@ -49,11 +50,11 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
     })?;
     let client = Client::connect(&config).await?;
     let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let kubernetes = match client.is_kubernetes() {
-        true => None,
+    let (kubernetes, mover) = match client.is_kubernetes() {
+        true => (None, Some(Mover::connect(&config, orchestrator.clone(), migration::DRAIN).await?)),
         false => {
             let there = Config { datastore_type: "kubernetes".to_owned(), ..config };
-            Some(Client::connect(&there).await?)
+            (Some(Client::connect(&there).await?), None)
         }
     };
     let state = Arc::new(State::new(args.status_file.clone(), Liveness::default()));
@@ -83,7 +84,7 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
             () = http::follow(health.1, "health", http::health(state.clone())) => {}
             () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
-            () = take_turns(&election, &place, settings.clone()) => {}
+            () = take_turns(&election, &place, mover.as_ref(), settings.clone()) => {}
         }
     };
     let outcome = tokio::select! {
@@ -104,7 +105,12 @@ fn identity() -> String {
 }
 
 /// Waits to lead, leads, and waits again.
-async fn take_turns(election: &Election, place: &Place, mut settings: watch::Receiver<Arc<Settings>>) {
+async fn take_turns(
+    election: &Election,
+    place: &Place,
+    mover: Option<&Mover>,
+    mut settings: watch::Receiver<Arc<Settings>>,
+) {
     // Nothing is done before it is known what.
     if settings.wait_for(|settings| settings.spec.controllers.is_some()).await.is_err() {
         return;
@@ -117,11 +123,20 @@ async fn take_turns(election: &Election, place: &Place, mut settings: watch::Rec
         tracing::info!(identity = election.identity, "this replica leads");
         tokio::select! {
             () = lead::lead(place.clone(), settings.clone()) => return,
+            () = follow_migration(mover) => return,
             () = election.lost(&heartbeat) => tracing::warn!("this replica does not lead any more"),
         }
         for part in lead::PARTS {
             place.state.liveness.forget(part);
         }
+    }
+}
+
+/// Only objects in Kubernetes can move from one of its groups to the other.
+async fn follow_migration(mover: Option<&Mover>) {
+    match mover {
+        Some(mover) => mover.follow().await,
+        None => std::future::pending().await,
     }
 }
 

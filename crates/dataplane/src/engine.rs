@@ -188,6 +188,7 @@ pub(crate) struct Stale {
     pub(crate) routes: bool,
     pub(crate) switches: bool,
     pub(crate) rules: bool,
+    pub(crate) proxies: bool,
     pub(crate) qdiscs: bool,
     /// Tunnels whose keys are to be looked at.
     pub(crate) keys: BTreeSet<TunnelKind>,
@@ -250,6 +251,11 @@ impl Engine {
                     self.stale.everything = true;
                     self.stale.switches = true;
                     self.audits.routes.again();
+                }
+                () = until(self.audits.announcements.due) => {
+                    self.audits.announcements.again();
+                    self.announce_again().await;
+                    continue;
                 }
                 () = until(self.audits.policy.due) => {
                     self.policy.invalidate(policy::Changed::ALL);
@@ -324,6 +330,7 @@ impl Engine {
             Event::TrafficControl => self.stale.qdiscs = true,
             Event::Link { index, down } => {
                 if down {
+                    self.stale.proxies |= self.core.uses_proxies();
                     self.core.link_was_down(index);
                     // It may speak of the moment before we set a new device up, and of no route that we wrote since.
                     self.stale.routes |= self.core.is_tunnel(index);
@@ -339,6 +346,7 @@ impl Engine {
         self.core.tick();
         self.stale.switches = true;
         self.stale.links = true;
+        self.stale.proxies |= self.core.uses_proxies();
         self.stale.keys.extend([TunnelKind::WireguardV4, TunnelKind::WireguardV6]);
     }
 
@@ -367,6 +375,7 @@ impl Engine {
         self.remove_rules().await;
         self.apply_routes(&mut failures).await;
         self.apply_rules().await;
+        self.apply_proxies().await;
         self.narrow_wireguard().await;
         self.remove_neighbours(neighbours).await;
         self.remove_forwarding(forwarding).await;
@@ -401,6 +410,7 @@ impl Engine {
             self.core.resync(snapshot, now);
             self.stale.everything = false;
             self.stale.rules = false;
+            self.stale.proxies = false;
             self.stale.qdiscs = false;
             self.stale.routes = false;
             self.stale.links = false;
@@ -434,6 +444,11 @@ impl Engine {
             self.core.rules_are(rules);
             self.stale.rules = false;
         }
+        if self.stale.proxies {
+            let proxies = self.kernel.proxies().await?;
+            self.core.proxies_are(proxies);
+            self.stale.proxies = false;
+        }
         if self.stale.qdiscs {
             let qdiscs = self.kernel.qdiscs().await?;
             self.core.qdiscs_are(qdiscs);
@@ -451,11 +466,12 @@ impl Engine {
     }
 }
 
-/// When everything is looked at, also where the kernel has reported nothing.
+/// When everything is looked at, also where the kernel has reported nothing; and when it is told again.
 #[derive(Default)]
 struct Audits {
     routes: Audit,
     policy: Audit,
+    announcements: Audit,
 }
 
 #[derive(Default)]
@@ -468,6 +484,7 @@ impl Audits {
     fn configure(&mut self, settings: &Settings) {
         self.routes.every(settings.audit_routes);
         self.policy.every(settings.audit_policy);
+        self.announcements.every(settings.announce_proxied);
     }
 }
 

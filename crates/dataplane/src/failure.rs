@@ -81,6 +81,11 @@ pub enum KernelObject {
         address: IpAddr,
         interface: String,
     },
+    /// An address that an interface answers for.
+    Proxy {
+        address: IpAddr,
+        interface: String,
+    },
     /// An entry of a tunnel's forwarding database.
     ForwardingEntry {
         mac: [u8; 6],
@@ -152,6 +157,9 @@ impl fmt::Display for KernelObject {
             KernelObject::Route { key } => write!(f, "route {} of table {}", key.destination, key.table.0),
             KernelObject::RoutingRule { priority } => write!(f, "routing rule {priority}"),
             KernelObject::Neighbour { address, interface } => write!(f, "neighbour {address} on {interface}"),
+            KernelObject::Proxy { address, interface } => {
+                write!(f, "proxied address {address} on {interface}")
+            }
             KernelObject::ForwardingEntry { mac: [a, b, c, d, e, g], interface } => {
                 write!(f, "forwarding entry {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} on {interface}")
             }

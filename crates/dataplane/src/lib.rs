@@ -4,6 +4,7 @@
 //! part that speaks netlink, `policy` has the kernel enforce policy, `engine` is the one task that owns all. What the kernel loses is restored; what is
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
+mod announce;
 mod engine;
 mod error;
 mod failure;

@@ -35,6 +35,8 @@ pub enum Report {
     Refused(Vec<Failure>),
     /// What tunnels do not have in the kernel, all of it.
     Tunnels(Vec<Failure>),
+    /// How many addresses the host answers for, and what of that the kernel refuses, all of it.
+    Proxied(usize, Vec<Failure>),
     /// What of others may drop packets that policy allows, all of it.
     Overruled(Vec<Failure>),
     /// The public keys of the WireGuard devices, all of them, as text.
@@ -67,6 +69,7 @@ pub(crate) struct Outbox {
     sent_stats: Option<PolicyStats>,
     sent_refused: Option<Vec<Failure>>,
     sent_tunnels: Option<Vec<Failure>>,
+    sent_proxied: Option<(usize, Vec<Failure>)>,
     sent_overruled: Option<Vec<Failure>>,
     sent_public_keys: Option<BTreeMap<TunnelKind, String>>,
     sent_not_enforced: Option<Option<Failure>>,
@@ -90,6 +93,7 @@ impl Outbox {
             sent_stats: None,
             sent_refused: None,
             sent_tunnels: None,
+            sent_proxied: None,
             sent_overruled: None,
             sent_public_keys: None,
             sent_not_enforced: None,
@@ -150,6 +154,12 @@ impl Outbox {
             && self.reports.try_send(Report::Tunnels(tunnels.clone())).is_ok()
         {
             self.sent_tunnels = Some(tunnels);
+        }
+        let proxied = (core.proxied().len(), core.proxy_failures());
+        if self.sent_proxied.as_ref() != Some(&proxied)
+            && self.reports.try_send(Report::Proxied(proxied.0, proxied.1.clone())).is_ok()
+        {
+            self.sent_proxied = Some(proxied);
         }
         let overruled = policy.overruled();
         if self.sent_overruled.as_ref() != Some(&overruled)

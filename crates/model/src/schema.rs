@@ -1,5 +1,9 @@
 //! Schemas of the kinds, made from their types: JSON schemas, and the CRDs that make a Kubernetes API server store
-//! them.
+//! them, with the admission policies that go with these.
+
+mod policies;
+
+pub use policies::admission_policies;
 
 use crate::object::{Object, Spec, StatusForm};
 use crate::resource::schema_of;

@@ -153,6 +153,8 @@ impl Parts {
 pub const POLICY: &str = "policy";
 /// How large the packets of workloads may be.
 pub const MTU: &str = "mtu";
+/// The part of the node that answers for addresses of workloads.
+pub const PROXIED: &str = "proxied addresses";
 /// The part of the node that makes tunnels to other nodes.
 pub const TUNNELS: &str = "tunnels";
 pub const OVERRULED: &str = "allowed traffic";

@@ -36,6 +36,8 @@ pub struct Metrics {
     strategies: Family<[(&'static str, String); 1], Counter>,
     pub flow: FlowMetrics,
     pub routes: Gauge,
+    /// Addresses of workloads that links of the host answer for.
+    pub proxied: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
     pub apply_time: Summary,
@@ -136,6 +138,7 @@ impl Metrics {
             strategies: Family::default(),
             flow: FlowMetrics::default(),
             routes: Gauge::default(),
+            proxied: Gauge::default(),
             updates: Counter::default(),
             dataplane_failures: Counter::default(),
             apply_time: Summary::default(),
@@ -202,6 +205,11 @@ impl Metrics {
         );
         metrics.flow.register(r);
         r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
+        r.register(
+            "tortie_proxied_addresses",
+            "Addresses of workloads that links of this host answer for",
+            metrics.proxied.clone(),
+        );
         r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
         r.register(
             "felix_int_dataplane_failures",

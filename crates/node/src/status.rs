@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{MTU, OVERRULED, POLICY, TUNNELS};
+use crate::health::{MTU, OVERRULED, POLICY, PROXIED, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -191,6 +191,11 @@ fn take_in(state: &State, report: Report) {
         Report::Tunnels(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             state.set_warning(TUNNELS, Some(text).filter(|text| !text.is_empty()));
+        }
+        Report::Proxied(count, failures) => {
+            state.metrics.proxied.set(i64::try_from(count).unwrap_or(i64::MAX));
+            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            state.set_warning(PROXIED, Some(text).filter(|text| !text.is_empty()));
         }
         Report::Overruled(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

@@ -9,6 +9,7 @@ use crate::tunnel::{TunnelDevice, TunnelKind, Vtep, VtepId, WireguardPeer, Wireg
 use crate::workload::{Workload, WorkloadId};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Everything a node must have in its kernel. What it refers to is in it too.
@@ -34,6 +35,8 @@ pub struct Plan {
     /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
     /// would go round between the node and its router.
     pub service_ranges: BTreeSet<IpNet>,
+    /// What is asked for on a link of the host is answered by the host, where the link's own subnet has the address.
+    pub proxied: BTreeSet<IpAddr>,
     /// None where the node does not speak it.
     pub bgp: Option<Arc<Bgp>>,
 }
@@ -70,6 +73,8 @@ pub enum Update {
     WorkloadPolicy(WorkloadId, Option<WorkloadPolicy>),
     HostEndpoint(String, Option<HostEndpoint>),
     ServiceRanges(BTreeSet<IpNet>),
+    /// All of them.
+    Proxied(BTreeSet<IpAddr>),
     Bgp(Arc<Bgp>),
 }
 
@@ -108,6 +113,7 @@ impl Plan {
             }
             Update::HostEndpoint(name, endpoint) => put(&mut self.host_endpoints, name, endpoint),
             Update::ServiceRanges(ranges) => self.service_ranges = ranges,
+            Update::Proxied(addresses) => self.proxied = addresses,
             Update::Bgp(bgp) => self.bgp = Some(bgp),
         }
     }

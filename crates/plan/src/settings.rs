@@ -34,6 +34,8 @@ pub struct Settings {
     /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
     pub clamp_mss: bool,
     pub nat: NatSettings,
+    /// How often links are told again which addresses are answered for; only once if `None`.
+    pub announce_proxied: Option<Duration>,
     /// What nodes send each other goes through WireGuard too.
     pub host_encryption: bool,
     pub policy: PolicySettings,
@@ -58,6 +60,7 @@ impl Default for Settings {
             mtu_interface_pattern: "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)".into(),
             clamp_mss: false,
             nat: NatSettings::default(),
+            announce_proxied: Some(Duration::from_secs(120)),
             host_encryption: false,
             policy: PolicySettings::default(),
         }

@@ -302,7 +302,9 @@ impl ApiServer {
                     "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                     "--disable-admission-plugins=ServiceAccount",
                     // Continuations are read from etcd, where a test can make the past go away.
-                    "--feature-gates=ListFromCacheSnapshot=false",
+                    "--feature-gates=ListFromCacheSnapshot=false,MutatingAdmissionPolicy=true",
+                    // Off in this version unless it is asked for.
+                    "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
                     "--endpoint-reconciler-type=none",
                 ])
                 .stdout(self.log("server.log"))

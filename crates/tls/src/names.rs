@@ -121,20 +121,36 @@ fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Opt
 
 /// What is signed, from the subject on.
 fn body(certificate: &[u8]) -> Option<&[u8]> {
+    parts(certificate).map(|parts| parts.body)
+}
+
+/// What stands in a certificate, as DER.
+pub(crate) struct Parts<'a> {
+    pub issuer: &'a [u8],
+    pub validity: &'a [u8],
+    pub subject: &'a [u8],
+    /// From the subject on.
+    body: &'a [u8],
+}
+
+pub(crate) fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
     let (_, mut certificate) = value(&mut &certificate[..])?;
-    let (_, mut body) = value(&mut certificate)?;
-    if body.first() == Some(&VERSION) {
-        value(&mut body)?;
+    let (_, mut rest) = value(&mut certificate)?;
+    if rest.first() == Some(&VERSION) {
+        value(&mut rest)?;
     }
-    // Serial number, algorithm, issuer, validity; then the subject.
-    for _ in 0..4 {
-        value(&mut body)?;
-    }
-    Some(body)
+    // Serial number and algorithm.
+    value(&mut rest)?;
+    value(&mut rest)?;
+    let (_, issuer) = value(&mut rest)?;
+    let (_, validity) = value(&mut rest)?;
+    let body = rest;
+    let (_, subject) = value(&mut rest)?;
+    Some(Parts { issuer, validity, subject, body })
 }
 
 /// Takes one DER value off the front: its tag and its content.
-fn value<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+pub(crate) fn value<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
     let mut length = usize::from(first);

@@ -16,6 +16,7 @@ use tortie_model::{Kind, codec, schema};
 #[command(after_help = "Examples:
   tortie crds | kubectl apply --server-side -f -
   tortie crds --storage | kubectl apply --server-side -f -      for `tortie apiserver`
+  tortie crds --admission | kubectl apply -f -                  what goes with them (deploy/webhooks)
   tortie crds --json-schema ippool")]
 pub struct Crds {
     /// Print only this kind: its name, its plural or an alias, in any case
@@ -30,6 +31,11 @@ pub struct Crds {
     /// Print the CRDs in which `tortie apiserver` keeps objects (crd.projectcalico.org/v1)
     #[arg(long, conflicts_with = "json_schema")]
     storage: bool,
+    /// Print the admission policies that go with the CRDs: they fill in tiers and types, and keep the built-in tiers. Kubernetes has
+    /// policies that fill in as v1 from 1.36 on, and as v1beta1, if it is switched on, in 1.34 and 1.35
+    #[arg(long, value_name = "VERSION", value_parser = ["v1", "v1beta1"], num_args = 0..=1, default_missing_value = "v1",
+        conflicts_with_all = ["json_schema", "storage", "kinds"])]
+    admission: Option<String>,
 }
 
 pub fn print(args: &Crds, out: &mut dyn Write) -> Result<(), Failure> {
@@ -71,6 +77,15 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         };
         return Ok(schemas.map(document).collect());
     }
+    if let Some(version) = &args.admission {
+        // A policy and its binding have the same name.
+        let document = |object: &Value| {
+            let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let file = format!("{}_{}.yaml", text("/metadata/name"), text("/kind").to_lowercase());
+            Document { file, text: format!("---\n{}", codec::to_yaml(object)) }
+        };
+        return Ok(schema::admission_policies(version).iter().map(document).collect());
+    }
     let mut documents = Vec::new();
     let mut found = Vec::new();
     for crd in if args.storage { schema::storage_crds() } else { schema::crds() } {
@@ -104,6 +119,7 @@ mod tests {
             output_dir: None,
             json_schema,
             storage: false,
+            admission: None,
         }
     }
 
@@ -139,14 +155,21 @@ mod tests {
         assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
     }
 
-    /// `TORTIE_REFRESH=1` writes them instead.
     #[test]
     fn the_manifests_have_the_definitions_of_the_types() {
-        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-        let file = deploy.join("00-crds.yaml");
         let head = "# Calico's kinds (projectcalico.org/v3), made from the types by `tortie crds`.\n";
-        let made: String =
-            documents(&crds(&[], false)).unwrap().into_iter().map(|document| document.text).collect();
+        is_made("00-crds.yaml", head, &crds(&[], false));
+        let head = "# What goes with the kinds where Kubernetes serves them itself, made by `tortie crds --admission v1beta1`. For Kubernetes 1.34\n\
+                    # and 1.35, with --feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/v1beta1=true;\n\
+                    # from 1.36 on use `tortie crds --admission v1`.\n";
+        let args = Crds { admission: Some("v1beta1".into()), ..crds(&[], false) };
+        is_made("webhooks/10-policies.yaml", head, &args);
+    }
+
+    /// `TORTIE_REFRESH=1` writes it instead.
+    fn is_made(name: &str, head: &str, args: &Crds) {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
+        let made: String = documents(args).unwrap().into_iter().map(|document| document.text).collect();
         let made = format!("{head}{made}");
         if std::env::var_os("TORTIE_REFRESH").is_some() {
             fs::write(&file, &made).unwrap();

@@ -70,11 +70,10 @@ pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
     };
     match (name, text.get(1..).unwrap_or_default()) {
         (Some("calico"), ["component", "node", "health", rest @ ..]) => ours(rest),
-        (Some("calico"), ["component", "typha", ..]) => {
-            ["tortie", "hub"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
-        }
-        (Some("calico"), ["component", "apiserver", ..]) => {
-            ["tortie", "apiserver"].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
+        (Some("calico"), ["component", part @ ("typha" | "apiserver" | "webhooks"), ..]) => {
+            let name = if *part == "typha" { "hub" } else { *part };
+            let words = ["tortie", name].map(OsString::from);
+            words.into_iter().chain(args.into_iter().skip(3)).collect()
         }
         (Some("calico-node"), rest) => ours(rest),
         (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers(rest),

@@ -16,6 +16,7 @@ mod reference;
 mod rotating_log;
 mod settings;
 mod up;
+mod webhooks;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -69,6 +70,7 @@ enum Part {
     Controllers(controllers::ControllersCommand),
     Hub(hub::HubArgs),
     Apiserver(apiserver::ApiserverCommand),
+    Webhooks(webhooks::WebhooksCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
     /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
@@ -236,6 +238,10 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         Part::Apiserver(command) => {
             Logging::start();
             apiserver::run(command).map_err(|error| Failure::Message(error.to_string()))
+        }
+        Part::Webhooks(command) => {
+            let _ = log_to_stderr();
+            webhooks::run(command).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
         Part::Supervise(args) => up::supervise(&args),

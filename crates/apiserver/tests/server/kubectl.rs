@@ -1,6 +1,7 @@
 //! What people do with kubectl, on both storages, with every resource.
 
-use crate::world::{Storage, World, documents, samples};
+use crate::openapi;
+use crate::world::{Storage, World, documents, profile, samples};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use tortie_model::{Kind, Resource};
@@ -17,7 +18,10 @@ fn kubectl_manages_every_resource_in_etcd() {
 }
 
 fn kubectl_manages_every_resource(world: &World) {
-    let objects = samples();
+    let mut objects = samples();
+    if world.keeps_in_etcd() {
+        objects.push(profile());
+    }
     let all = documents(&objects);
     resources_are_discovered_and_explained(world);
     let printed = world.must(&["apply", "-f", "-"], &all);
@@ -34,6 +38,7 @@ fn kubectl_manages_every_resource(world: &World) {
     appliers_conflict(world);
     what_is_wrong_is_named(world);
     what_others_write_is_the_same(world);
+    what_is_only_read(world);
     // A tier goes after what is in it.
     let backwards: Vec<Value> = objects.iter().rev().cloned().collect();
     world.must(&["delete", "--wait=false", "-f", "-"], &documents(&backwards));
@@ -57,7 +62,7 @@ fn resources_are_discovered_and_explained(world: &World) {
     let is_explained = |text: &str| text.contains("action") && text.contains("destination");
     eventually_showing("the rules of a policy are explained", || is_explained(&explained()), explained);
     let v3 = world.server.must("GET", "/openapi/v3/apis/projectcalico.org/v3", None);
-    assert!(v3.pointer("/components/schemas/org.projectcalico.v3.Tier").is_some());
+    openapi::is_valid(&v3);
 }
 
 fn tables_read_well(world: &World) {
@@ -205,6 +210,52 @@ fn what_is_wrong_is_named(world: &World) {
     let refused = world.refused(&["replace", "-f", "-"], &before.to_string());
     assert!(refused.contains("the object has been modified"), "{refused}");
     world.must(&["delete", "networkset", "lost", "-n", "shop"], "");
+}
+
+/// Resources that the cluster writes itself: every verb that reads, and none that writes.
+fn what_is_only_read(world: &World) {
+    let mut read = vec![("clusterinformations", "default", "not supported")];
+    if !world.keeps_in_etcd() {
+        read.push(("profiles", "kns.shop", "not supported"));
+    }
+    for (plural, name, refusal) in read {
+        let full = format!("{plural}.projectcalico.org");
+        let one = [full.as_str(), name];
+        let table = world.must(&[&["get"], &one[..]].concat(), "");
+        assert!(table.contains(name), "{table}");
+        let listed = world.must(&["get", &full, "-o", "name"], "");
+        assert!(listed.lines().any(|line| line.ends_with(&format!("/{name}"))), "{listed}");
+        let described = world.must(&[&["describe"], &one[..]].concat(), "");
+        assert!(described.contains("API Version:  projectcalico.org/v3"), "{described}");
+        let waited = world.must(
+            &[&["wait", "--timeout=60s", &format!("--for=jsonpath={{.metadata.name}}={name}")], &one[..]]
+                .concat(),
+            "",
+        );
+        assert!(waited.contains("condition met"), "{waited}");
+        let object = world.object(&one);
+        let mut changed = object.clone();
+        changed["metadata"]["labels"] = json!({"a": "b"});
+        let fresh = json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": "fresh"},
+            "spec": object["spec"]});
+        let path = format!("/apis/projectcalico.org/v3/{plural}/{name}");
+        let merge = "application/merge-patch+json";
+        let patch = json!({"metadata": {"labels": {"a": "b"}}});
+        let refused = [
+            world.refused(&["replace", "-f", "-"], &changed.to_string()),
+            world.refused(&["label", &full, name, "a=b"], ""),
+            world.refused(&["delete", &full, name], ""),
+            world.server.send_as("secret", "PATCH", &path, merge, Some(&patch)).unwrap_err(),
+            world
+                .server
+                .send("POST", &format!("/apis/projectcalico.org/v3/{plural}"), Some(&fresh))
+                .unwrap_err(),
+        ];
+        for said in refused {
+            assert!(said.contains(refusal) || said.contains("MethodNotAllowed"), "{plural}: {said}");
+        }
+        assert_eq!(world.object(&one)["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
+    }
 }
 
 /// The same document through another client of the store and through kubectl.

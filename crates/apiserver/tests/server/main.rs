@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod controllers;
+mod custom;
 mod differential;
 mod kubectl;
+mod openapi;
 mod rules;
 mod strangers;
 mod watches;

@@ -1,41 +1,23 @@
 //! Who may do what: real users, real bindings, real kubectl. On top of the cluster's rules come those of tiers, for every verb.
 
-use crate::world::World;
+use crate::world::{World, rule};
 use serde_json::{Value, json};
 use tortie_testkit::{eventually, eventually_showing};
-
-fn rule(resources: &[&str], verbs: &[&str], names: &[&str]) -> Value {
-    let mut rule = json!({"apiGroups": ["projectcalico.org"], "resources": resources, "verbs": verbs});
-    if !names.is_empty() {
-        rule["resourceNames"] = json!(names);
-    }
-    rule
-}
-
-/// Gives a user a role of these rules in the whole cluster.
-fn grant(world: &World, user: &str, rules: &[Value]) {
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
-    world.must(&["apply", "-f", "-"], &format!("{role}\n---\n{binding}"));
-}
 
 fn policy(name: &str, tier: &str) -> Value {
     json!({"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy", "metadata": {"name": name, "namespace": "shop"},
         "spec": {"tier": tier, "selector": "all()"}})
 }
 
-/// What a user's kubectl says, good or bad.
-fn said(world: &World, user: &str, words: &[&str], input: &str) -> (bool, String) {
-    let output = world.kubectl(&world.server.kubeconfig_of(user), words, input);
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
-}
-
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
-const POLICIES: &[&str] = &["networkpolicies"];
-const IN_TIERS: &[&str] = &["tier.networkpolicies"];
+const POLICIES: &[&str] =
+    &["networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies"];
+const IN_TIERS: &[&str] = &[
+    "tier.networkpolicies",
+    "tier.globalnetworkpolicies",
+    "tier.stagednetworkpolicies",
+    "tier.stagedglobalnetworkpolicies",
+];
 
 #[test]
 fn tiers_say_who_may_do_what() {
@@ -48,13 +30,11 @@ fn tiers_say_who_may_do_what() {
             .join("\n---\n"),
     );
     // Jane has tier net, Joe one policy of tier sec to look at, Jim the cluster's rules alone.
-    grant(
-        &world,
+    world.grant(
         "jane",
         &[rule(POLICIES, ALL, &[]), rule(&["tiers"], &["get"], &["net"]), rule(IN_TIERS, ALL, &["net.*"])],
     );
-    grant(
-        &world,
+    world.grant(
         "joe",
         &[
             rule(POLICIES, ALL, &[]),
@@ -62,9 +42,9 @@ fn tiers_say_who_may_do_what() {
             rule(IN_TIERS, &["get"], &["s1"]),
         ],
     );
-    grant(&world, "jim", &[rule(POLICIES, ALL, &[])]);
+    world.grant("jim", &[rule(POLICIES, ALL, &[])]);
     // Bindings take effect by and by.
-    eventually("the rules are in force", || said(&world, "jane", &["get", "cnp", "-n", "shop", "n1"], "").0);
+    eventually("the rules are in force", || world.said("jane", &["get", "cnp", "-n", "shop", "n1"], "").0);
     let refusal = |user: &str, verb: &str, tier: &str, more: &str| {
         format!(
             "User \"{user}\" cannot {verb} networkpolicies.projectcalico.org in tier \"{tier}\" and namespace \"shop\"{more}"
@@ -140,7 +120,7 @@ fn tiers_say_who_may_do_what() {
         ),
         ("jim", in_shop(&["get", "tiers"]), "", Err("cannot list resource \"tiers\"".to_owned())),
     ] {
-        let (good, text) = said(&world, user, &words, input);
+        let (good, text) = world.said(user, &words, input);
         match outcome {
             Ok(part) => assert!(good && text.contains(part), "{user} {words:?}: {text}"),
             Err(part) => assert!(!good && text.contains(&part), "{user} {words:?}: {text}\n{part}"),
@@ -148,10 +128,125 @@ fn tiers_say_who_may_do_what() {
     }
     lists_and_watches_show_what_may_be_seen(&world);
     a_whole_collection_is_deleted_as_far_as_it_may_be(&world);
+    for kind in ["GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "NetworkPolicy"] {
+        every_verb_of_every_kind(&world, kind);
+    }
+}
+
+/// Who sends what, and for which verb in which tier he is refused.
+type Case<'a> = (&'a str, &'a str, String, &'a str, Value, Option<(&'a str, &'a str, &'a str)>);
+
+/// Jane has tier net, Joe may look at s1 of tier sec, Jim has the cluster's rules alone: each verb as it stands in the request.
+fn every_verb_of_every_kind(world: &World, kind: &str) {
+    let plural = tortie_model::Kind::from_name(kind).unwrap().plural();
+    let is_global = kind.contains("Global");
+    let base = match is_global {
+        true => format!("/apis/projectcalico.org/v3/{plural}"),
+        false => format!("/apis/projectcalico.org/v3/namespaces/shop/{plural}"),
+    };
+    let object = |name: &str, tier: &str| {
+        let mut object = policy(name, tier);
+        object["kind"] = kind.into();
+        if is_global {
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+        }
+        object
+    };
+    let mut current = std::collections::BTreeMap::new();
+    for (name, tier) in [("v1", "net"), ("s1", "sec")] {
+        world.must(&["apply", "-f", "-"], &object(name, tier).to_string());
+        current.insert(name, world.server.must("GET", &format!("{base}/{name}"), None));
+    }
+    let within = if is_global { "" } else { " and namespace \"shop\"" };
+    let unseen = " (user cannot get tier)";
+    let json = "application/json";
+    let merge = "application/merge-patch+json";
+    let labelled = json!({"metadata": {"labels": {"seen": "yes"}}});
+    let operations = json!([{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]);
+    let applied = |name: &str, tier: &str| {
+        let mut object = object(name, tier);
+        object["spec"] = json!({"tier": tier, "order": 3});
+        object
+    };
+    let apply = "application/apply-patch+yaml";
+    let one = |name: &str| format!("{base}/{name}");
+    let manager = |name: &str| format!("{base}/{name}?fieldManager=tests&force=true");
+    let cases: Vec<Case> = vec![
+        ("jane", "GET", one("v1"), json, Value::Null, None),
+        ("jane", "GET", one("s1"), json, Value::Null, Some(("get", "sec", unseen))),
+        ("jane", "PUT", one("v1"), json, current["v1"].clone(), None),
+        ("jane", "PUT", one("s1"), json, current["s1"].clone(), Some(("update", "sec", unseen))),
+        ("jane", "PATCH", one("v1"), merge, labelled.clone(), None),
+        ("jane", "PATCH", one("s1"), merge, labelled.clone(), Some(("patch", "sec", unseen))),
+        ("jane", "PATCH", one("v1"), "application/json-patch+json", operations.clone(), None),
+        (
+            "jane",
+            "PATCH",
+            one("s1"),
+            "application/json-patch+json",
+            operations,
+            Some(("patch", "sec", unseen)),
+        ),
+        ("jane", "PATCH", manager("v1"), apply, applied("v1", "net"), None),
+        ("jane", "PATCH", manager("s1"), apply, applied("s1", "sec"), Some(("patch", "sec", unseen))),
+        ("jane", "PATCH", one("v1"), merge, json!({"spec": {"tier": "sec"}}), Some(("patch", "sec", unseen))),
+        ("jane", "POST", base.clone(), json, object("v2", "net"), None),
+        ("jane", "POST", base.clone(), json, object("v3", "sec"), Some(("create", "sec", unseen))),
+        ("jane", "DELETE", one("v2"), json, Value::Null, None),
+        ("jane", "DELETE", one("s1"), json, Value::Null, Some(("delete", "sec", unseen))),
+        (
+            "jane",
+            "DELETE",
+            format!("{base}?fieldSelector=spec.tier%3Dsec"),
+            json,
+            Value::Null,
+            Some(("deletecollection", "sec", unseen)),
+        ),
+        ("joe", "GET", one("s1"), json, Value::Null, None),
+        ("joe", "PUT", one("s1"), json, current["s1"].clone(), Some(("update", "sec", ""))),
+        ("joe", "PATCH", one("s1"), merge, labelled.clone(), Some(("patch", "sec", ""))),
+        ("joe", "DELETE", one("s1"), json, Value::Null, Some(("delete", "sec", ""))),
+        (
+            "joe",
+            "DELETE",
+            format!("{base}?labelSelector=projectcalico.org%2Ftier%3Dsec"),
+            json,
+            Value::Null,
+            Some(("deletecollection", "sec", "")),
+        ),
+        ("jim", "PATCH", one("v1"), merge, labelled, Some(("patch", "net", unseen))),
+        ("jim", "PUT", one("v1"), json, current["v1"].clone(), Some(("update", "net", unseen))),
+    ];
+    for (user, method, path, form, body, refused) in cases {
+        let body = Some(&body).filter(|body| !body.is_null());
+        let answer = world.server.send_as(&format!("secret-{user}"), method, &path, form, body);
+        match refused {
+            None => assert!(answer.is_ok(), "{user} {method} {path}: {answer:?}"),
+            Some((verb, tier, more)) => {
+                let said = answer.unwrap_err().replace("\\\"", "\"");
+                let expected = format!(
+                    "User \"{user}\" cannot {verb} {plural}.projectcalico.org in tier \"{tier}\"{within}{more}"
+                );
+                assert!(
+                    said.contains(" 403 ") && said.contains(&expected),
+                    "{method} {path}: {said}\n{expected}"
+                );
+            }
+        }
+    }
+    for user in ["joe", "jim"] {
+        let said = world.server.send_as(&format!("secret-{user}"), "DELETE", &base, json, None).unwrap_err();
+        assert!(said.contains("operation on Calico tiered policy is forbidden"), "{said}");
+    }
+    world.server.send_as("secret-jane", "DELETE", &base, json, None).unwrap();
+    let left = world.server.must("GET", &base, None);
+    let names: Vec<&Value> =
+        left["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    assert_eq!(names, ["s1"], "{kind}");
 }
 
 fn lists_and_watches_show_what_may_be_seen(world: &World) {
-    let (good, names) = said(world, "jane", &["get", "cnp", "-n", "shop", "-o", "name"], "");
+    let (good, names) = world.said("jane", &["get", "cnp", "-n", "shop", "-o", "name"], "");
     assert!(good && names.contains("/n1") && names.contains("/n2") && !names.contains("/s1"), "{names}");
     // A watch shows no more than a list.
     let path = world.server.path("watched");
@@ -170,8 +265,7 @@ fn lists_and_watches_show_what_may_be_seen(world: &World) {
 }
 
 fn a_whole_collection_is_deleted_as_far_as_it_may_be(world: &World) {
-    let (good, text) = said(
-        world,
+    let (good, text) = world.said(
         "jane",
         &["delete", "--raw", "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies"],
         "",

@@ -138,8 +138,13 @@ fn watchers_miss_nothing_in_etcd() {
     watchers_miss_nothing(World::new(Storage::Etcd(Etcd::start().unwrap())));
 }
 
+/// TORTIE_WATCHERS says how many there are.
+fn watchers() -> usize {
+    std::env::var("TORTIE_WATCHERS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
 fn watchers_miss_nothing(mut world: World) {
-    let mut clients: Vec<Client> = (0..20).map(|_| Client::new(&world)).collect();
+    let mut clients: Vec<Client> = (0..watchers()).map(|_| Client::new(&world)).collect();
     let mut expected: BTreeMap<String, String> = BTreeMap::new();
     let mut number = 0;
     for happening in ["nothing", "ours is stopped", "ours is killed", "kube-apiserver is killed", "nothing"] {

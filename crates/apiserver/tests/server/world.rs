@@ -1,12 +1,14 @@
 //! The world of a test: kube-apiserver, the store, and replicas of ours that it passes requests on to.
 
 use serde_json::{Value, json};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Output;
 use std::sync::mpsc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
-use tortie_apiserver::ApiServerArgs;
+use tortie_apiserver::{ApiServerArgs, RunError};
 use tortie_store::{Client, Config, Resources};
 use tortie_testkit::{ApiServer, CalicoGroup, Etcd, eventually_showing, free_port, output};
 
@@ -19,17 +21,60 @@ pub enum Storage {
 pub struct World {
     // In the order in which they go.
     replica: Option<Replica>,
-    pub server: ApiServer,
+    cluster: Cluster,
     storage: Storage,
     port: u16,
+}
+
+/// Kubernetes and its kubectl.
+pub struct Cluster {
+    pub server: ApiServer,
     cache: tempfile::TempDir,
 }
 
+impl Deref for World {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+}
+
 /// One of ours, in threads of its own.
-struct Replica {
+pub struct Replica {
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     ended: mpsc::Receiver<()>,
+}
+
+impl Replica {
+    /// Runs what is made from a future that becomes ready when it is to stop.
+    pub fn start<F: Future<Output = Result<(), RunError>> + Send + 'static>(
+        serve: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
+    ) -> Replica {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (end, ended) = mpsc::channel();
+        let serving = serve(Box::pin(async { drop(stopped.await) }));
+        runtime.spawn(async move {
+            serving.await.unwrap();
+            let _ = end.send(());
+        });
+        Replica { runtime: Some(runtime), stop: Some(stop), ended }
+    }
+
+    /// As SIGTERM does.
+    pub fn stop(mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        self.ended.recv_timeout(tortie_testkit::PATIENCE).unwrap();
+    }
 }
 
 impl World {
@@ -47,13 +92,8 @@ impl World {
         for namespace in ["shop", "calico-apiserver"] {
             server.add_namespace(namespace, json!({}));
         }
-        let mut world = World {
-            replica: None,
-            server,
-            storage,
-            port: free_port().unwrap(),
-            cache: tempfile::tempdir().unwrap(),
-        };
+        let mut world =
+            World { replica: None, cluster: Cluster::new(server), storage, port: free_port().unwrap() };
         world.block_on(async |resources| resources.ensure_initialized("v3.32.0", "k8s").await.unwrap());
         world.start();
         world.register();
@@ -90,29 +130,21 @@ impl World {
             tls_private_key_file: None,
             config: PathBuf::new(),
         };
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (end, ended) = mpsc::channel();
         let config = self.config();
-        runtime.spawn(async move {
-            let outcome = tortie_apiserver::serve(config, args, async { drop(stopped.await) }).await;
-            outcome.unwrap();
-            let _ = end.send(());
-        });
-        self.replica = Some(Replica { runtime: Some(runtime), stop: Some(stop), ended });
+        self.replica = Some(Replica::start(|end| tortie_apiserver::serve(config, args, end)));
     }
 
-    /// As SIGTERM does.
     pub fn stop(&mut self) {
-        let mut replica = self.replica.take().unwrap();
-        let _ = replica.stop.take().unwrap().send(());
-        replica.ended.recv_timeout(tortie_testkit::PATIENCE).unwrap();
+        self.replica.take().unwrap().stop();
     }
 
     /// Without another word to anybody.
     pub fn kill(&mut self) {
         self.replica = None;
+    }
+
+    pub fn keeps_in_etcd(&self) -> bool {
+        matches!(self.storage, Storage::Etcd(_))
     }
 
     pub fn port(&self) -> u16 {
@@ -148,6 +180,12 @@ impl World {
             || conditions().to_string(),
         );
     }
+}
+
+impl Cluster {
+    pub fn new(server: ApiServer) -> Cluster {
+        Cluster { server, cache: tempfile::tempdir().unwrap() }
+    }
 
     pub fn kubectl(&self, kubeconfig: &Path, words: &[&str], input: &str) -> Output {
         let mut command = self.server.program("kubectl");
@@ -178,6 +216,22 @@ impl World {
         let text = self.must(&[&["get", "-o", "json", "--show-managed-fields"], words].concat(), "");
         serde_json::from_str(&text).unwrap()
     }
+
+    /// What a user's kubectl says, good or bad.
+    pub fn said(&self, user: &str, words: &[&str], input: &str) -> (bool, String) {
+        let output = self.kubectl(&self.server.kubeconfig_of(user), words, input);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Gives a user a role of these rules in the whole cluster.
+    pub fn grant(&self, user: &str, rules: &[Value]) {
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
+        self.must(&["apply", "-f", "-"], &documents(&[role, binding]));
+    }
 }
 
 impl Drop for Replica {
@@ -189,7 +243,13 @@ impl Drop for Replica {
     }
 }
 
-/// Objects of every resource that people write.
+/// A profile, which people write where there is no Kubernetes to make profiles from.
+pub fn profile() -> Value {
+    json!({"apiVersion": "projectcalico.org/v3", "kind": "Profile", "metadata": {"name": "mine", "labels": {"kept": "yes"}},
+        "spec": {"ingress": [{"action": "Allow"}], "labelsToApply": {"a": "b"}}})
+}
+
+/// Objects of every resource that people write on both storages.
 pub fn samples() -> Vec<Value> {
     let object = |kind: &str, name: &str, spec: Value| {
         json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name, "labels": {"kept": "yes"}},
@@ -220,6 +280,11 @@ pub fn samples() -> Vec<Value> {
             "n1-eth0",
             json!({"node": "n1", "interfaceName": "eth0", "expectedIPs": ["192.0.2.7"]}),
         ),
+        object(
+            "BlockAffinity",
+            "n1-10-65-9-0-26",
+            json!({"node": "n1", "cidr": "10.65.9.0/26", "state": "confirmed"}),
+        ),
         object("IPPool", "pods", json!({"cidr": "10.65.0.0/16", "natOutgoing": true})),
         object("IPReservation", "kept", json!({"reservedCIDRs": ["10.65.1.0/30"]})),
         object("BGPConfiguration", "default", json!({"asNumber": 64512, "nodeToNodeMeshEnabled": true})),
@@ -242,4 +307,13 @@ pub fn samples() -> Vec<Value> {
 
 pub fn documents(objects: &[Value]) -> String {
     objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+}
+
+/// A rule of a role about resources of ours.
+pub fn rule(resources: &[&str], verbs: &[&str], names: &[&str]) -> Value {
+    let mut rule = json!({"apiGroups": ["projectcalico.org"], "resources": resources, "verbs": verbs});
+    if !names.is_empty() {
+        rule["resourceNames"] = json!(names);
+    }
+    rule
 }

@@ -67,7 +67,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("ipv6Elevated", "live migration is not there yet"),
     ("kubeNodePortRanges", "node ports are not distinguished from other ports yet"),
     ("liveMigration", "live migration is not there yet"),
-    ("localSubnet", "proxy ARP for local subnets is not there yet"),
     ("maxIpset", "sets grow as they need to"),
     ("netlink", "netlink requests have a time limit of their own"),
     ("nftablesFlowTable", "flow tables are not there yet"),

@@ -123,6 +123,9 @@ plain! {
         ("Enabled", ClusterRoutes::Enabled), ("Disabled", ClusterRoutes::Disabled),
         ("EnabledIPIPOnly", ClusterRoutes::IpipOnly), ("EnabledNoEncapOnly", ClusterRoutes::NoEncapOnly),
     ]);
+    L2Reachability, None, |text| word(text, &[
+        ("Disabled", L2Reachability::Disabled), ("PodsAndLoadBalancers", L2Reachability::Pods),
+    ]);
     RouteSource, None, |text| word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
     ]);
@@ -177,6 +180,14 @@ pub enum ClusterRoutes {
     #[default]
     IpipOnly,
     NoEncapOnly,
+}
+
+/// For whose addresses a node answers on its links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L2Reachability {
+    #[default]
+    Disabled,
+    Pods,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::effect::{Effect, OWN};
 use super::read::{
-    ClientAuth, ClusterRoutes, FirstTable, HealthTimeouts, IfSet, LogRate, LogSeverity, MarkMask,
-    NatExclusions, RouteSource, Spoofing, read,
+    ClientAuth, ClusterRoutes, FirstTable, HealthTimeouts, IfSet, L2Reachability, LogRate, LogSeverity,
+    MarkMask, NatExclusions, RouteSource, Spoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -88,6 +88,8 @@ values! {
     ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
     ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
     ipv6_support "ipv6Support" bool, Live "0.1.0";
+    local_subnet_l2_reachability "localSubnetL2Reachability" L2Reachability, Live "0.2.0";
+    local_subnet_l2_reachability_refresh_interval "localSubnetL2ReachabilityRefreshInterval" Duration, Live "0.2.0";
     log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
     log_action_rate_limit_burst "logActionRateLimitBurst" u32, Live "0.1.0";
     log_debug_filename_regex "logDebugFilenameRegex" String, Live "0.2.0";

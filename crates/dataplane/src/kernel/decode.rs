@@ -76,7 +76,7 @@ fn vxlan(message: &LinkMessage) -> Option<Vxlan> {
 }
 
 /// Netlink attributes one after the other, each with its number; what is cut short ends them.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const HEADER: usize = 4;
     const NUMBER: u16 = 0x3fff;
     std::iter::from_fn(move || {

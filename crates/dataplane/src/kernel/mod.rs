@@ -3,6 +3,7 @@
 mod conntrack;
 mod decode;
 mod encode;
+mod proxies;
 mod rules;
 mod shaping;
 mod tunnels;
@@ -12,7 +13,8 @@ mod wireguard;
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
 pub(crate) use types::{
-    Conf, Entry, FdbKey, Link, NeighbourKey, Qdiscs, RuleEntry, Snapshot, Target, TokenBucket, Vxlan,
+    Conf, Entry, FdbKey, Link, NeighbourKey, ProxyEntry, Qdiscs, RuleEntry, Snapshot, Target, TokenBucket,
+    Vxlan,
 };
 pub(crate) use wireguard::{PeerState, PrivateKey, Wireguard, WireguardChange, WireguardState};
 
@@ -68,7 +70,8 @@ impl Kernel {
             fdb.extend(self.forwarding_entries(link.index).await?);
         }
         let (routes, rules, qdiscs) = (self.routes().await?, self.rules().await?, self.qdiscs().await?);
-        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules, qdiscs })
+        let proxies = self.proxies().await?;
+        Ok(Snapshot { links, addresses, routes, neighbours, fdb, rules, proxies, qdiscs })
     }
 
     pub async fn links(&self) -> Result<Vec<Link>> {

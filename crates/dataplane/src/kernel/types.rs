@@ -178,6 +178,13 @@ impl NeighbourKey {
     }
 }
 
+/// An address that an interface answers for, and who wrote that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ProxyEntry {
+    pub key: NeighbourKey,
+    pub protocol: u8,
+}
+
 /// An entry of a VXLAN device's forwarding database: behind which node a MAC is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FdbKey {
@@ -231,5 +238,6 @@ pub(crate) struct Snapshot {
     /// Of VXLAN devices.
     pub fdb: Vec<(FdbKey, IpAddr)>,
     pub rules: Vec<RuleEntry>,
+    pub proxies: Vec<ProxyEntry>,
     pub qdiscs: Qdiscs,
 }

@@ -9,6 +9,7 @@ mod fdb;
 mod links;
 mod neighbours;
 mod plan_index;
+mod proxies;
 mod report;
 mod routes;
 mod rules;
@@ -29,6 +30,7 @@ use ipnet::IpNet;
 use links::{Links, TunnelError};
 use neighbours::Neighbours;
 use plan_index::PlanIndex;
+use proxies::Proxies;
 use regex::Regex;
 use routes::{Ownership, Routes};
 use rules::Rules;
@@ -52,6 +54,7 @@ pub(crate) struct Core {
     kernel_neighbours: Neighbours,
     forwarding: Forwarding,
     rules: Rules,
+    proxies: Proxies,
     shaping: Shaping,
     wireguards: BTreeMap<TunnelKind, WireguardDevice>,
     /// How the kernel reaches nodes that are on no subnet of ours.
@@ -115,6 +118,7 @@ impl Core {
             kernel_neighbours: Neighbours::default(),
             forwarding: Forwarding::default(),
             rules: Rules::default(),
+            proxies: Proxies::default(),
             shaping: Shaping::default(),
             wireguards: BTreeMap::new(),
             lookups: BTreeMap::new(),
@@ -235,6 +239,7 @@ impl Core {
         self.kernel_neighbours = Neighbours::new(snapshot.neighbours);
         self.forwarding = Forwarding::new(snapshot.fdb);
         self.rules_are(snapshot.rules);
+        self.proxies_are(snapshot.proxies);
         self.qdiscs_are(snapshot.qdiscs);
         self.wireguards_unread();
         let present: BTreeSet<u32> = self.links.iter().map(|link| link.index).collect();
@@ -246,6 +251,7 @@ impl Core {
         }
         // Also rewrites the settings that cannot be read back.
         self.prepared.clear();
+        self.proxies.prepared.clear();
         self.everything_dirty();
         self.lookups_stale = true;
     }

@@ -38,6 +38,7 @@ impl PlanIndex {
         index.plan.wireguard_peers = plan.wireguard_peers;
         index.plan.routing_rules = plan.routing_rules;
         index.plan.learnt_complete = plan.learnt_complete;
+        index.plan.proxied = plan.proxied;
         index
     }
 
@@ -82,7 +83,7 @@ impl PlanIndex {
                 touched.insert(key);
             }
             Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
-            Update::Vtep(..) | Update::WireguardPeer(..) | Update::RoutingRules(_) => {}
+            Update::Vtep(..) | Update::WireguardPeer(..) | Update::RoutingRules(_) | Update::Proxied(_) => {}
             Update::LearntComplete => {}
             // Policy has no destinations, and BGP is not the kernel's.
             Update::Set(..)
@@ -173,6 +174,11 @@ impl PlanIndex {
 
     pub fn routing_rules(&self) -> &BTreeSet<RoutingRule> {
         &self.plan.routing_rules
+    }
+
+    /// What the host answers for.
+    pub fn proxied(&self) -> &BTreeSet<IpAddr> {
+        &self.plan.proxied
     }
 
     /// What is sent through a tunnel.

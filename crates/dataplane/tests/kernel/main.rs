@@ -5,6 +5,7 @@
 mod learnt;
 mod namespace;
 mod pods;
+mod proxies;
 mod read_only;
 mod refused;
 mod repair;

@@ -1,14 +1,16 @@
-//! Requests that are begun and not finished: what they hold is bounded, and the oldest makes room.
+//! Requests that are begun and not finished: what they hold is bounded, and some make room for others.
 //!
 //! gRPC gathers a message until it is whole and answers once its stream has ended. A client may announce a large message on
 //! every stream it can open and never finish one. An honest request is whole within milliseconds of its first byte, so
-//! whoever has waited longest is given up first.
+//! whoever has waited longest is given up first, if that is longer than a busy machine takes; else whoever holds most, as
+//! most requests are small.
 
 use super::MAX_MESSAGE_BYTES;
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -24,6 +26,8 @@ const BUDGET: usize = 32 << 20;
 const REQUEST_BYTES: usize = 4 << 10;
 /// How long one may take, from the first time it is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// An honest request may take so long on a busy machine.
+const GRACE: Duration = Duration::from_secs(3);
 const SWEEP: Duration = Duration::from_secs(5);
 /// Whose requests go on for as long as the client likes; a message of theirs is finished when it is whole.
 const STREAMS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
@@ -40,6 +44,8 @@ struct Waiting {
     next: u64,
     /// By age.
     requests: BTreeMap<u64, Unfinished>,
+    /// By what they hold; of several that hold the same the oldest is last.
+    sizes: BTreeSet<(usize, Reverse<u64>)>,
     /// Why requests were given up that have not been told yet.
     given_up: HashMap<u64, Refusal>,
 }
@@ -65,10 +71,8 @@ impl Intake {
         loop {
             tokio::time::sleep(SWEEP).await;
             let mut waiting = self.lock();
-            while let Some((_, oldest)) = waiting.requests.first_key_value()
-                && oldest.since.elapsed() >= PATIENCE
-            {
-                waiting.give_up_oldest(Refusal::TIMED_OUT);
+            while let Some(oldest_place) = waiting.oldest(PATIENCE) {
+                waiting.give_up(oldest_place, Refusal::TIMED_OUT);
             }
         }
     }
@@ -84,8 +88,11 @@ impl Intake {
         waiting.next = waiting.next.max(place + 1);
         waiting.bytes += bytes;
         waiting.requests.insert(place, Unfinished { bytes, since, waker: waker.clone() });
-        while waiting.bytes > BUDGET {
-            waiting.give_up_oldest(Refusal::GIVEN_UP);
+        waiting.sizes.insert((bytes, Reverse(place)));
+        while waiting.bytes > BUDGET
+            && let Some(place) = waiting.oldest(GRACE).or_else(|| waiting.largest())
+        {
+            waiting.give_up(place, Refusal::GIVEN_UP);
         }
         waiting.given_up.remove(&place).map_or(Ok(place), Err)
     }
@@ -100,14 +107,24 @@ impl Waiting {
         self.given_up.remove(&place);
         let removed = self.requests.remove(&place)?;
         self.bytes -= removed.bytes;
+        self.sizes.remove(&(removed.bytes, Reverse(place)));
         Some(removed)
     }
 
-    fn give_up_oldest(&mut self, why: Refusal) {
-        if let Some((place, oldest)) = self.requests.pop_first() {
-            self.bytes -= oldest.bytes;
+    /// The one that has waited longest, if for so long.
+    fn oldest(&self, waited: Duration) -> Option<u64> {
+        let (place, oldest) = self.requests.first_key_value()?;
+        (oldest.since.elapsed() >= waited).then_some(*place)
+    }
+
+    fn largest(&self) -> Option<u64> {
+        self.sizes.last().map(|(_, Reverse(place))| *place)
+    }
+
+    fn give_up(&mut self, place: u64, why: Refusal) {
+        if let Some(request) = self.remove(place) {
             self.given_up.insert(place, why);
-            oldest.waker.wake();
+            request.waker.wake();
         }
     }
 }
@@ -298,5 +315,27 @@ mod tests {
         drop((requests, last, another));
         let waiting = intake.lock();
         assert_eq!((waiting.bytes, waiting.given_up.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_request_is_given_up_for_large_ones_only_if_it_has_waited_for_long() {
+        let intake = Arc::new(Intake::default());
+        let put = "/etcdserverpb.KV/Put";
+        let fit = BUDGET / (MAX_MESSAGE_BYTES + REQUEST_BYTES);
+        let mut small = begin(&intake, put, 10);
+        assert!(may_wait(&mut small).await);
+        let mut large = Vec::new();
+        for number in 0..3 * fit {
+            large.push(begin(&intake, put, MAX_MESSAGE_BYTES));
+            assert!(may_wait(&mut large[number]).await && may_wait(&mut small).await, "{number}");
+        }
+        assert_eq!(refusal(&mut large[0]).await.unwrap(), Refusal::GIVEN_UP.text);
+        tokio::time::sleep(GRACE).await;
+        let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
+        assert!(may_wait(&mut another).await);
+        assert_eq!(refusal(&mut small).await.unwrap(), Refusal::GIVEN_UP.text);
+        drop((small, large, another));
+        let waiting = intake.lock();
+        assert_eq!((waiting.bytes, waiting.sizes.len(), waiting.given_up.len()), (0, 0, 0));
     }
 }

@@ -34,6 +34,7 @@ pub struct BlockAffinitySpec {
     pub cidr: String,
     /// Set while the object is being deleted, never by people.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = false))]
     pub deleted: bool,
 }
 

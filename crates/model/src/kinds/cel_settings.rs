@@ -1,6 +1,6 @@
 //! The rules about pools, BGP, endpoints and settings that a Kubernetes API server can check by itself.
 
-use super::cel::rule;
+use super::cel::{rule, rule_at};
 use serde_json::{Value, json};
 
 const DEFAULT_ONLY: [&str; 7] = [
@@ -20,44 +20,87 @@ fn is_set(field: &str) -> String {
 
 /// Two text fields of which at most one may be set.
 fn at_most_one(a: &str, b: &str) -> Value {
-    rule(&format!("!({} && {})", is_set(a), is_set(b)), &format!("{a} and {b} cannot both be set"))
+    rule_at(b, &format!("!({} && {})", is_set(a), is_set(b)), &format!("{a} and {b} cannot both be set"))
 }
 
 pub(super) fn ip_pool() -> Value {
     let wrapped = |field: &str| format!("(has(self.{field}) && self.{field} != 'Never')");
     let used_for = |word: &str| format!("(has(self.allowedUses) && '{word}' in self.allowedUses)");
     let balancer = used_for("LoadBalancer");
+    let is_v4 = "cidr(self.cidr).ip().family() == 4";
+    let size =
+        format!("(has(self.blockSize) && self.blockSize != 0 ? self.blockSize : ({is_v4} ? 26 : 122))");
+    let apart_from = |range: &str| {
+        format!("!cidr('{range}').containsCIDR(self.cidr) && !cidr(self.cidr).containsCIDR('{range}')")
+    };
     json!([
-        rule("self.cidr == oldSelf.cidr", "the CIDR of a pool cannot be changed"),
-        rule(
+        rule_at("cidr", "isCIDR(self.cidr)", "the CIDR of a pool must be a network such as 10.0.0.0/16"),
+        rule_at(
+            "cidr",
+            "!isCIDR(self.cidr) || cidr(self.cidr) == cidr(self.cidr).masked()",
+            "the CIDR of a pool must have no bits set behind its prefix",
+        ),
+        rule_at(
+            "cidr",
+            &format!(
+                "!isCIDR(self.cidr) || ({} && {})",
+                apart_from("169.254.0.0/16"),
+                apart_from("fe80::/10")
+            ),
+            "the CIDR of a pool must not overlap the link-local ranges 169.254.0.0/16 and fe80::/10",
+        ),
+        rule_at(
+            "blockSize",
+            &format!(
+                "!isCIDR(self.cidr) || ({is_v4} ? {size} >= 20 && {size} <= 32 : {size} >= 116 && {size} <= 128)"
+            ),
+            "must be between 20 and 32 (IPv4) or between 116 and 128 (IPv6)",
+        ),
+        rule_at(
+            "cidr",
+            &format!(
+                "!isCIDR(self.cidr) || (has(self.disabled) && self.disabled) || cidr(self.cidr).prefixLength() <= {size}"
+            ),
+            "the pool is smaller than one of its blocks (blockSize)",
+        ),
+        rule_at("cidr", "self.cidr == oldSelf.cidr", "the CIDR of a pool cannot be changed"),
+        rule_at(
+            "blockSize",
             "!has(oldSelf.blockSize) || (has(self.blockSize) && self.blockSize == oldSelf.blockSize)",
             "the block size of a pool cannot be changed",
         ),
-        rule(
+        rule_at(
+            "ipipMode",
             &format!("!({} && {})", wrapped("ipipMode"), wrapped("vxlanMode")),
             "ipipMode and vxlanMode cannot both be used on one pool",
         ),
-        rule(
+        rule_at(
+            "ipipMode",
             &format!("!(self.cidr.contains(':') && {})", wrapped("ipipMode")),
             "IPIP cannot carry IPv6: ipipMode must be Never",
         ),
-        rule(
+        rule_at(
+            "allowedUses",
             &format!("!{balancer} || size(self.allowedUses) == 1"),
             "LoadBalancer cannot be combined with other uses",
         ),
-        rule(
+        rule_at(
+            "allowedUses",
             &format!("!{balancer} || !({} || {})", wrapped("ipipMode"), wrapped("vxlanMode")),
             "a pool for load balancers cannot be encapsulated",
         ),
-        rule(
+        rule_at(
+            "disableBGPExport",
             &format!("!{balancer} || !has(self.disableBGPExport) || !self.disableBGPExport"),
             "disableBGPExport must be false on a pool for load balancers",
         ),
-        rule(
+        rule_at(
+            "nodeSelector",
             &format!("!{balancer} || !has(self.nodeSelector) || self.nodeSelector == 'all()'"),
             "nodeSelector must be all() on a pool for load balancers",
         ),
-        rule(
+        rule_at(
+            "namespaceSelector",
             &format!("!{} || !{}", used_for("Tunnel"), is_set("namespaceSelector")),
             "namespaceSelector cannot be used on a pool for tunnel addresses",
         ),
@@ -66,7 +109,8 @@ pub(super) fn ip_pool() -> Value {
 
 pub(super) fn bgp_configuration() -> Value {
     let needs_mesh = |field: &str| {
-        rule(
+        rule_at(
+            field,
             &format!("!has(self.{field}) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled"),
             &format!("{field} cannot be set when nodeToNodeMeshEnabled is false"),
         )
@@ -74,7 +118,8 @@ pub(super) fn bgp_configuration() -> Value {
     json!([
         needs_mesh("nodeMeshPassword"),
         needs_mesh("nodeMeshMaxRestartTime"),
-        rule(
+        rule_at(
+            "communities",
             &format!("!{} || {}", is_set("communities"), is_set("prefixAdvertisements")),
             "communities are used by prefixAdvertisements only, and there are none",
         ),
@@ -84,7 +129,8 @@ pub(super) fn bgp_configuration() -> Value {
 /// What only the object of the whole cluster may say.
 pub(super) fn bgp_configuration_object() -> Vec<Value> {
     let only = |field: &&str| {
-        rule(
+        rule_at(
+            &format!("spec.{field}"),
             &format!("self.metadata.name == 'default' || !has(self.spec) || !has(self.spec.{field})"),
             &format!("{field} can only be set on the BGPConfiguration named default"),
         )
@@ -98,16 +144,23 @@ pub(super) fn bgp_peer() -> Value {
         at_most_one("peerIP", "peerSelector"),
         at_most_one("localWorkloadSelector", "peerIP"),
         at_most_one("localWorkloadSelector", "peerSelector"),
-        rule(
+        rule_at(
+            "asNumber",
             &format!("!{} || !has(self.asNumber) || self.asNumber == 0", is_set("peerSelector")),
             "asNumber cannot be set together with peerSelector",
         ),
-        rule(
+        rule_at(
+            "asNumber",
             &format!("!{} || (has(self.asNumber) && self.asNumber != 0)", is_set("localWorkloadSelector")),
             "asNumber must be set when localWorkloadSelector is",
         ),
-        rule(&format!("!{} || {}", is_set("reachableBy"), is_set("peerIP")), "reachableBy needs a peerIP"),
-        rule(
+        rule_at(
+            "reachableBy",
+            &format!("!{} || {}", is_set("reachableBy"), is_set("peerIP")),
+            "reachableBy needs a peerIP"
+        ),
+        rule_at(
+            "keepOriginalNextHop",
             "!has(self.keepOriginalNextHop) || !self.keepOriginalNextHop || !has(self.nextHopMode)",
             "keepOriginalNextHop cannot be set together with nextHopMode, which replaces it",
         ),
@@ -116,12 +169,18 @@ pub(super) fn bgp_peer() -> Value {
 
 pub(super) fn bgp_filter_rule() -> Value {
     json!([
-        rule(
+        rule_at(
+            "matchOperator",
             &format!("{} == {}", is_set("cidr"), is_set("matchOperator")),
             "cidr and matchOperator must both be set or both be left out",
         ),
-        rule(&format!("!has(self.prefixLength) || {}", is_set("cidr")), "prefixLength needs a cidr"),
-        rule(
+        rule_at(
+            "prefixLength",
+            &format!("!has(self.prefixLength) || {}", is_set("cidr")),
+            "prefixLength needs a cidr"
+        ),
+        rule_at(
+            "operations",
             &format!("!{} || self.action == 'Accept'", is_set("operations")),
             "operations can only be used with the action Accept",
         ),
@@ -136,8 +195,9 @@ pub(super) fn bgp_filter_operation() -> Value {
 
 pub(super) fn host_endpoint() -> Value {
     json!([
-        rule(&is_set("node"), "node must be set"),
-        rule(
+        rule_at("node", &is_set("node"), "node must be set"),
+        rule_at(
+            "interfaceName",
             &format!("{} || {}", is_set("interfaceName"), is_set("expectedIPs")),
             "at least one of interfaceName and expectedIPs must be set",
         ),
@@ -145,14 +205,28 @@ pub(super) fn host_endpoint() -> Value {
 }
 
 pub(super) fn felix_configuration() -> Value {
-    json!([rule(
-        "!has(self.routeTableRange) || !has(self.routeTableRanges)",
-        "routeTableRange and routeTableRanges cannot both be set",
-    )])
+    let address = |field: &str, family: u8| {
+        rule_at(
+            field,
+            &format!("!{} || (isIP(self.{field}) && ip(self.{field}).family() == {family})", is_set(field)),
+            &format!("must be an IPv{family} address"),
+        )
+    };
+    json!([
+        rule_at(
+            "routeTableRange",
+            "!has(self.routeTableRange) || !has(self.routeTableRanges)",
+            "routeTableRange and routeTableRanges cannot both be set",
+        ),
+        address("natOutgoingAddress", 4),
+        address("deviceRouteSourceAddress", 4),
+        address("deviceRouteSourceAddressIPv6", 6),
+    ])
 }
 
 pub(super) fn felix_configuration_object() -> Vec<Value> {
-    vec![rule(
+    vec![rule_at(
+        "spec.nodeSelector",
         "!(self.metadata.name == 'default' || self.metadata.name.startsWith('node.')) || !has(self.spec) || \
          !has(self.spec.nodeSelector) || self.spec.nodeSelector == ''",
         "nodeSelector cannot be set on the objects named default and node.<name>",
@@ -161,5 +235,9 @@ pub(super) fn felix_configuration_object() -> Vec<Value> {
 
 /// Kinds of which there is one object.
 pub(super) fn singleton() -> Vec<Value> {
-    vec![rule("self.metadata.name == 'default'", "the name must be default: there is only one")]
+    vec![rule_at(
+        "metadata",
+        "self.metadata.name == 'default'",
+        "the name must be default: there is only one",
+    )]
 }

@@ -18,7 +18,7 @@ pub struct IPAMConfigurationSpec {
     pub strict_affinity: bool,
     /// 0 is no limit of its own.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(range(min = 0, max = 1000000))]
+    #[schemars(range(min = 0, max = 1000000), extend("default" = 0))]
     pub max_blocks_per_host: i64,
     /// Whether nodes take blocks by themselves. Always written, since a stored object without it means no.
     #[serde(serialize_with = "unset_is_false")]

@@ -1,6 +1,8 @@
 //! What an API server would say to an object, by its schema alone: enough of it to hold our schemas against our rules.
 
+use cel::extractors::This;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Everything in `value` that `schema` forbids.
 pub(crate) fn refusals(schema: &Value, value: &Value) -> Vec<String> {
@@ -78,10 +80,16 @@ fn holds(expression: &str, value: &Value) -> Result<bool, String> {
     let program = cel::Program::compile(&expression).map_err(|error| error.to_string())?;
     let mut context = cel::Context::default();
     context.add_variable_from_value("self", variable(value));
+    context.add_function("matches", matches).map_err(|error| error.to_string())?;
     match program.execute(&context) {
         Ok(cel::Value::Bool(holds)) => Ok(holds),
         other => Err(format!("{other:?}")),
     }
+}
+
+/// As Kubernetes has it, whose expressions are much the same.
+fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
+    regex::Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(&text))
 }
 
 fn variable(value: &Value) -> cel::Value {

@@ -33,7 +33,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
     ];
     let client = world.runtime.block_on(Client::connect(&Config::at(&etcd.endpoint()))).unwrap();
     world.start("a");
-    let every = |seconds: u64| {
+    let every = |seconds: u32| {
         configure(&world, &client, |resource| {
             let Resource::KubeControllersConfiguration(configuration) = resource else {
                 panic!("{resource:?}")

@@ -2,10 +2,12 @@
 
 use crate::capture::{Capture, Seen, Wrap};
 use crate::pinger::Pinger;
+use crate::stream::{STREAM, stream};
 use crate::{Lab, family};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::process::Command;
+use std::time::Instant;
 
 fn eventually(lab: &Lab, what: &str, so: impl FnMut() -> bool) {
     tortie_testkit::eventually_showing(what, so, || {
@@ -123,6 +125,8 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
     let pods = pods(&lab);
     all_reach_all(&lab, &pods);
     let capture = Capture::start(&format!("tortie-{}-node1", lab.name), "eth0");
+    let link = lab.run(&["exec", "one", "--", "ip", "-j", "link", "show", "dev", "eth0"]);
+    let mtu = serde_json::from_str::<Value>(&link).unwrap()[0]["mtu"].as_u64().unwrap();
     for v6 in [false, true] {
         let address = |pod: usize| -> IpAddr { family(&pods[pod].1, v6).parse().unwrap() };
         capture.packets();
@@ -145,6 +149,25 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
             across.len() >= 2 && across.iter().all(|packet| packet.wrap == Wrap::Vxlan),
             "between racks: {across:?}"
         );
+
+        // The largest packets that pods send arrive whole, alone and in a stream, and none is cut on the way.
+        for (name, pod, wrap) in [("two", 1, Wrap::None), ("three", 2, Wrap::Vxlan)] {
+            let (headers, address) = (if v6 { 48 } else { 28 }, address(pod));
+            let ping = |size: u64| {
+                let (size, address) = (size.to_string(), address.to_string());
+                let words = ["exec", "one", "--", "ping", "-n", "-c", "1", "-W", "10", "-M", "do", "-s"];
+                lab.output(&[&words[..], &[&size, &address]].concat()).status.success()
+            };
+            assert!(ping(mtu - headers), "{address} is sent {mtu} bytes");
+            assert!(!ping(mtu - headers + 1), "{address} is sent more than {mtu} bytes");
+            let namespace = |pod: &str| format!("tortie-{}-pod-{pod}", lab.name);
+            assert_eq!(stream(&namespace("one"), &namespace(name), address), STREAM);
+            let ends = [address, family(&pods[0].1, v6).parse().unwrap()];
+            let of_both = |p: &Seen| ends.contains(&p.source) && ends.contains(&p.destination);
+            let packets: Vec<Seen> = capture.packets().into_iter().filter(of_both).collect();
+            let right = |packet: &Seen| packet.wrap == wrap && !packet.is_fragment;
+            assert!(packets.len() > 10 && packets.iter().all(right), "{name}: {packets:?}");
+        }
     }
 }
 
@@ -172,6 +195,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
     {
         let before: usize = pingers.iter().map(Pinger::lost).sum();
         lab.vxlan_mode(mode);
+        let begun = Instant::now();
         let devices = if mode == "Never" { 0 } else { 2 };
         for node in ["node1", "node2"] {
             eventually(&lab, &format!("{node} does as the pool says: {mode}"), || {
@@ -180,10 +204,11 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
                 routed && has_devices(node) == devices
             });
         }
+        let took = begun.elapsed();
         pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
         let after: usize = pingers.iter().map(Pinger::lost).sum();
         println!(
-            "vxlanMode {mode}: {} packets of {} talks at 200 a second lost",
+            "vxlanMode {mode}: after {took:.1?}, {} packets of {} talks at 200 a second lost",
             after - before,
             pingers.len()
         );

@@ -11,6 +11,7 @@ mod migration;
 mod pinger;
 mod podman;
 mod restart;
+mod stream;
 
 use lab::{Lab, family};
 use serde_json::Value;

@@ -22,6 +22,7 @@ mod refusals;
 mod restored;
 mod settings;
 mod soak;
+mod subnet;
 mod systemd;
 mod takeover;
 mod textbook;

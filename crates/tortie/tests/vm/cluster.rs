@@ -3,25 +3,38 @@
 
 use crate::lab::{Lab, family};
 use crate::pinger::Pinger;
-use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use crate::stream::{STREAM, stream};
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tortie_dataplane::Netns;
+use std::time::Instant;
 use tortie_testkit::eventually_showing;
 use tortie_testkit::vm::tell;
 
 /// By the pool of IPv4 and that of IPv6.
 pub const POOLS: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
 const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
-const STREAM: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     pub lab: Lab,
     /// Of the pods `one`, `two` and `three`; the third is in another rack.
     addresses: Vec<Vec<String>>,
+}
+
+/// Tells how long each part of a test took: in a guest that emulates its processor it is worth knowing where the time goes.
+pub struct Phases {
+    test: &'static str,
+    begun: Instant,
+}
+
+impl Phases {
+    pub fn of(test: &'static str) -> Phases {
+        Phases { test, begun: Instant::now() }
+    }
+
+    pub fn done(&mut self, what: &str) {
+        tell(&format!("{}: {what}: {:.1?}", self.test, self.begun.elapsed()));
+        self.begun = Instant::now();
+    }
 }
 
 /// The cluster, for as long as a test needs it.
@@ -101,26 +114,8 @@ impl Cluster {
         self.eventually(&format!("{from}: {ping}"), || self.try_exec(from, &ping).status.success());
         let larger = format!("ping -n -c 1 -W 1 -M do -s {} {address}", mtu - headers + 1);
         assert!(!self.try_exec(from, &larger).status.success(), "{from}: {larger}: the way takes more");
-        assert_eq!(self.stream(from, to, address.parse().unwrap()), STREAM);
-    }
-
-    /// How much arrives of a stream.
-    fn stream(&self, from: &str, to: &str, address: IpAddr) -> usize {
-        let inside = |place: &str| Netns::open(format!("/run/netns/{}", self.netns(place))).unwrap();
-        let address = SocketAddr::new(address, 7000);
-        let listener = inside(to).run(|| TcpListener::bind(address)).unwrap().unwrap();
-        let reader = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let mut bytes = Vec::new();
-            stream.read_to_end(&mut bytes).unwrap();
-            bytes.len()
-        });
-        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
-        let mut stream = inside(from).run(connect).unwrap().unwrap();
-        stream.write_all(&vec![7; STREAM]).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
-        reader.join().unwrap()
+        let (from, to) = (self.netns(from), self.netns(to));
+        assert_eq!(stream(&from, &to, address.parse().unwrap()), STREAM);
     }
 
     /// Pings between two pods, in both directions.

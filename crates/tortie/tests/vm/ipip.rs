@@ -1,7 +1,7 @@
 //! IPIP between nodes, and with a tunnel that a person made by hand.
 
 use crate::capture::{Capture, Seen, Wrap};
-use crate::cluster::{Cluster, POOLS, cluster};
+use crate::cluster::{Cluster, POOLS, Phases, cluster};
 use std::fs::File;
 use std::net::IpAddr;
 use std::process::Command;
@@ -61,6 +61,7 @@ guest_test!(
     fn ipip_between_racks_and_plain_within_one() {
         let cluster = cluster();
         let lab = &cluster.lab;
+        let mut phases = Phases::of("IPIP");
         cluster.ipip_mode("CrossSubnet");
         lab.apply(BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
@@ -82,6 +83,7 @@ guest_test!(
         let tunnel = node["spec"]["bgp"]["ipv4IPIPTunnelAddr"].as_str().unwrap().to_owned();
         let device = cluster.ip("node1", "addr show dev tunl0");
         assert!(device.contains(&format!("inet {tunnel}/32")) && device.contains("mtu 1480"), "{device}");
+        phases.done("turned on");
 
         let capture = Capture::start(&cluster.netns("node1"), "eth0");
         let one = cluster.address("one", false);
@@ -92,11 +94,13 @@ guest_test!(
             let right = |packet: &Seen| packet.wrap == wrap && !packet.is_fragment;
             assert!(packets.len() > 2 && packets.iter().all(right), "{pod}: {packets:?}");
         }
+        phases.done("full-size packets");
 
         let pingers = cluster.pingers("one", "three", false);
         cluster.restart_under(&pingers, "node1");
         cluster.restart_under(&pingers, "node3");
         drop(pingers);
+        phases.done("restarts");
         let pingers = cluster.pingers("one", "two", false);
         for (mode, device) in
             [("Always", "tunl0"), ("Never", "eth0"), ("Always", "tunl0"), ("CrossSubnet", "eth0")]
@@ -108,12 +112,14 @@ guest_test!(
             });
         }
         drop(pingers);
+        phases.done("changes of the mode");
         cluster.reach("one", "three", false);
         cluster.ipip_mode("Never");
         cluster.eventually("the device has no address any more", || {
             !cluster.ip("node1", "addr show dev tunl0").contains("inet ")
         });
         lab.addresses_are_accounted_for();
+        phases.done("turned off");
     }
 );
 
@@ -195,6 +201,7 @@ guest_test!(
     crate::machine,
     fn a_tunnel_by_hand_is_a_stranger_s_until_its_node_is_known_and_then_bird_works_with_us() {
         let cluster = cluster();
+        let mut phases = Phases::of("IPIP by hand");
         cluster.ipip_mode("CrossSubnet");
         cluster.lab.apply(BY_BGP);
         cluster.reach("one", "three", false);
@@ -204,6 +211,7 @@ guest_test!(
         let before = strangers(&cluster, "node1");
         assert!(!handmade.reaches(one), "a stranger's packet has been answered");
         assert!(strangers(&cluster, "node1") > before, "the stranger's packet was dropped by somebody else");
+        phases.done("a stranger's packets");
 
         handmade.host.ip(&format!("route del {one} dev tunl1"));
         cluster.lab.apply(&format!(
@@ -234,5 +242,6 @@ guest_test!(
                 && !handmade.reaches(one)
         });
         cluster.ipip_mode("Never");
+        phases.done("with BIRD");
     }
 );

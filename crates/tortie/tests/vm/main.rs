@@ -15,6 +15,8 @@ mod lab;
 #[allow(dead_code)]
 #[path = "../lab/pinger.rs"]
 mod pinger;
+#[path = "../lab/stream.rs"]
+mod stream;
 #[allow(dead_code)]
 #[path = "../node/world.rs"]
 mod world;

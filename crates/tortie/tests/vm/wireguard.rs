@@ -1,7 +1,7 @@
 //! WireGuard between nodes: on and off, other keys, nodes without one, and what nodes send each other.
 
 use crate::capture::{Capture, Seen, Wrap};
-use crate::cluster::{Cluster, cluster};
+use crate::cluster::{Cluster, Phases, cluster};
 use crate::pinger::Pinger;
 use std::net::IpAddr;
 use tortie_testkit::guest_test;
@@ -50,6 +50,7 @@ guest_test!(
     fn wireguard_between_nodes() {
         let cluster = cluster();
         let lab = &cluster.lab;
+        let mut phases = Phases::of("WireGuard");
         let rule = |node: &str, family: &str| cluster.ip(node, &format!("{family} rule")).contains(RULE);
         cluster.felix("default", "{wireguardEnabled: true, wireguardEnabledV6: true}");
         for node in NODES {
@@ -60,6 +61,7 @@ guest_test!(
                     && !cluster.key(node).is_empty()
             });
         }
+        phases.done("turned on");
         let routes = cluster.ip("node1", "route show table 1");
         assert_eq!(routes.matches("throw 10.244.").count(), 1, "its own block: {routes}");
         assert!(!cluster.ip("net", "route").contains("10.244."), "the router knows nothing of pods");
@@ -67,6 +69,7 @@ guest_test!(
             cluster.reach("one", "three", v6);
             cluster.reach("one", "two", v6);
         }
+        phases.done("pods reach each other");
         let capture = Capture::start(&cluster.netns("node1"), "eth0");
         cluster.full_size("one", "three", false, 1440);
         cluster.full_size("one", "three", true, 1420);
@@ -79,9 +82,11 @@ guest_test!(
         cluster.eventually("a node reaches pods of others", || {
             cluster.pings("node1", cluster.address("three", false))
         });
+        phases.done("full-size packets");
 
         let pingers = cluster.pingers("one", "three", false);
         cluster.restart_under(&pingers, "node1");
+        phases.done("restarts");
         let old = cluster.key("node1");
         let file = lab.dir().join("nodes/node1/state/wireguard.key");
         cluster.under(
@@ -92,12 +97,14 @@ guest_test!(
         );
         cluster.reach("one", "two", false);
         let answered = || pingers.iter().for_each(|pinger: &Pinger| pinger.wait_for_more(10));
+        phases.done("another key");
         // What a person takes away comes back.
         cluster.ip("node3", "rule del priority 99");
         cluster.eventually("the rule is there again", || rule("node3", "-4"));
         cluster.ip("node3", "link del wireguard.cali");
         cluster.eventually("the device is there again", || cluster.sealed("node3") == 2);
         answered();
+        phases.done("repairs");
 
         // A node that does not encrypt is sent what it can read.
         cluster.felix("node.node2", "{wireguardEnabled: false, wireguardEnabledV6: false}");
@@ -113,6 +120,7 @@ guest_test!(
         let others = |packet: &Seen| packet.source != two && packet.destination != two;
         assert!(!open.iter().any(others), "{open:?}");
         lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
+        phases.done("a node without it");
 
         // What nodes send each other.
         let hosts =
@@ -134,6 +142,7 @@ guest_test!(
         assert!(open.is_empty(), "{open:?}");
         cluster.reach("one", "three", true);
         drop(pingers);
+        phases.done("what nodes send each other");
 
         cluster.felix("default", "{}");
         for node in NODES {
@@ -148,5 +157,6 @@ guest_test!(
         }
         cluster.reach("one", "two", false);
         lab.addresses_are_accounted_for();
+        phases.done("turned off");
     }
 );

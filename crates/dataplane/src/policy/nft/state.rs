@@ -176,6 +176,7 @@ impl State {
             | Update::Vtep(..)
             | Update::WireguardPeer(..)
             | Update::RoutingRules(_)
+            | Update::Proxied(_)
             | Update::Learnt(..)
             | Update::LearntComplete
             | Update::Bgp(_) => return false,

@@ -3,9 +3,13 @@
 
 mod access;
 mod control;
+mod migration;
+mod serving;
 
 pub use access::{Decision, User, Wish};
 pub use control::{Lease, PodHold, Rollout, is_too_late};
+pub use migration::{Definition, Follower, Migration};
+pub use serving::{Secret, WebhookConfiguration};
 
 use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};

@@ -1,0 +1,168 @@
+//! From a question of Kubernetes to its answer.
+
+use super::review::{Operation, Question};
+use crate::access::Access;
+use crate::body::LIMIT;
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+use crate::resources::{GROUP, Served};
+use crate::server::{Answers, Chain, response};
+use crate::tiers::InTier;
+use axum::body::Body;
+use http::{Method, Request, Response, StatusCode};
+use std::time::Instant;
+use tokio::sync::{Semaphore, watch};
+use tortie_model::{Kind, Resource};
+use tortie_store::{Error, Resources};
+
+/// Questions that are answered at a time.
+const MOST_REQUESTS: usize = 400;
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+/// Those who keep ClusterInformation up to date, Calico's names and ours.
+const WRITERS: [&str; 5] =
+    ["calico-node", "calico-kube-controllers", "calico-typha", "tortie-node", "tortie-controllers"];
+
+pub struct Handler {
+    access: Access,
+    resources: Resources,
+    /// Where the accounts of nodes and controllers are.
+    namespace: String,
+    metrics: Metrics,
+    requests: Semaphore,
+    /// Whether there is a certificate, and whether the server is about to stop.
+    certified: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Handler {
+    pub fn new(
+        access: Access,
+        resources: Resources,
+        namespace: String,
+        certified: watch::Receiver<bool>,
+        stopping: watch::Receiver<bool>,
+    ) -> Handler {
+        let requests = Semaphore::new(MOST_REQUESTS);
+        Handler { access, resources, namespace, metrics: Metrics::new(), requests, certified, stopping }
+    }
+
+    fn ready(&self) -> Response<Body> {
+        match (*self.stopping.borrow(), *self.certified.borrow()) {
+            (true, _) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, Body::from("stopping\n")),
+            (_, false) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, Body::from("no certificate yet\n")),
+            (false, true) => response(StatusCode::OK, TEXT, Body::from("ok")),
+        }
+    }
+
+    async fn review(&self, webhook: Webhook, content: Body) -> Response<Body> {
+        let Ok(_room) = self.requests.try_acquire() else {
+            self.metrics.no_room("request");
+            return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
+        };
+        let Ok(body) = axum::body::to_bytes(content, LIMIT).await else {
+            return plain(StatusCode::PAYLOAD_TOO_LARGE, &format!("a review has at most {LIMIT} bytes"));
+        };
+        let question = match Question::read(&body) {
+            Ok(question) => question,
+            Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("the review cannot be read: {why}")),
+        };
+        let verdict = match webhook {
+            Webhook::TierRules => self.tier_rules(&question).await,
+            Webhook::ClusterInformation => self.cluster_information(&question),
+        };
+        if let Err(refusal) = &verdict {
+            tracing::info!(
+                user = question.user_info.name,
+                resource = question.resource.resource,
+                name = question.object_name(),
+                "refused: {}",
+                refusal.message
+            );
+        }
+        response(StatusCode::OK, JSON, Body::from(question.answer(verdict).to_string()))
+    }
+
+    /// A policy is written by those who may do so in its tier, and in the one from which it moves; its tier is there.
+    async fn tier_rules(&self, question: &Question) -> Result<(), Refusal> {
+        let served = Served::find(&question.resource.resource)
+            .filter(|served| served.is_tiered() && question.resource.group == GROUP);
+        let (Some(served), Some(verb)) = (served, question.operation.verb()) else { return Ok(()) };
+        let (namespace, name) = (question.namespace.as_str(), question.object_name());
+        let [old, new] = question.tiers();
+        for tier in [new, old.filter(|_| old != new)].into_iter().flatten() {
+            let wanted = InTier { served, verb, namespace, name, tier };
+            self.access.authorise_tier(&question.user_info, &wanted).await?;
+        }
+        match new {
+            Some(tier) if question.operation != Operation::Delete && !question.is_leaving() => {
+                self.check_tier(tier).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn check_tier(&self, name: &str) -> Result<(), Refusal> {
+        match self.resources.get(Kind::Tier, "", name).await {
+            Ok(Resource::Tier(tier)) if tier.metadata.deletion_timestamp.is_some() => {
+                Err(Refusal::unprocessable(format!("Tier {name:?} is being deleted")))
+            }
+            Ok(_) => Ok(()),
+            Err(Error::DoesNotExist { .. }) => {
+                Err(Refusal::unprocessable(format!("Tier {name:?} does not exist")))
+            }
+            Err(error) => Err(Refusal::unavailable(error.to_string())),
+        }
+    }
+
+    /// What is known about the cluster is written by nodes and controllers, not by people.
+    fn cluster_information(&self, question: &Question) -> Result<(), Refusal> {
+        let user = question.user_info.name.as_str();
+        let own = WRITERS.map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
+        match own.iter().any(|account| account == user) {
+            true => Ok(()),
+            false => Err(Refusal::method_not_allowed(&format!(
+                "ClusterInformation is a read-only resource (user: {user})"
+            ))),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Webhook {
+    TierRules,
+    ClusterInformation,
+}
+
+impl Answers for Handler {
+    async fn answer(&self, http: Request<Body>, _: &Chain) -> Response<Body> {
+        let began = Instant::now();
+        let (parts, content) = http.into_parts();
+        let path = parts.uri.path();
+        let (name, answer) = match (&parts.method, path) {
+            (&Method::POST, "/rbac") => ("rbac", self.review(Webhook::TierRules, content).await),
+            (&Method::POST, "/cluster-info") => {
+                ("cluster-info", self.review(Webhook::ClusterInformation, content).await)
+            }
+            (&Method::GET, "/readyz") => return self.ready(),
+            (&Method::GET, "/metrics") => {
+                let form = "text/plain; version=0.0.4; charset=utf-8";
+                return response(StatusCode::OK, form, Body::from(self.metrics.text()));
+            }
+            (_, "/rbac" | "/cluster-info" | "/readyz" | "/metrics") => {
+                return plain(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here");
+            }
+            _ => return plain(StatusCode::NOT_FOUND, "there is nothing here"),
+        };
+        self.metrics.answered("review", name, answer.status().as_u16(), began.elapsed());
+        answer
+    }
+
+    fn no_room_for_connection(&self) {
+        self.metrics.no_room("connection");
+    }
+}
+
+fn plain(code: StatusCode, text: &str) -> Response<Body> {
+    response(code, TEXT, Body::from(format!("{text}\n")))
+}

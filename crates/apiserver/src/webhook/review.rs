@@ -1,0 +1,158 @@
+//! AdmissionReview of admission.k8s.io/v1: what Kubernetes asks before it stores an object, and what it is told. No I/O.
+
+use crate::refusal::Refusal;
+use crate::request::Verb;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tortie_store::orchestrator::User;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+/// Where policies are that name no tier.
+const DEFAULT_TIER: &str = "default";
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    api_version: String,
+    kind: String,
+    request: Question,
+}
+
+/// What somebody is about to do.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    pub uid: String,
+    pub operation: Operation,
+    pub user_info: User,
+    pub resource: Resource,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub namespace: String,
+    /// Null if it is deleted.
+    #[serde(default)]
+    pub object: Value,
+    /// Null if it is created.
+    #[serde(default)]
+    pub old_object: Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Resource {
+    pub group: String,
+    pub resource: String,
+}
+
+impl Operation {
+    /// The verb that rules have for it. A patch is an update here: Kubernetes does not say which of them it was.
+    pub fn verb(self) -> Option<Verb> {
+        match self {
+            Operation::Create => Some(Verb::Create),
+            Operation::Update => Some(Verb::Update),
+            Operation::Delete => Some(Verb::Delete),
+            Operation::Connect => None,
+        }
+    }
+}
+
+impl Question {
+    pub fn read(body: &[u8]) -> Result<Question, String> {
+        let review: Review = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        match (review.api_version.as_str(), review.kind.as_str()) {
+            (API_VERSION, KIND) => Ok(review.request),
+            (version, kind) => Err(format!("{version} {kind} is not {API_VERSION} {KIND}")),
+        }
+    }
+
+    /// As the request has it, or as the new object has it.
+    pub fn object_name(&self) -> &str {
+        match self.name.as_str() {
+            "" => text(&self.object, "/metadata/name"),
+            name => name,
+        }
+    }
+
+    /// The tier in which the object is now, and the one in which it will be.
+    pub fn tiers(&self) -> [Option<&str>; 2] {
+        [&self.old_object, &self.object].map(|object| match object {
+            Value::Null => None,
+            object => match text(object, "/spec/tier") {
+                "" => Some(DEFAULT_TIER),
+                tier => Some(tier),
+            },
+        })
+    }
+
+    /// Whether the object is on its way out: then only those who have work to do before write it.
+    pub fn is_leaving(&self) -> bool {
+        self.object.pointer("/metadata/deletionTimestamp").is_some()
+    }
+
+    /// The answer for Kubernetes.
+    pub fn answer(&self, verdict: Result<(), Refusal>) -> Value {
+        let response = match verdict {
+            Ok(()) => json!({"uid": self.uid, "allowed": true}),
+            Err(refusal) => json!({"uid": self.uid, "allowed": false,
+                "status": {"code": refusal.code, "reason": refusal.reason, "message": refusal.message}}),
+        };
+        json!({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(request: Value) -> Vec<u8> {
+        json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_question_is_read() {
+        let request = json!({"uid": "u", "operation": "UPDATE", "name": "p", "namespace": "shop",
+            "userInfo": {"username": "jane", "groups": ["net"], "extra": {"a": ["b"]}},
+            "resource": {"group": "projectcalico.org", "version": "v3", "resource": "networkpolicies"},
+            "object": {"spec": {"tier": "net"}}, "oldObject": {"spec": {}}});
+        let question = Question::read(&review(request)).unwrap();
+        assert_eq!(question.tiers(), [Some("default"), Some("net")]);
+        assert_eq!((question.object_name(), question.namespace.as_str()), ("p", "shop"));
+        assert_eq!((question.user_info.name.as_str(), question.user_info.groups.len()), ("jane", 1));
+        assert_eq!(question.operation.verb(), Some(Verb::Update));
+        assert!(!question.is_leaving());
+        let answer = question.answer(Err(Refusal::bad_request("no")));
+        assert_eq!(answer["response"]["uid"], "u");
+        assert_eq!(
+            answer["response"]["status"],
+            json!({"code": 400, "reason": "BadRequest", "message": "no"})
+        );
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused() {
+        for bad in [
+            "{}",
+            "[]",
+            "no",
+            r#"{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u",
+                "operation": "CREATE", "userInfo": {}, "resource": {"group": "", "resource": ""}}}"#,
+        ] {
+            assert!(Question::read(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(Question::read(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! A cluster whose objects are custom resources of projectcalico.org/v3: Kubernetes fills in what is missing and refuses what is wrong by
+//! itself, and asks the webhooks about tiers. What is applied is what `deploy/` has.
+
+mod admission;
+mod certificates;
+mod tiers;
+
+use crate::world::{Cluster, Replica};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tortie_apiserver::{Lifetimes, WebhooksArgs};
+use tortie_store::{Client, Config, Resources};
+use tortie_testkit::{ApiServer, CalicoGroup, eventually_showing, free_port};
+
+const API: &str = "/apis/projectcalico.org/v3";
+
+/// Such a cluster, and the webhooks in it.
+pub struct Custom {
+    // In the order in which they go.
+    webhooks: Option<Replica>,
+    pub cluster: Cluster,
+    pub port: u16,
+}
+
+impl Custom {
+    /// With kinds and admission policies, where people may do only what rules say.
+    pub fn new() -> Custom {
+        let server = ApiServer::start_with_rules();
+        server.install(CalicoGroup::V3);
+        server.add_namespace("shop", serde_json::json!({}));
+        let custom = Custom { webhooks: None, cluster: Cluster::new(server), port: free_port().unwrap() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let resources = Resources::new(Client::connect(&custom.config()).await.unwrap());
+            resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
+        });
+        custom.cluster.must(&["apply", "-f", "-"], &manifest("webhooks/10-policies.yaml"));
+        // Policies are in force some time after they are there.
+        let server = &custom.cluster.server;
+        let plain = object("GlobalNetworkPolicy", "plain", serde_json::json!({}));
+        let filled = || server.send("POST", &format!("{API}/globalnetworkpolicies?dryRun=All"), Some(&plain));
+        let is_filled = |stored: &Value| {
+            let label = stored.pointer("/metadata/labels/projectcalico.org~1tier");
+            label.is_some() && stored.pointer("/spec/types").is_some()
+        };
+        let kept = || server.send("DELETE", &format!("{API}/tiers/kube-admin?dryRun=All"), None);
+        eventually_showing(
+            "the policies are in force",
+            || {
+                filled().is_ok_and(|stored| is_filled(&stored))
+                    && kept().is_err_and(|refusal| refusal.contains("is built in"))
+            },
+            || format!("{:?}\n{:?}", filled(), kept()),
+        );
+        custom
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            datastore_type: "kubernetes".into(),
+            kubeconfig: self.cluster.server.kubeconfig().display().to_string(),
+            calico_api_group: CalicoGroup::V3.api_version().into(),
+            ..Config::default()
+        }
+    }
+
+    /// Starts the webhooks, and has Kubernetes ask them: what `deploy/` has, with the service where they are.
+    pub fn start_webhooks(&mut self, lifetimes: Lifetimes) {
+        let args = WebhooksArgs {
+            port: self.port,
+            bind_address: "127.0.0.1".parse().unwrap(),
+            tls_cert_file: None,
+            tls_private_key_file: None,
+            client_ca_file: None,
+            namespace: "kube-system".into(),
+            config: PathBuf::new(),
+        };
+        let config = self.config();
+        self.webhooks =
+            Some(Replica::start(|end| tortie_apiserver::serve_webhooks(config, args, lifetimes, end)));
+        let service = "  selector: {k8s-app: calico-webhooks}\n  ports: [{name: webhooks, port: 443, targetPort: 6443, protocol: TCP}]\n";
+        let text = manifest("webhooks/20-webhooks.yaml");
+        assert_eq!(text.matches(service).count(), 1);
+        let here = format!(
+            "  type: ExternalName\n  externalName: localhost\n  ports: [{{name: webhooks, port: {}}}]\n",
+            self.port
+        );
+        let text = text.replace(service, &here).replace("port: 443}", &format!("port: {}}}", self.port));
+        self.cluster.must(&["apply", "-f", "-"], &text);
+        // The name in the certificate is that of the service; Kubernetes asks for it wherever the service is.
+        eventually_showing(
+            "the webhooks are asked",
+            || self.probe().is_err_and(|refusal| refusal.contains("does not exist")),
+            || format!("{:?}", self.probe()),
+        );
+    }
+
+    /// A policy of a tier that is not there: only the webhooks refuse it.
+    fn probe(&self) -> Result<Value, String> {
+        let mut policy = object("GlobalNetworkPolicy", "probe", serde_json::json!({"tier": "nowhere"}));
+        policy["metadata"]["labels"] = serde_json::json!({"a": "b"});
+        self.cluster.server.send("POST", &format!("{API}/globalnetworkpolicies?dryRun=All"), Some(&policy))
+    }
+
+    pub fn stop_webhooks(&mut self) {
+        self.webhooks.take().unwrap().stop();
+    }
+}
+
+pub fn object(kind: &str, name: &str, spec: Value) -> Value {
+    serde_json::json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+pub fn manifest(name: &str) -> String {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    std::fs::read_to_string(deploy.join(name)).unwrap()
+}
+
+/// Long enough to be renewed in no test.
+pub const USUAL: Lifetimes =
+    Lifetimes { authority: Duration::from_secs(360_000), certificate: Duration::from_secs(36_000) };

@@ -1,0 +1,261 @@
+//! Moves a cluster's objects from crd.projectcalico.org/v1 to projectcalico.org/v3, when somebody asks for it with a DatastoreMigration.
+//!
+//! What to do next follows from the phase and from what there is ([`next`], without I/O), so whoever leads goes on where the one
+//! before was. Nodes leave the datastore alone meanwhile (`datastoreReady: false`), and pods keep their network.
+
+mod copy;
+
+use copy::Copy;
+use std::time::Duration;
+use tortie_model::kinds::BUILT_IN_TIERS;
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_store::orchestrator::{Follower, Migration, Orchestrator};
+use tortie_store::{Client, Config, Error, Result};
+
+pub const V1: &str = "crd.projectcalico.org/v1";
+pub const V3: &str = "projectcalico.org/v3";
+const KIND: &str = "APIServerToCRDs";
+/// Between looks.
+const PERIOD: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(5);
+/// For those who still write when the datastore is locked.
+pub const DRAIN: Duration = Duration::from_secs(10);
+/// Objects of which both groups have one that are named in a message.
+const NAMED: usize = 10;
+
+pub mod phase {
+    pub const PENDING: &str = "Pending";
+    pub const MIGRATING: &str = "Migrating";
+    pub const WAITING: &str = "WaitingForConflictResolution";
+    pub const CONVERGED: &str = "Converged";
+    pub const COMPLETE: &str = "Complete";
+    pub const FAILED: &str = "Failed";
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Nothing,
+    /// Keep the object until all is done.
+    Hold,
+    /// See whether it can begin.
+    Check,
+    Move,
+    /// See whether everybody uses the new group.
+    AwaitFollowers,
+    /// Take the old definitions away, and let the object go.
+    CleanUp,
+    /// Give the cluster back as it was, and let the object go.
+    Abort,
+    /// Nodes use the new group already, and may not lose it.
+    RefuseAbort,
+}
+
+/// What is to be done with a migration in this phase.
+pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> Step {
+    match (phase, is_deleted) {
+        _ if !is_held && is_deleted => Step::Nothing,
+        _ if !is_held => Step::Hold,
+        (phase::COMPLETE, true) => Step::CleanUp,
+        (phase::CONVERGED, true) => Step::RefuseAbort,
+        (_, true) => Step::Abort,
+        (phase::COMPLETE | phase::FAILED, false) => Step::Nothing,
+        (phase::CONVERGED, false) => Step::AwaitFollowers,
+        (phase::MIGRATING | phase::WAITING, false) => Step::Move,
+        (_, false) => Step::Check,
+    }
+}
+
+/// Both groups, and Kubernetes.
+#[derive(Clone, Debug)]
+pub struct Mover {
+    old: Client,
+    new: Client,
+    orchestrator: Orchestrator,
+    drain: Duration,
+}
+
+impl Mover {
+    pub async fn connect(config: &Config, orchestrator: Orchestrator, drain: Duration) -> Result<Mover> {
+        let of_group = |group: &str| Config { calico_api_group: group.to_owned(), ..config.clone() };
+        let (old, new) = (Client::connect(&of_group(V1)).await?, Client::connect(&of_group(V3)).await?);
+        Ok(Mover { old, new, orchestrator, drain })
+    }
+
+    /// For as long as this replica leads.
+    pub async fn follow(&self) {
+        loop {
+            match self.step().await {
+                Ok(true) => tokio::time::sleep(PERIOD).await,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the migration of the datastore cannot go on; trying again");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Does what is to be done next; true if there is nothing to do at once.
+    pub async fn step(&self) -> Result<bool> {
+        let Some(migration) = self.orchestrator.migration().await? else { return Ok(true) };
+        match next(migration.phase(), migration.is_deleted(), migration.is_held()) {
+            Step::Nothing => Ok(true),
+            Step::Hold => self.orchestrator.hold_migration(&migration, true).await.map(|_| false),
+            Step::Check => self.check(&migration).await,
+            Step::Move => self.carry_out(migration).await,
+            Step::AwaitFollowers => self.await_followers(&migration).await,
+            Step::CleanUp => self.clean_up(&migration).await,
+            Step::Abort => self.abort(&migration).await,
+            Step::RefuseAbort => {
+                let message =
+                    "nodes may use projectcalico.org/v3 already: wait until the migration is complete";
+                self.say(&migration, phase::CONVERGED, message).await?;
+                self.await_followers(&migration).await
+            }
+        }
+    }
+
+    /// Writes a phase, if it is not there already.
+    async fn say(&self, migration: &Migration, phase: &str, message: &str) -> Result<()> {
+        if (migration.phase(), migration.message()) == (phase, message) {
+            return Ok(());
+        }
+        tracing::info!(phase, message, "the migration of the datastore");
+        self.orchestrator.set_migration_phase(migration, phase, message).await.map(drop)
+    }
+
+    async fn check(&self, migration: &Migration) -> Result<bool> {
+        if migration.kind() != KIND {
+            let message = format!("spec.type: {:?} is not {KIND}", migration.kind());
+            return self.say(migration, phase::FAILED, &message).await.map(|()| false);
+        }
+        let missing = self.missing().await?;
+        match missing {
+            Some(message) => self.say(migration, phase::PENDING, &message).await.map(|()| true),
+            None => self.say(migration, phase::MIGRATING, "").await.map(|()| false),
+        }
+    }
+
+    /// Why it cannot begin yet.
+    async fn missing(&self) -> Result<Option<String>> {
+        let old = self.orchestrator.definitions("crd.projectcalico.org").await?;
+        if old.is_empty() {
+            return Ok(Some(
+                "there are no definitions of crd.projectcalico.org: nothing can be moved".to_owned(),
+            ));
+        }
+        let new = self.orchestrator.definitions("projectcalico.org").await?;
+        for kind in copy::kinds() {
+            let name = format!("{}.projectcalico.org", kind.plural());
+            if !new.iter().any(|definition| definition.name == name && definition.established) {
+                return Ok(Some(format!("{name} is not defined yet: apply deploy/00-crds.yaml")));
+            }
+        }
+        for tier in BUILT_IN_TIERS {
+            match self.old.get(&Key::resource(Kind::Tier, "", tier.name)).await {
+                Ok(_) => {}
+                Err(Error::DoesNotExist { .. }) => {
+                    return Ok(Some(format!("tier {} is not in crd.projectcalico.org/v1", tier.name)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn carry_out(&self, migration: Migration) -> Result<bool> {
+        if set_ready(&self.old, false).await? {
+            tokio::time::sleep(self.drain).await;
+        }
+        let migration = self.orchestrator.withdraw_api_server(&migration).await?;
+        let copy = Copy { from: &self.old, to: &self.new };
+        let conflicts = copy.conflicts().await?;
+        if !conflicts.is_empty() {
+            let named = conflicts.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let message =
+                format!("{} objects differ between the groups, delete one of each: {named}", conflicts.len());
+            return self.say(&migration, phase::WAITING, &message).await.map(|()| true);
+        }
+        copy.lock_target().await?;
+        let count = copy.objects().await?;
+        copy.owners().await?;
+        set_ready(&self.new, true).await?;
+        let message =
+            format!("{count} objects are in projectcalico.org/v3; have nodes use it (CALICO_API_GROUP)");
+        self.say(&migration, phase::CONVERGED, &message).await.map(|()| false)
+    }
+
+    async fn await_followers(&self, migration: &Migration) -> Result<bool> {
+        let followers = self.orchestrator.followers().await?;
+        match followers.iter().find(|follower| !is_there(follower)) {
+            None if !followers.is_empty() => self.say(migration, phase::COMPLETE, "").await.map(|()| false),
+            _ => Ok(true),
+        }
+    }
+
+    async fn clean_up(&self, migration: &Migration) -> Result<bool> {
+        for definition in self.orchestrator.definitions("crd.projectcalico.org").await? {
+            self.orchestrator.remove_definition(&definition).await?;
+        }
+        self.orchestrator.hold_migration(migration, false).await.map(|_| true)
+    }
+
+    async fn abort(&self, migration: &Migration) -> Result<bool> {
+        self.orchestrator.restore_api_server(migration).await?;
+        set_ready(&self.old, true).await?;
+        self.orchestrator.hold_migration(migration, false).await.map(|_| true)
+    }
+}
+
+/// Whether a program uses the new group with all its pods.
+fn is_there(follower: &Follower) -> bool {
+    follower.group.eq_ignore_ascii_case(V3) && follower.rolled_out
+}
+
+/// Tells nodes whether they may use a datastore; true if that was otherwise before.
+async fn set_ready(client: &Client, ready: bool) -> Result<bool> {
+    let key = Key::resource(Kind::ClusterInformation, "", "default");
+    let entry = match client.get(&key).await {
+        Ok(entry) => entry,
+        Err(Error::DoesNotExist { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let Value::Resource(Resource::ClusterInformation(mut information)) = entry.value else {
+        return Ok(false);
+    };
+    if information.spec.datastore_ready == Some(ready) {
+        return Ok(false);
+    }
+    information.spec.datastore_ready = Some(ready);
+    let value = Value::Resource(Resource::ClusterInformation(information));
+    client.update(&key, &value, &entry.revision).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_next_follows_from_the_phase() {
+        for (phase, is_deleted, is_held, step) in [
+            ("", false, false, Step::Hold),
+            ("", false, true, Step::Check),
+            (phase::PENDING, false, true, Step::Check),
+            (phase::PENDING, true, true, Step::Abort),
+            (phase::MIGRATING, false, true, Step::Move),
+            (phase::WAITING, false, true, Step::Move),
+            (phase::WAITING, true, true, Step::Abort),
+            (phase::CONVERGED, false, true, Step::AwaitFollowers),
+            (phase::CONVERGED, true, true, Step::RefuseAbort),
+            (phase::COMPLETE, false, true, Step::Nothing),
+            (phase::COMPLETE, true, true, Step::CleanUp),
+            (phase::FAILED, false, true, Step::Nothing),
+            (phase::FAILED, true, true, Step::Abort),
+            (phase::COMPLETE, true, false, Step::Nothing),
+        ] {
+            assert_eq!(next(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
+        }
+    }
+}

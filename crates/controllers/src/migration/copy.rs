@@ -1,0 +1,242 @@
+//! Every object of one group in the other.
+
+use futures::TryStreamExt as _;
+use serde_json::{Value as Json, json};
+use std::collections::HashMap;
+use tortie_model::key::AffinityType;
+use tortie_model::{API_VERSION, Key, KeyRange, Kind, ObjectMeta, Resource, Value};
+use tortie_store::{Client, Entry, Error, Result};
+
+/// Objects that are written at a time.
+const WORKERS: usize = 10;
+const TIER_LABEL: &str = "projectcalico.org/tier";
+
+pub struct Copy<'a> {
+    pub from: &'a Client,
+    pub to: &'a Client,
+}
+
+/// In the order in which they are copied: what others name comes first.
+const RESOURCES: [Kind; 18] = [
+    Kind::Tier,
+    Kind::BGPConfiguration,
+    Kind::FelixConfiguration,
+    Kind::KubeControllersConfiguration,
+    Kind::IPPool,
+    Kind::IPReservation,
+    Kind::BGPFilter,
+    Kind::BGPPeer,
+    Kind::NetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedKubernetesNetworkPolicy,
+    Kind::HostEndpoint,
+    Kind::NetworkSet,
+    Kind::GlobalNetworkSet,
+    // Addresses are records, and come between.
+    Kind::CalicoNodeStatus,
+    Kind::ClusterInformation,
+];
+
+/// The kinds that must be defined where objects are copied to.
+pub fn kinds() -> impl Iterator<Item = Kind> {
+    let records = [Kind::IPAMBlock, Kind::BlockAffinity, Kind::IPAMHandle, Kind::IPAMConfiguration];
+    RESOURCES.into_iter().chain(records)
+}
+
+/// What is copied, without what is known about the cluster, by which it is locked.
+fn ranges() -> Vec<KeyRange> {
+    let written = |kind: &Kind| KeyRange::Written { kind: *kind, namespace: None };
+    let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
+    let records = [
+        KeyRange::IpamConfig,
+        KeyRange::Blocks { ip_version: None },
+        affinities(AffinityType::Host),
+        affinities(AffinityType::Virtual),
+        KeyRange::Handles,
+    ];
+    let resources = RESOURCES.iter().filter(|kind| **kind != Kind::ClusterInformation);
+    let mut all: Vec<KeyRange> = resources.map(written).collect();
+    let last = all.len() - 1;
+    all.splice(last..last, records);
+    all
+}
+
+impl Copy<'_> {
+    /// Objects that both groups have and that are not the same.
+    pub async fn conflicts(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for range in ranges() {
+            let there = by_key(list(self.to, &range).await?);
+            for entry in list(self.from, &range).await? {
+                let other = there.get(&entry.key);
+                if other.is_some_and(|other| content(&other.value) != content(&entry.value)) {
+                    found.push(entry.key.to_string());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is known about the cluster is there, and says that nobody may use the datastore yet.
+    pub async fn lock_target(&self) -> Result<()> {
+        let key = Key::resource(Kind::ClusterInformation, "", "default");
+        let Value::Resource(Resource::ClusterInformation(mut information)) = self.from.get(&key).await?.value
+        else {
+            return Ok(());
+        };
+        information.spec.datastore_ready = Some(false);
+        information.metadata = bare(&information.metadata);
+        let value = Value::Resource(Resource::ClusterInformation(information));
+        self.to.apply(&key, &value, None).await.map(drop)
+    }
+
+    /// Copies what is not there; how many objects there are.
+    pub async fn objects(&self) -> Result<usize> {
+        let mut count = 0;
+        for range in ranges() {
+            let entries = list(self.from, &range).await?;
+            count += entries.len();
+            // Range by range: what others name is there before they are.
+            futures::stream::iter(entries.into_iter().map(Ok))
+                .try_for_each_concurrent(WORKERS, |entry: Entry| self.copy(entry))
+                .await?;
+        }
+        Ok(count)
+    }
+
+    async fn copy(&self, entry: Entry) -> Result<()> {
+        let value = match entry.value {
+            Value::Resource(mut resource) => {
+                let metadata = bare(resource.metadata());
+                *resource.metadata_mut() = metadata;
+                Value::Resource(resource)
+            }
+            record => record,
+        };
+        match self.to.create(&entry.key, &value).await {
+            Ok(_) | Err(Error::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Objects have new identities: those that go with others name these as their owners.
+    pub async fn owners(&self) -> Result<()> {
+        let (mut identities, mut owned) = (HashMap::new(), Vec::new());
+        for kind in RESOURCES {
+            let range = KeyRange::Written { kind, namespace: None };
+            let mut there = by_key(list(self.to, &range).await?);
+            for entry in list(self.from, &range).await? {
+                let (Value::Resource(before), Some(copied)) = (entry.value, there.remove(&entry.key)) else {
+                    continue;
+                };
+                if let Value::Resource(after) = &copied.value {
+                    identities.insert(before.metadata().uid.clone(), after.metadata().uid.clone());
+                }
+                if before.metadata().owner_references.iter().any(|owner| owner.api_version == API_VERSION) {
+                    owned.push((before.metadata().owner_references.clone(), copied));
+                }
+            }
+        }
+        for (mut owners, copied) in owned {
+            for owner in &mut owners {
+                if let Some(new) = identities.get(&owner.uid) {
+                    owner.uid.clone_from(new);
+                }
+            }
+            let Value::Resource(mut resource) = copied.value else { continue };
+            if resource.metadata().owner_references != owners {
+                resource.metadata_mut().owner_references = owners;
+                self.to.update(&copied.key, &Value::Resource(resource), &copied.revision).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All of a range. What cannot be read would be lost, so it ends everything.
+async fn list(client: &Client, range: &KeyRange) -> Result<Vec<Entry>> {
+    let mut listing = client.list(range).await?;
+    match listing.unreadable.pop() {
+        Some(error) => Err(error),
+        None => Ok(listing.entries),
+    }
+}
+
+fn by_key(entries: Vec<Entry>) -> HashMap<Key, Entry> {
+    entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
+}
+
+/// What people have said about an object: the rest is the server's. Owners of our group come later, when they have their new identities: an
+/// object whose owner is not there would be taken for garbage.
+fn bare(metadata: &ObjectMeta) -> ObjectMeta {
+    let foreign = metadata.owner_references.iter().filter(|owner| owner.api_version != API_VERSION);
+    ObjectMeta {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        labels: metadata.labels.clone(),
+        annotations: metadata.annotations.clone(),
+        finalizers: metadata.finalizers.clone(),
+        owner_references: foreign.cloned().collect(),
+        ..ObjectMeta::default()
+    }
+}
+
+/// What two objects have to have in common to be the same.
+fn content(value: &Value) -> Json {
+    match value {
+        Value::Resource(resource) => {
+            let mut resource = resource.clone();
+            // In one group Kubernetes has filled in what in the other whoever wrote has.
+            resource.set_defaults();
+            let mut labels = resource.metadata().labels.clone();
+            labels.remove(TIER_LABEL);
+            let object = resource.to_value();
+            json!({"labels": labels, "annotations": resource.metadata().annotations, "spec": object["spec"]})
+        }
+        record => json!(String::from_utf8_lossy(&record.encode())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(object: Json) -> Value {
+        let mut whole = json!({"apiVersion": API_VERSION, "kind": "GlobalNetworkPolicy", "metadata": {"name": "p"}, "spec": {}});
+        json_patch(&mut whole, object);
+        Value::Resource(Resource::from_store(Kind::GlobalNetworkPolicy, whole).unwrap())
+    }
+
+    fn json_patch(whole: &mut Json, part: Json) {
+        for (key, value) in part.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+    }
+
+    #[test]
+    fn what_the_server_fills_in_is_no_difference() {
+        let plain = policy(json!({"spec": {"selector": "all()"}}));
+        let filled = policy(json!({"metadata": {"name": "p", "uid": "u", "labels": {TIER_LABEL: "default"}},
+            "spec": {"selector": "all()", "tier": "default", "types": ["Ingress"]}}));
+        assert_eq!(content(&plain), content(&filled));
+        let other = policy(json!({"spec": {"selector": "has(a)"}}));
+        assert_ne!(content(&plain), content(&other));
+    }
+
+    #[test]
+    fn owners_of_our_group_come_later() {
+        let owner = |version: &str| json!({"apiVersion": version, "kind": "K", "name": "n", "uid": "v"});
+        let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "5", "ownerReferences": [owner(API_VERSION), owner("v1")]});
+        let bare = bare(&serde_json::from_value(metadata).unwrap());
+        assert_eq!(json!(bare), json!({"name": "a", "ownerReferences": [owner("v1")]}));
+    }
+
+    #[test]
+    fn everything_is_copied_once() {
+        let ranges = ranges();
+        assert_eq!(ranges.len(), RESOURCES.len() - 1 + 5);
+        assert_eq!(ranges.last(), Some(&KeyRange::Written { kind: Kind::CalicoNodeStatus, namespace: None }));
+    }
+}

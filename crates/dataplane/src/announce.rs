@@ -1,0 +1,138 @@
+//! Tells everybody on a link where an address is, without having been asked: a gratuitous ARP request, an unsolicited
+//! neighbour advertisement. Who has another place of the address in mind replaces it; who has none need not remember.
+
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use crate::netns::Netns;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+
+type Mac = [u8; 6];
+
+const BROADCAST: Mac = [0xff; 6];
+const ARP: u16 = 0x0806;
+const IPV6: u16 = 0x86dd;
+/// Everybody on a link who speaks IPv6, and their MAC.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
+const ICMPV6: u8 = 58;
+
+/// An interface as a sender: how the socket is told of it, and its own addresses.
+struct Sender {
+    link: LinkAddr,
+    mac: Mac,
+    link_local: Option<Ipv6Addr>,
+}
+
+/// Announces addresses on interfaces, by their names. Interfaces that are gone are passed over.
+pub(crate) async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> Result<()> {
+    let outcome = netns.within(move || send_here(&addresses)).await?;
+    let object = KernelObject::KernelState("announcement of addresses");
+    outcome.map_err(|error| Error::Kernel { object, reason: error.desc().to_owned() })
+}
+
+fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
+    let senders = senders()?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
+    for (interface, address) in addresses {
+        let Some(sender) = senders.get(interface) else { continue };
+        let Some(frame) = frame(sender.mac, sender.link_local, *address) else { continue };
+        match sendto(socket.as_raw_fd(), &frame, &sender.link, MsgFlags::empty()) {
+            // It has just gone down, or has more to send than it can: who asks is answered.
+            Ok(_) | Err(Errno::ENETDOWN | Errno::ENXIO | Errno::ENOBUFS | Errno::EAGAIN) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn senders() -> nix::Result<BTreeMap<String, Sender>> {
+    let mut senders = BTreeMap::new();
+    let mut link_locals = BTreeMap::new();
+    for entry in getifaddrs()? {
+        let Some(address) = entry.address else { continue };
+        if let Some(link) = address.as_link_addr()
+            && let Some(mac) = link.addr()
+        {
+            let link = *link;
+            senders.insert(entry.interface_name, Sender { link, mac, link_local: None });
+        } else if let Some(address) = address.as_sockaddr_in6().map(|address| address.ip())
+            && address.is_unicast_link_local()
+        {
+            link_locals.entry(entry.interface_name).or_insert(address);
+        }
+    }
+    for (interface, address) in link_locals {
+        if let Some(sender) = senders.get_mut(&interface) {
+            sender.link_local = Some(address);
+        }
+    }
+    Ok(senders)
+}
+
+/// `None` where an interface cannot say anything of this family.
+fn frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<u8>> {
+    let (to, kind, packet) = match address {
+        IpAddr::V4(address) => (BROADCAST, ARP, arp(mac, address)),
+        IpAddr::V6(address) => (ALL_NODES_MAC, IPV6, advertisement(mac, link_local?, address)),
+    };
+    Some([&to[..], &mac, &kind.to_be_bytes(), &packet].concat())
+}
+
+/// A request for an address from itself.
+fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+    const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
+    let address = address.octets();
+    [&ETHERNET_IPV4_REQUEST[..], &mac, &address, &[0; 6], &address].concat()
+}
+
+fn advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
+    const ADVERTISEMENT: [u8; 4] = [136, 0, 0, 0];
+    /// Replaces what is known.
+    const OVERRIDE: [u8; 4] = [0x20, 0, 0, 0];
+    const TARGET_MAC: [u8; 2] = [2, 1];
+    /// What has a lower one has been routed.
+    const HOPS: u8 = 255;
+    let mut message = [&ADVERTISEMENT[..], &OVERRIDE, &address.octets(), &TARGET_MAC, &mac].concat();
+    let length = u8::try_from(message.len()).unwrap_or_default();
+    let pseudo = [&source.octets()[..], &ALL_NODES.octets(), &[0, 0, 0, length, 0, 0, 0, ICMPV6], &message];
+    let sum = checksum(&pseudo.concat());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let header = [0x60, 0, 0, 0, 0, length, ICMPV6, HOPS];
+    [&header[..], &source.octets(), &ALL_NODES.octets(), &message].concat()
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let word =
+        |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or_default()]));
+    let sum: u32 = bytes.chunks(2).map(word).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_advertisement_adds_up() {
+        let address: Ipv6Addr = "fd00::77".parse().unwrap();
+        let frame = frame([2, 0, 0, 0, 0, 1], "fe80::1".parse().ok(), address.into()).unwrap();
+        assert_eq!(frame.len(), 14 + 40 + 32);
+        let (header, message) = frame[14..].split_at(40);
+        let pseudo = [&header[8..], &[0, 0, 0, 32, 0, 0, 0, ICMPV6], message].concat();
+        assert_eq!(checksum(&pseudo), 0, "with the sum in it");
+    }
+
+    #[test]
+    fn an_interface_without_ipv6_says_nothing_of_it() {
+        assert_eq!(frame([2, 0, 0, 0, 0, 1], None, "fd00::77".parse().unwrap()), None);
+        let arp = frame([2, 0, 0, 0, 0, 1], None, "192.0.2.77".parse().unwrap()).unwrap();
+        assert_eq!((arp.len(), &arp[28..32], &arp[38..42]), (42, &[192, 0, 2, 77][..], &[192, 0, 2, 77][..]));
+    }
+}

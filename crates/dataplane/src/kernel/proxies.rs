@@ -1,0 +1,97 @@
+//! Proxy entries: addresses for which an interface answers whoever asks for them by ARP or NDP, though it has them not.
+
+use super::decode::attributes;
+use super::types::{NeighbourKey, ProxyEntry};
+use super::{Kernel, Refusal};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use nlink::netlink::message::NlMsgType;
+use nlink::netlink::messages::NeighborMessage;
+use nlink::netlink::neigh::{Neighbor, NeighborConfig, ntf};
+use nlink::netlink::parse::PResult;
+use nlink::netlink::types::neigh::NdMsg;
+use nlink::netlink::{FromNetlink, InterfaceRef, MessageBuilder};
+
+/// The attribute that says who wrote an entry.
+const NDA_PROTOCOL: u16 = 12;
+
+impl Kernel {
+    /// All of them, whoever wrote them.
+    pub async fn proxies(&self) -> Result<Vec<ProxyEntry>> {
+        let messages = self.connection.dump_typed::<ProxyMessage>(NlMsgType::RTM_GETNEIGH).await;
+        let messages = messages.map_err(|error| Error::kernel("list of proxied addresses", &error))?;
+        Ok(messages.iter().filter_map(ProxyMessage::entry).collect())
+    }
+
+    /// `interface` is the name of the key's device.
+    pub async fn add_proxy(&self, entry: ProxyEntry, interface: &str) -> std::result::Result<(), Refusal> {
+        let (address, interface) = (entry.key.address, || interface.to_owned());
+        self.faults.check(|| KernelObject::Proxy { address, interface: interface() })?;
+        Ok(self.connection.add_neighbor(Wire::new(entry)).await?)
+    }
+
+    pub async fn delete_proxy(&self, entry: ProxyEntry) -> std::result::Result<(), Refusal> {
+        Ok(self.connection.del_neighbor(Wire::new(entry)).await?)
+    }
+}
+
+/// An entry as it is written.
+struct Wire {
+    neighbour: Neighbor,
+    protocol: u8,
+}
+
+impl Wire {
+    fn new(ProxyEntry { key: NeighbourKey { device, address }, protocol }: ProxyEntry) -> Wire {
+        Wire { neighbour: Neighbor::with_index(device, address).proxy().permanent(), protocol }
+    }
+}
+
+impl NeighborConfig for Wire {
+    fn interface_ref(&self) -> &InterfaceRef {
+        self.neighbour.interface_ref()
+    }
+
+    fn family(&self) -> u8 {
+        self.neighbour.family()
+    }
+
+    fn write_add(&self, builder: &mut MessageBuilder, device: u32) -> nlink::Result<()> {
+        self.neighbour.write_add(builder, device)?;
+        builder.append_attr(NDA_PROTOCOL, &[self.protocol]);
+        Ok(())
+    }
+
+    fn write_delete(&self, builder: &mut MessageBuilder, device: u32) -> nlink::Result<()> {
+        self.neighbour.write_delete(builder, device)
+    }
+}
+
+/// An entry as it is read. The kernel lists entries of this kind only if it is asked for them.
+struct ProxyMessage {
+    neighbour: NeighborMessage,
+    protocol: u8,
+}
+
+impl ProxyMessage {
+    fn entry(&self) -> Option<ProxyEntry> {
+        let address = *self.neighbour.destination().filter(|_| self.neighbour.is_proxy())?;
+        let key = NeighbourKey { device: self.neighbour.ifindex(), address };
+        Some(ProxyEntry { key, protocol: self.protocol })
+    }
+}
+
+impl FromNetlink for ProxyMessage {
+    fn parse(input: &mut &[u8]) -> PResult<ProxyMessage> {
+        let whole = *input;
+        let neighbour = NeighborMessage::parse(input)?;
+        let mut attributes = attributes(whole.get(NdMsg::SIZE..).unwrap_or_default());
+        let protocol = attributes.find(|(kind, _)| *kind == NDA_PROTOCOL);
+        let protocol = protocol.and_then(|(_, value)| value.first().copied()).unwrap_or_default();
+        Ok(ProxyMessage { neighbour, protocol })
+    }
+
+    fn write_dump_header(buffer: &mut Vec<u8>) {
+        buffer.extend_from_slice(NdMsg::new().with_flags(ntf::PROXY).as_bytes());
+    }
+}

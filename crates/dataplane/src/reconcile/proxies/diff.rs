@@ -1,0 +1,154 @@
+//! Which proxy entries are missing, and which of ours are too many.
+
+use super::super::Core;
+use super::desired::settings;
+use crate::failure::{Concerns, Failure, KernelObject};
+use crate::kernel::{NeighbourKey, ProxyEntry};
+use crate::sysctl::Setting;
+use std::collections::BTreeSet;
+
+/// What has to be done, in this order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProxyWork {
+    pub unwanted: Vec<ProxyEntry>,
+    /// By interface.
+    pub settings: Vec<(u32, Vec<Setting>)>,
+    pub missing: Vec<ProxyEntry>,
+}
+
+impl Core {
+    pub fn proxy_work(&self) -> ProxyWork {
+        if !self.uses_proxies() {
+            return ProxyWork::default();
+        }
+        let wanted = self.wanted_proxies();
+        let there: BTreeSet<NeighbourKey> = self.proxies.there.iter().map(|entry| entry.key).collect();
+        let protocol = self.own_protocol();
+        let ours = self.proxies.there.iter().filter(|entry| entry.protocol == protocol);
+        let ours = ours.filter(|_| self.in_sync && self.settings.program_routes);
+        let devices: BTreeSet<u32> = wanted.iter().map(|key| key.device).collect();
+        let links = devices.into_iter().filter_map(|device| self.links.get(device));
+        let settings = links.map(|link| {
+            let v6 = wanted.range(NeighbourKey::all_of(link.index)).any(|key| key.address.is_ipv6());
+            (link.index, settings(link, v6, !self.proxies.prepared.contains(&link.index)))
+        });
+        ProxyWork {
+            unwanted: ours.filter(|entry| !wanted.contains(&entry.key)).copied().collect(),
+            settings: settings.filter(|(_, settings)| !settings.is_empty()).collect(),
+            missing: wanted.difference(&there).map(|key| ProxyEntry { key: *key, protocol }).collect(),
+        }
+    }
+
+    pub fn proxy_is(&mut self, entry: ProxyEntry, present: bool) {
+        if present {
+            self.proxies.there.insert(entry);
+        } else {
+            self.proxies.there.remove(&entry);
+        }
+    }
+
+    pub fn proxies_prepared(&mut self, device: u32) {
+        self.proxies.prepared.insert(device);
+    }
+
+    pub fn proxies_refused(&mut self, refused: Vec<(KernelObject, String)>) {
+        self.proxies.refused = refused;
+    }
+
+    /// The addresses that are answered for, by interface.
+    pub fn proxied(&self) -> Vec<NeighbourKey> {
+        let wanted = self.wanted_proxies();
+        self.proxies.there.iter().map(|entry| entry.key).filter(|key| wanted.contains(key)).collect()
+    }
+
+    pub fn proxy_failures(&self) -> Vec<Failure> {
+        let failure = |(object, reason): &(KernelObject, String)| Failure {
+            object: object.clone(),
+            concerns: Concerns::nobody(),
+            reason: reason.clone(),
+        };
+        self.proxies.refused.iter().map(failure).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Conf, Link, Snapshot};
+    use regex::Regex;
+    use std::net::IpAddr;
+    use std::time::Duration;
+    use tortie_plan::{Plan, Settings, Update};
+
+    const OURS: u8 = 80;
+
+    fn link(index: u32, name: &str, kind: Option<&str>) -> Link {
+        let conf = Conf { proxy_ndp: Some(0), ..Conf::default() };
+        let mac = Some([2, 0, 0, 0, 0, 1]);
+        Link {
+            index,
+            name: name.into(),
+            enabled: true,
+            kind: kind.map(Into::into),
+            mac,
+            conf,
+            ..Link::default()
+        }
+    }
+
+    fn entry(device: u32, address: &str, protocol: u8) -> ProxyEntry {
+        ProxyEntry { key: NeighbourKey { device, address: address.parse().unwrap() }, protocol }
+    }
+
+    fn core(proxies: Vec<ProxyEntry>) -> Core {
+        let links = vec![
+            link(2, "eth0", None),
+            link(3, "eth1", None),
+            link(4, "vxlan0", Some("vxlan")),
+            link(5, "cali1", None),
+        ];
+        let nets = [
+            (2, "192.0.2.1/24"),
+            (2, "fd00::1/64"),
+            (3, "198.51.100.1/24"),
+            (4, "192.0.2.9/24"),
+            (5, "192.0.2.8/24"),
+        ];
+        let addresses = nets.map(|(device, net)| (device, net.parse().unwrap())).into();
+        let snapshot = Snapshot { links, addresses, proxies, ..Snapshot::default() };
+        Core::new(Settings::default(), Regex::new("^eth").unwrap(), 1, snapshot, Duration::ZERO)
+    }
+
+    fn proxied(addresses: &[&str]) -> BTreeSet<IpAddr> {
+        addresses.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn an_interface_answers_for_what_its_own_subnet_has() {
+        let mut core = core(vec![]);
+        core.replace(Plan {
+            proxied: proxied(&["192.0.2.77", "fd00::77", "10.0.0.1", "192.0.2.1"]),
+            ..Plan::default()
+        });
+        let work = core.proxy_work();
+        assert_eq!(work.missing, [entry(2, "192.0.2.77", OURS), entry(2, "fd00::77", OURS)]);
+        let keys: Vec<&str> = work.settings[0].1.iter().map(|setting| setting.key.as_str()).collect();
+        let delay = |family: &str| format!("net/{family}/neigh/eth0/proxy_delay");
+        assert_eq!(keys, [delay("ipv4").as_str(), delay("ipv6").as_str(), "net/ipv6/conf/eth0/proxy_ndp"]);
+    }
+
+    #[test]
+    fn ours_come_and_go_and_those_of_others_stay() {
+        let mut core = core(vec![entry(2, "192.0.2.50", OURS), entry(3, "198.51.100.9", 0)]);
+        assert_eq!(core.proxy_work(), ProxyWork::default(), "before the first plan");
+        core.replace(Plan { proxied: proxied(&["198.51.100.9"]), ..Plan::default() });
+        let work = core.proxy_work();
+        assert_eq!(work.unwanted, [entry(2, "192.0.2.50", OURS)], "an old one of ours");
+        assert_eq!(work.missing, [], "somebody else's does as well");
+        core.proxy_is(entry(2, "192.0.2.50", OURS), false);
+        core.apply(Update::Proxied(BTreeSet::new()));
+        assert_eq!(core.proxy_work().unwanted, []);
+        core.proxy_is(entry(3, "198.51.100.9", 0), false);
+        assert!(!core.uses_proxies());
+    }
+}

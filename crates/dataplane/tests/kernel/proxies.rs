@@ -1,0 +1,135 @@
+//! Workloads with addresses of the host's own subnet: who is on it and has no route to them asks the link, and the host
+//! answers.
+
+use crate::namespace::{Namespace, addresses, eventually, id, node_pair, plan, pod, start, workload};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tortie_dataplane::{Dataplane, Report};
+use tortie_plan::{Plan, Settings, Update};
+
+/// On the subnets of the node's `eth0`.
+const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
+/// On none.
+const ELSEWHERE: &str = "10.65.0.2";
+const WRONG: &str = "02:00:00:00:00:99";
+
+fn proxied(answered: &[&str]) -> Update {
+    Update::Proxied(addresses(answered).into_iter().collect())
+}
+
+fn with_pod(answered: &[&str]) -> Plan {
+    let mut plan = plan(&[("one", workload("cali1", &[POD[0], POD[1], ELSEWHERE]))], &[]);
+    plan.proxied = addresses(answered).into_iter().collect();
+    plan
+}
+
+/// The addresses that interfaces of a node answer for, with who wrote that.
+fn proxies(node: &Namespace) -> BTreeSet<String> {
+    let list = |family: &str| node.ip(&[family, "neigh", "show", "proxy"]);
+    let text = list("-4") + &list("-6");
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn ours() -> BTreeSet<String> {
+    POD.iter().map(|address| format!("{address} dev eth0 proxy proto 80")).collect()
+}
+
+/// What a host remembers of where an address is.
+fn remembered(host: &Namespace, address: &str) -> String {
+    let entry = host.json(&format!("neigh show {address} dev eth0"));
+    entry[0]["lladdr"].as_str().unwrap_or_default().to_owned()
+}
+
+fn mac(node: &Namespace) -> String {
+    node.json("link show dev eth0")[0]["address"].as_str().unwrap().to_owned()
+}
+
+fn forget(host: &Namespace) {
+    host.ip(&["-4", "neigh", "flush", "dev", "eth0"]);
+    host.ip(&["-6", "neigh", "flush", "dev", "eth0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
+    let (node, other) = node_pair();
+    let (dataplane, mut reports) = start(&node).await;
+    let sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
+    assert_eq!(dataplane.replace(with_pod(&[])).await.unwrap().failures, []);
+    for address in POD {
+        assert!(!other.pings(address), "nobody answers for {address} yet");
+    }
+    let outcome = dataplane.apply(vec![proxied(&[POD[0], POD[1], ELSEWHERE])]).await.unwrap();
+    assert_eq!(outcome.failures, []);
+    assert_eq!(proxies(&node), ours(), "and not for what is of no subnet of a link");
+    forget(&other);
+    for address in POD {
+        eventually(&format!("{address} is reached"), || other.pings(address)).await;
+        assert_eq!(remembered(&other, address), mac(&node));
+    }
+    assert!(sandbox.pings("192.168.77.2") && sandbox.pings("fd77::2"), "and the workload reaches it");
+    while reports.next().await.unwrap() != Report::Proxied(2, vec![]) {}
+
+    assert_eq!(dataplane.apply(vec![proxied(&POD[1..])]).await.unwrap().failures, []);
+    assert_eq!(proxies(&node).len(), 1);
+    forget(&other);
+    assert!(!other.pings(POD[0]), "the node does not answer any more");
+    assert!(other.pings(POD[1]), "for the other family it does");
+    assert_eq!(
+        dataplane.apply(vec![Update::Workload(id("one"), None), proxied(&[])]).await.unwrap().failures,
+        []
+    );
+    assert_eq!(proxies(&node), BTreeSet::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
+    let (node, other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    let _sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
+    dataplane.replace(with_pod(&POD)).await.unwrap();
+    for address in POD {
+        node.ip(&["neigh", "del", "proxy", address, "dev", "eth0"]);
+    }
+    eventually("the entries are back", || proxies(&node) == ours()).await;
+    node.ip("link set eth0 down");
+    node.ip("link set eth0 up");
+    // The kernel forgets the IPv6 addresses of an interface that is down.
+    node.ip("addr add fd77::1/64 dev eth0 nodad");
+    eventually("they are there after the link was down", || proxies(&node) == ours()).await;
+    node.exec(&["sysctl", "-qw", "net.ipv6.conf.eth0.proxy_ndp=0"]);
+    forget(&other);
+    eventually("the setting is as it has to be", || other.pings(POD[1])).await;
+
+    // A former run answered for another address, and a person answers for a third.
+    dataplane.stop().await;
+    node.ip("neigh add proxy 192.168.77.201 dev eth0 proto 80");
+    node.ip("neigh add proxy 192.168.77.202 dev eth0");
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(with_pod(&POD)).await.unwrap();
+    let mut wanted = ours();
+    wanted.insert("192.168.77.202 dev eth0 proxy".to_owned());
+    assert_eq!(proxies(&node), wanted);
+    dataplane.replace(with_pod(&[])).await.unwrap();
+    assert_eq!(proxies(&node), BTreeSet::from(["192.168.77.202 dev eth0 proxy".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_link_is_told_where_an_address_is_at_once_and_again() {
+    let (node, other) = node_pair();
+    let settings = Settings { announce_proxied: Some(Duration::from_secs(1)), ..Settings::default() };
+    let (dataplane, _reports) =
+        Dataplane::start(crate::namespace::Open::open(&node), settings).await.unwrap();
+    let _sandbox = pod(&node, "cali1", &[POD[0], POD[1], ELSEWHERE]).await;
+    dataplane.replace(with_pod(&[])).await.unwrap();
+    let mislead = || {
+        for address in POD {
+            other.ip(&format!("neigh replace {address} lladdr {WRONG} dev eth0 nud stale"));
+        }
+    };
+    let knows = || POD.iter().all(|address| remembered(&other, address) == mac(&node));
+    mislead();
+    dataplane.apply(vec![proxied(&POD)]).await.unwrap();
+    eventually("it is told of the new place", knows).await;
+    mislead();
+    eventually("it is told again after a while", knows).await;
+}

@@ -1,0 +1,270 @@
+//! What a migration of the datastore from crd.projectcalico.org/v1 to projectcalico.org/v3 asks of Kubernetes: the object that stands for
+//! it, who serves a group, which definitions there are, and which group nodes use.
+
+use super::Orchestrator;
+use crate::backend::kubernetes::failure::Failure;
+use crate::{Error, Result};
+use serde_json::{Value as Json, json};
+
+const MIGRATIONS: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
+const NAME: &str = "v1-to-v3";
+const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
+/// Where the registration of the API server is kept while the group is served without it.
+const SAVED: &str = "migration.projectcalico.org/saved-apiservice";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const API_SERVICE: &str = "v3.projectcalico.org";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const GROUP_VARIABLE: &str = "CALICO_API_GROUP";
+/// Programs that follow the datastore, Calico's names and ours, and where they are looked for.
+const FOLLOWERS: [(&str, &str); 3] =
+    [("daemonsets", "calico-node"), ("daemonsets", "tortie-node"), ("deployments", "calico-typha")];
+const NAMESPACES: [&str; 2] = ["kube-system", "calico-system"];
+
+/// A DatastoreMigration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Migration {
+    object: Json,
+}
+
+impl Migration {
+    /// Empty at first.
+    pub fn phase(&self) -> &str {
+        text(&self.object, "/status/phase")
+    }
+
+    pub fn message(&self) -> &str {
+        text(&self.object, "/status/message")
+    }
+
+    pub fn kind(&self) -> &str {
+        text(&self.object, "/spec/type")
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        self.object.pointer("/metadata/deletionTimestamp").is_some()
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.finalizers().any(|name| name == FINALIZER)
+    }
+
+    fn finalizers(&self) -> impl Iterator<Item = &str> {
+        let listed = self.object.pointer("/metadata/finalizers").and_then(Json::as_array);
+        listed.into_iter().flatten().filter_map(Json::as_str)
+    }
+}
+
+/// A custom resource definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    pub name: String,
+    pub established: bool,
+    uid: String,
+}
+
+/// A program that follows the datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follower {
+    pub name: String,
+    /// The group it is told to use, if it is told.
+    pub group: String,
+    /// Whether all of its pods are as they are to be.
+    pub rolled_out: bool,
+}
+
+impl Orchestrator {
+    /// `None` if nobody has asked for one, or could: without the rules that go with it we are not even told that there is none.
+    pub async fn migration(&self) -> Result<Option<Migration>> {
+        match self.api.get(&format!("{MIGRATIONS}/{NAME}")).await {
+            Ok(object) => Ok(Some(Migration { object })),
+            Err(Failure::Missing(_) | Failure::NotServed(_)) => Ok(None),
+            Err(Failure::Other(Error::Unauthorized(_))) => Ok(None),
+            Err(failure) => Err(failure.about(id())),
+        }
+    }
+
+    /// Keeps the object until the migration is done with it, or lets it go.
+    pub async fn hold_migration(&self, migration: &Migration, held: bool) -> Result<Migration> {
+        let mut names: Vec<&str> = migration.finalizers().filter(|name| *name != FINALIZER).collect();
+        if held {
+            names.push(FINALIZER);
+        }
+        let mut object = migration.object.clone();
+        object["metadata"]["finalizers"] = json!(names);
+        self.put_migration(&object, "").await
+    }
+
+    pub async fn set_migration_phase(
+        &self,
+        migration: &Migration,
+        phase: &str,
+        message: &str,
+    ) -> Result<Migration> {
+        let mut object = migration.object.clone();
+        object["status"] = json!({"phase": phase, "message": message});
+        self.put_migration(&object, "/status").await
+    }
+
+    async fn put_migration(&self, object: &Json, part: &str) -> Result<Migration> {
+        match self.api.put(&format!("{MIGRATIONS}/{NAME}{part}"), object).await {
+            Ok(object) => Ok(Migration { object }),
+            // Nothing held it any more, so it is gone.
+            Err(Failure::Missing(_)) if part.is_empty() => Ok(Migration { object: object.clone() }),
+            Err(failure) => Err(failure.about(id())),
+        }
+    }
+
+    /// Has Kubernetes serve projectcalico.org/v3 itself. Who served it before is written into the migration first.
+    pub async fn withdraw_api_server(&self, migration: &Migration) -> Result<Migration> {
+        let path = format!("{API_SERVICES}/{API_SERVICE}");
+        let registration = match self.api.get(&path).await {
+            Ok(object) if object.pointer("/spec/service").is_some_and(Json::is_object) => object,
+            // Kubernetes does so already.
+            Ok(_) | Err(Failure::Missing(_)) => return Ok(migration.clone()),
+            Err(failure) => return Err(failure.about(api_service_id())),
+        };
+        let mut object = migration.object.clone();
+        let saved = json!({"metadata": {"labels": registration.pointer("/metadata/labels"),
+            "annotations": registration.pointer("/metadata/annotations")}, "spec": registration["spec"]});
+        object["metadata"]["annotations"][SAVED] = saved.to_string().into();
+        let migration = self.put_migration(&object, "").await?;
+        let uid = text(&registration, "/metadata/uid");
+        match self.api.delete(&path, uid, None).await {
+            Ok(()) | Err(Failure::Missing(_)) => Ok(migration),
+            Err(failure) => Err(failure.about(api_service_id())),
+        }
+    }
+
+    /// Has the group served by whom it was served before.
+    pub async fn restore_api_server(&self, migration: &Migration) -> Result<()> {
+        let annotations = migration.object.pointer("/metadata/annotations").and_then(Json::as_object);
+        let Some(saved) = annotations.and_then(|all| all.get(SAVED)).and_then(Json::as_str) else {
+            return Ok(());
+        };
+        let saved: Json = serde_json::from_str(saved).map_err(|error| {
+            Error::Datastore(format!("{}: the annotation {SAVED} cannot be read: {error}", id()))
+        })?;
+        let mut object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": API_SERVICE}, "spec": saved["spec"]});
+        for field in ["labels", "annotations"] {
+            if let Some(value) =
+                saved.pointer(&format!("/metadata/{field}")).filter(|value| value.is_object())
+            {
+                object["metadata"][field] = value.clone();
+            }
+        }
+        let path = format!("{API_SERVICES}/{API_SERVICE}");
+        let written = match self.api.get(&path).await {
+            // The one that Kubernetes has made for its own definitions.
+            Ok(own) => {
+                object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
+                self.api.put(&path, &object).await
+            }
+            Err(Failure::Missing(_)) => self.api.post(API_SERVICES, &object).await,
+            Err(failure) => Err(failure),
+        };
+        written.map(drop).map_err(|failure| failure.about(api_service_id()))
+    }
+
+    /// Those of an API group.
+    pub async fn definitions(&self, group: &str) -> Result<Vec<Definition>> {
+        let list =
+            self.api.get(DEFINITIONS).await.map_err(|failure| failure.about("definitions".to_owned()))?;
+        let of_group = |item: &&Json| text(item, "/spec/group") == group;
+        let items = list.get("items").and_then(Json::as_array).into_iter().flatten().filter(of_group);
+        Ok(items
+            .map(|item| Definition {
+                name: text(item, "/metadata/name").to_owned(),
+                established: item.pointer("/status/conditions").and_then(Json::as_array).is_some_and(|all| {
+                    all.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
+                }),
+                uid: text(item, "/metadata/uid").to_owned(),
+            })
+            .collect())
+    }
+
+    /// With all objects of its kind.
+    pub async fn remove_definition(&self, definition: &Definition) -> Result<()> {
+        let path = format!("{DEFINITIONS}/{}", definition.name);
+        match self.api.delete(&path, &definition.uid, None).await {
+            Ok(()) | Err(Failure::Missing(_)) => Ok(()),
+            Err(failure) => Err(failure.about(format!("CustomResourceDefinition({})", definition.name))),
+        }
+    }
+
+    /// The programs that follow the datastore, and what they use.
+    pub async fn followers(&self) -> Result<Vec<Follower>> {
+        let mut found = Vec::new();
+        for namespace in NAMESPACES {
+            for (resource, name) in FOLLOWERS {
+                match self.api.get(&format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}")).await {
+                    Ok(object) => found.push(follower(&format!("{namespace}/{name}"), &object)),
+                    Err(Failure::Missing(_)) => {}
+                    Err(failure) => return Err(failure.about(format!("{resource} {namespace}/{name}"))),
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn follower(name: &str, object: &Json) -> Follower {
+    let number = |pointer: &str| object.pointer(pointer).and_then(Json::as_i64).unwrap_or_default();
+    let containers = object.pointer("/spec/template/spec/containers").and_then(Json::as_array);
+    let variables =
+        containers.into_iter().flatten().filter_map(|container| container.get("env")?.as_array()).flatten();
+    let group =
+        variables.filter(|variable| variable["name"] == GROUP_VARIABLE).find_map(|one| one["value"].as_str());
+    let (wanted, updated, ready) =
+        match object.pointer("/status/desiredNumberScheduled").and_then(Json::as_i64) {
+            Some(wanted) => (wanted, number("/status/updatedNumberScheduled"), number("/status/numberReady")),
+            None => {
+                (number("/spec/replicas"), number("/status/updatedReplicas"), number("/status/readyReplicas"))
+            }
+        };
+    Follower {
+        name: name.to_owned(),
+        group: group.unwrap_or_default().to_owned(),
+        rolled_out: number("/status/observedGeneration") >= number("/metadata/generation")
+            && updated >= wanted
+            && ready >= wanted,
+    }
+}
+
+fn id() -> String {
+    format!("DatastoreMigration({NAME})")
+}
+
+fn api_service_id() -> String {
+    format!("APIService({API_SERVICE})")
+}
+
+fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_is_rolled_out_when_all_its_pods_are_new_and_ready() {
+        let env =
+            json!([{"name": "A", "value": "x"}, {"name": GROUP_VARIABLE, "value": "projectcalico.org/v3"}]);
+        let object = |generation: i64, updated: i64, ready: i64| {
+            json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": {"containers": [{"name": "c"}, {"env": env}]}}},
+                "status": {"observedGeneration": 3, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready}})
+        };
+        assert_eq!(follower("n", &object(3, 2, 2)).group, "projectcalico.org/v3");
+        assert!(follower("n", &object(3, 2, 2)).rolled_out);
+        for (generation, updated, ready) in [(4, 2, 2), (3, 1, 2), (3, 2, 1)] {
+            assert!(!follower("n", &object(generation, updated, ready)).rolled_out);
+        }
+        let deployment = json!({"metadata": {"generation": 1}, "spec": {"replicas": 1},
+            "status": {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 1}});
+        assert_eq!(
+            follower("d", &deployment),
+            Follower { name: "d".into(), group: String::new(), rolled_out: true }
+        );
+    }
+}

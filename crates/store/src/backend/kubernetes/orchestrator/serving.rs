@@ -1,0 +1,137 @@
+//! What a server that Kubernetes asks keeps in Kubernetes: its certificates in a Secret, and in the configurations of webhooks whom
+//! to believe.
+
+use super::Orchestrator;
+use crate::Result;
+use crate::backend::kubernetes::failure::Failure;
+use data_encoding::BASE64;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+
+const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret {
+    pub data: BTreeMap<String, String>,
+    /// The version this was read at; empty for one that is not there yet.
+    pub version: String,
+}
+
+/// A ValidatingWebhookConfiguration, as far as it says whom to believe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WebhookConfiguration {
+    object: Json,
+}
+
+impl WebhookConfiguration {
+    /// Whom all of its webhooks believe, in PEM; empty if they do not agree.
+    pub fn believed(&self) -> String {
+        let mut bundles = self.clients().map(|client| client.get("caBundle").and_then(Json::as_str));
+        let first = bundles.next().flatten().unwrap_or_default();
+        let text = BASE64.decode(first.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        match bundles.all(|other| other == Some(first)) {
+            true => text.unwrap_or_default(),
+            false => String::new(),
+        }
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Json> {
+        let webhooks = self.object.get("webhooks").and_then(Json::as_array).into_iter().flatten();
+        webhooks.filter_map(|webhook| webhook.get("clientConfig"))
+    }
+}
+
+impl Orchestrator {
+    /// One without data if there is none.
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret> {
+        let id = || format!("Secret({namespace}/{name})");
+        let object = match self.api.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
+            Ok(object) => object,
+            Err(Failure::Missing(_)) => return Ok(Secret::default()),
+            Err(failure) => return Err(failure.about(id())),
+        };
+        let mut secret = Secret {
+            version: object
+                .pointer("/metadata/resourceVersion")
+                .and_then(Json::as_str)
+                .unwrap_or_default()
+                .to_owned(),
+            ..Secret::default()
+        };
+        for (key, value) in object.get("data").and_then(Json::as_object).into_iter().flatten() {
+            let bytes = BASE64.decode(value.as_str().unwrap_or_default().as_bytes());
+            // What is not text is nothing of ours.
+            if let Some(text) = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
+                secret.data.insert(key.clone(), text);
+            }
+        }
+        Ok(secret)
+    }
+
+    /// Creates it, or replaces the version that it was read at; a conflict if somebody else was quicker.
+    pub async fn write_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
+        let data: BTreeMap<&String, String> =
+            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
+        let mut body = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name, "namespace": namespace}, "data": data});
+        let path = format!("/api/v1/namespaces/{namespace}/secrets");
+        let answer = match secret.version.is_empty() {
+            true => self.api.post(&path, &body).await,
+            false => {
+                body["metadata"]["resourceVersion"] = secret.version.as_str().into();
+                self.api.put(&format!("{path}/{name}"), &body).await
+            }
+        };
+        answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
+    }
+
+    pub async fn webhook_configuration(&self, name: &str) -> Result<Option<WebhookConfiguration>> {
+        match self.api.get(&format!("{CONFIGURATIONS}/{name}")).await {
+            Ok(object) => Ok(Some(WebhookConfiguration { object })),
+            Err(Failure::Missing(_)) => Ok(None),
+            Err(failure) => Err(failure.about(configuration_id(name))),
+        }
+    }
+
+    /// Has all webhooks of a configuration believe these authorities; a conflict if it has changed since it was read.
+    pub async fn set_believed(&self, configuration: &WebhookConfiguration, authorities: &str) -> Result<()> {
+        let mut object = configuration.object.clone();
+        let bundle = BASE64.encode(authorities.as_bytes());
+        for webhook in object.get_mut("webhooks").and_then(Json::as_array_mut).into_iter().flatten() {
+            webhook["clientConfig"]["caBundle"] = bundle.as_str().into();
+        }
+        let name = object.pointer("/metadata/name").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let answer = self.api.put(&format!("{CONFIGURATIONS}/{name}"), &object).await;
+        answer.map(drop).map_err(|failure| failure.about(configuration_id(&name)))
+    }
+}
+
+fn configuration_id(name: &str) -> String {
+    format!("ValidatingWebhookConfiguration({name})")
+}
+
+/// Never shows what is secret.
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn webhooks_believe_whom_all_of_them_believe() {
+        let configuration = |bundles: &[Option<&str>]| WebhookConfiguration {
+            object: json!({"webhooks": bundles.iter().map(|bundle| json!({"clientConfig": match bundle {
+                Some(bundle) => json!({"caBundle": BASE64.encode(bundle.as_bytes())}),
+                None => json!({}),
+            }})).collect::<Vec<_>>()}),
+        };
+        assert_eq!(configuration(&[Some("a"), Some("a")]).believed(), "a");
+        assert_eq!(configuration(&[Some("a"), Some("b")]).believed(), "");
+        assert_eq!(configuration(&[Some("a"), None]).believed(), "");
+        assert_eq!(configuration(&[]).believed(), "");
+    }
+}

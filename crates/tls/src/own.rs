@@ -1,0 +1,188 @@
+//! Certificates that a server makes for itself and renews: an authority that others are told to believe, and a certificate for
+//! the server's names. Without I/O: whoever keeps them says what the time is and who is believed already.
+
+use crate::names::common_name;
+use crate::validity::{names_as_issuer, validity};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
+};
+use std::fmt;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+/// Clocks differ.
+const BEFORE: i64 = 300;
+/// Authorities that are believed at a time: the present one and those before it.
+const MOST_AUTHORITIES: usize = 3;
+
+/// How long certificates are good for. They are renewed when two thirds of it are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    pub authority: Duration,
+    pub certificate: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Lifetimes {
+        let days = |count: u64| Duration::from_secs(count * 24 * 3600);
+        Lifetimes { authority: days(3650), certificate: days(90) }
+    }
+}
+
+/// What is kept, in PEM.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct OwnCertificates {
+    /// Whom others are to believe, the newest first.
+    pub authorities: String,
+    /// Of the newest.
+    pub authority_key: String,
+    pub certificate: String,
+    pub key: String,
+}
+
+impl OwnCertificates {
+    /// What is to be kept from now on, if it is not what is kept. `believed` are the authorities that others believe; `None` if
+    /// there are no others yet. A certificate of a new authority is made only when that is believed.
+    pub fn renewed(
+        kept: &OwnCertificates,
+        believed: Option<&str>,
+        names: &[String],
+        lifetimes: Lifetimes,
+        now: i64,
+    ) -> Result<Option<OwnCertificates>, String> {
+        let authorities = certificates(&kept.authorities);
+        let own = certificates(&kept.certificate);
+        let (Some(newest), Some(certificate), true) =
+            (authorities.first(), own.first(), kept.has_keys() && !is_over(&authorities, now))
+        else {
+            return OwnCertificates::new(names, lifetimes, now).map(Some);
+        };
+        if is_due(newest, now) {
+            return kept.with_new_authority(&authorities, lifetimes, now).map(Some);
+        }
+        let is_believed =
+            believed.is_none_or(|believed| certificates(believed).iter().any(|one| one == newest));
+        let is_ours = authorities.iter().any(|authority| names_as_issuer(certificate, authority));
+        let replace = is_due(certificate, now) || !is_ours || !names_as_issuer(certificate, newest);
+        match replace && is_believed {
+            true => kept.with_new_certificate(newest, names, lifetimes, now).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn has_keys(&self) -> bool {
+        KeyPair::from_pem(&self.authority_key).is_ok() && KeyPair::from_pem(&self.key).is_ok()
+    }
+
+    fn new(names: &[String], lifetimes: Lifetimes, now: i64) -> Result<OwnCertificates, String> {
+        let nothing = OwnCertificates::default();
+        let with_authority = nothing.with_new_authority(&[], lifetimes, now)?;
+        let authorities = certificates(&with_authority.authorities);
+        let newest = authorities.first().ok_or("the new authority cannot be read")?;
+        with_authority.with_new_certificate(newest, names, lifetimes, now)
+    }
+
+    fn with_new_authority(
+        &self,
+        before: &[CertificateDer<'static>],
+        lifetimes: Lifetimes,
+        now: i64,
+    ) -> Result<OwnCertificates, String> {
+        let key = KeyPair::generate().map_err(text)?;
+        // The name says which of them has signed.
+        let mut params = authority_params(&format!("tortie-own-ca@{now}"));
+        set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
+        let mut authorities = params.self_signed(&key).map_err(text)?.pem();
+        let still_good = before.iter().filter(|one| validity(one).is_some_and(|when| when.until > now));
+        for authority in still_good.take(MOST_AUTHORITIES - 1) {
+            authorities.push_str(&pem(authority));
+        }
+        Ok(OwnCertificates { authorities, authority_key: key.serialize_pem(), ..self.clone() })
+    }
+
+    fn with_new_certificate(
+        &self,
+        authority: &CertificateDer<'_>,
+        names: &[String],
+        lifetimes: Lifetimes,
+        now: i64,
+    ) -> Result<OwnCertificates, String> {
+        let authority_key = KeyPair::from_pem(&self.authority_key).map_err(text)?;
+        let params = authority_params(&common_name(authority).unwrap_or_default());
+        let issuer = Issuer::from_params(&params, authority_key);
+        let key = KeyPair::generate().map_err(text)?;
+        let mut params = CertificateParams::new(names).map_err(text)?;
+        params.distinguished_name = named(names.first().map_or("", String::as_str));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let limit = validity(authority).map_or(now, |when| when.until);
+        set_validity(&mut params, now, limit.min(now.saturating_add(seconds(lifetimes.certificate))))?;
+        let certificate = params.signed_by(&key, &issuer).map_err(text)?;
+        Ok(OwnCertificates { certificate: certificate.pem(), key: key.serialize_pem(), ..self.clone() })
+    }
+}
+
+/// Never shows keys.
+impl fmt::Debug for OwnCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnCertificates").field("authorities", &self.authorities).finish_non_exhaustive()
+    }
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<(), String> {
+    params.not_before = OffsetDateTime::from_unix_timestamp(now - BEFORE).map_err(text)?;
+    params.not_after = OffsetDateTime::from_unix_timestamp(until).map_err(text)?;
+    Ok(())
+}
+
+/// Whether two thirds of a certificate's life are over.
+fn is_due(certificate: &[u8], now: i64) -> bool {
+    validity(certificate).is_none_or(|when| {
+        let from = when.from.saturating_add(BEFORE);
+        now >= from.saturating_add(when.until.saturating_sub(from) / 3 * 2)
+    })
+}
+
+/// Whether nobody can believe any of the authorities any more.
+fn is_over(authorities: &[CertificateDer<'_>], now: i64) -> bool {
+    !authorities.iter().any(|one| validity(one).is_some_and(|when| when.until > now))
+}
+
+fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
+}
+
+fn pem(certificate: &[u8]) -> String {
+    let text = data_encoding::BASE64.encode(certificate);
+    let lines: Vec<String> =
+        text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests;

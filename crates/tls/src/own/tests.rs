@@ -1,0 +1,80 @@
+use super::*;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
+
+const LIFETIMES: Lifetimes =
+    Lifetimes { authority: Duration::from_secs(9_000), certificate: Duration::from_secs(900) };
+const START: i64 = 1_770_000_000;
+
+fn names() -> Vec<String> {
+    vec!["webhooks.here.svc".to_owned()]
+}
+
+/// Whether a client that believes these takes the server's certificate at this moment.
+fn is_taken(believed: &str, kept: &OwnCertificates, now: i64) -> bool {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates(believed));
+    let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
+    let name = ServerName::try_from("webhooks.here.svc").unwrap();
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now.try_into().unwrap()));
+    verifier.verify_server_cert(&certificates(&kept.certificate)[0], &[], &name, &[], now).is_ok()
+}
+
+fn step(kept: &OwnCertificates, believed: Option<&str>, now: i64) -> Option<OwnCertificates> {
+    OwnCertificates::renewed(kept, believed, &names(), LIFETIMES, now).unwrap()
+}
+
+#[test]
+fn whoever_has_none_makes_all_and_keeps_them() {
+    let made = step(&OwnCertificates::default(), None, START).unwrap();
+    assert!(is_taken(&made.authorities, &made, START));
+    assert_eq!(step(&made, Some(&made.authorities), START + 10), None);
+    // What cannot be used is made anew.
+    for broken in [
+        OwnCertificates { authority_key: "no key".into(), ..made.clone() },
+        OwnCertificates { certificate: String::new(), ..made.clone() },
+        OwnCertificates { authorities: "x".into(), ..made.clone() },
+    ] {
+        let anew = step(&broken, Some(&broken.authorities), START).unwrap();
+        assert!(is_taken(&anew.authorities, &anew, START));
+    }
+    assert!(!format!("{made:?}").contains("PRIVATE"), "{made:?}");
+}
+
+#[test]
+fn a_new_authority_signs_only_when_it_is_believed() {
+    let first = step(&OwnCertificates::default(), None, START).unwrap();
+    let later = START + 6_000;
+    let second = step(&first, Some(&first.authorities), later).unwrap();
+    assert_eq!(certificates(&second.authorities).len(), 2);
+    assert_eq!(second.certificate, first.certificate);
+    assert_eq!(step(&second, Some(&first.authorities), later), None, "nobody believes the new one yet");
+    let third = step(&second, Some(&second.authorities), later).unwrap();
+    assert!(third.certificate != first.certificate && is_taken(&second.authorities, &third, later));
+}
+
+/// Whoever believes what he was told at the last step takes the certificate at every moment, for years.
+#[test]
+fn at_no_moment_is_the_certificate_refused() {
+    let mut kept = step(&OwnCertificates::default(), None, START).unwrap();
+    let mut believed = kept.authorities.clone();
+    let (mut certificates_seen, mut authorities_seen) = (1, 1);
+    for tick in 1..2_000 {
+        let now = START + tick * 60;
+        if let Some(next) = step(&kept, Some(&believed), now) {
+            certificates_seen += usize::from(next.certificate != kept.certificate);
+            authorities_seen += usize::from(next.authority_key != kept.authority_key);
+            kept = next;
+        }
+        assert!(certificates(&kept.authorities).len() <= MOST_AUTHORITIES);
+        // Others hear of it a little later.
+        assert!(is_taken(&believed, &kept, now), "tick {tick}");
+        believed = kept.authorities.clone();
+        assert!(is_taken(&believed, &kept, now), "tick {tick}");
+    }
+    assert!(certificates_seen > 150 && authorities_seen > 15, "{certificates_seen} {authorities_seen}");
+}

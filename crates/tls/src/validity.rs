@@ -1,0 +1,74 @@
+//! When a certificate holds, and who has signed it.
+
+use crate::names::{parts, value};
+use time::{Date, Month, OffsetDateTime, Time};
+
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// In seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub from: i64,
+    pub until: i64,
+}
+
+/// `None` if these bytes are no certificate.
+pub fn validity(certificate: &[u8]) -> Option<Validity> {
+    let mut period = parts(certificate)?.validity;
+    Some(Validity { from: time(&mut period)?, until: time(&mut period)? })
+}
+
+/// Whether the name of the one who signed `certificate` is that of `authority`. Signatures are not looked at.
+pub fn names_as_issuer(certificate: &[u8], authority: &[u8]) -> bool {
+    match (parts(certificate), parts(authority)) {
+        (Some(certificate), Some(authority)) => certificate.issuer == authority.subject,
+        _ => false,
+    }
+}
+
+fn time(bytes: &mut &[u8]) -> Option<i64> {
+    let (tag, text) = value(bytes)?;
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let text = match tag {
+        // Two digits of a year: those from 50 on are of the last century.
+        UTC_TIME if text.get(..2)? >= "50" => format!("19{text}"),
+        UTC_TIME => format!("20{text}"),
+        GENERALIZED_TIME => text.to_owned(),
+        _ => return None,
+    };
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u16>().ok();
+    let small = |from: usize| u8::try_from(number(from, from + 2)?).ok();
+    let month = Month::try_from(small(4)?).ok()?;
+    let date = Date::from_calendar_date(i32::from(number(0, 4)?), month, small(6)?).ok()?;
+    let time = Time::from_hms(small(8)?, small(10)?, small(12)?).ok()?;
+    (text.len() == 14).then(|| OffsetDateTime::new_utc(date, time).unix_timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    #[test]
+    fn both_forms_of_time_are_read() {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(2026, 3, 1);
+        params.not_after = date_time_ymd(2050, 12, 31);
+        let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let when = validity(made.der()).unwrap();
+        let seconds = |year, month, day| date_time_ymd(year, month, day).unix_timestamp();
+        assert_eq!(when, Validity { from: seconds(2026, 3, 1), until: seconds(2050, 12, 31) });
+        assert!(names_as_issuer(made.der(), made.der()));
+        assert!(!names_as_issuer(made.der(), b"nothing"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_calmly(bytes: Vec<u8>) {
+            let _ = validity(&bytes);
+            let _ = time(&mut bytes.as_slice());
+        }
+    }
+}

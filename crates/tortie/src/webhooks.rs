@@ -1,0 +1,27 @@
+//! `tortie webhooks`: answers Kubernetes' questions in the foreground. Also `calico component webhooks`, as manifests call it.
+
+use clap::Args;
+use std::error::Error;
+use tortie_apiserver::WebhooksArgs;
+use tortie_store::Config;
+
+/// Run the webhooks of a cluster whose objects are custom resources of projectcalico.org/v3
+///
+/// Kubernetes asks them before it stores a policy: only those may write it who may do so in its tier. And before it stores
+/// ClusterInformation, which people only read. Without a certificate they make their own, keep it in the Secret calico-webhooks-tls,
+/// renew it and tell Kubernetes to believe it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  DATASTORE_TYPE=kubernetes tortie webhooks                      in a pod (deploy/webhooks)
+  tortie webhooks --port 9443 --tls-cert-file server.pem --tls-private-key-file server.key")]
+pub struct WebhooksCommand {
+    #[command(flatten)]
+    args: WebhooksArgs,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(command: WebhooksCommand) -> Result<(), Box<dyn Error>> {
+    let config = Config::load(&command.args.config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    Ok(runtime.block_on(tortie_apiserver::run_webhooks(config, command.args))?)
+}

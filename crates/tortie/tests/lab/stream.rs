@@ -1,0 +1,28 @@
+//! A stream between two namespaces, longer than any packet.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+use tortie_dataplane::Netns;
+
+pub const STREAM: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much arrives at `address`, which is in the namespace `to`.
+pub fn stream(from: &str, to: &str, address: IpAddr) -> usize {
+    let inside = |namespace: &str| Netns::open(format!("/run/netns/{namespace}")).unwrap();
+    let address = SocketAddr::new(address, 7000);
+    let listener = inside(to).run(|| TcpListener::bind(address)).unwrap().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes.len()
+    });
+    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let mut stream = inside(from).run(connect).unwrap().unwrap();
+    stream.write_all(&vec![7; STREAM]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    reader.join().unwrap()
+}
