@@ -240,7 +240,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             apiserver::run(command).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Webhooks(command) => {
-            let _ = log_to_stderr();
+            Logging::start();
             webhooks::run(command).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Up(args) => up::up(args, &mut out),
