@@ -15,9 +15,9 @@ use tortie_testkit::{Answer, ApiServer, Backing, Call, Upkeep, eventually_showin
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 /// Two of these are over before anything is forgotten.
-const COMPACTION: Duration = Duration::from_secs(5);
-const CHECKS: Duration = Duration::from_secs(3);
-const AT_LEAST: Duration = Duration::from_secs(12);
+const COMPACTION: Duration = Duration::from_secs(20);
+const CHECKS: Duration = Duration::from_secs(5);
+const AT_LEAST: Duration = Duration::from_secs(50);
 /// Each round is a batch of requests; what happens in the middle of it repeats after so many.
 const CYCLE: usize = 6;
 const BATCH: usize = 150;

@@ -102,13 +102,14 @@ fn figure(port: u16, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// The custom resource of a policy.
-fn stored(kind: &str, name: &str, annotated: Option<&str>, spec: Value) -> Value {
-    let mut metadata = json!({"name": name});
-    if let Some(own) = annotated {
-        let hidden = json!({"name": own, "labels": {"team": "a"}});
-        metadata["annotations"] = json!({"projectcalico.org/metadata": hidden.to_string()});
+/// The custom resource of a policy, which may say what its name is. Of one of the default tier that does not it is the rest of the
+/// custom resource's name.
+fn stored(kind: &str, name: &str, said: Option<&str>, spec: Value) -> Value {
+    let mut hidden = json!({"labels": {"team": "a"}});
+    if let Some(said) = said {
+        hidden["name"] = json!(said);
     }
+    let metadata = json!({"name": name, "annotations": {"projectcalico.org/metadata": hidden.to_string()}});
     json!({"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": metadata, "spec": spec})
 }
 
