@@ -40,7 +40,7 @@ impl Proxied {
 
     /// What changed since the last time. `changed`: the workloads have other addresses than then.
     pub fn flush(&mut self, changed: bool, workloads: impl Iterator<Item = IpAddr>) -> Option<Update> {
-        if !std::mem::take(&mut self.stale) && !(changed && self.enabled) {
+        if !(std::mem::take(&mut self.stale) || changed && self.enabled) {
             return None;
         }
         let eligible = |address: &IpAddr| self.pools.values().any(|cidr| cidr.contains(address));
