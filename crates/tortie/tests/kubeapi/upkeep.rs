@@ -31,7 +31,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
         ("KUBECONFIG", world.server.kubeconfig().display().to_string()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
     ];
-    let client = world.runtime.block_on(Client::connect(&Config::at(&etcd.endpoint()))).unwrap();
+    let client = world.runtime.block_on(Client::connect(&Config::at(etcd.endpoint()))).unwrap();
     world.start("a");
     let every = |seconds: u32| {
         configure(&world, &client, |resource| {
