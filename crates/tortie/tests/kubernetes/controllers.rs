@@ -21,7 +21,7 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, selector: {app:
 const OLD_POLICY: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: GlobalNetworkPolicy
-metadata: {name: default.old}
+metadata: {name: default.old, annotations: {projectcalico.org/metadata: '{}'}}
 spec: {tier: default, selector: role == 'nobody', types: [Ingress]}
 ";
 
