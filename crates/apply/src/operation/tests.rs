@@ -227,9 +227,14 @@ fn specs() -> impl Strategy<Value = Value> {
         })
 }
 
+/// A spec without fields has nothing that could stand: if it was the applier's alone, it goes with the last of its fields.
+fn specs_with_fields() -> impl Strategy<Value = Value> {
+    specs().prop_filter("it has fields", |spec| *spec != json!({}))
+}
+
 proptest! {
     #[test]
-    fn what_is_applied_stands_and_applying_it_again_changes_nothing(steps in prop::collection::vec((0..3usize, specs()), 1..8)) {
+    fn what_is_applied_stands_and_applying_it_again_changes_nothing(steps in prop::collection::vec((0..3usize, specs_with_fields()), 1..8)) {
         let shape = shape();
         let (mut live, mut managed) = (nothing(), Managed::default());
         for (who, spec) in steps {
