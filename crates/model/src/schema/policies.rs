@@ -137,6 +137,6 @@ mod tests {
         assert_eq!(names("AdmissionPolicy").len(), 3);
         assert_eq!(objects[0]["apiVersion"], "admissionregistration.k8s.io/v1beta1");
         let protection = &objects[4]["spec"]["validations"][0]["expression"];
-        assert_eq!(protection, "!(oldObject.metadata.name in ['default', 'kube-admin', 'kube-baseline'])");
+        assert_eq!(protection, "!(oldObject.metadata.name in ['kube-admin', 'default', 'kube-baseline'])");
     }
 }
