@@ -16,9 +16,19 @@ const PODS: usize = 20;
 /// Another number of pods.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_KUBELET_PODS";
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What kubelet and the runtime count, in seconds.
-const SANDBOX: &str = "kubelet_run_podsandbox_duration_seconds";
-const NETWORK: &str = "containerd_cri_sandbox_create_network_seconds";
+/// What kubelet and the runtime count, in seconds. Kubelet's own metric of sandboxes ends before they are made.
+const SANDBOX: Metric = Metric {
+    name: "kubelet_runtime_operations_duration_seconds",
+    label: r#"operation_type="run_podsandbox""#,
+};
+const NETWORK: Metric = Metric { name: "containerd_cri_sandbox_create_network_seconds", label: "" };
+
+#[derive(Clone, Copy)]
+struct Metric {
+    name: &'static str,
+    /// Of the lines that count.
+    label: &'static str,
+}
 
 /// A lab of one node, gone when dropped.
 struct Lab {
@@ -67,10 +77,10 @@ struct Total {
 }
 
 impl Total {
-    fn read(text: &str, name: &str) -> Total {
+    fn read(text: &str, Metric { name, label }: Metric) -> Total {
         let sum = |suffix: &str| -> f64 {
             let start = format!("{name}{suffix}");
-            let lines = text.lines().filter(|line| line.starts_with(&start));
+            let lines = text.lines().filter(|line| line.starts_with(&start) && line.contains(label));
             lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
         };
         Total { seconds: sum("_sum"), count: sum("_count") }
@@ -108,14 +118,14 @@ impl Lab {
         }
     }
 
-    fn kubelet(&self, name: &str) -> Result<Total> {
+    fn kubelet(&self, metric: Metric) -> Result<Total> {
         let page = self.run(&["kubectl", "get", "--raw", "/api/v1/nodes/node1/proxy/metrics"])?;
-        Ok(Total::read(&page, name))
+        Ok(Total::read(&page, metric))
     }
 
-    fn runtime(&self, name: &str) -> Result<Total> {
+    fn runtime(&self, metric: Metric) -> Result<Total> {
         let page = self.run(&["exec", "node1", "--", "curl", "-s", "http://127.0.0.1:1338/v1/metrics"])?;
-        Ok(Total::read(&page, name))
+        Ok(Total::read(&page, metric))
     }
 
     /// How long one takes until it runs.
