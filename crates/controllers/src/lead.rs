@@ -367,7 +367,7 @@ impl Cores {
                 self.garbage.hurry(now);
             }
             _ => {
-                if let Some(tier) = policy_names::tier_of(&resource) {
+                if let Some(tier) = tortie_store::tier_of(&resource) {
                     self.policies.insert(key.clone(), tier.to_owned());
                     if source == Source::Both {
                         self.policy_names.put(&key, &resource, now);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::kubernetes::is_derived_policy;
 use tortie_model::{Key, Kind, Resource};
+use tortie_store::tier_of;
 
 /// The kinds that have a tier.
 pub const KINDS: [Kind; 4] = [
@@ -100,18 +101,6 @@ fn is_misnamed(key: &Key, resource: &Resource) -> bool {
         && meta.deletion_timestamp.is_none()
         && tier_of(resource).is_some_and(|tier| tier == DEFAULT_TIER)
         && !is_derived_policy(*kind, &meta.name)
-}
-
-/// The tier that a policy is in.
-pub fn tier_of(resource: &Resource) -> Option<&str> {
-    let tier = match resource {
-        Resource::NetworkPolicy(policy) => &policy.spec.tier,
-        Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
-        Resource::StagedNetworkPolicy(policy) => &policy.spec.tier,
-        Resource::StagedGlobalNetworkPolicy(policy) => &policy.spec.tier,
-        _ => return None,
-    };
-    Some(if tier.is_empty() { DEFAULT_TIER } else { tier })
 }
 
 /// Whether what stands under the new name says the same as what is to be stored there.

@@ -19,7 +19,7 @@ pub use config::Config;
 pub use error::Error;
 pub use operation::{Operation, Outcome, Refusal};
 pub use page::{Continuation, LabelSelector, Page};
-pub use resources::Resources;
+pub use resources::{Resources, tier_of};
 pub use tortie_model::Revision;
 pub use watch::{Backoff, Connection, Watch};
 

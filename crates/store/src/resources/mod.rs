@@ -13,6 +13,8 @@ mod pool;
 mod profile;
 mod rules;
 
+pub use policy::tier_of;
+
 use crate::{Client, Entry, Error, Result, Watch};
 use tortie_model::{Key, KeyRange, Kind, Object, Resource, ResourceList, Spec, Value};
 

@@ -40,7 +40,8 @@ impl Resources {
     }
 }
 
-fn tier_of(policy: &Resource) -> Option<&str> {
+/// The tier that a policy is in; none if it is no policy, or of a kind without tiers.
+pub fn tier_of(policy: &Resource) -> Option<&str> {
     let tier = match policy {
         Resource::NetworkPolicy(policy) => &policy.spec.tier,
         Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
