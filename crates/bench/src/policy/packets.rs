@@ -31,7 +31,7 @@ impl Pair {
     fn rates(&self) -> Result<Rates> {
         let [client, server] = [0, 1].map(|place| -> PathBuf { self.pods.path(place) });
         let target = self.locals.get(1).ok_or("no second pod")?.address;
-        traffic::between(&client, &server, target)
+        traffic::between(&client, &server, target.into())
     }
 }
 

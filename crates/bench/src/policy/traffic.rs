@@ -4,7 +4,7 @@ use super::inside;
 use crate::namespace::{Result, check};
 use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ pub struct Rates {
 }
 
 /// From one namespace to an address in another.
-pub fn between(client: &Path, server: &Path, address: Ipv4Addr) -> Result<Rates> {
-    let target = SocketAddr::from((address, PORT));
+pub fn between(client: &Path, server: &Path, address: IpAddr) -> Result<Rates> {
+    let target = SocketAddr::new(address, PORT);
     let listener = inside(server, || {
         let listener = TcpListener::bind(target)?;
         set_socket_timeout(&listener, Timeout::Recv, Some(LOOK))?;

@@ -1,5 +1,7 @@
 //! Tunnels between nodes: how long it takes to have them, and what packets pay for them.
 
+mod case;
+mod pair;
 mod programming;
 mod traffic;
 mod wireguard;

@@ -1,7 +1,7 @@
 //! A WireGuard between two nodes as a person would make it with `wg`, which is not everywhere.
 
 use crate::namespace::Result;
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use nlink::Connection;
 use nlink::netlink::Wireguard;
 use nlink::netlink::genl::wireguard::{AllowedIp, WgDeviceBuilder, WgPeerBuilder};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub struct End {
     pub netns: PathBuf,
     pub endpoint: SocketAddr,
-    pub allowed: Ipv4Net,
+    pub allowed: IpNet,
 }
 
 /// Gives the devices of both ends keys, and each the other as its peer.
@@ -32,7 +32,10 @@ pub async fn connect(device: &str, ends: &[End; 2]) -> Result<()> {
     }
     for (own, other) in [(0, 1), (1, 0)] {
         let End { endpoint, allowed, .. } = &ends[other];
-        let allowed = AllowedIp::v4(allowed.network(), allowed.prefix_len());
+        let allowed = match allowed {
+            IpNet::V4(net) => AllowedIp::v4(net.network(), net.prefix_len()),
+            IpNet::V6(net) => AllowedIp::v6(net.network(), net.prefix_len()),
+        };
         let peer = WgPeerBuilder::new(keys[other]).endpoint(*endpoint).allowed_ips([allowed]);
         connections[own].set_device_by_name(device, |builder: WgDeviceBuilder| builder.peer(peer)).await?;
     }

@@ -1,0 +1,140 @@
+//! The ways of two nodes to reach each other's pods that are measured, and the addresses there.
+
+use crate::namespace::{Namespaces, Result};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Tunnel {
+    Vxlan,
+    Ipip,
+    Wireguard,
+}
+
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    /// Of the pool, or of the nodes.
+    pub tunnel: Option<Tunnel>,
+    /// Packets within a rack travel as they are.
+    pub is_cross_subnet: bool,
+    /// The nodes are in different racks, with a router between.
+    pub is_routed: bool,
+    pub v6: bool,
+}
+
+impl Case {
+    pub const ALL: [Case; 12] = {
+        let within = Case { name: "", tunnel: None, is_cross_subnet: false, is_routed: false, v6: false };
+        let (vxlan, ipip, wireguard) = (Some(Tunnel::Vxlan), Some(Tunnel::Ipip), Some(Tunnel::Wireguard));
+        let routed = Case { is_routed: true, ..within };
+        let crossing = Case { is_cross_subnet: true, ..within };
+        [
+            Case { name: "plain", ..within },
+            Case { name: "plain, IPv6", v6: true, ..within },
+            Case { name: "VXLAN", tunnel: vxlan, ..within },
+            Case { name: "VXLAN, IPv6", tunnel: vxlan, v6: true, ..within },
+            Case { name: "VXLAN between racks", tunnel: vxlan, ..routed },
+            Case { name: "VXLAN CrossSubnet, in a rack", tunnel: vxlan, ..crossing },
+            Case { name: "VXLAN CrossSubnet, between racks", tunnel: vxlan, is_routed: true, ..crossing },
+            Case { name: "IPIP", tunnel: ipip, ..within },
+            Case { name: "IPIP CrossSubnet, in a rack", tunnel: ipip, ..crossing },
+            Case { name: "IPIP CrossSubnet, between racks", tunnel: ipip, is_routed: true, ..crossing },
+            Case { name: "WireGuard", tunnel: wireguard, ..within },
+            Case { name: "WireGuard, IPv6", tunnel: wireguard, v6: true, ..within },
+        ]
+    };
+
+    /// The same nodes without a tunnel.
+    pub fn plain(self) -> Case {
+        Case { tunnel: None, is_cross_subnet: false, ..self }
+    }
+
+    /// The tunnel that packets between these two nodes travel through.
+    pub fn taken(self) -> Option<Tunnel> {
+        self.tunnel.filter(|_| self.is_routed || !self.is_cross_subnet)
+    }
+
+    /// The mode of the pool if it is one with this kind of tunnel.
+    pub fn mode(self, tunnel: Tunnel) -> &'static str {
+        match (self.tunnel == Some(tunnel), self.is_cross_subnet) {
+            (false, _) => "Never",
+            (true, false) => "Always",
+            (true, true) => "CrossSubnet",
+        }
+    }
+
+    /// Of pods; what is written for the smallest packet of all that they may meet.
+    pub fn mtu(self) -> u32 {
+        let overhead = match (self.tunnel, self.v6) {
+            (None, _) => 0,
+            (Some(Tunnel::Ipip), _) => 20,
+            (Some(Tunnel::Vxlan), false) => 50,
+            (Some(Tunnel::Vxlan), true) => 70,
+            (Some(Tunnel::Wireguard), false) => 60,
+            (Some(Tunnel::Wireguard), true) => 80,
+        };
+        1500 - overhead
+    }
+
+    pub fn node(self, number: u8) -> IpNet {
+        let (rack, host) = if self.is_routed { (number, 1) } else { (0, number + 1) };
+        self.of_rack(rack, host)
+    }
+
+    /// The router's address in the rack of a node.
+    pub fn router(self, number: u8) -> IpNet {
+        self.of_rack(number, 254)
+    }
+
+    fn of_rack(self, rack: u8, host: u8) -> IpNet {
+        let (address, length): (IpAddr, u8) = match self.v6 {
+            false => (Ipv4Addr::new(172, 30, rack, host).into(), 24),
+            true => (Ipv6Addr::new(0xfd30, 0, 0, rack.into(), 0, 0, 0, host.into()).into(), 64),
+        };
+        IpNet::new_assert(address, length)
+    }
+
+    /// Where a node sends what it has no other route for.
+    pub fn gateway(self, number: u8) -> IpAddr {
+        if self.is_routed { self.router(number).addr() } else { self.node(1 - number).addr() }
+    }
+
+    pub fn pod(self, number: u8) -> IpAddr {
+        self.of_block(number, 10)
+    }
+
+    /// The end of a node's tunnel.
+    pub fn end(self, number: u8) -> IpAddr {
+        self.of_block(number, 1)
+    }
+
+    pub fn block(self, number: u8) -> IpNet {
+        IpNet::new_assert(self.of_block(number, 0), if self.v6 { 122 } else { 26 })
+    }
+
+    pub fn pool(self) -> IpNet {
+        IpNet::new_assert(self.of_block(0, 0), if self.v6 { 48 } else { 16 })
+    }
+
+    fn of_block(self, number: u8, host: u8) -> IpAddr {
+        match self.v6 {
+            false => Ipv4Addr::new(10, 65, number, host).into(),
+            true => Ipv6Addr::new(0xfd65, 0, 0, number.into(), 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    /// Whether the kernel here has such tunnels.
+    pub fn is_there(self) -> Result<bool> {
+        let words = match self.tunnel {
+            None => return Ok(true),
+            Some(Tunnel::Vxlan) => "link add try type vxlan id 1 dstport 4789",
+            Some(Tunnel::Ipip) => "link add try type ipip local 192.0.2.1 remote 192.0.2.2",
+            Some(Tunnel::Wireguard) => "link add try type wireguard",
+        };
+        let place = Namespaces::new(1)?;
+        let made = Command::new("ip").args(["-n", place.name(0)]).args(words.split(' ')).output()?;
+        Ok(made.status.success())
+    }
+}

@@ -1,0 +1,264 @@
+//! Two nodes with a pod on each, and a wire or a router between them: by hand, or as our dataplane makes them.
+
+use super::case::{Case, Tunnel};
+use super::wireguard::{self, End};
+use super::{block, resource, with_status};
+use crate::namespace::{Namespaces, Result, ip};
+use crate::policy::inside;
+use crate::policy::traffic::{self, Rates};
+use serde_json::json;
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+use tortie_compute::{Compute, Environment};
+use tortie_dataplane::{Dataplane, Netns, Report, Reports};
+use tortie_model::{Key, Kind, Value};
+use tortie_plan::{Plan, TunnelKind};
+
+const INTERFACE: &str = "cali0";
+/// Of the node's end of a pod's link, and the address that is made of it.
+const MAC: &str = "ee:ee:ee:ee:ee:ee";
+const LINK_LOCAL: &str = "fe80::ecee:eeff:feee:eeee";
+const GATEWAY: &str = "169.254.1.1";
+/// For a device to have its key.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Pair {
+    case: Case,
+    /// The third is the router, where there is one.
+    nodes: Namespaces,
+    pods: Namespaces,
+    /// At work as long as packets are.
+    _dataplanes: Vec<(Dataplane, Reports)>,
+}
+
+impl Pair {
+    fn wired(case: Case) -> Result<Pair> {
+        let (nodes, pods) = (Namespaces::new(if case.is_routed { 3 } else { 2 })?, Namespaces::new(2)?);
+        for netns in nodes.paths().iter().chain(&pods.paths()) {
+            // Nobody else has these addresses.
+            inside(netns, || Ok(fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0")?))?;
+        }
+        if case.is_routed {
+            forward(&nodes, 2)?;
+            for number in [0, 1_u8] {
+                let node = nodes.name(number.into());
+                let lines = [
+                    format!("link add rack{number} type veth peer name eth0 netns {node}"),
+                    format!("addr add {} dev rack{number}", case.router(number)),
+                    format!("link set rack{number} up"),
+                ];
+                ip(Some(nodes.name(2)), lines)?;
+            }
+        } else {
+            let link = format!("link add eth0 type veth peer name eth0 netns {}", nodes.name(1));
+            ip(Some(nodes.name(0)), [link])?;
+        }
+        for (place, number) in [(0, 0_u8), (1, 1)] {
+            let of_node = [
+                "link set lo up".to_owned(),
+                format!("addr add {} dev eth0", case.node(number)),
+                "link set eth0 up".to_owned(),
+                // Without a way out a node does not answer for the gateway of its pods.
+                format!("route add default via {}", case.gateway(number)),
+                format!(
+                    "link add {INTERFACE} address {MAC} type veth peer name eth0 netns {}",
+                    pods.name(place)
+                ),
+                format!("link set {INTERFACE} up"),
+            ];
+            ip(Some(nodes.name(place)), of_node)?;
+            let gateway = if case.v6 { LINK_LOCAL } else { GATEWAY };
+            let of_pod = [
+                "link set lo up".to_owned(),
+                format!("link set eth0 mtu {} up", case.mtu()),
+                format!("addr add {} dev eth0", case.pod(number)),
+                format!("route add {gateway} dev eth0"),
+                format!("route add default via {gateway} dev eth0"),
+            ];
+            ip(Some(pods.name(place)), of_pod)?;
+        }
+        Ok(Pair { case, nodes, pods, _dataplanes: Vec::new() })
+    }
+
+    pub async fn by_hand(case: Case) -> Result<Pair> {
+        let pair = Pair::wired(case)?;
+        if case.taken() == Some(Tunnel::Wireguard) {
+            let end = |place: usize, number: u8| -> Result<End> {
+                ip(Some(pair.nodes.name(place)), ["link add wg0 type wireguard"])?;
+                Ok(End {
+                    netns: pair.nodes.path(place),
+                    endpoint: SocketAddr::new(case.node(number).addr(), 51820),
+                    allowed: case.block(number),
+                })
+            };
+            wireguard::connect("wg0", &[end(0, 0)?, end(1, 1)?]).await?;
+        }
+        for (place, number) in [(0, 0_u8), (1, 1)] {
+            forward(&pair.nodes, place)?;
+            let (other, name) = (1 - number, pair.nodes.name(place));
+            ip(Some(name), [format!("route add {} dev {INTERFACE}", case.pod(number))])?;
+            ip(Some(name), pair.to_other(number))?;
+            if case.taken() == Some(Tunnel::Vxlan) {
+                let node = case.node(other).addr();
+                let entry = format!("66:00:00:00:00:0{other} dst {node} dev vx0 self permanent");
+                let mut bridge = Command::new("bridge");
+                let output = bridge.args(["-n", name, "fdb", "add"]).args(entry.split(' ')).output()?;
+                if !output.status.success() {
+                    return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+                }
+            }
+            if case.is_routed && case.taken().is_none() {
+                let route = format!("route add {} via {}", case.block(number), case.node(number).addr());
+                ip(Some(pair.nodes.name(2)), [route])?;
+            }
+        }
+        Ok(pair)
+    }
+
+    /// How a node reaches the pods of the other.
+    fn to_other(&self, number: u8) -> Vec<String> {
+        let (case, other) = (self.case, 1 - number);
+        let (block, end, mtu) = (case.block(other), case.end(other), case.mtu());
+        let (own, node) = (case.node(number).addr(), case.node(other).addr());
+        match case.taken() {
+            None => vec![format!("route add {block} via {}", case.gateway(number))],
+            Some(Tunnel::Vxlan) => vec![
+                format!(
+                    "link add vx0 address 66:00:00:00:00:0{number} type vxlan id 4096 dstport 4789 local {own} dev eth0 nolearning"
+                ),
+                format!("link set vx0 mtu {mtu} up"),
+                format!("addr add {} dev vx0", case.end(number)),
+                format!("neigh add {end} lladdr 66:00:00:00:00:0{other} dev vx0 nud permanent"),
+                format!("route add {end} dev vx0"),
+                format!("route add {block} via {end} dev vx0 onlink"),
+            ],
+            Some(Tunnel::Ipip) => vec![
+                format!("link set tunl0 mtu {mtu} up"),
+                format!("addr add {} dev tunl0", case.end(number)),
+                format!("route add {block} via {node} dev tunl0 onlink"),
+            ],
+            Some(Tunnel::Wireguard) => {
+                vec![format!("link set wg0 mtu {mtu} up"), format!("route add {block} dev wg0")]
+            }
+        }
+    }
+
+    /// With policy that allows everything, as a cluster has it where nobody has written any.
+    pub async fn ours(case: Case) -> Result<Pair> {
+        let mut pair = Pair::wired(case)?;
+        let mut computes = Vec::new();
+        let mut keys: [String; 2] = Default::default();
+        let encrypts = case.tunnel == Some(Tunnel::Wireguard);
+        for (place, number) in [(0, 0_u8), (1, 1)] {
+            let mut compute = Compute::new(&format!("n{number}"), Environment::default());
+            for (key, value) in entries(case)? {
+                compute.put(&key, &value);
+            }
+            let mut plan = Plan::default();
+            compute.flush().into_iter().for_each(|update| plan.apply(update));
+            let netns = Netns::open(pair.nodes.path(place))?;
+            let mut started = Dataplane::start(netns, compute.settings().clone()).await?;
+            let outcome = started.0.replace(plan).await?;
+            if let Some(failure) = outcome.failures.first() {
+                return Err(failure.to_string().into());
+            }
+            if encrypts {
+                keys[place] = tokio::time::timeout(PATIENCE, public_key(&mut started.1, case.v6)).await??;
+            }
+            pair._dataplanes.push(started);
+            computes.push(compute);
+        }
+        if encrypts {
+            // Each node hears of the other's key as soon as it is there.
+            for (compute, (dataplane, _)) in computes.iter_mut().zip(&pair._dataplanes) {
+                for (number, key) in (0_u8..).zip(&keys) {
+                    let (key, value) = node_with_key(case, number, key)?;
+                    compute.put(&key, &value);
+                }
+                dataplane.apply(compute.flush()).await?;
+            }
+        }
+        Ok(pair)
+    }
+
+    pub fn rates(&self) -> Result<Rates> {
+        traffic::between(&self.pods.path(0), &self.pods.path(1), self.case.pod(1))
+    }
+}
+
+/// Makes a node or a router one that passes packets on, and answers for the gateway of pods.
+fn forward(nodes: &Namespaces, place: usize) -> Result<()> {
+    inside(&nodes.path(place), || {
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
+        let answers = format!("/proc/sys/net/ipv4/conf/{INTERFACE}/proxy_arp");
+        if fs::exists(&answers)? {
+            fs::write(answers, "1")?;
+        }
+        Ok(())
+    })
+}
+
+/// Of the device of a dataplane.
+async fn public_key(reports: &mut Reports, v6: bool) -> Result<String> {
+    let kind = if v6 { TunnelKind::WireguardV6 } else { TunnelKind::WireguardV4 };
+    while let Some(report) = reports.next().await {
+        if let Report::PublicKeys(keys) = report
+            && let Some(key) = keys.get(&kind)
+        {
+            return Ok(key.clone());
+        }
+    }
+    Err("the dataplane has stopped".into())
+}
+
+fn node_with_key(case: Case, number: u8, key: &str) -> Result<(Key, Value)> {
+    let (address, end) = (case.node(number), case.end(number));
+    let (spec, status) = match case.v6 {
+        false => (
+            json!({
+                "bgp": {"ipv4Address": address, "ipv4IPIPTunnelAddr": end}, "ipv4VXLANTunnelAddr": end,
+                "wireguard": {"interfaceIPv4Address": end},
+            }),
+            json!({"wireguardPublicKey": key}),
+        ),
+        true => (
+            json!({
+                "bgp": {"ipv6Address": address}, "ipv6VXLANTunnelAddr": end,
+                "wireguard": {"interfaceIPv6Address": end},
+            }),
+            json!({"wireguardPublicKeyV6": key}),
+        ),
+    };
+    with_status(Kind::Node, "", &format!("n{number}"), spec, status)
+}
+
+fn entries(case: Case) -> Result<Vec<(Key, Value)>> {
+    let mut pool = json!({"cidr": case.pool(), "vxlanMode": case.mode(Tunnel::Vxlan), "ipipMode": "Never"});
+    if !case.v6 {
+        pool["ipipMode"] = case.mode(Tunnel::Ipip).into();
+    }
+    let allow = json!([{"action": "Allow"}]);
+    let encrypts = case.tunnel == Some(Tunnel::Wireguard);
+    let settings =
+        json!({"wireguardEnabled": encrypts && !case.v6, "wireguardEnabledV6": encrypts && case.v6});
+    let mut entries = vec![
+        resource(Kind::IPPool, "", "pool", pool)?,
+        resource(Kind::Profile, "", "open", json!({"ingress": allow, "egress": allow}))?,
+        resource(Kind::FelixConfiguration, "", "default", settings)?,
+    ];
+    for number in [0, 1] {
+        let name = format!("n{number}");
+        entries.push(node_with_key(case, number, "")?);
+        entries.push(block(&case.block(number).to_string(), &name)?);
+        let endpoint = json!({
+            "orchestrator": "cni", "node": name, "containerID": format!("c{number}"), "endpoint": "eth0",
+            "interfaceName": INTERFACE, "ipNetworks": [case.pod(number)], "profiles": ["open"],
+        });
+        let id = format!("{name}-cni-c{number}-eth0");
+        entries.push(resource(Kind::WorkloadEndpoint, "default", &id, endpoint)?);
+    }
+    Ok(entries)
+}
