@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 pub fn eventually(what: &str, so: impl FnMut() -> bool) {
     eventually_showing(what, so, String::new);
@@ -13,9 +14,14 @@ pub fn eventually(what: &str, so: impl FnMut() -> bool) {
 /// `picture` is for whoever looks at the failure.
 pub fn eventually_showing(what: &str, mut so: impl FnMut() -> bool, picture: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
-    while !so() {
+    loop {
+        let begun = Instant::now();
+        if so() {
+            return;
+        }
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{}", picture());
-        std::thread::sleep(PAUSE);
+        // To look must not take the processor from what is waited for.
+        std::thread::sleep(begun.elapsed().clamp(PAUSE, LONGEST_PAUSE));
     }
 }
 

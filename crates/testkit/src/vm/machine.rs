@@ -15,10 +15,10 @@ const QEMU: &str = "qemu-system-x86_64";
 const PROCESSORS: &str = "1";
 /// `rep movsb` and `rep stosb` are emulated byte by byte; without these the kernel copies and clears in words.
 const PROCESSOR: &str = "max,-erms,-fsrm";
-/// The timer is late on a busy machine, which the kernel would take for broken hardware. Nothing in here needs protection
-/// from what else runs in here.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on no_timer_check \
-                                tsc=reliable mitigations=off init_on_alloc=0 nokaslr";
+/// On a busy machine the timer is late and processors seem stuck, which the kernel would take for broken hardware. Nothing in
+/// here needs protection from what else runs in here.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on no_timer_check nowatchdog \
+                                mitigations=off init_on_alloc=0 nokaslr";
 
 /// A guest in which this program runs too, with others that it needs.
 #[derive(Debug)]
