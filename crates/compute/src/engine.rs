@@ -99,7 +99,7 @@ impl Compute {
             writes_cluster_routes: true,
             service_ranges: ServiceRanges::default(),
             nat: Nat::default(),
-            proxied: Proxied::default(),
+            proxied: Proxied::new(host),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -136,6 +136,7 @@ impl Compute {
                 self.routes.put_node(&node.metadata.name, facts);
                 self.tunnels.put_node(&node.metadata.name, facts);
                 self.wireguard.put_node(&node.metadata.name, facts);
+                self.proxied.put_node(&node.metadata.name, facts);
                 self.nat.put_host(&node.metadata.name, facts.host_nets());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
@@ -171,6 +172,12 @@ impl Compute {
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
+                Ok(())
+            }
+            Value::Service(service) => {
+                if let Key::Service { namespace, name } = key {
+                    self.proxied.put_service(namespace, name, service);
+                }
                 Ok(())
             }
             Value::EndpointSlice(slice) => {
@@ -234,6 +241,7 @@ impl Compute {
                 self.nat.remove_host(name);
                 self.tunnels.remove_node(name);
                 self.wireguard.remove_node(name);
+                self.proxied.remove_node(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -260,6 +268,7 @@ impl Compute {
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
             Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
+            Key::Service { namespace, name } => self.proxied.remove_service(namespace, name),
             _ => {}
         }
     }
@@ -272,6 +281,7 @@ impl Compute {
         }
         let workloads = self.workloads.flush();
         let proxied = self.proxied.flush(!workloads.addresses.is_empty(), self.workloads.addresses());
+        self.service_ranges.set_answered(self.proxied.services());
         for ((namespace, name), wired) in workloads.wired {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
@@ -390,7 +400,8 @@ impl Compute {
         self.routes
             .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
         self.nat.set_policy(self.parameters.nat_policy());
-        self.proxied.configure(self.parameters.local_subnet_l2_reachability == L2Reachability::Pods);
+        self.proxied
+            .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);
         self.tunnels.configure(self.parameters.tunnel_settings());
         self.wireguard.configure(self.parameters.wireguard_settings());
         match (by_workload, self.routes.by_workload()) {

@@ -1,7 +1,8 @@
-//! Where services have their addresses: the ranges of the BGPConfiguration for all nodes.
+//! Where services have their addresses: the ranges of the BGPConfiguration for all nodes, and those that this node answers for.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use tortie_model::kinds::{BGPConfiguration, ServiceIPBlock};
 use tortie_plan::Update;
 
@@ -10,7 +11,8 @@ const FOR_ALL: &str = "default";
 
 #[derive(Debug, Default)]
 pub(crate) struct ServiceRanges {
-    wanted: BTreeSet<IpNet>,
+    configured: BTreeSet<IpNet>,
+    answered: BTreeSet<IpNet>,
     in_plan: BTreeSet<IpNet>,
 }
 
@@ -20,14 +22,14 @@ impl ServiceRanges {
         if configuration.metadata.name != FOR_ALL {
             return None;
         }
-        self.wanted.clear();
+        self.configured.clear();
         let spec = &configuration.spec;
         let blocks = [&spec.service_cluster_ips, &spec.service_external_ips, &spec.service_load_balancer_ips];
         let mut wrong = Vec::new();
         for ServiceIPBlock { cidr, .. } in blocks.into_iter().flatten() {
             match cidr.parse::<IpNet>() {
                 Ok(range) => {
-                    self.wanted.insert(range.trunc());
+                    self.configured.insert(range.trunc());
                 }
                 Err(_) => wrong.push(format!("{cidr:?} is not a CIDR")),
             }
@@ -37,14 +39,22 @@ impl ServiceRanges {
 
     pub fn remove(&mut self, name: &str) {
         if name == FOR_ALL {
-            self.wanted.clear();
+            self.configured.clear();
+        }
+    }
+
+    /// The addresses that this node has others on its link send it.
+    pub fn set_answered(&mut self, addresses: &BTreeSet<IpAddr>) {
+        if !addresses.iter().copied().map(IpNet::from).eq(self.answered.iter().copied()) {
+            self.answered = addresses.iter().copied().map(IpNet::from).collect();
         }
     }
 
     pub fn flush(&mut self) -> Option<Update> {
-        (self.wanted != self.in_plan).then(|| {
-            self.in_plan.clone_from(&self.wanted);
-            Update::ServiceRanges(self.wanted.clone())
+        let wanted = || self.configured.union(&self.answered);
+        (!wanted().eq(&self.in_plan)).then(|| {
+            self.in_plan = wanted().copied().collect();
+            Update::ServiceRanges(self.in_plan.clone())
         })
     }
 }

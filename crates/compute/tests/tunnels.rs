@@ -6,8 +6,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_compute::{Compute, Environment};
+use tortie_model::kubernetes::{Service, ServiceForm};
 use tortie_model::{Key, Kind, Resource, Value};
-use tortie_plan::{Member, Plan, Route, RouteKey, TunnelKind, TunnelProtocol, VtepId};
+use tortie_plan::{Member, Plan, Route, RouteKey, RouteTarget, TunnelKind, TunnelProtocol, VtepId};
 
 type Entry = (Key, Value);
 
@@ -301,6 +302,52 @@ fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
     });
     let resource = Resource::from_store(Kind::WorkloadEndpoint, object).unwrap();
     (Key::resource(Kind::WorkloadEndpoint, "shop", name), Value::Resource(resource))
+}
+
+#[test]
+fn one_node_answers_for_each_address_of_a_service() {
+    let service = |address: &str| {
+        let service = Service {
+            form: ServiceForm::LoadBalancer,
+            ingress_ips: vec![address.parse().unwrap()],
+            ..Service::default()
+        };
+        let key = Key::Service { namespace: "shop".into(), name: address.into() };
+        (key, Value::Service(Box::new(service)))
+    };
+    let mut world = World::new(&[
+        felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"})),
+        node(1, 1, true),
+        pool("link", "172.16.1.128/25", "Never", "Never"),
+        pool("wrapped", "10.0.0.0/16", "CrossSubnet", "Never"),
+        service("10.0.0.7"),
+        service("192.0.2.7"),
+    ]);
+    let addresses: Vec<String> = (200..216).map(|last| format!("172.16.1.{last}")).collect();
+    addresses.iter().for_each(|address| world.put(service(address)));
+    world.flush();
+    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let routed = |world: &World| {
+        let host = |(key, route): (&RouteKey, &Route)| {
+            (route.target == RouteTarget::Host).then(|| key.destination.addr().to_string())
+        };
+        world.plan.routes.iter().filter_map(host).collect::<Vec<_>>()
+    };
+    assert_eq!(proxied(&world), addresses, "there is no other node, and the others are of no pool for it");
+    assert_eq!(routed(&world), addresses);
+    assert_eq!(world.plan.service_ranges.len(), addresses.len());
+    world.put(node(2, 1, true));
+    world.flush();
+    let share = proxied(&world);
+    assert!(!share.is_empty() && share.len() < addresses.len(), "{share:?}");
+    assert_eq!(routed(&world), share);
+    assert_eq!(world.flush(), 0, "what has not changed is not told again");
+    world.compute.delete(&Key::Service { namespace: "shop".into(), name: share[0].clone() });
+    world.flush();
+    assert_eq!(proxied(&world), share[1..]);
+    world.put(felix(json!({})));
+    world.flush();
+    assert_eq!((proxied(&world).len(), routed(&world).len(), world.plan.service_ranges.len()), (0, 0, 0));
 }
 
 #[test]

@@ -247,8 +247,7 @@ impl Start<'_> {
         let bgp = bgp::start(backend, args, &host, &state);
         let mut interests = compute.interests();
         if client.is_kubernetes() {
-            interests.push(KeyRange::EndpointSlices);
-            interests.extend(backend.speaks().then_some(KeyRange::Services));
+            interests.extend([KeyRange::EndpointSlices, KeyRange::Services]);
         }
         let place = feed::Place {
             store: &client,

@@ -42,6 +42,8 @@ pub enum RouteTarget {
     Blackhole,
     /// Look in the next table.
     Throw,
+    /// To this host itself, as nothing that is still addressed to it leads on.
+    Host,
     /// Directly to the node that owns it, without encapsulation, over whichever interface leads there.
     Via(IpAddr),
     /// Out of a tunnel device: to a gateway that is taken to be on its link, or without one. In a WireGuard the gateway
@@ -68,7 +70,9 @@ impl Route {
     pub fn node(&self) -> Option<IpAddr> {
         match self.target {
             RouteTarget::Via(node) => Some(node),
-            RouteTarget::Blackhole | RouteTarget::Throw | RouteTarget::Tunnel { .. } => None,
+            RouteTarget::Blackhole | RouteTarget::Throw | RouteTarget::Host | RouteTarget::Tunnel { .. } => {
+                None
+            }
         }
     }
 }

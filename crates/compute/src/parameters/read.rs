@@ -124,7 +124,7 @@ plain! {
         ("EnabledIPIPOnly", ClusterRoutes::IpipOnly), ("EnabledNoEncapOnly", ClusterRoutes::NoEncapOnly),
     ]);
     L2Reachability, None, |text| word(text, &[
-        ("Disabled", L2Reachability::Disabled), ("PodsAndLoadBalancers", L2Reachability::Pods),
+        ("Disabled", L2Reachability::Disabled), ("PodsAndLoadBalancers", L2Reachability::PodsAndLoadBalancers),
     ]);
     RouteSource, None, |text| word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
@@ -187,7 +187,7 @@ pub enum ClusterRoutes {
 pub enum L2Reachability {
     #[default]
     Disabled,
-    Pods,
+    PodsAndLoadBalancers,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

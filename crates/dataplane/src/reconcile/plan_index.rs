@@ -107,7 +107,7 @@ impl PlanIndex {
             Some(RouteTarget::Tunnel { tunnel, .. }) => {
                 self.by_tunnel.entry(tunnel).or_default().insert(*key);
             }
-            Some(RouteTarget::Blackhole | RouteTarget::Throw) | None => {}
+            Some(RouteTarget::Blackhole | RouteTarget::Throw | RouteTarget::Host) | None => {}
         }
     }
 
@@ -115,7 +115,7 @@ impl PlanIndex {
         match self.plan.routes.get(key).map(|route| route.target) {
             Some(RouteTarget::Via(node)) => remove(&mut self.by_node, &node, key),
             Some(RouteTarget::Tunnel { tunnel, .. }) => remove(&mut self.by_tunnel, &tunnel, key),
-            Some(RouteTarget::Blackhole | RouteTarget::Throw) | None => {}
+            Some(RouteTarget::Blackhole | RouteTarget::Throw | RouteTarget::Host) | None => {}
         }
     }
 

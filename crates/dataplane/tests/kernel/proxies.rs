@@ -2,10 +2,11 @@
 //! answers.
 
 use crate::namespace::{Namespace, addresses, eventually, id, node_pair, plan, pod, start, workload};
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Report};
-use tortie_plan::{Plan, Settings, Update};
+use tortie_plan::{Plan, Route, RouteKey, RouteTarget, Settings, Update};
 
 /// On the subnets of the node's `eth0`.
 const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
@@ -32,6 +33,12 @@ fn proxies(node: &Namespace) -> BTreeSet<String> {
 
 fn ours() -> BTreeSet<String> {
     POD.iter().map(|address| format!("{address} dev eth0 proxy proto 80")).collect()
+}
+
+/// What answering changes of an interface.
+fn settings(node: &Namespace, interface: &str) -> [String; 3] {
+    ["ipv4/neigh/IF/proxy_delay", "ipv6/neigh/IF/proxy_delay", "ipv6/conf/IF/proxy_ndp"]
+        .map(|key| node.sysctl(&format!("net/{}", key.replace("IF", interface))))
 }
 
 /// What a host remembers of where an address is.
@@ -68,6 +75,7 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
     }
     assert!(sandbox.pings("192.168.77.2") && sandbox.pings("fd77::2"), "and the workload reaches it");
     while reports.next().await.unwrap() != Report::Proxied(2, vec![]) {}
+    assert_eq!(settings(&node, "eth0"), ["0", "0", "1"]);
 
     assert_eq!(dataplane.apply(vec![proxied(&POD[1..])]).await.unwrap().failures, []);
     assert_eq!(proxies(&node).len(), 1);
@@ -79,6 +87,33 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
         []
     );
     assert_eq!(proxies(&node), BTreeSet::new());
+    assert_eq!(settings(&node, "eth0"), settings(&node, "lo"), "as if nobody had ever been answered");
+}
+
+/// As kube-proxy does it, a node gives packets to an address that nothing has another destination.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
+    let (node, other) = node_pair();
+    let (dataplane, _reports) = start(&node).await;
+    node.nft(&format!(
+        "table inet service {{ chain to {{ type nat hook prerouting priority -100; ip daddr {} redirect; ip6 daddr {} redirect; }}; }}",
+        POD[0], POD[1]
+    ));
+    let mut services = plan(&[], &[]);
+    services.proxied = addresses(&POD).into_iter().collect();
+    let key = RouteKey::from(IpNet::from(addresses(&POD)[0]));
+    services.routes.insert(key, Route::to(RouteTarget::Host));
+    assert_eq!(dataplane.replace(services).await.unwrap().failures, []);
+    assert_eq!(proxies(&node), ours());
+    for address in POD {
+        eventually(&format!("{address} is reached"), || other.pings(address)).await;
+        assert_eq!(remembered(&other, address), mac(&node));
+    }
+    let gone = vec![proxied(&[]), Update::Route(key, None)];
+    assert_eq!(dataplane.apply(gone).await.unwrap().failures, []);
+    forget(&other);
+    assert!(!POD.iter().any(|address| other.pings(address)), "the node does not answer any more");
+    assert_eq!(node.routes(&format!("{}/32", POD[0])), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Services in BGP: what a router outside the cluster hears of them, from a node with our speaker and one with BIRD.
 
+mod subnet;
+
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,6 +67,7 @@ impl Cluster {
         self.fabric.ip(&format!("link add p{number} type veth peer name eth0 netns {}", machine.name()));
         self.fabric.ip(&format!("link set p{number} master br0 up"));
         machine.ip(&format!("addr add 172.31.0.{number}/24 dev eth0"));
+        machine.ip(&format!("addr add fd31::{number}/64 dev eth0 nodad"));
         machine.ip("link set eth0 up");
         machine.ip("route add default via 172.31.0.254");
         self.namespaces.push(machine);
@@ -109,6 +112,7 @@ impl Cluster {
             .envs(self.server.environment(CalicoGroup::V3))
             .env("NODENAME", &name)
             .env("IP", format!("172.31.0.{number}/24"))
+            .env("IP6", format!("fd31::{number}/64"))
             .env("CALICO_IPV4POOL_CIDR", "10.77.0.0/24")
             .env("CALICO_IPV6POOL_CIDR", "none");
         if by_bird {

@@ -44,7 +44,7 @@ impl Core {
                 self.first_seen.remove(&index);
                 self.settled.remove(&index);
                 self.conf_errors.remove(&index);
-                self.proxies.prepared.remove(&index);
+                self.proxies.prepared.retain(|(device, _)| *device != index);
             }
         }
         if resized {

@@ -1,10 +1,11 @@
 //! Writes proxy entries, has the links told of them, and removes those that are not wanted any more.
 
+use super::desired::{Family, changed};
 use crate::announce;
 use crate::engine::Engine;
 use crate::failure::KernelObject;
 use crate::kernel::{NeighbourKey, RefusalKind};
-use crate::sysctl;
+use crate::sysctl::{self, Setting};
 
 impl Engine {
     /// After the routes: whoever is told that an address is here can reach it.
@@ -18,9 +19,14 @@ impl Engine {
                 Err(refusal) => refused.push((self.proxy(entry.key), refusal.reason)),
             }
         }
-        for (device, settings) in work.settings {
+        for (device, family) in work.released {
+            if self.core.proxies_released(device, family) {
+                self.restore_proxy_settings(device, family).await;
+            }
+        }
+        for (device, family, settings) in work.settings {
             match sysctl::write(&self.host, settings).await {
-                Ok(()) => self.core.proxies_prepared(device),
+                Ok(()) => self.core.proxies_prepared(device, family),
                 Err(error) => refused.push(error.into()),
             }
             // The value of one of them comes with the interface.
@@ -38,6 +44,26 @@ impl Engine {
         }
         self.core.proxies_refused(refused);
         self.announce(new).await;
+    }
+
+    /// As if the interface were new: what it had before us nobody remembers after a restart.
+    async fn restore_proxy_settings(&mut self, device: u32, family: Family) {
+        let interface = self.core.name(device);
+        let mut settings = Vec::new();
+        let untouched = changed("default", family).into_iter().zip(changed("lo", family));
+        for (key, (default, lo)) in changed(&interface, family).into_iter().zip(untouched) {
+            let value = match sysctl::read(&self.host, &default).await {
+                Ok(Some(value)) => Some(value),
+                // Not every namespace has defaults of its own; nobody changes these of `lo`.
+                _ => sysctl::read(&self.host, &lo).await.ok().flatten(),
+            };
+            settings.extend(value.map(|value| Setting::lenient(key, value)));
+        }
+        if let Err(error) = sysctl::write(&self.host, settings).await {
+            tracing::warn!(%error, interface, "the settings for answering for others stay as they are");
+        }
+        // The value of one of them comes with the interface.
+        self.links.insert(device);
     }
 
     pub(crate) async fn announce_again(&mut self) {

@@ -35,19 +35,44 @@ impl Core {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(key: &NeighbourKey) -> Family {
+        if key.address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// The settings that answering changes, on an interface or on `default`, which is what new interfaces have.
+pub(super) fn changed(interface: &str, family: Family) -> Vec<String> {
+    let mut changed = vec![proxy_delay(interface, family)];
+    changed.extend((family == Family::V6).then(|| proxy_ndp(interface)));
+    changed
+}
+
 /// What an interface needs to answer for others. `first`: also what the kernel does not report.
-pub(super) fn settings(link: &Link, v6: bool, first: bool) -> Vec<Setting> {
+pub(super) fn settings(link: &Link, family: Family, first: bool) -> Vec<Setting> {
     let name = &link.name;
     let mut settings = Vec::new();
     if first {
         // The kernel answers for others after a random delay, in case they answer themselves.
-        settings.push(Setting::lenient(format!("net/ipv4/neigh/{name}/proxy_delay"), 0));
-        if v6 {
-            settings.push(Setting::lenient(format!("net/ipv6/neigh/{name}/proxy_delay"), 0));
-        }
+        settings.push(Setting::lenient(proxy_delay(name, family), 0));
     }
-    if v6 && link.conf.proxy_ndp != Some(1) {
-        settings.push(Setting::new(format!("net/ipv6/conf/{name}/proxy_ndp"), 1));
+    if family == Family::V6 && link.conf.proxy_ndp != Some(1) {
+        settings.push(Setting::new(proxy_ndp(name), 1));
     }
     settings
+}
+
+fn proxy_delay(interface: &str, family: Family) -> String {
+    let version = if family == Family::V4 { "ipv4" } else { "ipv6" };
+    format!("net/{version}/neigh/{interface}/proxy_delay")
+}
+
+fn proxy_ndp(interface: &str) -> String {
+    format!("net/ipv6/conf/{interface}/proxy_ndp")
 }

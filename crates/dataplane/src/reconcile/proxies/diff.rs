@@ -1,7 +1,7 @@
 //! Which proxy entries are missing, and which of ours are too many.
 
 use super::super::Core;
-use super::desired::settings;
+use super::desired::{Family, settings};
 use crate::failure::{Concerns, Failure, KernelObject};
 use crate::kernel::{NeighbourKey, ProxyEntry};
 use crate::sysctl::Setting;
@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxyWork {
     pub unwanted: Vec<ProxyEntry>,
-    /// By interface.
-    pub settings: Vec<(u32, Vec<Setting>)>,
+    /// Interfaces that then have no entry of a family any more.
+    pub released: Vec<(u32, Family)>,
+    pub settings: Vec<(u32, Family, Vec<Setting>)>,
     pub missing: Vec<ProxyEntry>,
 }
 
@@ -26,15 +27,21 @@ impl Core {
         let protocol = self.own_protocol();
         let ours = self.proxies.there.iter().filter(|entry| entry.protocol == protocol);
         let ours = ours.filter(|_| self.in_sync && self.settings.program_routes);
-        let devices: BTreeSet<u32> = wanted.iter().map(|key| key.device).collect();
-        let links = devices.into_iter().filter_map(|device| self.links.get(device));
-        let settings = links.map(|link| {
-            let v6 = wanted.range(NeighbourKey::all_of(link.index)).any(|key| key.address.is_ipv6());
-            (link.index, settings(link, v6, !self.proxies.prepared.contains(&link.index)))
+        let unwanted: Vec<ProxyEntry> = ours.filter(|entry| !wanted.contains(&entry.key)).copied().collect();
+        let gone: BTreeSet<NeighbourKey> = unwanted.iter().map(|entry| entry.key).collect();
+        let stays: BTreeSet<(u32, Family)> =
+            there.difference(&gone).chain(&wanted).map(|key| (key.device, Family::of(key))).collect();
+        let released: BTreeSet<(u32, Family)> =
+            gone.iter().map(|key| (key.device, Family::of(key))).filter(|end| !stays.contains(end)).collect();
+        let ends: BTreeSet<(u32, Family)> = wanted.iter().map(|key| (key.device, Family::of(key))).collect();
+        let settings = ends.into_iter().filter_map(|(device, family)| {
+            let first = !self.proxies.prepared.contains(&(device, family));
+            Some((device, family, settings(self.links.get(device)?, family, first)))
         });
         ProxyWork {
-            unwanted: ours.filter(|entry| !wanted.contains(&entry.key)).copied().collect(),
-            settings: settings.filter(|(_, settings)| !settings.is_empty()).collect(),
+            unwanted,
+            released: released.into_iter().collect(),
+            settings: settings.filter(|(_, _, settings)| !settings.is_empty()).collect(),
             missing: wanted.difference(&there).map(|key| ProxyEntry { key: *key, protocol }).collect(),
         }
     }
@@ -47,8 +54,18 @@ impl Core {
         }
     }
 
-    pub fn proxies_prepared(&mut self, device: u32) {
-        self.proxies.prepared.insert(device);
+    pub fn proxies_prepared(&mut self, device: u32, family: Family) {
+        self.proxies.prepared.insert((device, family));
+    }
+
+    /// Whether an interface has no entry of a family, so that its settings can go back to what they are by default.
+    pub fn proxies_released(&mut self, device: u32, family: Family) -> bool {
+        let mut keys = self.proxies.there.iter().map(|entry| &entry.key);
+        let released = !keys.any(|key| (key.device, Family::of(key)) == (device, family));
+        if released {
+            self.proxies.prepared.remove(&(device, family));
+        }
+        released
     }
 
     pub fn proxies_refused(&mut self, refused: Vec<(KernelObject, String)>) {
@@ -132,7 +149,12 @@ mod tests {
         });
         let work = core.proxy_work();
         assert_eq!(work.missing, [entry(2, "192.0.2.77", OURS), entry(2, "fd00::77", OURS)]);
-        let keys: Vec<&str> = work.settings[0].1.iter().map(|setting| setting.key.as_str()).collect();
+        let keys: Vec<&str> = work
+            .settings
+            .iter()
+            .flat_map(|(_, _, settings)| settings)
+            .map(|setting| setting.key.as_str())
+            .collect();
         let delay = |family: &str| format!("net/{family}/neigh/eth0/proxy_delay");
         assert_eq!(keys, [delay("ipv4").as_str(), delay("ipv6").as_str(), "net/ipv6/conf/eth0/proxy_ndp"]);
     }
@@ -145,7 +167,9 @@ mod tests {
         let work = core.proxy_work();
         assert_eq!(work.unwanted, [entry(2, "192.0.2.50", OURS)], "an old one of ours");
         assert_eq!(work.missing, [], "somebody else's does as well");
+        assert_eq!(work.released, [(2, Family::V4)], "the interface has no other");
         core.proxy_is(entry(2, "192.0.2.50", OURS), false);
+        assert!(core.proxies_released(2, Family::V4) && !core.proxies_released(3, Family::V4));
         core.apply(Update::Proxied(BTreeSet::new()));
         assert_eq!(core.proxy_work().unwanted, []);
         core.proxy_is(entry(3, "198.51.100.9", 0), false);

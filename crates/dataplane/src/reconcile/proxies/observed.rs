@@ -1,6 +1,7 @@
 //! The proxy entries that the kernel has, and which interfaces are prepared for them.
 
 use super::super::Core;
+use super::desired::Family;
 use crate::failure::KernelObject;
 use crate::kernel::ProxyEntry;
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 pub(crate) struct Proxies {
     pub there: BTreeSet<ProxyEntry>,
     /// Interfaces that have the settings of which the kernel does not tell the value.
-    pub prepared: BTreeSet<u32>,
+    pub prepared: BTreeSet<(u32, Family)>,
     /// What the kernel refused at the last attempt.
     pub refused: Vec<(KernelObject, String)>,
 }

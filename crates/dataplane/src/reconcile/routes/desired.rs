@@ -7,6 +7,9 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind};
 
+/// The kernel's number of `lo`, in every namespace.
+const LOOPBACK: u32 = 1;
+
 impl Core {
     /// The protocol that only we use.
     pub(in crate::reconcile) fn own_protocol(&self) -> u8 {
@@ -37,6 +40,7 @@ impl Core {
         let target = match route.target {
             RouteTarget::Blackhole => Target::Blackhole,
             RouteTarget::Throw => Target::Throw,
+            RouteTarget::Host => Target::Device(LOOPBACK),
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;

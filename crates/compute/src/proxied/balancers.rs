@@ -1,0 +1,174 @@
+//! Addresses of services of type LoadBalancer: which node answers for each. All nodes decide by the same facts, so that one
+//! of them does.
+
+use crate::nodes::NodeFacts;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tortie_model::kubernetes::{Service, ServiceForm};
+
+/// Namespace and name.
+type Name = (Box<str>, Box<str>);
+
+#[derive(Debug)]
+pub(super) struct Balancers {
+    host: Box<str>,
+    nodes: BTreeMap<Box<str>, Node>,
+    /// Of services that have any.
+    addresses: BTreeMap<Name, Vec<IpAddr>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Node {
+    /// Of its name.
+    hash: u64,
+    v4: Option<IpNet>,
+    v6: Option<IpNet>,
+}
+
+impl Balancers {
+    pub fn new(host: &str) -> Balancers {
+        Balancers { host: host.into(), nodes: BTreeMap::new(), addresses: BTreeMap::new() }
+    }
+
+    /// Whether that is news.
+    pub fn put_node(&mut self, name: &str, facts: NodeFacts) -> bool {
+        let node = Node { hash: hash(HASH_OF_NOTHING, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
+        let is_known = self.nodes.get(name) == Some(&node);
+        if !is_known {
+            self.nodes.insert(name.into(), node);
+        }
+        !is_known
+    }
+
+    pub fn remove_node(&mut self, name: &str) -> bool {
+        self.nodes.remove(name).is_some()
+    }
+
+    pub fn put_service(&mut self, namespace: &str, name: &str, service: &Service) -> bool {
+        if service.form != ServiceForm::LoadBalancer {
+            return self.remove_service(namespace, name);
+        }
+        let addresses: Vec<IpAddr> =
+            service.ingress_ips.iter().chain(&service.load_balancer_ip).copied().collect();
+        let name = (namespace.into(), name.into());
+        let is_known = self.addresses.get(&name) == Some(&addresses);
+        if !is_known {
+            self.addresses.insert(name, addresses);
+        }
+        !is_known
+    }
+
+    pub fn remove_service(&mut self, namespace: &str, name: &str) -> bool {
+        self.addresses.remove(&(namespace.into(), name.into())).is_some()
+    }
+
+    pub fn host_address(&self) -> Option<IpAddr> {
+        self.nodes.get(&self.host)?.v4.map(|net| net.addr())
+    }
+
+    /// The addresses that are this node's to answer for.
+    pub fn own(&self) -> impl Iterator<Item = IpAddr> {
+        let all = self.addresses.values().flatten().copied();
+        all.filter(|address| self.answering(*address) == Some(&*self.host))
+    }
+
+    /// One of the nodes in whose subnet the address is: the others are not asked. Which subnets a node has beside that of its
+    /// own address is not known elsewhere; so where no node has it, one of all.
+    fn answering(&self, address: IpAddr) -> Option<&str> {
+        let net = |node: &Node| if address.is_ipv4() { node.v4 } else { node.v6 };
+        let ranked = self.nodes.iter().filter_map(|(name, node)| {
+            let is_near = net(node)?.contains(&address);
+            Some(((is_near, rank(node.hash, address)), name))
+        });
+        ranked.max().map(|(_, name)| &**name)
+    }
+}
+
+/// The highest one answers: a node that comes or goes takes over its own share and moves nothing else.
+fn rank(node: u64, address: IpAddr) -> u64 {
+    let hash = match address {
+        IpAddr::V4(address) => hash(node, &address.octets()),
+        IpAddr::V6(address) => hash(node, &address.octets()),
+    };
+    // The last bytes, in which addresses differ, have to matter as much as the first.
+    let mixed = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ mixed >> 33
+}
+
+const HASH_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a: the same in every version, as nodes of different ones have to agree.
+fn hash(before: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(before, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn facts(v4: &str, v6: &str) -> NodeFacts {
+        NodeFacts { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeFacts::default() }
+    }
+
+    /// The cluster as each of its nodes knows it. One more is in another subnet.
+    fn cluster(nodes: u8) -> Vec<Balancers> {
+        let know = |host: u8| {
+            let mut balancers = Balancers::new(&format!("n{host}"));
+            for node in 0..nodes {
+                balancers.put_node(&format!("n{node}"), facts(&format!("192.0.2.{node}/24"), "fd00::1/64"));
+            }
+            balancers.put_node("far", facts("198.51.100.1/24", ""));
+            let ingress_ips = (0..=255).flat_map(|last| {
+                [IpAddr::from([192, 0, 2, last]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last.into()])]
+            });
+            let service = Service {
+                form: ServiceForm::LoadBalancer,
+                ingress_ips: ingress_ips.collect(),
+                ..Service::default()
+            };
+            assert!(balancers.put_service("shop", "web", &service), "it is new");
+            assert!(!balancers.put_service("shop", "web", &service), "it is known");
+            balancers
+        };
+        (0..nodes).map(know).collect()
+    }
+
+    #[test]
+    fn each_address_is_one_node_s_and_each_node_has_a_fair_share() {
+        let cluster = cluster(4);
+        let shares: Vec<BTreeSet<IpAddr>> = cluster.iter().map(|node| node.own().collect()).collect();
+        assert_eq!(shares.iter().map(BTreeSet::len).sum::<usize>(), 512, "no node of another subnet");
+        assert_eq!(shares.iter().flatten().collect::<BTreeSet<_>>().len(), 512);
+        let sizes: Vec<usize> = shares.iter().map(BTreeSet::len).collect();
+        assert!(sizes.iter().all(|size| (90..170).contains(size)), "{sizes:?}");
+    }
+
+    #[test]
+    fn a_node_that_leaves_moves_its_own_addresses_alone() {
+        let mut cluster = cluster(4);
+        let before: Vec<BTreeSet<IpAddr>> = cluster.iter().map(|node| node.own().collect()).collect();
+        for (node, had) in cluster.iter_mut().zip(&before).take(3) {
+            assert!(node.remove_node("n3"));
+            let has: BTreeSet<IpAddr> = node.own().collect();
+            assert!(has.is_superset(had) && has.difference(had).all(|address| before[3].contains(address)));
+        }
+    }
+
+    #[test]
+    fn where_no_node_has_the_subnet_one_of_all_answers() {
+        let mut balancers = Balancers::new("far");
+        balancers.put_node("far", facts("198.51.100.1/24", ""));
+        let mut service = Service {
+            form: ServiceForm::LoadBalancer,
+            load_balancer_ip: "203.0.113.7".parse().ok(),
+            ..Service::default()
+        };
+        balancers.put_service("shop", "web", &service);
+        assert_eq!(balancers.own().count(), 1);
+        service.form = ServiceForm::ClusterIP;
+        assert!(balancers.put_service("shop", "web", &service));
+        assert_eq!(balancers.own().count(), 0);
+    }
+}

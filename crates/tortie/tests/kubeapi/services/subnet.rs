@@ -1,0 +1,106 @@
+//! Services with addresses of the nodes' own subnet: a host on it reaches them though nobody has told it of a route.
+
+use super::{Cluster, SERVICES};
+use serde_json::json;
+use tortie_testkit::Namespace;
+
+const V4: &str = "172.31.0.193";
+const V6: &str = "fd31::c1";
+const NODES: [&str; 2] = ["n1", "n2"];
+
+impl Cluster {
+    fn felix(&self, reachability: &str) {
+        let spec = json!({"spec": {"localSubnetL2Reachability": reachability}});
+        self.server.merge("/apis/projectcalico.org/v3/felixconfigurations/default", &spec);
+    }
+
+    /// The nodes that answer for an address.
+    fn answering(&self, address: &str) -> Vec<&'static str> {
+        let family = if address.contains(':') { "-6" } else { "-4" };
+        let answers = |node: &Namespace| node.ip(&[family, "neigh", "show", "proxy"]).contains(address);
+        NODES
+            .into_iter()
+            .zip(&self.namespaces[1..])
+            .filter(|(_, node)| answers(node))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    fn node(&self, name: &str) -> &Namespace {
+        &self.namespaces[if name == "n1" { 1 } else { 2 }]
+    }
+}
+
+/// Has the host forget where addresses are.
+fn forget(host: &Namespace) {
+    host.ip("-4 neigh flush dev eth0");
+    host.ip("-6 neigh flush dev eth0");
+}
+
+fn fetches(host: &Namespace) -> bool {
+    forget(host);
+    host.try_exec(&["curl", "-s", "--max-time", "5", &format!("http://{V4}/")]).stdout == b"web"
+}
+
+fn pings(host: &Namespace) -> bool {
+    forget(host);
+    host.try_exec(&["ping", "-n", "-c", "1", "-W", "2", V6]).status.success()
+}
+
+fn through_loopback(node: &Namespace) -> u64 {
+    node.json("-s link show dev lo")[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for() {
+    let mut cluster = Cluster::new();
+    for (name, cidr, size) in [("link-v4", "172.31.0.192/28", 28), ("link-v6", "fd31::c0/124", 124)] {
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec":
+            {"cidr": cidr, "blockSize": size, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}});
+        cluster.server.create("/apis/projectcalico.org/v3/ippools", &pool);
+    }
+    cluster.start_proxies();
+    let pod = cluster.start_web_server();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
+        "type": "LoadBalancer", "clusterIP": "10.96.7.7", "ports": [{"port": 80}], "selector": {"app": "web"}}});
+    cluster.server.create(SERVICES, &service);
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": V4}, {"ip": V6}]}}});
+    cluster.server.merge(&format!("{SERVICES}/web/status"), &status);
+    cluster.endpoints_at("web", &[(pod, "n2", true)]);
+    // kube-proxy has no IPv6 here: whoever is sent such a packet answers it.
+    for node in NODES {
+        cluster.node(node).nft(&format!(
+            "table ip6 service {{ chain to {{ type nat hook prerouting priority -100; ip6 daddr {V6} redirect; }}; }}"
+        ));
+    }
+    let host = &cluster.namespaces[0];
+    assert!(!fetches(host) && !pings(host), "nobody answers for them unless it is asked for");
+
+    cluster.felix("PodsAndLoadBalancers");
+    cluster.wait("the service is reached by IPv4", |_| fetches(host));
+    cluster.wait("and by IPv6", |_| pings(host));
+    for address in [V4, V6] {
+        assert_eq!(cluster.answering(address).len(), 1, "one node answers for {address}");
+    }
+    // What no service takes does not go round in the node that answers.
+    let owner = cluster.node(cluster.answering(V4)[0]);
+    let before = through_loopback(owner);
+    assert!(!host.try_exec(&["ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", V4]).status.success());
+    let after = through_loopback(owner);
+    assert!(after - before < 30, "{} packets for 3", after - before);
+
+    // A node that leaves hands its share over.
+    let leaving = cluster.answering(V4)[0];
+    let other = NODES.into_iter().find(|name| *name != leaving).unwrap();
+    cluster.server.must("DELETE", &format!("/api/v1/nodes/{leaving}"), None);
+    cluster.wait("the other node answers", |cluster| cluster.answering(V4).contains(&other));
+
+    cluster.felix("Disabled");
+    cluster.wait("nobody answers any more", |cluster| {
+        cluster.answering(V4).is_empty() && cluster.answering(V6).is_empty()
+    });
+    cluster.wait("of the route nothing is left", |cluster| {
+        NODES.iter().all(|node| cluster.node(node).routes(&format!("{V4}/32")).is_empty())
+    });
+    assert!(!fetches(host) && !pings(host));
+}
