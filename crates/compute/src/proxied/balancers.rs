@@ -92,8 +92,8 @@ fn rank(node: u64, address: IpAddr) -> u64 {
         IpAddr::V6(address) => hash(node, &address.octets()),
     };
     // The last bytes, in which addresses differ, have to matter as much as the first.
-    let mixed = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed ^ mixed >> 33
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 33)
 }
 
 const HASH_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;

@@ -78,8 +78,13 @@ fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
     for address in &own {
         eventually(&format!("{address} is not answered for any more"), || !reaches(&neighbour, address));
     }
+    let settings =
+        ["net/ipv4/neigh/IF/proxy_delay", "net/ipv6/neigh/IF/proxy_delay", "net/ipv6/conf/IF/proxy_ndp"];
+    let of = |interface: &str| settings.map(|key| world.host.sysctl(&key.replace("IF", interface)));
+    eventually("the settings are those of an interface that nobody has touched", || of("eth0") == of("lo"));
     world.felix("localSubnetL2Reachability: PodsAndLoadBalancers");
     eventually("it is on again", || reaches(&neighbour, v4));
+    assert_eq!(of("eth0"), ["0", "0", "1"]);
     world.must("DEL", "c1", &pod.path(), &world.config());
     eventually("of a container that is gone nothing is left", || {
         let proxies = |family: &str| world.host.ip(&[family, "neigh", "show", "proxy"]);
