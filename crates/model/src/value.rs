@@ -87,7 +87,14 @@ impl From<Resource> for Value {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
-    serde_json::from_slice(bytes).map_err(|error| ValueError::Json(error.to_string()))
+    serde_json::from_slice(bytes)
+        .or_else(|error| last_of_each_field(bytes).ok_or_else(|| ValueError::Json(error.to_string())))
+}
+
+/// Reads what names a field more than once: the last counts, as it does for programs in Go. Serde's own readers refuse it.
+fn last_of_each_field<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let json: Json = serde_json::from_slice(bytes).ok()?;
+    serde_json::from_value(json).ok()
 }
 
 /// JSON with the escapes of the reference, which writes these characters so that a web page may hold them.
@@ -215,6 +222,16 @@ mod tests {
         assert!(resource.metadata().annotations.is_empty());
         assert_eq!(resource.metadata().name, "deny-metadata");
         assert_eq!(String::from_utf8(value.encode()).unwrap(), POLICY);
+    }
+
+    #[test]
+    fn of_a_field_that_is_named_twice_the_last_counts() {
+        let key = Key::Handle { id: "h".to_owned() };
+        let once = Value::decode(&key, br#"{"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#);
+        let twice = br#"{"handleID":"x","block":{"10.0.0.0/26":1},"handleID":"h","block":{"10.0.0.0/26":2},"deleted":false}"#;
+        assert_eq!(Value::decode(&key, twice).unwrap(), once.unwrap());
+        let wrong = Value::decode(&key, br#"{"block":1,"block":2}"#).unwrap_err();
+        assert!(wrong.to_string().contains("invalid type"), "{wrong}");
     }
 
     #[test]

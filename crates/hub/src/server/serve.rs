@@ -6,6 +6,7 @@ use crate::frames::{FrameReader, ReadError};
 use crate::protocol::{FromClient, MOST_FROM_CLIENT, ProtocolError, Refused, from_client, from_hub};
 use crate::session::{BUDGET, Next, Opening, Session};
 use bytes::Bytes;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -76,6 +77,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
         let place = self.shared.clients.enter();
         let (mut heard, began) = (Instant::now(), Instant::now());
         let mut ping = heard + self.ping_pause();
+        // Set anew only when it must go off earlier or has gone off: a client that gets changes would start and stop it all the time.
+        let mut alarm = pin!(tokio::time::sleep_until(ping));
         // The time of the ping that was not answered yet.
         let mut asked: Option<Instant> = None;
         let mut awaited = None;
@@ -111,6 +114,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             let idle = matches!(next, Next::Wait | Next::AwaitDigests);
             let limit = (heard + self.shared.options.pong)
                 .min(awaited.unwrap_or(Instant::now() + self.shared.options.pong));
+            let due = ping.min(limit);
+            if alarm.is_elapsed() || due < alarm.deadline() {
+                alarm.as_mut().reset(due);
+            }
             tokio::select! {
                 frame = self.reader.next(&mut self.stream) => {
                     heard = Instant::now();
@@ -129,12 +136,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 }
                 _ = self.wake.changed(), if matches!(next, Next::Wait) => woken = Some(Instant::now()),
                 () = std::future::ready(()), if !idle => {}
-                () = tokio::time::sleep_until(ping) => {
-                    asked.get_or_insert(Instant::now());
-                    ping = Instant::now() + self.ping_pause();
-                    self.write(&[from_hub::What::Ping(()).frame()]).await?;
+                () = &mut alarm => {
+                    let now = Instant::now();
+                    if now >= limit {
+                        return Err(Ended::Dead);
+                    }
+                    if now >= ping {
+                        asked.get_or_insert(now);
+                        ping = now + self.ping_pause();
+                        self.write(&[from_hub::What::Ping(()).frame()]).await?;
+                    }
                 }
-                () = tokio::time::sleep_until(limit) => return Err(Ended::Dead),
                 () = place.asked() => {
                     self.write(&[from_hub::What::Leave(()).frame()]).await?;
                     // It has been told; whether it hears of the end too makes no difference.

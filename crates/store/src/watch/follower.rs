@@ -78,31 +78,30 @@ impl Follower {
         }
     }
 
-    /// The whole range as it stands: delivers what differs from what is known.
-    pub fn listed<V>(&mut self, items: Vec<Item<V>>, revision: Revision) -> Vec<Change<V>> {
+    /// The whole range as it stands: delivers what differs from what is known. A range can be large: what is delivered is
+    /// handed on from the list itself, without a copy.
+    pub fn listed<V>(
+        &mut self,
+        mut items: Vec<Item<V>>,
+        revision: Revision,
+    ) -> impl Iterator<Item = Change<V>> + use<V> {
         let mut before = std::mem::take(&mut self.known);
-        let mut puts = Vec::new();
-        for item in items {
+        items.retain(|item| {
             let delivered = before.remove(&item.key);
             self.known.insert(item.key.clone(), item.revision.clone());
-            if delivered.as_ref() != Some(&item.revision) {
-                puts.push(Change::Update(Update::Put(item)));
-            }
-        }
+            delivered.as_ref() != Some(&item.revision)
+        });
+        let in_sync = self.follow(revision.clone());
         // Deletions first: a consumer never holds both an object and its replacement.
-        let gone = before.into_keys().map(|key| Update::Delete { key, revision: revision.clone() });
-        let mut changes: Vec<Change<V>> = gone.map(Change::Update).collect();
-        changes.append(&mut puts);
-        self.follow(revision, &mut changes);
-        changes
+        let gone = before.into_keys().map(move |key| Update::Delete { key, revision: revision.clone() });
+        let puts = items.into_iter().map(Update::Put);
+        gone.chain(puts).map(Change::Update).chain(in_sync.map(Change::InSync))
     }
 
     /// The keys at the revision the consumer has seen: nothing to deliver yet.
     pub fn keys_listed<V>(&mut self, keys: Vec<(Key, Revision)>, revision: Revision) -> Vec<Change<V>> {
         self.known = keys.into_iter().collect();
-        let mut changes = Vec::new();
-        self.follow(revision, &mut changes);
-        changes
+        self.follow(revision).map(Change::InSync).into_iter().collect()
     }
 
     /// The revision the consumer has seen is no longer (or not yet) in the store's history.
@@ -132,11 +131,11 @@ impl Follower {
         }
     }
 
-    fn follow<V>(&mut self, revision: Revision, changes: &mut Vec<Change<V>>) {
-        if !self.in_sync {
-            self.in_sync = true;
-            changes.push(Change::InSync(revision.clone()));
-        }
+    /// The revision to report if it is the first that the consumer is in sync with.
+    fn follow(&mut self, revision: Revision) -> Option<Revision> {
+        let first = !std::mem::replace(&mut self.in_sync, true);
+        let reported = first.then(|| revision.clone());
         self.phase = Phase::Following(revision);
+        reported
     }
 }

@@ -183,7 +183,10 @@ impl<S: Source> Feed<S> {
         }
     }
 
-    async fn deliver(&mut self, changes: Vec<Change<S::Value>>) -> std::result::Result<(), Gone> {
+    async fn deliver(
+        &mut self,
+        changes: impl IntoIterator<Item = Change<S::Value>>,
+    ) -> std::result::Result<(), Gone> {
         for change in changes {
             let event = match change {
                 Change::Update(Update::Put(item)) => {

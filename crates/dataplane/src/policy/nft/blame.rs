@@ -6,7 +6,7 @@ use super::kernel::Refusal;
 use super::message::Operation;
 use super::render::{Holder, Stage, names};
 use super::state::{DIRECTIONS, State};
-use super::table::{Element, SetType, TableFamily};
+use super::table::{Element, ElementData, SetType, TableFamily};
 use crate::failure::{Concerns, Failure, KernelObject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -102,7 +102,10 @@ fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
         Some(last) => format!("{}-{}", address(first), address(last)),
         None => address(first),
     };
-    let last = element.last.as_deref();
+    let last = match &element.data {
+        ElementData::Last(last) => Some(&**last),
+        _ => None,
+    };
     match kind {
         SetType::Interfaces | SetType::Chains => {
             let name = interface(&element.key);

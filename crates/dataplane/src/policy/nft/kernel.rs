@@ -4,7 +4,7 @@ use super::diff::{ChainFingerprint, KernelTable};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
-use super::table::{ChainKind, Element, Hook, Point, SetType, TableFamily};
+use super::table::{ChainKind, Element, ElementData, Hook, Point, SetType, TableFamily};
 use super::{attributes, blame};
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -234,9 +234,7 @@ pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
 /// An element as the kernel tells it.
 struct Raw {
     key: Vec<u8>,
-    last: Option<Vec<u8>>,
-    chain: Option<String>,
-    value: Option<Vec<u8>>,
+    data: ElementData,
     is_end: bool,
 }
 
@@ -246,17 +244,22 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
     attributes::read(list)
         .filter_map(|(_, element)| {
             let part = |kind| attributes::find(element, kind);
+            let last = part(wire::NFTA_SET_ELEM_KEY_END).and_then(value);
             let chain = part(wire::NFTA_SET_ELEM_DATA)
                 .and_then(|data| attributes::find(data, wire::NFTA_DATA_VERDICT))
                 .and_then(|verdict| attributes::find(verdict, wire::NFTA_VERDICT_CHAIN))
-                .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+                .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').into());
+            let data =
+                last.map(|last| ElementData::Last(last.into())).or_else(|| chain.map(ElementData::Goto));
+            let data = data.or_else(|| {
+                let value = part(wire::NFTA_SET_ELEM_DATA).and_then(value)?;
+                Some(ElementData::Value(value.into()))
+            });
             let flags = part(wire::NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.try_into().ok());
             let flags = flags.map(u32::from_be_bytes).unwrap_or_default();
             Some(Raw {
                 key: value(part(wire::NFTA_SET_ELEM_KEY)?)?,
-                last: part(wire::NFTA_SET_ELEM_KEY_END).and_then(value),
-                chain,
-                value: part(wire::NFTA_SET_ELEM_DATA).and_then(value),
+                data: data.unwrap_or(ElementData::None),
                 is_end: flags & wire::NFT_SET_ELEM_INTERVAL_END != 0,
             })
         })
@@ -267,9 +270,7 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
 fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
     if !matches!(kind, SetType::Nets(_)) {
         let whole = raw.into_iter();
-        return whole
-            .map(|Raw { key, last, chain, value, .. }| Element { key, last, chain, value })
-            .collect();
+        return whole.map(|Raw { key, data, .. }| Element { key: key.into(), data }).collect();
     }
     raw.sort_by(|a, b| a.key.cmp(&b.key).then(b.is_end.cmp(&a.is_end)));
     let mut elements = BTreeSet::new();

@@ -4,7 +4,7 @@ use super::attributes::Attributes;
 use super::expression::{self, Nameless};
 use super::ranges;
 use super::rule::{Field, Rule};
-use super::table::{Element, Hook, SetType, TableFamily, padded};
+use super::table::{Element, ElementData, Hook, SetType, TableFamily, padded};
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// The one table that is ours.
@@ -109,14 +109,14 @@ fn write(operation: &Operation<'_>, next: &mut u32) -> Vec<Message> {
             vec![message(wire::NFT_MSG_DELSET, 0, attributes().text(wire::NFTA_SET_NAME, name))]
         }
         Operation::AddElements { set, kind, elements } => {
-            lists(set, None, elements.iter().flat_map(|element| encode(element, *kind)))
+            lists(set, None, elements.iter().flat_map(|element| encode(&element.key, &element.data, *kind)))
                 .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list))
                 .collect()
         }
         Operation::DeleteElements { set, kind, elements } => {
             let keys = elements.iter().flat_map(|element| {
-                let key = Element { chain: None, value: None, ..(*element).clone() };
-                encode(&key, *kind)
+                let is_range = matches!(element.data, ElementData::Last(_));
+                encode(&element.key, if is_range { &element.data } else { &ElementData::None }, *kind)
             });
             lists(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
         }
@@ -284,29 +284,18 @@ fn lists(
     lists.into_iter().map(move |list| head.clone().nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, list))
 }
 
-fn encode(element: &Element, kind: SetType) -> Vec<Attributes> {
-    let key = |kind: u16, key: &[u8]| {
-        Attributes::default().nest(kind, Attributes::default().bytes(wire::NFTA_DATA_VALUE, key))
-    };
-    match (&element.last, kind) {
-        (Some(last), SetType::Nets(_)) => interval(&element.key, last),
-        (Some(last), _) => {
-            let end = Attributes::default().bytes(wire::NFTA_DATA_VALUE, last);
-            vec![key(wire::NFTA_SET_ELEM_KEY, &element.key).nest(wire::NFTA_SET_ELEM_KEY_END, end)]
+fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<Attributes> {
+    let bytes = |bytes: &[u8]| Attributes::default().bytes(wire::NFTA_DATA_VALUE, bytes);
+    let element = || Attributes::default().nest(wire::NFTA_SET_ELEM_KEY, bytes(key));
+    match (data, kind) {
+        (ElementData::Last(last), SetType::Nets(_)) => interval(key, last),
+        (ElementData::Last(last), _) => vec![element().nest(wire::NFTA_SET_ELEM_KEY_END, bytes(last))],
+        (ElementData::Goto(chain), _) => {
+            let verdict = expression::verdict(wire::NFT_GOTO, Some(chain));
+            vec![element().nest(wire::NFTA_SET_ELEM_DATA, verdict)]
         }
-        (None, _) => {
-            let start = key(wire::NFTA_SET_ELEM_KEY, &element.key);
-            vec![match (&element.chain, &element.value) {
-                (Some(chain), _) => {
-                    start.nest(wire::NFTA_SET_ELEM_DATA, expression::verdict(wire::NFT_GOTO, Some(chain)))
-                }
-                (None, Some(value)) => start.nest(
-                    wire::NFTA_SET_ELEM_DATA,
-                    Attributes::default().bytes(wire::NFTA_DATA_VALUE, value),
-                ),
-                (None, None) => start,
-            }]
-        }
+        (ElementData::Value(value), _) => vec![element().nest(wire::NFTA_SET_ELEM_DATA, bytes(value))],
+        (ElementData::None, _) => vec![element()],
     }
 }
 

@@ -488,7 +488,7 @@ impl State {
                 Direction::Egress => traits.qos.egress,
             };
             self.render_connections(name, direction, limits, policy.as_ref());
-            let element = Element { chain: Some(chain.clone()), ..Element::key(interface(name)) };
+            let element = Element::goto(interface(name), &chain);
             match &policy {
                 Some(policy) => {
                     let rendered = workloads::chain(policy, limits, direction, self.tiers());

@@ -175,26 +175,36 @@ impl SetType {
 /// One thing in a set. Keys of several parts are padded as registers are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Element {
-    pub key: Vec<u8>,
-    /// Last key of a range.
-    pub last: Option<Vec<u8>>,
-    /// Of a map of chains.
-    pub chain: Option<String>,
-    /// Of a map of values.
-    pub value: Option<Vec<u8>>,
+    pub key: Box<[u8]>,
+    pub data: ElementData,
+}
+
+/// What an element has beside its key. There are hundreds of thousands of elements, so it takes no more room than it must: only
+/// sets have ranges and only maps have something that a key leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum ElementData {
+    None,
+    /// The last key of a range.
+    Last(Box<[u8]>),
+    Goto(Box<str>),
+    Value(Box<[u8]>),
 }
 
 impl Element {
     pub fn key(key: Vec<u8>) -> Element {
-        Element { key, last: None, chain: None, value: None }
+        Element { key: key.into(), data: ElementData::None }
+    }
+
+    pub fn goto(key: Vec<u8>, chain: &str) -> Element {
+        Element { key: key.into(), data: ElementData::Goto(chain.into()) }
     }
 
     pub fn translation(key: Vec<u8>, value: Vec<u8>) -> Element {
-        Element { value: Some(value), ..Element::key(key) }
+        Element { key: key.into(), data: ElementData::Value(value.into()) }
     }
 
     pub fn range(first: Vec<u8>, last: Vec<u8>) -> Element {
-        Element { last: Some(last), ..Element::key(first) }
+        Element { key: first.into(), data: ElementData::Last(last.into()) }
     }
 }
 

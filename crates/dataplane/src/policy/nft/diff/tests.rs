@@ -1,7 +1,7 @@
 //! A kernel that is a value takes the operations of any history, and ends up with what is wanted.
 
 use super::*;
-use crate::policy::nft::table::Point;
+use crate::policy::nft::table::{ElementData, Point};
 use proptest::prelude::*;
 
 /// The kernel's table, with the kernel's rules about what may be done when.
@@ -9,6 +9,14 @@ use proptest::prelude::*;
 struct Model {
     there: bool,
     table: Table,
+}
+
+/// The chain that an element of a map leads to.
+fn target(element: &Element) -> Option<&str> {
+    match &element.data {
+        ElementData::Goto(chain) => Some(chain),
+        _ => None,
+    }
 }
 
 impl Model {
@@ -44,7 +52,7 @@ impl Model {
             Operation::FlushChain { name } => chains.get_mut(*name).unwrap().rules.clear(),
             Operation::DeleteChain { name } => {
                 assert!(chains.remove(*name).unwrap().rules.is_empty());
-                let leads = |element: &Element| element.chain.as_deref() == Some(name);
+                let leads = |element: &Element| target(element) == Some(name);
                 assert!(!sets.values().flat_map(|set| &set.elements).any(leads), "{name} is still used");
             }
             Operation::AddRule { chain, rule } => chains.get_mut(*chain).unwrap().rules.push((*rule).clone()),
@@ -55,7 +63,7 @@ impl Model {
             Operation::DeleteSet { name } => drop(sets.remove(*name).unwrap()),
             Operation::AddElements { set, elements, .. } => {
                 for element in elements {
-                    let target = element.chain.as_ref();
+                    let target = target(element);
                     assert!(target.is_none_or(|chain| chains.contains_key(chain)));
                     assert!(sets.get_mut(*set).unwrap().elements.insert((*element).clone()));
                 }
@@ -109,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn happens(step: &Step, diff: &mut TableDiff, model: &mut Model) {
     let chain_name = |number: &u8| format!("chain-{number}");
-    let leads = |number: &u8| Element { chain: Some(chain_name(number)), ..Element::key(vec![*number]) };
+    let leads = |number: &u8| Element::goto(vec![*number], &chain_name(number));
     match step {
         Step::Put(number, what) => {
             let rule = Rule::new(vec![Match::mark(u32::from(*what))], vec![Action::Drop]);
@@ -199,4 +207,10 @@ fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
     }
     commit(&mut diff, &mut model);
     assert_eq!(&model.table, diff.wanted());
+}
+
+/// There is one for every address of every set, twice until it is in the kernel.
+#[test]
+fn an_element_is_small() {
+    assert_eq!(size_of::<Element>(), 40);
 }

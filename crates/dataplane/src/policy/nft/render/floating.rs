@@ -99,6 +99,7 @@ fn bytes(address: IpAddr) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::table::ElementData;
     use super::*;
 
     fn floating(external: &str, internal: &str) -> FloatingIp {
@@ -115,10 +116,11 @@ mod tests {
         let rendered = render(all.iter());
         let elements = |name: &str| {
             let (.., elements) = rendered.sets.iter().find(|(set, ..)| set == name).unwrap();
-            elements.iter().map(|element| element.value.clone().unwrap()).collect::<Vec<_>>()
+            elements.iter().map(|element| element.data.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(elements("floating-to-4"), [[10, 0, 0, 1], [10, 0, 0, 1]]);
-        assert_eq!(elements("floating-back-4"), [[192, 0, 2, 1]]);
+        let value = |address: [u8; 4]| ElementData::Value(address.into());
+        assert_eq!(elements("floating-to-4"), [value([10, 0, 0, 1]), value([10, 0, 0, 1])]);
+        assert_eq!(elements("floating-back-4"), [value([192, 0, 2, 1])]);
         assert!(
             rendered.sets.iter().all(|(name, ..)| name.ends_with('4')),
             "nothing for a family without any"

@@ -164,10 +164,9 @@ impl HostRenderer<'_> {
         };
         let mut rules = Vec::new();
         if !self.assignment.specific.is_empty() {
-            let elements = self.assignment.specific.iter().map(|(device, name)| Element {
-                chain: Some(chain_name(question, name)),
-                ..Element::key(interface(device))
-            });
+            let specific = self.assignment.specific.iter();
+            let elements =
+                specific.map(|(device, name)| Element::goto(interface(device), &chain_name(question, name)));
             part.maps.insert(question.map().into(), elements.collect());
             rules.push(Rule::new(Vec::new(), vec![Action::Dispatch { field, map: question.map().into() }]));
         }

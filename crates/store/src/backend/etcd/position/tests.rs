@@ -53,7 +53,7 @@ impl Watcher {
 
     fn listed(&mut self, items: Vec<Item<Bytes>>, revision: i64, cluster_id: u64) -> Vec<Change<Bytes>> {
         self.position.listed(cluster_id);
-        self.follower.listed(items, opaque(revision))
+        self.follower.listed(items, opaque(revision)).collect()
     }
 
     /// What the consumer hears; `None` when the watch must begin with a new list.
