@@ -34,9 +34,9 @@ fn kubectl_manages_every_resource(world: &World) {
         "{printed}"
     );
     tables_read_well(world);
-    every_form_is_printed(world, &objects);
+    every_form_is_printed(world, &objects, &all);
     everything_that_takes_a_file(world, &objects, &all);
-    changes_are_watched(world, &objects, &all);
+    changes_are_watched(world, &objects);
     an_editor_changes_everything(world, &objects, &all);
     appliers_conflict(world);
     what_is_wrong_is_named(world);
@@ -52,11 +52,12 @@ fn kubectl_manages_every_resource(world: &World) {
 }
 
 fn resources_are_discovered_and_explained(world: &World) {
-    let listed = world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
-    assert_eq!(listed.lines().count(), 21, "{listed}");
+    // Kubernetes takes in what others serve by and by, also their schemas.
+    let list = || world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
+    eventually_showing("all resources are discovered", || list().lines().count() == 21, list);
+    let listed = list();
     let gnp = listed.lines().find(|line| line.starts_with("globalnetworkpolicies")).unwrap();
     assert!(gnp.contains("gnp,cgnp") && gnp.contains("projectcalico.org/v3"), "{gnp}");
-    // Kubernetes takes in the schemas of others by and by.
     let explain = ["explain", "networkpolicy.spec.ingress", "--api-version=projectcalico.org/v3"];
     let explained = || {
         let output = world.kubectl(&world.server.kubeconfig(), &explain, "");
@@ -77,28 +78,31 @@ fn resources_are_discovered_and_explained(world: &World) {
     openapi::is_valid_for_others(&raw);
 }
 
-/// For each resource: the table, the wide one, YAML and a path, by its name and by its labels.
-fn every_form_is_printed(world: &World, objects: &[Value]) {
-    for object in objects {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-        let kind = Kind::from_name(text("/kind").unwrap()).unwrap();
-        let (plural, name) =
-            (format!("{}.projectcalico.org", kind.plural()), text("/metadata/name").unwrap());
-        let namespace = text("/metadata/namespace").unwrap_or("default");
-        let get = |words: &[&str]| {
-            world.must(&[&["get", &plural, "-n", namespace, "-l", "kept=yes"], words].concat(), "")
-        };
-        for words in [&[][..], &["-o", "wide"], &["--field-selector", &format!("metadata.name={name}")]] {
-            let table = get(words);
-            assert!(table.starts_with("NAME") && table.contains(name), "{plural} {words:?}: {table}");
-        }
-        assert!(get(&["-o", "yaml"]).contains(&format!("kind: {kind}\n")), "{plural}");
-        assert_eq!(get(&["-o", "jsonpath={.items[*].metadata.name}"]), name, "{plural}");
+/// Objects of all resources as tables, wide ones, YAML and by a path; and each resource by labels and fields.
+fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
+    let names: Vec<&str> =
+        objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
+    for words in [&[][..], &["-o", "wide"]] {
+        let tables = world.must(&[&["get", "-f", "-"], words].concat(), all);
+        let heads = tables.lines().filter(|line| line.starts_with("NAME")).count();
+        assert_eq!(heads, objects.len(), "{words:?}: {tables}");
+    }
+    let yaml = world.must(&["get", "-f", "-", "-o", "yaml"], all);
+    assert_eq!(yaml.matches("apiVersion: projectcalico.org/v3\n").count(), objects.len(), "{yaml}");
+    let path = "jsonpath={.items[*].metadata.name}";
+    assert_eq!(world.must(&["get", "-f", "-", "-o", path], all), names.join(" "));
+    for (object, name) in objects.iter().zip(names) {
+        let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
+        let plural = format!("{}.projectcalico.org", kind.plural());
+        let field = format!("metadata.name={name}");
+        let words = ["get", &plural, "-A", "-l", "kept=yes", "--field-selector", &field, "-o", "name"];
+        let found = world.must(&words, "");
+        assert!(found.lines().count() == 1 && found.ends_with(&format!("/{name}\n")), "{plural}: {found}");
     }
 }
 
 /// `get -w` of each resource, while all of them change.
-fn changes_are_watched(world: &World, objects: &[Value], all: &str) {
+fn changes_are_watched(world: &World, objects: &[Value]) {
     let watches: Vec<_> = objects
         .iter()
         .map(|object| {
@@ -115,9 +119,15 @@ fn changes_are_watched(world: &World, objects: &[Value], all: &str) {
     for (_, path) in &watches {
         eventually_showing("what is there is seen", || heard(path).lines().count() == 1, || heard(path));
     }
-    world.must(&["label", "-f", "-", "watched=yes"], all);
-    for (_, path) in &watches {
-        eventually_showing("the change is seen", || heard(path).lines().count() == 2, || heard(path));
+    // A tier that changes ends the watches of policies, as clients of Calico know it: it is the last.
+    for of_tiers in [false, true] {
+        let changing = objects.iter().zip(&watches).filter(|(one, _)| (one["kind"] == "Tier") == of_tiers);
+        let (changed, listening): (Vec<Value>, Vec<_>) =
+            changing.map(|(one, watch)| (one.clone(), watch)).unzip();
+        world.must(&["label", "-f", "-", "watched=yes"], &documents(&changed));
+        for (_, path) in listening {
+            eventually_showing("the change is seen", || heard(path).lines().count() == 2, || heard(path));
+        }
     }
 }
 

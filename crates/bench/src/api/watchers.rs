@@ -56,7 +56,7 @@ impl Watchers {
             while arrivals.len() < self.count {
                 arrivals.push(self.events.recv().await.ok_or("all watches have ended")?);
             }
-            Ok(())
+            Result::<()>::Ok(())
         };
         tokio::time::timeout(LIMIT, all).await.map_err(|_| "a watcher does not hear of a change")??;
         Ok(arrivals)

@@ -23,6 +23,10 @@ fn calicoctl_and_kubectl_write_the_same(world: &World) {
         objects.push(samples::profile());
     }
     for object in &objects {
+        if object["kind"] == "BlockAffinity" {
+            // One of the records of addresses, which calicoctl leaves to `calicoctl ipam`.
+            continue;
+        }
         the_same_is_stored(world, object);
         if object["kind"] == "Tier" {
             // Others are in it.

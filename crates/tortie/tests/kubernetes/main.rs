@@ -142,7 +142,7 @@ fn the_same_in_the_api_group_of_older_installations() {
 fn kubectl_manages_policies_through_the_api_server() {
     let cluster = Cluster::up(&["--nodes", "1", "--api", "aggregated"]);
     api::is_served_by_pods(&cluster);
-    api::kubectl_manages_policies(&cluster);
+    api::kubectl_manages_policies(&cluster, Some("platform"));
     let tiers = cluster.must_kubectl(&["get", "tiers.crd.projectcalico.org", "-o", "name"]);
     assert!(tiers.contains("/default"), "{tiers}");
     cluster.down();
@@ -154,7 +154,7 @@ fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
     let options = ["--nodes", "1", "--api", "aggregated", "--datastore", "embedded", "--proxy", "none"];
     let cluster = Cluster::up(&options);
     api::is_served_by_pods(&cluster);
-    api::kubectl_manages_policies(&cluster);
+    api::kubectl_manages_policies(&cluster, Some("platform"));
     cluster.down();
 }
 
@@ -163,7 +163,7 @@ fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
 fn kubectl_manages_policies_as_custom_resources() {
     let cluster = Cluster::up(&["--nodes", "1", "--api", "crds"]);
     api::is_served_by_kubernetes(&cluster);
-    api::kubectl_manages_policies(&cluster);
+    api::kubectl_manages_policies(&cluster, None);
     cluster.down();
 }
 
