@@ -214,7 +214,7 @@ fn an_editor_changes_everything(world: &World, objects: &[Value], all: &str) {
     let file = world.server.path("edited.yaml");
     std::fs::write(&file, all).unwrap();
     let mut command = world.server.program("kubectl");
-    command.arg("--kubeconfig").arg(world.server.kubeconfig()).args(["edit", "-f"]).arg(&file);
+    command.arg("--kubeconfig").arg(world.server.kubeconfig()).args(["edit", "-n", "shop", "-f"]).arg(&file);
     let output = command.env("KUBE_EDITOR", &path).env_remove("KUBECONFIG").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8_lossy(&output.stdout);

@@ -8,9 +8,10 @@ use tortie_testkit::eventually;
 
 const SETS: &str = "/apis/projectcalico.org/v3/globalnetworksets";
 const WATCHERS: usize = 10;
-/// What each of them is behind in the end: so many changes of so many bytes.
-const CHANGES: usize = 430;
+/// What each of them is behind in the end: so many changes of so many bytes, 250 MB for all together.
+const CHANGES: usize = 100;
 const CHANGE: usize = 240 << 10;
+const MOST: usize = 100 << 20;
 
 /// curl, whose output nobody reads.
 struct Stuck(Child);
@@ -45,7 +46,7 @@ fn peak(pid: u32) -> usize {
 }
 
 #[test]
-fn a_hundred_megabytes_that_nobody_reads_are_not_kept() {
+fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     let world = World::new(Storage::Kubernetes);
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
         "spec": {"nets": ["192.0.2.0/24"]}});
@@ -74,7 +75,7 @@ fn a_hundred_megabytes_that_nobody_reads_are_not_kept() {
         world.server.merge(&path, &json!({"metadata": {"annotations": {"large": text}}}));
     }
     let grown = peak(world.ours.id()) - before;
-    assert!(grown < CHANGES * CHANGE, "{grown} bytes more for {WATCHERS} watchers that do not read");
+    assert!(grown < MOST, "{grown} bytes more for {WATCHERS} watchers that do not read");
     // Whoever reads again is told that his place is forgotten, and lists.
     for watcher in &mut stuck {
         let last = watcher.last_event();
