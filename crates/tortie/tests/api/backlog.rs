@@ -23,11 +23,10 @@ impl Stuck {
         Stuck(command.spawn().unwrap())
     }
 
-    /// Reads what there is for it, to its end.
-    fn last_event(&mut self) -> Value {
+    /// Reads what there is for it, to its end. An event may be cut off.
+    fn events(&mut self) -> Vec<Option<Value>> {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
-        let last = lines.map_while(Result::ok).last().unwrap();
-        serde_json::from_str(&last).unwrap()
+        lines.map_while(Result::ok).map(|line| serde_json::from_str(&line).ok()).collect()
     }
 }
 
@@ -76,9 +75,14 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     }
     let grown = peak(world.ours.id()) - before;
     assert!(grown < MOST, "{grown} bytes more for {WATCHERS} watchers that do not read");
-    // Whoever reads again is told that his place is forgotten, and lists.
+    // Whoever reads again is told that his place is forgotten, unless he was silent for so long that his connection was closed.
     for watcher in &mut stuck {
-        let last = watcher.last_event();
-        assert_eq!((&last["type"], &last["object"]["code"]), (&"ERROR".into(), &410.into()), "{last}");
+        let events = watcher.events();
+        assert!(events.len() < CHANGES, "{} events were kept", events.len());
+        if let Some(Some(last)) =
+            events.last().filter(|last| last.as_ref().is_some_and(|last| last["type"] == "ERROR"))
+        {
+            assert_eq!(last["object"]["code"], 410, "{last}");
+        }
     }
 }

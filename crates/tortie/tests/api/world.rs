@@ -105,6 +105,8 @@ impl World {
     pub fn stored(&self, plural: &str) -> BTreeMap<String, Value> {
         match &self.storage {
             Storage::Kubernetes => {
+                // The one kind that is called otherwise there.
+                let plural = if plural == "ipamconfigurations" { "ipamconfigs" } else { plural };
                 let list = self.server.must("GET", &format!("/apis/crd.projectcalico.org/v1/{plural}"), None);
                 let text = |item: &Value, field: &str| {
                     item["metadata"][field].as_str().unwrap_or_default().to_owned()
