@@ -14,6 +14,7 @@ mod deletion;
 mod discovery;
 mod handler;
 mod history;
+mod listen;
 mod media;
 mod metrics;
 mod openapi;
@@ -35,6 +36,7 @@ mod watching;
 mod webhook;
 mod write;
 
+pub use listen::ListenArgs;
 pub use run::{ApiServerArgs, RunError, run, run_webhooks, serve};
 pub use tortie_tls::Lifetimes;
 pub use webhook::{WebhooksArgs, serve_webhooks};

@@ -2,6 +2,7 @@
 
 use crate::access::Access;
 use crate::handler::Handler;
+use crate::listen::ListenArgs;
 use crate::server::{Identity, Server};
 use crate::storage::Storage;
 use crate::trust::{AskForCertificate, CONFIG_MAP, Current, NAMESPACE, Trust};
@@ -9,15 +10,13 @@ use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Backoff, Client, Config, Limits};
-use tortie_tls::{Lifetimes, TlsFiles};
+use tortie_tls::Lifetimes;
 
 /// Names in a certificate that the server makes for itself.
 const NAMES: [&str; 4] =
@@ -28,15 +27,8 @@ pub struct ApiServerArgs {
     /// Port to serve on
     #[arg(long, value_name = "PORT", default_value_t = 5443)]
     pub secure_port: u16,
-    /// Address to serve on
-    #[arg(long, value_name = "ADDRESS", default_value = "::")]
-    pub bind_address: IpAddr,
-    /// The server's certificate, in PEM; without one it makes its own, which nobody can check
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
-    pub tls_cert_file: Option<PathBuf>,
-    /// The key of the certificate
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    pub tls_private_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Configuration file that says where the datastore is, as for calicoctl
     #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
     pub config: PathBuf,
@@ -101,20 +93,16 @@ pub async fn serve(
     if client.stores_v3_as_written() {
         return Err(RunError::ServedAlready);
     }
-    let identity = match (&args.tls_cert_file, &args.tls_private_key_file) {
-        (Some(certificate), Some(key)) => {
-            Identity::from_files(TlsFiles { certificate: certificate.clone(), key: key.clone(), ca: None })?
-        }
-        _ => Identity::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?,
+    let identity = match args.listen.identity()? {
+        Some(given) => given,
+        // Nobody can check it.
+        None => Identity::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?,
     };
     let trust = Arc::new(Current::default());
     let (stop, stopping) = watch::channel(false);
     let access = Access::new(orchestrator.clone(), trust.clone());
     let handler = Arc::new(Handler::new(Storage::new(client), access, stopping.clone()));
-    let place = (args.bind_address, args.secure_port);
-    let failed = |error| RunError::Io { what: format!("cannot listen on {}:{}", place.0, place.1), error };
-    let listener = TcpListener::bind(place).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let (listener, address) = args.listen.listen(args.secure_port).await?;
     let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
     let clients = Arc::new(AskForCertificate::new(trust));
     let server = Server { identity, clients, answers: handler, stopping };

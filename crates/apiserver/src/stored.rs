@@ -5,8 +5,8 @@ use crate::write::text;
 use bytes::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::{Resource, Revision};
+use tortie_store::tier_of;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
@@ -21,14 +21,15 @@ pub struct Stored {
 
 impl Stored {
     pub fn of(resource: &Resource) -> Stored {
-        Stored::of_value(resource.metadata().labels.clone(), &resource.to_value())
+        let tier = tier_of(resource).unwrap_or_default().to_owned();
+        Stored::of_value(tier, resource.metadata().labels.clone(), &resource.to_value())
     }
 
-    fn of_value(labels: BTreeMap<String, String>, object: &Value) -> Stored {
+    fn of_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> Stored {
         Stored {
             namespace: text(object, "/metadata/namespace").to_owned(),
             name: text(object, "/metadata/name").to_owned(),
-            tier: tier_of(object),
+            tier,
             labels,
             revision: text(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
             json: Bytes::from(object.to_string()),
@@ -39,7 +40,7 @@ impl Stored {
     pub fn deleted_at(&self, revision: u64) -> Stored {
         let mut object = self.value();
         object["metadata"]["resourceVersion"] = revision.to_string().into();
-        Stored::of_value(self.labels.clone(), &object)
+        Stored::of_value(self.tier.clone(), self.labels.clone(), &object)
     }
 
     pub fn value(&self) -> Value {
@@ -49,19 +50,6 @@ impl Stored {
 
     pub fn subject(&self) -> Subject<'_> {
         Subject { name: &self.name, namespace: &self.namespace, tier: &self.tier, labels: &self.labels }
-    }
-}
-
-/// The tier of an object, if its kind has any.
-pub fn tier_of(object: &Value) -> String {
-    let tiered = matches!(
-        text(object, "/kind"),
-        "NetworkPolicy" | "GlobalNetworkPolicy" | "StagedNetworkPolicy" | "StagedGlobalNetworkPolicy"
-    );
-    match (tiered, text(object, "/spec/tier")) {
-        (false, _) => String::new(),
-        (true, "") => DEFAULT_TIER.to_owned(),
-        (true, tier) => tier.to_owned(),
     }
 }
 

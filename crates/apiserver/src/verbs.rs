@@ -9,13 +9,14 @@ use crate::request::{Request, Verb};
 use crate::resources::GROUP;
 use crate::selectors::Selection;
 use crate::storage::{Listed, Storage};
-use crate::stored::{Stored, tier_of};
+use crate::stored::Stored;
 use crate::tiers::InTier;
 use crate::write::{self, Author, Outcome, Place, Prepared};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tortie_model::{Kind, Resource};
 use tortie_store::orchestrator::User;
+use tortie_store::tier_of;
 
 /// How often a write that names no version is tried when others are quicker.
 const ATTEMPTS: u32 = 5;
@@ -86,8 +87,8 @@ impl Verbs<'_> {
     async fn live(self, asked: &Asked<'_>) -> Result<Resource, Refusal> {
         let request = asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
-        if request.served.is_tiered() {
-            self.in_tier(asked, request.verb, &request.name, &tier_of(&resource.to_value())).await?;
+        if let Some(tier) = tier_of(&resource) {
+            self.in_tier(asked, request.verb, &request.name, tier).await?;
         }
         Ok(resource)
     }
@@ -128,9 +129,9 @@ impl Verbs<'_> {
         let served = asked.request.served;
         let Prepared { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
-        if served.is_tiered() {
+        if let Some(tier) = tier_of(&resource) {
             // Applying what is not there yet is creating it.
-            self.in_tier(asked, asked.request.verb, &name, &tier_of(&resource.to_value())).await?;
+            self.in_tier(asked, asked.request.verb, &name, tier).await?;
         }
         self.check_namespace(asked).await?;
         let resources = self.storage.resources();
@@ -198,8 +199,8 @@ impl Verbs<'_> {
             }
             Outcome::Changed(prepared) => prepared,
         };
-        if request.served.is_tiered() {
-            self.in_tier(asked, request.verb, &request.name, &tier_of(&resource.to_value())).await?;
+        if let Some(tier) = tier_of(&resource) {
+            self.in_tier(asked, request.verb, &request.name, tier).await?;
         }
         let resources = self.storage.resources();
         let replaced = match request.options.dry_run {

@@ -1,6 +1,7 @@
 //! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. A name stands for all
 //! suites that begin with it: `bgp` for `bgp-receive` and the others.
 
+mod api;
 mod bgp;
 mod cni;
 mod compute;
@@ -35,7 +36,7 @@ struct Suite {
     run: fn() -> Outcome,
 }
 
-const SUITES: [Suite; 23] = [
+const SUITES: [Suite; 24] = [
     Suite { name: "model", run: model::run },
     Suite { name: "store", run: store::run },
     Suite { name: "ipam", run: ipam::run },
@@ -59,6 +60,7 @@ const SUITES: [Suite; 23] = [
     Suite { name: "control", run: control::run },
     Suite { name: "control-start", run: control::start },
     Suite { name: "control-stores", run: control::stores },
+    Suite { name: "api", run: api::run },
 ];
 
 impl Suite {

@@ -6,7 +6,7 @@ use crate::encap::Encap;
 use crate::error::{Error, Result};
 use crate::hub::{self, MOST_HUBS};
 use crate::kube::image::{self, Image};
-use crate::kube::{self, ApiGroup, Cni, Kubernetes, Proxy};
+use crate::kube::{self, Api, ApiGroup, Cni, Kubernetes, Proxy, Wanted};
 use crate::place::{DEFAULT_NAME, Place};
 use crate::pod::{self, Pod};
 use crate::sessions::{self, Session};
@@ -52,7 +52,8 @@ enum LabCommand {
   tortie lab up                                      three nodes on one link, routes without BGP
   tortie lab up --nodes 5 --bgp mesh                 BGP between all nodes
   tortie lab up --topology l3 --bgp tor              racks behind a router that runs BIRD
-  tortie lab up --datastore etcd --pool 10.99.0.0/16 a real etcd and a pool of your choice")]
+  tortie lab up --datastore etcd --pool 10.99.0.0/16 a real etcd and a pool of your choice
+  tortie lab up --kubernetes --api aggregated        a real Kubernetes, where kubectl manages policies")]
     Up(UpArgs),
     /// Add and remove pods
     #[command(subcommand)]
@@ -83,6 +84,9 @@ enum LabCommand {
         arguments: Vec<OsString>,
     },
     /// Run kubectl on the lab's Kubernetes
+    #[command(after_help = "Examples:
+  tortie lab kubectl get pods -A -o wide
+  tortie lab kubectl get gnp                         in a lab with --api")]
     Kubectl {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
@@ -193,9 +197,12 @@ struct UpArgs {
     /// Who wires the pods of Kubernetes
     #[arg(long, value_enum, default_value = "calico", requires = "kubernetes")]
     cni: Cni,
-    /// In which group of the Kubernetes API Calico's objects are kept
-    #[arg(long, value_enum, default_value = "v3", requires = "kubernetes")]
-    api_group: ApiGroup,
+    /// In which group of the Kubernetes API Calico's objects are kept: v3, unless --api says otherwise
+    #[arg(long, value_enum, requires = "kubernetes")]
+    api_group: Option<ApiGroup>,
+    /// How kubectl gets to Calico's objects, with the rules of tiers
+    #[arg(long, value_enum, requires = "kubernetes")]
+    api: Option<Api>,
     /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
@@ -310,13 +317,19 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             let usual = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
             let datastore = datastore.unwrap_or(usual);
             let kubernetes = match args.kubernetes {
-                true => Some(Kubernetes::new(args.kube.as_deref(), args.proxy, args.cni, args.api_group)?),
+                true => {
+                    let UpArgs { proxy, cni, api_group, api, .. } = args;
+                    let wanted = Wanted { proxy, cni, api_group, api, datastore };
+                    Some(Kubernetes::new(args.kube.as_deref(), wanted)?)
+                }
                 false => None,
             };
-            let hints = match kubernetes.is_some() {
-                true => ["kubectl get pods -A -o wide", "status", "exec node1 -- ip route"],
-                false => ["pod add web --node node1", "status", "exec node1 -- ip route"],
+            let first = match &kubernetes {
+                Some(Kubernetes { api: Some(_), .. }) => "kubectl get tiers",
+                Some(_) => "kubectl get pods -A -o wide",
+                None => "pod add web --node node1",
             };
+            let hints = [first, "status", "exec node1 -- ip route"];
             let plan =
                 Plan { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, kubernetes };
             up::up(place, &plan).await?;

@@ -186,7 +186,8 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     if let Some(kubernetes) = &cluster.kubernetes {
         make_kubernetes(place, cluster, kubernetes).await?;
         // Later than those that the first node makes: it makes none where there are some.
-        return store::seed(&resources, cluster).await;
+        store::seed(&resources, cluster).await?;
+        return kube::api::apply(place, cluster, kubernetes).await;
     }
     // All at once: most of their start is waiting.
     let mut started = Vec::new();

@@ -11,6 +11,7 @@ mod kubernetes;
 mod netns;
 mod port;
 mod process;
+pub mod samples;
 mod table_owner;
 pub mod vm;
 mod wait;

@@ -6,36 +6,28 @@ mod keeper;
 mod review;
 
 use crate::access::Access;
+use crate::listen::ListenArgs;
 use crate::run::RunError;
 use crate::server::{Identity, Server};
 use crate::trust::{Current, verifier};
 use clap::Args;
 use handler::Handler;
 use keeper::Keeper;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Client, Config, Limits, Resources};
-use tortie_tls::{Lifetimes, TlsFiles};
+use tortie_tls::Lifetimes;
 
 #[derive(Args, Clone, Debug)]
 pub struct WebhooksArgs {
     /// Port to serve on
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub port: u16,
-    /// Address to serve on
-    #[arg(long, value_name = "ADDRESS", default_value = "::")]
-    pub bind_address: IpAddr,
-    /// The server's certificate, in PEM; without one it makes its own, renews them and tells Kubernetes to believe them
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
-    pub tls_cert_file: Option<PathBuf>,
-    /// The key of the certificate
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    pub tls_private_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Authority, in PEM, that must have signed the certificate of whoever asks
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
@@ -70,13 +62,12 @@ pub async fn serve_webhooks(
         }
     };
     let (certified_sender, certified) = watch::channel(false);
-    let (identity, keeper) = match (&args.tls_cert_file, &args.tls_private_key_file) {
-        (Some(certificate), Some(key)) => {
+    let (identity, keeper) = match args.listen.identity()? {
+        Some(given) => {
             certified_sender.send_replace(true);
-            let files = TlsFiles { certificate: certificate.clone(), key: key.clone(), ca: None };
-            (Identity::from_files(files)?, None)
+            (given, None)
         }
-        _ => {
+        None => {
             let (serving, served) = watch::channel(None);
             let keeper = Keeper {
                 orchestrator: orchestrator.clone(),
@@ -92,10 +83,7 @@ pub async fn serve_webhooks(
     let access = Access::new(orchestrator, Arc::new(Current::default()));
     let handler =
         Handler::new(access, Resources::new(client), args.namespace.clone(), certified, stopping.clone());
-    let place = (args.bind_address, args.port);
-    let failed = |error| RunError::Io { what: format!("cannot listen on {}:{}", place.0, place.1), error };
-    let listener = TcpListener::bind(place).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let (listener, address) = args.listen.listen(args.port).await?;
     let server = Server { identity, clients, answers: Arc::new(handler), stopping };
     let serving = tokio::spawn(server.serve(listener));
     println!("ready: webhooks on {address}");

@@ -4,12 +4,11 @@ use crate::refusal::Refusal;
 use crate::request::Verb;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tortie_model::kinds::DEFAULT_TIER;
 use tortie_store::orchestrator::User;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// Where policies are that name no tier.
-const DEFAULT_TIER: &str = "default";
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

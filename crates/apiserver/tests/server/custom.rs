@@ -9,7 +9,7 @@ use crate::world::{Cluster, Replica};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tortie_apiserver::{Lifetimes, WebhooksArgs};
+use tortie_apiserver::{Lifetimes, ListenArgs, WebhooksArgs};
 use tortie_store::{Client, Config, Resources};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually_showing, free_port};
 
@@ -69,9 +69,7 @@ impl Custom {
     pub fn start_webhooks(&mut self, lifetimes: Lifetimes) {
         let args = WebhooksArgs {
             port: self.port,
-            bind_address: "127.0.0.1".parse().unwrap(),
-            tls_cert_file: None,
-            tls_private_key_file: None,
+            listen: ListenArgs { bind_address: Some([127, 0, 0, 1].into()), ..ListenArgs::default() },
             client_ca_file: None,
             namespace: "kube-system".into(),
             config: PathBuf::new(),

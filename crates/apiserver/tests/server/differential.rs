@@ -1,5 +1,6 @@
 //! The same requests to ours and to a plain CRD of the same schema in the same kube-apiserver: same objects, same managed fields, same
-//! conflicts, same codes. TORTIE_SEED repeats one history, TORTIE_HISTORIES says how many there are.
+//! conflicts, same codes. TORTIE_HISTORIES says how many histories there are, each with a seed one greater than the one before; TORTIE_SEED says
+//! which is the first, to go on where another run has ended, or to repeat one.
 
 use crate::world::{Storage, World};
 use rand::rngs::StdRng;
@@ -278,13 +279,14 @@ fn ours_answers_as_a_plain_crd_does() {
     let world = World::new(Storage::Kubernetes);
     install(&world);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds: Vec<u64> = match number("TORTIE_SEED") {
-        Some(seed) => vec![seed],
-        None => (0..number("TORTIE_HISTORIES").unwrap_or(HISTORIES))
-            .map(|_| rand::random::<u32>().into())
-            .collect(),
-    };
-    for seed in seeds {
+    let (given, histories) = (number("TORTIE_SEED"), number("TORTIE_HISTORIES"));
+    let first = given.unwrap_or_else(|| rand::random::<u32>().into());
+    let histories = histories.unwrap_or(if given.is_some() { 1 } else { HISTORIES });
+    println!("TORTIE_SEED={first} TORTIE_HISTORIES={histories}");
+    for seed in first..first + histories {
+        if seed > first && (seed - first).is_multiple_of(100) {
+            println!("{} histories agree; the next is TORTIE_SEED={seed}", seed - first);
+        }
         let mut random = StdRng::seed_from_u64(seed);
         let kind = *KINDS.choose(&mut random).unwrap();
         let mut told = Vec::new();

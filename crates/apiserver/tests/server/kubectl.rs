@@ -1,11 +1,12 @@
 //! What people do with kubectl, on both storages, with every resource.
 
 use crate::openapi;
-use crate::world::{Storage, World, documents, profile, samples};
+use crate::world::{Storage, World};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use tortie_model::{Kind, Resource};
-use tortie_testkit::{Etcd, eventually_showing};
+use tortie_testkit::samples::{self, documents};
+use tortie_testkit::{Etcd, Process, eventually_showing};
 
 #[test]
 fn kubectl_manages_every_resource_in_kubernetes() {
@@ -18,9 +19,9 @@ fn kubectl_manages_every_resource_in_etcd() {
 }
 
 fn kubectl_manages_every_resource(world: &World) {
-    let mut objects = samples();
+    let mut objects = samples::all();
     if world.keeps_in_etcd() {
-        objects.push(profile());
+        objects.push(samples::profile());
     }
     let all = documents(&objects);
     resources_are_discovered_and_explained(world);
@@ -33,8 +34,10 @@ fn kubectl_manages_every_resource(world: &World) {
         "{printed}"
     );
     tables_read_well(world);
+    every_form_is_printed(world, &objects, &all);
     everything_that_takes_a_file(world, &objects, &all);
-    an_editor_changes_an_object(world);
+    changes_are_watched(world, &objects);
+    an_editor_changes_everything(world, &objects, &all);
     appliers_conflict(world);
     what_is_wrong_is_named(world);
     what_others_write_is_the_same(world);
@@ -49,11 +52,12 @@ fn kubectl_manages_every_resource(world: &World) {
 }
 
 fn resources_are_discovered_and_explained(world: &World) {
-    let listed = world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
-    assert_eq!(listed.lines().count(), 21, "{listed}");
+    // Kubernetes takes in what others serve by and by, also their schemas.
+    let list = || world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
+    eventually_showing("all resources are discovered", || list().lines().count() == 21, list);
+    let listed = list();
     let gnp = listed.lines().find(|line| line.starts_with("globalnetworkpolicies")).unwrap();
     assert!(gnp.contains("gnp,cgnp") && gnp.contains("projectcalico.org/v3"), "{gnp}");
-    // Kubernetes takes in the schemas of others by and by.
     let explain = ["explain", "networkpolicy.spec.ingress", "--api-version=projectcalico.org/v3"];
     let explained = || {
         let output = world.kubectl(&world.server.kubeconfig(), &explain, "");
@@ -61,8 +65,70 @@ fn resources_are_discovered_and_explained(world: &World) {
     };
     let is_explained = |text: &str| text.contains("action") && text.contains("destination");
     eventually_showing("the rules of a policy are explained", || is_explained(&explained()), explained);
-    let v3 = world.server.must("GET", "/openapi/v3/apis/projectcalico.org/v3", None);
-    openapi::is_valid(&v3);
+    for line in listed.lines() {
+        let (plural, kind) =
+            (line.split_whitespace().next().unwrap(), line.split_whitespace().last().unwrap());
+        let words = ["explain", &format!("{plural}.spec"), "--api-version=projectcalico.org/v3"];
+        let text = world.must(&words, "");
+        let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(&format!("KIND: {kind} ")) && said.contains("FIELDS:"), "{text}");
+    }
+    let raw = world.must(&["get", "--raw", "/openapi/v3/apis/projectcalico.org/v3"], "");
+    openapi::is_valid(&serde_json::from_str(&raw).unwrap());
+    openapi::is_valid_for_others(&raw);
+}
+
+/// Objects of all resources as tables, wide ones, YAML and by a path; and each resource by labels and fields.
+fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
+    let names: Vec<&str> =
+        objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
+    for words in [&[][..], &["-o", "wide"]] {
+        let tables = world.must(&[&["get", "-f", "-"], words].concat(), all);
+        let heads = tables.lines().filter(|line| line.starts_with("NAME")).count();
+        assert_eq!(heads, objects.len(), "{words:?}: {tables}");
+    }
+    let yaml = world.must(&["get", "-f", "-", "-o", "yaml"], all);
+    assert_eq!(yaml.matches("apiVersion: projectcalico.org/v3\n").count(), objects.len(), "{yaml}");
+    let path = "jsonpath={.items[*].metadata.name}";
+    assert_eq!(world.must(&["get", "-f", "-", "-o", path], all), names.join(" "));
+    for (object, name) in objects.iter().zip(names) {
+        let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
+        let plural = format!("{}.projectcalico.org", kind.plural());
+        let field = format!("metadata.name={name}");
+        let words = ["get", &plural, "-A", "-l", "kept=yes", "--field-selector", &field, "-o", "name"];
+        let found = world.must(&words, "");
+        assert!(found.lines().count() == 1 && found.ends_with(&format!("/{name}\n")), "{plural}: {found}");
+    }
+}
+
+/// `get -w` of each resource, while all of them change.
+fn changes_are_watched(world: &World, objects: &[Value]) {
+    let watches: Vec<_> = objects
+        .iter()
+        .map(|object| {
+            let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
+            let path = world.server.path(&format!("watch-{kind}"));
+            let mut command = world.server.program("kubectl");
+            command.arg("--kubeconfig").arg(world.server.kubeconfig()).env_remove("KUBECONFIG");
+            command.args(["get", &format!("{}.projectcalico.org", kind.plural()), "-A", "-w", "-o", "name"]);
+            command.args(["-l", "kept=yes"]).stdout(std::fs::File::create(&path).unwrap());
+            (Process::start(&mut command), path)
+        })
+        .collect();
+    let heard = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    for (_, path) in &watches {
+        eventually_showing("what is there is seen", || heard(path).lines().count() == 1, || heard(path));
+    }
+    // A tier that changes ends the watches of policies, as clients of Calico know it: it is the last.
+    for of_tiers in [false, true] {
+        let changing = objects.iter().zip(&watches).filter(|(one, _)| (one["kind"] == "Tier") == of_tiers);
+        let (changed, listening): (Vec<Value>, Vec<_>) =
+            changing.map(|(one, watch)| (one.clone(), watch)).unzip();
+        world.must(&["label", "-f", "-", "watched=yes"], &documents(&changed));
+        for (_, path) in listening {
+            eventually_showing("the change is seen", || heard(path).lines().count() == 2, || heard(path));
+        }
+    }
 }
 
 fn tables_read_well(world: &World) {
@@ -138,15 +204,24 @@ fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
     assert_eq!(world.object(&["tier", "platform"]), before);
 }
 
-fn an_editor_changes_an_object(world: &World) {
+/// One editor for objects of all resources, which adds a label to each.
+fn an_editor_changes_everything(world: &World, objects: &[Value], all: &str) {
     let editor = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(editor.path(), "#!/bin/sh\nsed -i 's/order: 100$/order: 105/' \"$1\"\n").unwrap();
+    let script = "#!/bin/sh\nsed -i 's/^\\( *\\)kept: \"yes\"$/&\\n\\1edited: \"yes\"/; s/order: 100$/order: 105/' \"$1\"\n";
+    std::fs::write(editor.path(), script).unwrap();
     std::fs::set_permissions(editor.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = editor.into_temp_path();
+    let file = world.server.path("edited.yaml");
+    std::fs::write(&file, all).unwrap();
     let mut command = world.server.program("kubectl");
-    command.arg("--kubeconfig").arg(world.server.kubeconfig()).args(["edit", "tier", "platform"]);
+    command.arg("--kubeconfig").arg(world.server.kubeconfig()).args(["edit", "-n", "shop", "-f"]).arg(&file);
     let output = command.env("KUBE_EDITOR", &path).env_remove("KUBECONFIG").output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.lines().filter(|line| line.ends_with(" edited")).count(), objects.len(), "{printed}");
+    for object in world.object_list(all) {
+        assert_eq!(object["metadata"]["labels"]["edited"], "yes", "{object}");
+    }
     let tier = world.object(&["tier", "platform"]);
     assert_eq!(tier["spec"]["order"], 105.0);
 }
@@ -260,7 +335,7 @@ fn what_is_only_read(world: &World) {
 
 /// The same document through another client of the store and through kubectl.
 fn what_others_write_is_the_same(world: &World) {
-    for sample in samples() {
+    for sample in samples::all() {
         let kind = Kind::from_name(sample["kind"].as_str().unwrap()).unwrap();
         if matches!(kind, Kind::IPPool | Kind::Tier) || sample["metadata"]["name"] == "default" {
             // Of these there cannot be a second one beside the first.

@@ -1,9 +1,26 @@
-//! Whether what is served as OpenAPI v3 is such a document, by the rules of OpenAPI 3.0 that a document of this form can break.
+//! Whether what is served as OpenAPI v3 is such a document: by the rules of OpenAPI 3.0 that a document of this form can break, and for a
+//! validator that others have written.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+/// kin-openapi, which is not built by Cargo.
+#[track_caller]
+pub fn is_valid_for_others(document: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/openapi/build");
+    let validator = tortie_testkit::run(&mut Command::new(script));
+    let judge = |document: &str| tortie_testkit::output(&mut Command::new(validator.trim()), document);
+    let judged = judge(document);
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+    // It does look: a path that has no such parameter any more is found.
+    let spoilt = document.replace("\"name\":\"name\"", "\"name\":\"nome\"");
+    assert_ne!(spoilt, document);
+    assert!(!judge(&spoilt).status.success());
+}
 
 #[track_caller]
 pub fn is_valid(document: &Value) {

@@ -8,8 +8,9 @@ use std::process::Output;
 use std::sync::mpsc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
-use tortie_apiserver::{ApiServerArgs, RunError};
+use tortie_apiserver::{ApiServerArgs, ListenArgs, RunError};
 use tortie_store::{Client, Config, Resources};
+use tortie_testkit::samples::documents;
 use tortie_testkit::{ApiServer, CalicoGroup, Etcd, eventually_showing, free_port, output};
 
 /// Where objects are.
@@ -125,9 +126,7 @@ impl World {
     pub fn start(&mut self) {
         let args = ApiServerArgs {
             secure_port: self.port,
-            bind_address: "127.0.0.1".parse().unwrap(),
-            tls_cert_file: None,
-            tls_private_key_file: None,
+            listen: ListenArgs { bind_address: Some([127, 0, 0, 1].into()), ..ListenArgs::default() },
             config: PathBuf::new(),
         };
         let config = self.config();
@@ -241,72 +240,6 @@ impl Drop for Replica {
             runtime.shutdown_timeout(tortie_testkit::PATIENCE);
         }
     }
-}
-
-/// A profile, which people write where there is no Kubernetes to make profiles from.
-pub fn profile() -> Value {
-    json!({"apiVersion": "projectcalico.org/v3", "kind": "Profile", "metadata": {"name": "mine", "labels": {"kept": "yes"}},
-        "spec": {"ingress": [{"action": "Allow"}], "labelsToApply": {"a": "b"}}})
-}
-
-/// Objects of every resource that people write on both storages.
-pub fn samples() -> Vec<Value> {
-    let object = |kind: &str, name: &str, spec: Value| {
-        json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name, "labels": {"kept": "yes"}},
-            "spec": spec})
-    };
-    let within = |kind: &str, name: &str, spec: Value| {
-        let mut object = object(kind, name, spec);
-        object["metadata"]["namespace"] = "shop".into();
-        object
-    };
-    let rules = json!([{"action": "Allow", "protocol": "TCP", "destination": {"ports": [80, "8000:8080"]}}]);
-    let policy = json!({"tier": "platform", "order": 10, "selector": "app == 'web'", "types": ["Ingress"], "ingress": rules});
-    vec![
-        object("Tier", "platform", json!({"order": 100})),
-        object("GlobalNetworkPolicy", "web", policy.clone()),
-        within("NetworkPolicy", "web", policy.clone()),
-        object("StagedGlobalNetworkPolicy", "web", policy.clone()),
-        within("StagedNetworkPolicy", "web", policy),
-        within(
-            "StagedKubernetesNetworkPolicy",
-            "web",
-            json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}),
-        ),
-        object("GlobalNetworkSet", "outside", json!({"nets": ["192.0.2.0/24", "198.51.100.0/24"]})),
-        within("NetworkSet", "outside", json!({"nets": ["192.0.2.0/24"]})),
-        object(
-            "HostEndpoint",
-            "n1-eth0",
-            json!({"node": "n1", "interfaceName": "eth0", "expectedIPs": ["192.0.2.7"]}),
-        ),
-        object(
-            "BlockAffinity",
-            "n1-10-65-9-0-26",
-            json!({"node": "n1", "cidr": "10.65.9.0/26", "state": "confirmed"}),
-        ),
-        object("IPPool", "pods", json!({"cidr": "10.65.0.0/16", "natOutgoing": true})),
-        object("IPReservation", "kept", json!({"reservedCIDRs": ["10.65.1.0/30"]})),
-        object("BGPConfiguration", "default", json!({"asNumber": 64512, "nodeToNodeMeshEnabled": true})),
-        object("BGPFilter", "some", json!({"exportV4": [{"action": "Accept"}]})),
-        object("BGPPeer", "rack", json!({"peerIP": "192.0.2.1", "asNumber": 64513})),
-        object("FelixConfiguration", "default", json!({"logSeverityScreen": "Warning"})),
-        object(
-            "CalicoNodeStatus",
-            "n1",
-            json!({"node": "n1", "classes": ["BGP"], "updatePeriodSeconds": 10}),
-        ),
-        object("IPAMConfiguration", "default", json!({"strictAffinity": true, "autoAllocateBlocks": true})),
-        object(
-            "KubeControllersConfiguration",
-            "default",
-            json!({"controllers": {"node": {"reconcilerPeriod": "5m0s"}}}),
-        ),
-    ]
-}
-
-pub fn documents(objects: &[Value]) -> String {
-    objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
 }
 
 /// A rule of a role about resources of ours.

@@ -1,7 +1,7 @@
 //! The control plane: our own store, the API server on it, the controllers and the scheduler.
 
 use super::credentials::{self, User};
-use super::{Kubernetes, READY_LIMIT, SERVICES, dir};
+use super::{Api, Kubernetes, READY_LIMIT, SERVICES, dir};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::netns;
@@ -104,6 +104,25 @@ fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
         .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")));
+    // Servers behind it run on nodes. It is on none and has no kube-proxy: it asks for where they are, not for their service.
+    command
+        .arg(format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")))
+        .arg(format!("--requestheader-allowed-names={}", credentials::FRONT_PROXY))
+        .arg(format!("--proxy-client-cert-file={}", file("front-proxy.crt")))
+        .arg(format!("--proxy-client-key-file={}", file("front-proxy.key")))
+        .args([
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            "--enable-aggregator-routing=true",
+        ]);
+    if kubernetes.api == Some(Api::Crds) {
+        // Policies that fill in what is missing are off unless they are asked for.
+        command.args([
+            "--feature-gates=MutatingAdmissionPolicy=true",
+            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+        ]);
+    }
     command
 }
 

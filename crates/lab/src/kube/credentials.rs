@@ -18,6 +18,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub const API_PORT: u16 = 6443;
+/// The name in the certificate by which servers behind the API server know it.
+pub const FRONT_PROXY: &str = "front-proxy-client";
 /// Names by which pods and people call the API server.
 const NAMES: [&str; 5] = [
     "kubernetes",
@@ -86,7 +88,7 @@ pub fn server() -> String {
 pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     let pki = dir(place).join("pki");
     fs::create_dir_all(&pki).map_err(Error::file(&pki))?;
-    let authority = Authority::new().map_err(broken)?;
+    let authority = Authority::new("tortie lab").map_err(broken)?;
     secret(&file(place, "ca.crt"), &authority.certificate)?;
     let addresses = api_addresses()?;
     let names = NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
@@ -100,6 +102,11 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
         ExtendedKeyUsagePurpose::ClientAuth,
     );
     pair(place, "kubelet-client", client.map_err(broken)?)?;
+    // Servers behind it believe what it says of users by this one, so nobody else may have one of its authority.
+    let proxies = Authority::new("tortie lab front proxy").map_err(broken)?;
+    secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
+    let proxy = proxies.issue(Vec::new(), FRONT_PROXY, None, ExtendedKeyUsagePurpose::ClientAuth);
+    pair(place, "front-proxy", proxy.map_err(broken)?)?;
     let accounts = KeyPair::generate().map_err(broken)?;
     secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
     secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
@@ -151,12 +158,12 @@ struct Issued {
 }
 
 impl Authority {
-    fn new() -> std::result::Result<Authority, rcgen::Error> {
+    fn new(name: &str) -> std::result::Result<Authority, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut parameters = CertificateParams::new(Vec::new())?;
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        parameters.distinguished_name.push(DnType::CommonName, "tortie lab");
+        parameters.distinguished_name.push(DnType::CommonName, name);
         let certificate = parameters.self_signed(&key)?.pem();
         Ok(Authority { issuer: Issuer::new(parameters, key), certificate })
     }

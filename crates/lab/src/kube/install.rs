@@ -20,7 +20,7 @@ const HUB_SERVICE: &str = "calico-typha";
 const CONTROLLERS: (&str, &str) =
     ("30-controllers.yaml", include_str!("../../../../deploy/30-controllers.yaml"));
 /// For the API server to serve a new kind.
-const LIMIT: &str = "--timeout=60s";
+pub const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The DaemonSet's pods start with the nodes.
@@ -40,7 +40,7 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     write(&dir, HUB.0, &set(HUB.1, "replicas", &cluster.hubs.to_string())?)?;
     write(&dir, CONTROLLERS.0, CONTROLLERS.1)?;
     if kubernetes.proxy == Proxy::None {
-        write(&dir, "15-services-endpoint.yaml", &services_endpoint())?;
+        write(&dir, "15-services-endpoint.yaml", &services_endpoint("kube-system"))?;
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
     if cluster.datastore == Datastore::Kubernetes {
@@ -90,12 +90,16 @@ fn for_policy_only(manifest: &str) -> Result<String> {
     let env = "        - {name: IP, value: autodetect}\n";
     let settings = [("FELIX_INTERFACEPREFIX", "veth"), ("FELIX_ROUTESYNCDISABLED", "true")];
     let settings = settings.map(|(name, value)| format!("        - {{name: {name}, value: \"{value}\"}}\n"));
-    let changes =
-        [("args: [node, --install-cni]", "args: [node]".to_owned()), (env, settings.concat() + env)];
-    changes.into_iter().try_fold(text, |text, (before, after)| match text.matches(before).count() {
-        1 => Ok(text.replace(before, &after)),
-        count => Err(Error::refused(format!("{} has {count} times {before:?}", NODE.0))),
-    })
+    let changes = [("args: [node, --install-cni]", "args: [node]"), (env, &(settings.concat() + env))];
+    changes.into_iter().try_fold(text, |text, (before, after)| replaced(&text, before, after))
+}
+
+/// With other words in the one place where a manifest has these.
+pub fn replaced(manifest: &str, before: &str, after: &str) -> Result<String> {
+    match manifest.matches(before).count() {
+        1 => Ok(manifest.replace(before, after)),
+        count => Err(Error::refused(format!("the manifest has {count} times {before:?}"))),
+    }
 }
 
 fn kinds_of_first_group() -> String {
@@ -103,7 +107,7 @@ fn kinds_of_first_group() -> String {
 }
 
 /// Another value for a setting of a manifest that has one line for it, two spaces in.
-fn set(text: &str, setting: &str, value: &str) -> Result<String> {
+pub fn set(text: &str, setting: &str, value: &str) -> Result<String> {
     let start = format!("  {setting}: ");
     match text.lines().filter(|line| line.starts_with(&start)).count() {
         1 => {}
@@ -117,22 +121,22 @@ fn set(text: &str, setting: &str, value: &str) -> Result<String> {
 }
 
 /// Without kube-proxy nobody reaches the API server by the address of its service.
-fn services_endpoint() -> String {
+pub fn services_endpoint(namespace: &str) -> String {
     let (host, port) = (topology::gateway(1).ipv4, credentials::API_PORT);
     format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubernetes-services-endpoint, namespace: kube-system}}\n\
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubernetes-services-endpoint, namespace: {namespace}}}\n\
          data: {{KUBERNETES_SERVICE_HOST: \"{host}\", KUBERNETES_SERVICE_PORT: \"{port}\"}}\n"
     )
 }
 
-fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
+pub fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
     let file = dir.join(name);
     fs::write(&file, text).map_err(Error::file(&file))?;
     Ok(file.display().to_string())
 }
 
 /// Tries again for a while: a server that is ready does not have its namespaces at once.
-async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
+pub async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
         let Err(reason) = control::kubectl(place, cluster, arguments).await else { return Ok(()) };

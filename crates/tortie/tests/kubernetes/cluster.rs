@@ -100,6 +100,22 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Whether kubectl succeeds, and all that it says.
+    pub fn run_kubectl(&self, arguments: &[&str]) -> (bool, String) {
+        let output = self.run(&[&["kubectl"], arguments].concat());
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// What kubectl says of objects of which one must not be taken.
+    pub fn refused(&self, objects: &str) -> String {
+        let file = self.dir.path().join("refused.yaml");
+        fs::write(&file, objects).unwrap();
+        let (taken, said) = self.run_kubectl(&["apply", "--filename", &file.display().to_string()]);
+        assert!(!taken, "{said}\n{objects}");
+        said
+    }
+
     pub fn apply(&self, objects: &str) {
         self.with_objects("apply", objects, &[]);
     }

@@ -10,6 +10,7 @@
 //! One cluster serves all cases: it takes a while to come up.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod api;
 mod cluster;
 mod controllers;
 mod foreign;
@@ -133,6 +134,36 @@ fn the_same_in_the_api_group_of_older_installations() {
     hubs::serve_the_nodes(&cluster, &["node1", "node2"]);
     controllers::give_policies_their_names(&cluster);
     everything_works(&cluster, &["node1", "node2"]);
+    cluster.down();
+}
+
+/// Through our API server behind Kubernetes' own, whose pods keep objects in the older group.
+#[test]
+fn kubectl_manages_policies_through_the_api_server() {
+    let cluster = Cluster::up(&["--nodes", "1", "--api", "aggregated"]);
+    api::is_served_by_pods(&cluster);
+    api::kubectl_manages_policies(&cluster, Some("platform"));
+    let tiers = cluster.must_kubectl(&["get", "tiers.crd.projectcalico.org", "-o", "name"]);
+    assert!(tiers.contains("/default"), "{tiers}");
+    cluster.down();
+}
+
+/// The same where objects are in a store beside Kubernetes, and there is no kube-proxy.
+#[test]
+fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
+    let options = ["--nodes", "1", "--api", "aggregated", "--datastore", "embedded", "--proxy", "none"];
+    let cluster = Cluster::up(&options);
+    api::is_served_by_pods(&cluster);
+    api::kubectl_manages_policies(&cluster, Some("platform"));
+    cluster.down();
+}
+
+/// As custom resources, with admission policies and webhooks.
+#[test]
+fn kubectl_manages_policies_as_custom_resources() {
+    let cluster = Cluster::up(&["--nodes", "1", "--api", "crds"]);
+    api::is_served_by_kubernetes(&cluster);
+    api::kubectl_manages_policies(&cluster, None);
     cluster.down();
 }
 

@@ -1,0 +1,65 @@
+//! Where a server listens and what it shows, the same for the API server and the webhooks.
+
+use crate::run::RunError;
+use crate::server::Identity;
+use clap::Args;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use tokio::net::TcpListener;
+use tortie_tls::{TlsError, TlsFiles};
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct ListenArgs {
+    /// Address to serve on, instead of all
+    #[arg(long, value_name = "ADDRESS")]
+    pub bind_address: Option<IpAddr>,
+    /// The server's certificate, in PEM; without one it makes its own
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+}
+
+impl ListenArgs {
+    /// The listener, and where it is.
+    pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), RunError> {
+        let host = self.bind_address.map(|address| address.to_string()).unwrap_or_default();
+        let failed = |error| {
+            let host = if host.is_empty() { "all addresses" } else { &host };
+            RunError::Io { what: format!("cannot listen on port {port} of {host}"), error }
+        };
+        let listener = tortie_http::listen(&host, port).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    }
+
+    /// What it was given to show, if anything.
+    pub fn identity(&self) -> Result<Option<Identity>, TlsError> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) else {
+            return Ok(None);
+        };
+        let files = TlsFiles { certificate: certificate.clone(), key: key.clone(), ca: None };
+        Identity::from_files(files).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_named() {
+        let at = ListenArgs { bind_address: Some([127, 0, 0, 1].into()), ..ListenArgs::default() };
+        let (_taken, address) = at.listen(0).await.unwrap();
+        let port = address.port();
+        let said = at.listen(port).await.unwrap_err().to_string();
+        assert!(said.starts_with(&format!("cannot listen on port {port} of 127.0.0.1: ")), "{said}");
+        let everywhere = ListenArgs::default();
+        let said = everywhere.listen(port).await;
+        assert!(
+            said.is_err_and(|said| said.to_string().contains("all addresses")),
+            "the other family is no way out"
+        );
+    }
+}

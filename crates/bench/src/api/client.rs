@@ -1,0 +1,104 @@
+//! Clients of kube-apiserver: each with a connection of its own, one request after the other.
+
+use super::world::World;
+use crate::measure::Latencies;
+use crate::namespace::Result;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{Method, Response};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value as Json;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    method: Method,
+    path: String,
+    form: &'static str,
+    body: String,
+}
+
+impl Request {
+    pub fn get(path: String) -> Request {
+        Request { method: Method::GET, path, form: "application/json", body: String::new() }
+    }
+
+    pub fn post(path: String, object: &Json) -> Request {
+        Request { method: Method::POST, path, form: "application/json", body: object.to_string() }
+    }
+
+    pub fn merge(path: String, patch: &Json) -> Request {
+        Request { method: Method::PATCH, path, form: "application/merge-patch+json", body: patch.to_string() }
+    }
+}
+
+#[derive(Clone)]
+pub struct Client(kube::Client);
+
+impl Client {
+    pub async fn connect(world: &World) -> Result<Client> {
+        let file = Kubeconfig::read_from(world.server.kubeconfig())?;
+        let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        // A watch may be silent for as long as it likes.
+        config.read_timeout = None;
+        Ok(Client(kube::Client::try_from(config)?))
+    }
+
+    /// The answer, which must be a good one, as far as its head.
+    pub async fn begin(&self, request: &Request) -> Result<Response<Body>> {
+        let built = http::Request::builder()
+            .method(&request.method)
+            .uri(&request.path)
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, request.form)
+            .body(Body::from(request.body.clone().into_bytes()))?;
+        let response = self.0.send(built).await?;
+        match response.status().is_success() {
+            true => Ok(response),
+            false => {
+                let said = response.into_body().collect_bytes().await?;
+                Err(format!("{} {}: {}", request.method, request.path, String::from_utf8_lossy(&said)).into())
+            }
+        }
+    }
+
+    pub async fn send(&self, request: &Request) -> Result<()> {
+        self.begin(request).await?.into_body().collect_bytes().await?;
+        Ok(())
+    }
+}
+
+/// So many requests by so many clients: how long all took, and each. The connections are there before the time begins.
+pub async fn load(
+    world: &World,
+    clients: usize,
+    count: usize,
+    request: impl Fn(usize) -> Request,
+) -> Result<(Duration, Latencies)> {
+    let mut ready = Vec::new();
+    for number in 0..clients {
+        let client = Client::connect(world).await?;
+        client.send(&Request::get("/version".to_owned())).await?;
+        let requests: Vec<Request> = (number..count).step_by(clients).map(&request).collect();
+        ready.push((client, requests));
+    }
+    let began = Instant::now();
+    let mut tasks: JoinSet<Result<Latencies>> = JoinSet::new();
+    for (client, requests) in ready {
+        tasks.spawn(async move {
+            let mut latencies = Latencies::default();
+            for request in requests {
+                let began = Instant::now();
+                client.send(&request).await?;
+                latencies.0.push(began.elapsed());
+            }
+            Ok(latencies)
+        });
+    }
+    let mut latencies = Latencies::default();
+    while let Some(ended) = tasks.join_next().await {
+        latencies.extend(ended??);
+    }
+    Ok((began.elapsed(), latencies))
+}

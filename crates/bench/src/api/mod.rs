@@ -1,0 +1,177 @@
+//! projectcalico.org/v3 through our API server behind kube-apiserver, against the same objects as plain custom resources of the same
+//! kube-apiserver: requests a second, how long they take, many watchers, and what ours needs in memory.
+
+mod client;
+mod watchers;
+mod world;
+
+use crate::measure::{Latencies, table, time, times};
+use crate::namespace::{Result, check};
+use crate::{Outcome, plain};
+use client::{Client, Request, load};
+use serde_json::json;
+use std::time::Duration;
+use watchers::Watchers;
+use world::{GROUPS, World, policies};
+
+const POLICIES: [usize; 2] = [1_000, 10_000];
+/// Other numbers of policies, with commas between them.
+const POLICIES_VARIABLE: &str = "TORTIE_BENCH_POLICIES";
+const WATCHERS: usize = 1_000;
+/// Another number of watchers.
+const WATCHERS_VARIABLE: &str = "TORTIE_BENCH_WATCHERS";
+/// Requests one after the other, for how long each takes.
+const GETS: usize = 2_000;
+const LISTS: usize = 30;
+const CREATES: usize = 500;
+/// Clients at a time, for how many there are in a second.
+const AT_A_TIME: usize = 16;
+const LISTS_AT_A_TIME: usize = 4;
+const CHANGES: usize = 20;
+
+pub fn run() -> Outcome {
+    measure().map_err(plain)
+}
+
+/// What somebody asks for, of each of the groups.
+struct Load {
+    what: String,
+    /// How often one client asks, and all together.
+    count: usize,
+    clients: usize,
+    request: Box<dyn Fn(&str, usize) -> Request>,
+}
+
+/// How many requests were answered in a second by many clients, and how long each of a single client took.
+struct Figures {
+    rate: f64,
+    latencies: Latencies,
+}
+
+fn measure() -> Result<()> {
+    let sizes = numbers(POLICIES_VARIABLE)?.unwrap_or(POLICIES.to_vec());
+    let watchers = numbers(WATCHERS_VARIABLE)?.and_then(|given| given.first().copied()).unwrap_or(WATCHERS);
+    let world = World::start()?;
+    let idle = world.ours.memory()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let (mut rows, mut made) = (Vec::new(), 0);
+    for size in &sizes {
+        for group in GROUPS {
+            world.server.create_all(&policies(group, made..*size));
+        }
+        made = made.max(*size);
+        // The newest, as people ask for it, and what may be a moment older, as controllers do.
+        for (what, query) in [("list", ""), ("list, any version", "?resourceVersion=0")] {
+            let list = move |group: &str, _: usize| Request::get(format!("{}{query}", policies_path(group)));
+            let load = Load {
+                what: format!("{what}: {size}"),
+                count: LISTS,
+                clients: LISTS_AT_A_TIME,
+                request: Box::new(list),
+            };
+            rows.push(compare(&world, &runtime, &load)?);
+        }
+    }
+    let there = made.max(1);
+    let get = move |group: &str, number: usize| {
+        Request::get(format!("{}/policy-{}", policies_path(group), number % there))
+    };
+    let load = Load { what: "get".to_owned(), count: GETS, clients: AT_A_TIME, request: Box::new(get) };
+    rows.push(compare(&world, &runtime, &load)?);
+    let create = |group: &str, number: usize| {
+        let (path, object) = world::policy(group, &format!("created-{number}"));
+        Request::post(path, &object)
+    };
+    let load =
+        Load { what: "create".to_owned(), count: CREATES, clients: AT_A_TIME, request: Box::new(create) };
+    rows.push(compare(&world, &runtime, &load)?);
+    let header =
+        ["what", "ours/s", "CRDs/s", "ratio", "ours p50", "CRDs p50", "added p50", "ours p99", "CRDs p99"];
+    table(&format!("Policies of one kube-apiserver, {made} of them"), &header, &rows);
+
+    let mut rows = Vec::new();
+    for group in GROUPS {
+        check()?;
+        rows.push(runtime.block_on(watch(&world, group, watchers))?);
+    }
+    let header = ["group", "watchers", "events/s", "p50", "p99", "last of all, p50"];
+    table("A change of a policy until its watchers hear of it", &header, &rows);
+    let memory = world.ours.memory()?;
+    let mib = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
+    let rows = [("idle", idle.resident), ("in the end", memory.resident), ("at most", memory.peak)]
+        .map(|(when, kib)| vec![when.to_owned(), mib(kib)]);
+    table("Memory of our API server", &["when", "resident"], &rows);
+    Ok(())
+}
+
+/// Other numbers than the usual ones, if there are any.
+fn numbers(variable: &str) -> Result<Option<Vec<usize>>> {
+    let Ok(given) = std::env::var(variable) else { return Ok(None) };
+    let numbers = given.split(',').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
+    numbers.map(Some).map_err(|error| format!("{variable}={given}: {error}").into())
+}
+
+fn policies_path(group: &str) -> String {
+    format!("/apis/{group}/v3/globalnetworkpolicies")
+}
+
+/// The same load on both, one after the other.
+fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Result<Vec<String>> {
+    check()?;
+    let mut figures = Vec::new();
+    for group in GROUPS {
+        let request = |number: usize| (load.request)(group, number);
+        // The first requests fill caches.
+        let count = load.count;
+        runtime.block_on(self::load(world, 1, count.div_ceil(10), request))?;
+        let alone = runtime.block_on(self::load(world, 1, count, |number| request(count + number)))?;
+        let together =
+            runtime.block_on(self::load(world, load.clients, count, |number| request(2 * count + number)))?;
+        figures.push(Figures { rate: count as f64 / together.0.as_secs_f64(), latencies: alone.1 });
+    }
+    let [ours, plain] = figures.as_mut_slice() else { return Err("two groups are compared".into()) };
+    let rate = |rate: f64| format!("{rate:.0}");
+    let shown = |duration: Duration| time(duration.as_nanos() as f64);
+    let p50 = [ours.latencies.quantile(0.5), plain.latencies.quantile(0.5)];
+    let added = p50[0].as_nanos() as f64 - p50[1].as_nanos() as f64;
+    let added = if added < 0.0 { format!("-{}", time(-added)) } else { time(added) };
+    Ok(vec![
+        load.what.clone(),
+        rate(ours.rate),
+        rate(plain.rate),
+        times(ours.rate / plain.rate),
+        shown(p50[0]),
+        shown(p50[1]),
+        added,
+        shown(ours.latencies.quantile(0.99)),
+        shown(plain.latencies.quantile(0.99)),
+    ])
+}
+
+/// Changes of one policy, one after the other, each when all have heard of the one before.
+async fn watch(world: &World, group: &str, count: usize) -> Result<Vec<String>> {
+    let path = policies_path(group);
+    let mut watchers = Watchers::start(world, &path, count).await?;
+    let client = Client::connect(world).await?;
+    let (mut all, mut last, mut total) = (Latencies::default(), Latencies::default(), Duration::ZERO);
+    for number in 0..CHANGES {
+        let patch = json!({"metadata": {"labels": {"change": number.to_string()}}});
+        let began = std::time::Instant::now();
+        client.send(&Request::merge(format!("{path}/policy-0"), &patch)).await?;
+        let arrivals = watchers.arrivals().await?;
+        let took = |arrival: &std::time::Instant| arrival.saturating_duration_since(began);
+        let slowest = arrivals.iter().map(took).max().unwrap_or_default();
+        total += slowest;
+        last.0.push(slowest);
+        all.0.extend(arrivals.iter().map(took));
+    }
+    let shown = |duration: Duration| time(duration.as_nanos() as f64);
+    Ok(vec![
+        group.to_owned(),
+        count.to_string(),
+        format!("{:.0}", (count * CHANGES) as f64 / total.as_secs_f64()),
+        shown(all.quantile(0.5)),
+        shown(all.quantile(0.99)),
+        shown(last.quantile(0.5)),
+    ])
+}

@@ -1,0 +1,76 @@
+//! Many watches of one collection, each on a connection of its own, and when each of them hears of a change.
+
+use super::client::{Client, Request};
+use super::world::World;
+use crate::namespace::Result;
+use http_body::Body as _;
+use kube::client::Body;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Connections that are opened at a time.
+const AT_ONCE: usize = 50;
+
+pub struct Watchers {
+    count: usize,
+    events: mpsc::UnboundedReceiver<Instant>,
+    _tasks: JoinSet<()>,
+}
+
+impl Watchers {
+    /// Returns when all watch.
+    pub async fn start(world: &World, path: &str, count: usize) -> Result<Watchers> {
+        let list = Client::connect(world).await?.begin(&Request::get(format!("{path}?limit=1"))).await?;
+        let list: serde_json::Value = serde_json::from_slice(&list.into_body().collect_bytes().await?)?;
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let request = Request::get(format!("{path}?watch=1&resourceVersion={version}"));
+        let (sender, events) = mpsc::unbounded_channel();
+        let mut tasks = JoinSet::new();
+        let mut opening: JoinSet<Result<(Client, Body)>> = JoinSet::new();
+        for number in 0..count {
+            if number >= AT_ONCE
+                && let Some(opened) = opening.join_next().await
+            {
+                tasks.spawn(listen(opened??, sender.clone()));
+            }
+            let (client, request) = (Client::connect(world).await?, request.clone());
+            opening.spawn(async move {
+                let body = client.begin(&request).await?.into_body();
+                Ok((client, body))
+            });
+        }
+        while let Some(opened) = opening.join_next().await {
+            tasks.spawn(listen(opened??, sender.clone()));
+        }
+        Ok(Watchers { count, events, _tasks: tasks })
+    }
+
+    /// When each of them has heard of the one change that there was.
+    pub async fn arrivals(&mut self) -> Result<Vec<Instant>> {
+        let mut arrivals = Vec::new();
+        let all = async {
+            while arrivals.len() < self.count {
+                arrivals.push(self.events.recv().await.ok_or("all watches have ended")?);
+            }
+            Result::<()>::Ok(())
+        };
+        tokio::time::timeout(LIMIT, all).await.map_err(|_| "a watcher does not hear of a change")??;
+        Ok(arrivals)
+    }
+}
+
+/// Notes the time of every line.
+async fn listen((_client, mut body): (Client, Body), sender: mpsc::UnboundedSender<Instant>) {
+    while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let lines = frame.data_ref().map_or(0, |data| data.iter().filter(|byte| **byte == b'\n').count());
+        for _ in 0..lines {
+            if sender.send(Instant::now()).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A kube-apiserver that serves the same kind twice: through our server, and as a plain custom resource.
+
+use crate::namespace::Result;
+use crate::process::{Process, tortie};
+use serde_json::{Value as Json, json};
+use std::ops::Range;
+use tortie_model::{Kind, schema};
+use tortie_store::{Client, Config, Resources};
+use tortie_testkit::{ApiServer, CalicoGroup, eventually, free_port};
+
+/// Ours, and the plain one.
+pub const GROUPS: [&str; 2] = ["projectcalico.org", PLAIN];
+const PLAIN: &str = "plain.example.org";
+const NAMESPACE: &str = "calico-apiserver";
+
+pub struct World {
+    // In the order in which they go.
+    pub ours: Process,
+    pub server: ApiServer,
+}
+
+impl World {
+    pub fn start() -> Result<World> {
+        let server = ApiServer::start();
+        server.install(CalicoGroup::V1);
+        install_plain(&server)?;
+        let port = free_port()?;
+        let mut command = Process::command(tortie()?);
+        command
+            .args(["apiserver", "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()])
+            .envs(server.environment(CalicoGroup::V1))
+            .stdout(std::fs::File::create(server.path("ours.log"))?)
+            .stderr(std::fs::File::create(server.path("ours.errors"))?);
+        let ours = Process(command.spawn()?);
+        initialise(&server)?;
+        register(&server, port);
+        Ok(World { ours, server })
+    }
+}
+
+/// The kind with the same schema in another group, which nobody but kube-apiserver knows.
+fn install_plain(server: &ApiServer) -> Result<()> {
+    let kind = Kind::GlobalNetworkPolicy;
+    let found = schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name());
+    let mut crd = found.ok_or("there is no definition of the kind")?;
+    crd["metadata"]["name"] = format!("{}.{PLAIN}", kind.plural()).into();
+    crd["spec"]["group"] = PLAIN.into();
+    server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
+    let path = format!("/apis/{PLAIN}/v3/{}", kind.plural());
+    eventually(&path, || server.send("GET", &path, None).is_ok());
+    Ok(())
+}
+
+/// The built-in tiers, as a node makes them.
+fn initialise(server: &ApiServer) -> Result<()> {
+    let config = Config {
+        datastore_type: "kubernetes".to_owned(),
+        kubeconfig: server.kubeconfig().display().to_string(),
+        calico_api_group: CalicoGroup::V1.api_version().to_owned(),
+        ..Config::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let resources = Resources::new(Client::connect(&config).await?);
+        resources.ensure_initialized("v3.32.0", "k8s").await?;
+        Ok(())
+    })
+}
+
+/// Has kube-apiserver pass on what is asked of the group, and returns when it does.
+fn register(server: &ApiServer, port: u16) {
+    server.add_namespace(NAMESPACE, json!({}));
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "calico-api"},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}});
+    server.create(&format!("/api/v1/namespaces/{NAMESPACE}/services"), &service);
+    let registration = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": "v3.projectcalico.org"},
+        "spec": {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200,
+            "insecureSkipTLSVerify": true,
+            "service": {"namespace": NAMESPACE, "name": "calico-api", "port": port}}});
+    server.create("/apis/apiregistration.k8s.io/v1/apiservices", &registration);
+    let path = "/apis/projectcalico.org/v3/globalnetworkpolicies";
+    eventually("our server is asked", || server.send("GET", path, None).is_ok());
+}
+
+/// A policy, with the path of its collection.
+pub fn policy(group: &str, name: &str) -> (String, Json) {
+    let rule = json!({"action": "Allow", "protocol": "TCP", "source": {"selector": "role == 'client'"},
+        "destination": {"ports": [80, 443, "8000:8080"]}});
+    let object = json!({"apiVersion": format!("{group}/v3"), "kind": "GlobalNetworkPolicy",
+        "metadata": {"name": name, "labels": {"team": "bench"}},
+        "spec": {"order": 10, "selector": format!("app == '{name}'"), "types": ["Ingress"], "ingress": [rule]}});
+    (format!("/apis/{group}/v3/globalnetworkpolicies"), object)
+}
+
+pub fn policies(group: &str, numbers: Range<usize>) -> Vec<(String, Json)> {
+    numbers.map(|number| policy(group, &format!("policy-{number}"))).collect()
+}

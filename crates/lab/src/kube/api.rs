@@ -1,0 +1,111 @@
+//! How kubectl gets to Calico's objects: `kubectl apply` of what `deploy/` has for it, once there are nodes for its pods.
+
+use super::install::{LIMIT, replaced, run, services_endpoint, set, write};
+use super::{Api, Kubernetes, Proxy, dir};
+use crate::cluster::{Cluster, Datastore};
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::store;
+use crate::up::say;
+use std::fs;
+
+const SERVER: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
+const POLICIES: &str = include_str!("../../../../deploy/webhooks/10-policies.yaml");
+const WEBHOOKS: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yaml");
+/// As many as the manifests ask for, if there are nodes for them: each has its port on its node.
+const REPLICAS: usize = 2;
+
+/// Returns when it answers.
+pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
+    let Some(api) = kubernetes.api else { return Ok(()) };
+    let dir = dir(place).join("api");
+    fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+    match api {
+        Api::Aggregated => {
+            write(&dir, "10-apiserver.yaml", &server(cluster)?)?;
+            if kubernetes.proxy == Proxy::None {
+                write(&dir, "20-services-endpoint.yaml", &services_endpoint("calico-apiserver"))?;
+            }
+        }
+        Api::Crds => {
+            write(&dir, "10-policies.yaml", POLICIES)?;
+            write(&dir, "20-webhooks.yaml", &on_nodes(WEBHOOKS, cluster)?)?;
+        }
+    }
+    run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
+    let answers = match api {
+        Api::Aggregated => ["apiservice/v3.projectcalico.org", "--namespace=calico-apiserver"],
+        Api::Crds => ["deployment/calico-webhooks", "--namespace=kube-system"],
+    };
+    run(place, cluster, &[&["wait", "--for=condition=Available", LIMIT], &answers[..]].concat()).await?;
+    say(match api {
+        Api::Aggregated => "API server of projectcalico.org/v3: ready",
+        Api::Crds => "webhooks of projectcalico.org/v3: ready",
+    });
+    Ok(())
+}
+
+/// The API server for the datastore that the lab has.
+fn server(cluster: &Cluster) -> Result<String> {
+    let text = on_nodes(SERVER, cluster)?;
+    match cluster.datastore {
+        Datastore::Kubernetes => Ok(text),
+        Datastore::Embedded | Datastore::Etcd => {
+            let kubernetes = "        - {name: DATASTORE_TYPE, value: kubernetes}\n";
+            let etcd = format!(
+                "        - {{name: DATASTORE_TYPE, value: etcdv3}}\n        - {{name: ETCD_ENDPOINTS, value: \"{}\"}}\n",
+                store::address()
+            );
+            replaced(&text, kubernetes, &etcd)
+        }
+    }
+}
+
+/// With pods on the network of the nodes, which is the one that the API server has too.
+fn on_nodes(manifest: &str, cluster: &Cluster) -> Result<String> {
+    let spec = "    spec:\n      serviceAccountName: ";
+    let text = replaced(manifest, spec, &spec.replace("spec:\n", "spec:\n      hostNetwork: true\n"))?;
+    set(&text, "replicas", &cluster.nodes.len().min(REPLICAS).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bgp::Bgp;
+    use crate::encap::Encap;
+    use crate::topology::Topology;
+
+    fn cluster(datastore: Datastore, nodes: u8) -> Cluster {
+        Cluster {
+            hubs: 0,
+            datastore,
+            topology: Topology::L2,
+            bgp: Bgp::None,
+            encap: Encap::None,
+            bird: Vec::new(),
+            record: false,
+            endpoint: String::new(),
+            pools: Vec::new(),
+            nodes: Topology::L2.nodes(nodes),
+            kubernetes: None,
+        }
+    }
+
+    #[test]
+    fn pods_are_on_the_nodes_network_and_find_the_datastore() {
+        let text = server(&cluster(Datastore::Kubernetes, 3)).unwrap();
+        for part in
+            ["\n      hostNetwork: true\n", "\n  replicas: 2\n", "{name: DATASTORE_TYPE, value: kubernetes}"]
+        {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let text = server(&cluster(Datastore::Etcd, 1)).unwrap();
+        for part in
+            ["\n  replicas: 1\n", "value: etcdv3}", "{name: ETCD_ENDPOINTS, value: \"http://10.10.1.254:"]
+        {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let text = on_nodes(WEBHOOKS, &cluster(Datastore::Kubernetes, 1)).unwrap();
+        assert!(text.contains("\n      hostNetwork: true\n") && text.contains("\n  replicas: 1\n"), "{text}");
+    }
+}

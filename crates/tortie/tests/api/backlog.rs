@@ -1,0 +1,88 @@
+//! Watchers that do not read, while far more happens than anybody would keep for them.
+
+use crate::world::{Storage, World};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use tortie_testkit::eventually;
+
+const SETS: &str = "/apis/projectcalico.org/v3/globalnetworksets";
+const WATCHERS: usize = 10;
+/// What each of them is behind in the end: so many changes of so many bytes, 250 MB for all together.
+const CHANGES: usize = 100;
+const CHANGE: usize = 240 << 10;
+const MOST: usize = 100 << 20;
+
+/// curl, whose output nobody reads.
+struct Stuck(Child);
+
+impl Stuck {
+    fn watch(url: &str) -> Stuck {
+        let mut command = Command::new("curl");
+        command.args(["-skN", "-H", "Authorization: Bearer secret"]).arg(url).stdout(Stdio::piped());
+        Stuck(command.spawn().unwrap())
+    }
+
+    /// Reads what there is for it, to its end. An event may be cut off.
+    fn events(&mut self) -> Vec<Option<Value>> {
+        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
+        lines.map_while(Result::ok).map(|line| serde_json::from_str(&line).ok()).collect()
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The most memory that a process has ever had, in bytes.
+fn peak(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
+    let world = World::new(Storage::Kubernetes);
+    let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
+        "spec": {"nets": ["192.0.2.0/24"]}});
+    let created = world.server.create(SETS, &set);
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap();
+    let query = format!("{SETS}?watch=1&resourceVersion={version}");
+    let url = format!("https://localhost:{}{query}", world.port);
+    let mut stuck: Vec<Stuck> = (0..WATCHERS).map(|_| Stuck::watch(&url)).collect();
+    let metrics = || {
+        let mut command = Command::new("curl");
+        command.args(["-sk", "-H", "Authorization: Bearer secret"]);
+        let output = command.arg(format!("https://localhost:{}/metrics", world.port)).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let watches = |text: &str| {
+        let lines = text.lines().filter(|line| {
+            line.starts_with("apiserver_longrunning_requests{") && line.contains("globalnetworksets")
+        });
+        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok()).sum::<usize>()
+    };
+    eventually("all watches are open", || watches(&metrics()) >= WATCHERS);
+    let before = peak(world.ours.id());
+    let path = format!("{SETS}/large");
+    for number in 0..CHANGES {
+        let text = char::from(b'a' + (number % 26) as u8).to_string().repeat(CHANGE);
+        world.server.merge(&path, &json!({"metadata": {"annotations": {"large": text}}}));
+    }
+    let grown = peak(world.ours.id()) - before;
+    assert!(grown < MOST, "{grown} bytes more for {WATCHERS} watchers that do not read");
+    // Whoever reads again is told that his place is forgotten, unless he was silent for so long that his connection was closed.
+    for watcher in &mut stuck {
+        let events = watcher.events();
+        assert!(events.len() < CHANGES, "{} events were kept", events.len());
+        if let Some(Some(last)) =
+            events.last().filter(|last| last.as_ref().is_some_and(|last| last["type"] == "ERROR"))
+        {
+            assert_eq!(last["object"]["code"], 410, "{last}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The world of a test: kube-apiserver where rules count, our server behind it, and people with kubectl and calicoctl.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+use tortie_store::{Client, Config, Resources};
+use tortie_testkit::{ApiServer, CalicoGroup, Etcd, Process, eventually_showing, free_port, output};
+
+pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+const NAMESPACE: &str = "calico-apiserver";
+const SERVICE: &str = "  selector: {k8s-app: calico-apiserver}\n  ports: [{name: apiserver, port: 443, targetPort: 5443, protocol: TCP}]\n";
+
+/// Where objects are.
+pub enum Storage {
+    Kubernetes,
+    Etcd(Etcd),
+}
+
+pub struct World {
+    // In the order in which they go.
+    pub ours: Process,
+    pub server: ApiServer,
+    storage: Storage,
+    dir: TempDir,
+    pub port: u16,
+}
+
+impl World {
+    pub fn new(storage: Storage) -> World {
+        let server = ApiServer::start_with_rules();
+        server.install(CalicoGroup::V1);
+        server.add_namespace("shop", json!({}));
+        let dir = tempfile::tempdir().unwrap();
+        symlink(TORTIE, dir.path().join("calicoctl")).unwrap();
+        let port = free_port().unwrap();
+        // What people apply, with the service where we are: there is no kubelet that would start the pods.
+        let manifest = include_str!("../../../../deploy/apiserver/apiserver.yaml");
+        let text = replaced(
+            manifest,
+            SERVICE,
+            &format!("  type: ExternalName\n  externalName: localhost\n  ports: [{{port: {port}}}]\n"),
+        );
+        let text =
+            replaced(&text, "name: calico-api, port: 443}", &format!("name: calico-api, port: {port}}}"));
+        let output = output(kubectl(&server, dir.path()).args(["apply", "-f", "-"]), &text);
+        assert!(output.status.success(), "{output:?}");
+        let ours = start(&server, &storage, port);
+        let world = World { ours, server, storage, dir, port };
+        world.initialise();
+        world.wait_until_served();
+        world
+    }
+
+    fn initialise(&self) {
+        let mut config = Config {
+            datastore_type: "kubernetes".into(),
+            kubeconfig: self.server.kubeconfig().display().to_string(),
+            calico_api_group: CalicoGroup::V1.api_version().into(),
+            ..Config::default()
+        };
+        if let Storage::Etcd(etcd) = &self.storage {
+            config = Config::at(&etcd.endpoint());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let resources = Resources::new(Client::connect(&config).await.unwrap());
+            resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
+        });
+    }
+
+    fn wait_until_served(&self) {
+        let words = ["get", "apiservice", "v3.projectcalico.org", "-o", "jsonpath={.status.conditions[*]}"];
+        let said = || String::from_utf8_lossy(&self.kubectl(&words, "").stdout).into_owned();
+        eventually_showing(
+            "the API service is available",
+            || said().contains("\"status\":\"True\"") && self.kubectl(&["get", "tiers"], "").status.success(),
+            said,
+        );
+    }
+
+    pub fn keeps_in_etcd(&self) -> bool {
+        matches!(self.storage, Storage::Etcd(_))
+    }
+
+    pub fn kubectl(&self, words: &[&str], input: &str) -> Output {
+        output(kubectl(&self.server, self.dir.path()).args(words), input)
+    }
+
+    pub fn calicoctl(&self, words: &[&str], input: &str) -> Output {
+        let mut command = Command::new(self.dir.path().join("calicoctl"));
+        command.args(words);
+        match &self.storage {
+            Storage::Kubernetes => command.envs(self.server.environment(CalicoGroup::V1)),
+            Storage::Etcd(etcd) => {
+                command.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd.endpoint())
+            }
+        };
+        output(&mut command, input)
+    }
+
+    /// Everything that is stored of a kind, by the path or the key, as whoever looks into the storage itself finds it.
+    pub fn stored(&self, plural: &str) -> BTreeMap<String, Value> {
+        match &self.storage {
+            Storage::Kubernetes => {
+                // The one kind that is called otherwise there.
+                let plural = if plural == "ipamconfigurations" { "ipamconfigs" } else { plural };
+                let list = self.server.must("GET", &format!("/apis/crd.projectcalico.org/v1/{plural}"), None);
+                let text = |item: &Value, field: &str| {
+                    item["metadata"][field].as_str().unwrap_or_default().to_owned()
+                };
+                let items = list["items"].as_array().unwrap().iter();
+                items
+                    .map(|item| (format!("{}/{}", text(item, "namespace"), text(item, "name")), item.clone()))
+                    .collect()
+            }
+            Storage::Etcd(etcd) => {
+                let prefix = format!("/calico/resources/v3/projectcalico.org/{plural}/");
+                let lines = etcd.ctl(&["get", "--prefix", &prefix]).unwrap();
+                let lines: Vec<&str> = lines.lines().filter(|line| !line.is_empty()).collect();
+                let pairs = lines.chunks(2);
+                pairs.map(|pair| (pair[0].to_owned(), serde_json::from_str(pair[1]).unwrap())).collect()
+            }
+        }
+    }
+}
+
+/// Our server, with the account of its pods and what the manifest says in their environment.
+fn start(server: &ApiServer, storage: &Storage, port: u16) -> Process {
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}/token");
+    let token = server.create(&path, &request)["status"]["token"].clone();
+    let kubeconfig = server.write_kubeconfig("kubeconfig-ours", json!({ "token": token }));
+    let log = std::fs::File::create(server.path("ours.log")).unwrap();
+    let mut command = Command::new(TORTIE);
+    command
+        .args(["apiserver", "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()])
+        .env("KUBECONFIG", kubeconfig)
+        .env("CALICO_API_GROUP", CalicoGroup::V1.api_version())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    match storage {
+        Storage::Kubernetes => command.env("DATASTORE_TYPE", "kubernetes"),
+        Storage::Etcd(etcd) => command.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd.endpoint()),
+    };
+    Process::start(&mut command)
+}
+
+fn kubectl(server: &ApiServer, home: &Path) -> Command {
+    let mut command = server.program("kubectl");
+    command.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cache-dir").arg(home.join("cache"));
+    // Whatever the test's own user has set must not matter.
+    command.env_remove("KUBECONFIG").env("HOME", home);
+    command
+}
+
+fn replaced(text: &str, before: &str, after: &str) -> String {
+    assert_eq!(text.matches(before).count(), 1, "{before:?}");
+    text.replace(before, after)
+}

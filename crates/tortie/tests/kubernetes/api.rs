@@ -1,0 +1,83 @@
+//! kubectl manages Calico's resources in a lab, in both ways. What is applied is what `deploy/` has, in real pods.
+
+use crate::cluster::Cluster;
+use serde_json::Value;
+use tortie_testkit::eventually_showing;
+
+const POLICIES: &str = r#"
+apiVersion: projectcalico.org/v3
+kind: Tier
+metadata: {name: platform}
+spec: {order: 100}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: web}
+spec: {tier: platform, order: 10, selector: "app == 'web'", ingress: [{action: Allow, protocol: TCP, destination: {ports: [80]}}]}
+"#;
+
+/// What people do first, and what each way must do about it. Only our server has columns of its own.
+pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
+    cluster.apply(POLICIES);
+    let table = cluster.must_kubectl(&["get", "gnp"]);
+    let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let row = table.lines().map(columns).find(|row| row.first().is_some_and(|name| name == "web"));
+    assert!(table.starts_with("NAME") && row.is_some(), "{table}");
+    if let Some(tier) = shown_tier {
+        assert_eq!(row.unwrap()[1], tier, "{table}");
+    }
+    // What is missing is filled in.
+    let stored: Value =
+        serde_json::from_str(&cluster.must_kubectl(&["get", "gnp", "web", "-o", "json"])).unwrap();
+    assert_eq!(stored["spec"]["types"], serde_json::json!(["Ingress"]), "{stored}");
+    assert_eq!(stored["metadata"]["labels"]["projectcalico.org/tier"], "platform", "{stored}");
+    // calicoctl sees the same.
+    let seen = cluster.ctl_json(&["get", "globalnetworkpolicy", "web", "-o", "json"]);
+    assert_eq!((&seen["spec"], &seen["metadata"]["uid"]), (&stored["spec"], &stored["metadata"]["uid"]));
+    // A tier that is not there is refused: by the server in one way, by a webhook in the other.
+    let lost = POLICIES.replace("tier: platform", "tier: nowhere").replace("{name: web}", "{name: lost}");
+    let refused = cluster.refused(&lost);
+    assert!(refused.contains("nowhere") && !refused.contains("connect"), "{refused}");
+    let fields = ["explain", "globalnetworkpolicy.spec.ingress", "--api-version=projectcalico.org/v3"];
+    let explained = || cluster.kubectl(&fields);
+    eventually_showing("rules are explained", || explained().contains("destination"), explained);
+    let refused = cluster.run_kubectl(&["delete", "tier", "default"]);
+    assert!(!refused.0, "a built-in tier was deleted: {}", refused.1);
+    cluster.delete(POLICIES);
+    let left = cluster.must_kubectl(&["get", "gnp", "web", "--ignore-not-found"]);
+    assert_eq!(left, "");
+}
+
+/// Kubernetes passes on what it is asked of the group to pods of the Deployment; objects are where nodes look for them.
+pub fn is_served_by_pods(cluster: &Cluster) {
+    let path = "jsonpath={.spec.service.namespace}/{.spec.service.name} {.status.conditions[?(@.type==\"Available\")].status}";
+    let said = cluster.must_kubectl(&["get", "apiservice", "v3.projectcalico.org", "-o", path]);
+    assert_eq!(said, "calico-apiserver/calico-api True");
+    let ready = "jsonpath={.status.readyReplicas}";
+    let said = cluster.must_kubectl(&[
+        "get",
+        "deployment",
+        "-n",
+        "calico-apiserver",
+        "calico-apiserver",
+        "-o",
+        ready,
+    ]);
+    assert_eq!(said, "1");
+}
+
+/// Nobody is between Kubernetes and its custom resources, and a webhook is asked.
+pub fn is_served_by_kubernetes(cluster: &Cluster) {
+    let said = cluster.must_kubectl(&[
+        "get",
+        "apiservice",
+        "v3.projectcalico.org",
+        "-o",
+        "jsonpath={.spec.service}",
+    ]);
+    assert_eq!(said, "");
+    let bundle = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+    let said =
+        cluster.must_kubectl(&["get", "validatingwebhookconfiguration", "calico-webhooks", "-o", bundle]);
+    assert!(!said.is_empty(), "Kubernetes has not been told whom to believe");
+}
