@@ -1,7 +1,8 @@
 //! The one place entries come in and changes of the plan go out.
 
-use crate::bgp::{BgpEnvironment, BgpResolver};
+use crate::bgp::{BgpEnvironment, BgpResolver, Elevated};
 use crate::interests;
+use crate::migrations::Migrations;
 use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, L2Reachability, Parameters};
@@ -11,12 +12,12 @@ use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
 use crate::wireguard::Wireguard;
-use crate::workloads::{Permissions, Workloads, addresses, local_workload};
+use crate::workloads::{Permissions, Workloads, addresses, local_workload, workload_id};
 use std::collections::BTreeMap;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::salvage::{Salvaged, salvage};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
-use tortie_plan::{Settings, Update};
+use tortie_plan::{Settings, Update, WorkloadId};
 
 /// The kinds that say what may talk to what, beside the endpoints of workloads.
 pub const POLICY_KINDS: [Kind; 10] = [
@@ -44,6 +45,7 @@ pub struct Compute {
     /// Endpoints of this node as they stand in the store, good or bad.
     local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
+    migrations: Migrations,
     routes: Routes,
     tunnels: Tunnels,
     wireguard: Wireguard,
@@ -92,6 +94,7 @@ impl Compute {
             permissions: Permissions::default(),
             local_endpoints: BTreeMap::new(),
             workloads: Workloads::default(),
+            migrations: Migrations::default(),
             routes: Routes::new(host),
             tunnels: Tunnels::new(host),
             wireguard: Wireguard::new(host),
@@ -169,6 +172,11 @@ impl Compute {
                 self.policies.put_endpoint(key, endpoint);
                 self.put_endpoint(key, endpoint);
                 return;
+            }
+            Value::Resource(Resource::LiveMigration(migration)) => {
+                let outcome = self.migrations.put(key, migration);
+                self.assess_migrations();
+                outcome
             }
             Value::Block(block) => {
                 self.routes.put_block(block);
@@ -259,12 +267,16 @@ impl Compute {
             }
             Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } => {
                 let name = (namespace.clone(), name.clone());
-                self.local_endpoints.remove(key);
+                self.forget_local(key);
                 self.workloads.remove(&name);
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
             }
             Key::Resource { kind: Kind::BGPConfiguration, name, .. } => self.service_ranges.remove(name),
+            Key::Resource { kind: Kind::LiveMigration, .. } => {
+                self.migrations.remove(key);
+                self.assess_migrations();
+            }
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
             Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
@@ -360,11 +372,16 @@ impl Compute {
         let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         if endpoint.spec.node == self.host {
             self.routes.remove_remote(&name());
-            self.local_endpoints.insert(key.clone(), endpoint.clone());
+            let old = self.local_endpoints.insert(key.clone(), endpoint.clone());
+            let id = workload_id(endpoint);
+            if let Some(old) = old.map(|old| workload_id(&old)).filter(|old| *old != id) {
+                self.migrations.forget(&old);
+            }
+            self.migrations.assess(endpoint);
             self.program(key);
             return;
         }
-        if self.local_endpoints.remove(key).is_some() {
+        if self.forget_local(key) {
             self.workloads.remove(&name());
             self.policies.remove_workload(key);
         }
@@ -377,7 +394,8 @@ impl Compute {
         let Some(endpoint) = self.local_endpoints.get(key) else { return };
         let name = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         match local_workload(endpoint, self.permissions) {
-            Ok((id, workload)) => {
+            Ok((id, mut workload)) => {
+                workload.migration = self.migrations.of(&id);
                 self.problems.remove(key);
                 self.policies.put_workload(key, &id, &workload, endpoint);
                 self.workloads.put(name, id, workload);
@@ -390,6 +408,42 @@ impl Compute {
         }
     }
 
+    /// Whether it was one of this node.
+    fn forget_local(&mut self, key: &Key) -> bool {
+        let endpoint = self.local_endpoints.remove(key);
+        endpoint.inspect(|endpoint| self.migrations.forget(&workload_id(endpoint))).is_some()
+    }
+
+    fn assess_migrations(&mut self) {
+        let endpoints = self.local_endpoints.iter();
+        let moved = endpoints.filter(|(_, endpoint)| self.migrations.assess(endpoint));
+        let moved: Vec<Key> = moved.map(|(key, _)| key.clone()).collect();
+        moved.iter().for_each(|key| self.program(key));
+    }
+
+    /// A machine that is on its way here has said that it runs.
+    pub fn announced(&mut self, id: &WorkloadId) {
+        if self.migrations.announced(id) {
+            self.program_workload(id);
+        }
+    }
+
+    /// Routes to a machine that has come here have converged everywhere.
+    pub fn settled(&mut self, id: &WorkloadId) {
+        if self.migrations.settled(id) {
+            self.program_workload(id);
+        }
+    }
+
+    fn program_workload(&mut self, id: &WorkloadId) {
+        let mut endpoints = self.local_endpoints.iter();
+        if let Some(key) =
+            endpoints.find(|(_, endpoint)| workload_id(endpoint) == *id).map(|(key, _)| key.clone())
+        {
+            self.program(&key);
+        }
+    }
+
     fn configure(&mut self) {
         let mut parameters =
             Parameters::resolve(&self.host, &self.labels, self.configurations.values(), &self.environment);
@@ -399,6 +453,12 @@ impl Compute {
         let by_workload = self.routes.by_workload();
         self.routes
             .set_policy(self.parameters.route_policy(self.bgp.is_none() && self.writes_cluster_routes));
+        if let Some(bgp) = &mut self.bgp {
+            bgp.set_elevated(Elevated {
+                v4: self.settings.ipv4_elevated_priority,
+                v6: self.settings.ipv6_elevated_priority,
+            });
+        }
         self.nat.set_policy(self.parameters.nat_policy());
         self.proxied
             .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);

@@ -4,10 +4,11 @@ use crate::POLICY_KINDS;
 use tortie_model::key::AffinityType;
 use tortie_model::{KeyRange, Kind};
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Node,
     Kind::IPPool,
     Kind::WorkloadEndpoint,
+    Kind::LiveMigration,
     Kind::FelixConfiguration,
     // Whether the datastore is locked.
     Kind::ClusterInformation,

@@ -7,6 +7,7 @@ mod bgp;
 mod changes;
 mod engine;
 mod interests;
+mod migrations;
 mod nat;
 mod nodes;
 mod parameters;
@@ -24,8 +25,9 @@ pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
 pub use interests::cluster_interests;
 pub use parameters::{
-    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, IfSet, InForce, L2Reachability, LogRate,
-    LogSeverity, NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing, Values,
+    ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, FlowOffload, IfSet, InForce, L2Reachability,
+    LogRate, LogSeverity, NatExclusions, OWN as OWN_PARAMETERS, Parameters, RouteSource, Source, Spoofing,
+    Values,
 };
 pub use policy::Evaluations;
 pub use workloads::{Permissions, local_workload};

@@ -1,7 +1,7 @@
 //! How kernel state is written, from the parameters.
 
 use crate::nat::NatPolicy;
-use crate::parameters::{ClusterRoutes, NatExclusions, Parameters, RouteSource, Spoofing};
+use crate::parameters::{ClusterRoutes, FlowOffload, NatExclusions, Parameters, RouteSource, Spoofing};
 use crate::routes::Policy;
 use crate::tunnels::TunnelSettings;
 use crate::wireguard::{DeviceSettings, WireguardSettings};
@@ -18,6 +18,8 @@ impl Parameters {
             device_route_source_v6: self.device_route_source_address_ipv6,
             ipv4_route_priority: self.ipv4_normal_route_priority,
             ipv6_route_priority: self.ipv6_normal_route_priority,
+            ipv4_elevated_priority: self.ipv4_elevated_route_priority,
+            ipv6_elevated_priority: self.ipv6_elevated_route_priority,
             remove_external_routes: self.remove_external_routes,
             program_routes: !self.route_sync_disabled,
             ip_forwarding: self.ip_forwarding,
@@ -65,6 +67,8 @@ impl Parameters {
                 burst: self.log_action_rate_limit_burst,
             }),
             cut_denied_flows: self.cut_denied_flows,
+            // The kernel does not let anybody delete a connection that is past the rules.
+            flow_offload: self.nftables_flow_table_offload == FlowOffload::All && !self.cut_denied_flows,
             service_loop: self.service_loop_prevention,
             marks: self.marks(),
             metadata: self.metadata(),

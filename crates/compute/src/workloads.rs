@@ -4,7 +4,7 @@ use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
-use tortie_plan::{FloatingIp, LocalPeer, Update, Workload, WorkloadId};
+use tortie_plan::{FloatingIp, LocalPeer, Migration, Update, Workload, WorkloadId};
 
 /// Linux takes no longer names.
 const LONGEST_INTERFACE: usize = 15;
@@ -68,16 +68,6 @@ pub fn local_workload(
     if spoofs && !permissions.spoofing {
         return Err("it may use other source addresses, but workloadSourceSpoofing is not Any".to_owned());
     }
-    let name = match spec.orchestrator.as_str() {
-        "k8s" => &spec.pod,
-        "cni" => &spec.container_id,
-        _ => &spec.workload,
-    };
-    let id = WorkloadId {
-        orchestrator: spec.orchestrator.clone(),
-        workload: format!("{}/{name}", endpoint.metadata.namespace),
-        endpoint: spec.endpoint.clone(),
-    };
     let workload = Workload {
         interface: spec.interface_name.clone(),
         mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
@@ -90,8 +80,23 @@ pub fn local_workload(
         },
         qos: crate::qos::read(spec.qos_controls.as_ref()),
         bgp_peer: None,
+        migration: Migration::None,
     };
-    Ok((id, workload))
+    Ok((workload_id(endpoint), workload))
+}
+
+pub(crate) fn workload_id(endpoint: &WorkloadEndpoint) -> WorkloadId {
+    let spec = &endpoint.spec;
+    let name = match spec.orchestrator.as_str() {
+        "k8s" => &spec.pod,
+        "cni" => &spec.container_id,
+        _ => &spec.workload,
+    };
+    WorkloadId {
+        orchestrator: spec.orchestrator.clone(),
+        workload: format!("{}/{name}", endpoint.metadata.namespace),
+        endpoint: spec.endpoint.clone(),
+    }
 }
 
 /// Those of addresses that it has; what cannot be read is passed over.

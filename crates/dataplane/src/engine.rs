@@ -1,5 +1,6 @@
 //! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
 
+use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
 use crate::felix::Leftovers;
@@ -101,6 +102,7 @@ impl Dataplane {
             interfaces: BTreeSet::new(),
             stale: Stale::default(),
             conntrack: ConntrackCleanup::default(),
+            arrivals: Arrivals::default(),
             wireguard: None,
             keys,
             outbox,
@@ -213,6 +215,7 @@ pub(crate) struct Engine {
     pub(crate) interfaces: BTreeSet<String>,
     pub(crate) stale: Stale,
     pub(crate) conntrack: ConntrackCleanup,
+    arrivals: Arrivals,
     /// Opened when there is a device.
     pub(crate) wireguard: Option<Wireguard>,
     pub(crate) keys: WireguardKeys,
@@ -246,6 +249,7 @@ impl Engine {
                     Ok(changed) => self.policy.invalidate(changed),
                     Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
                 },
+                index = self.arrivals.next() => self.core.announced_on(index),
                 _ = tick.tick() => self.tick(),
                 () = until(self.audits.routes.due) => {
                     self.stale.everything = true;
@@ -361,6 +365,9 @@ impl Engine {
         if self.policy.needs_interfaces() {
             self.policy.interfaces_are(self.core.host_interfaces());
         }
+        if self.policy.offloads() {
+            self.policy.flow_interfaces_are(self.core.flow_interfaces());
+        }
         // Policy before routes: what a route leads to is guarded already.
         failures.extend(self.policy.converge(self.started.elapsed()).await);
         self.apply_sysctls().await;
@@ -380,6 +387,7 @@ impl Engine {
         self.remove_neighbours(neighbours).await;
         self.remove_forwarding(forwarding).await;
         self.remove_links().await;
+        self.arrivals.expect(&self.host, self.core.expected_arrivals()).await;
         failures.extend(self.core.workload_failures());
         failures.extend(self.core.tunnel_failures());
         ApplyOutcome { failures }

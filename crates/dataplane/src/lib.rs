@@ -5,6 +5,7 @@
 //! not ours is not touched; nothing is removed before the first whole plan is known.
 
 mod announce;
+mod arrivals;
 mod engine;
 mod error;
 mod failure;

@@ -39,8 +39,12 @@ pub enum Report {
     Proxied(usize, Vec<Failure>),
     /// What of others may drop packets that policy allows, all of it.
     Overruled(Vec<Failure>),
+    /// Machines on their way here that have said on their links that they run, all of them.
+    Announced(BTreeSet<WorkloadId>),
     /// The public keys of the WireGuard devices, all of them, as text.
     PublicKeys(BTreeMap<TunnelKind, String>),
+    /// Why connections do not go past the rules although they should; `None` from when they do, or need not.
+    NotOffloaded(Option<Failure>),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -72,6 +76,8 @@ pub(crate) struct Outbox {
     sent_proxied: Option<(usize, Vec<Failure>)>,
     sent_overruled: Option<Vec<Failure>>,
     sent_public_keys: Option<BTreeMap<TunnelKind, String>>,
+    sent_announced: Option<BTreeSet<WorkloadId>>,
+    sent_not_offloaded: Option<Option<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
@@ -96,6 +102,8 @@ impl Outbox {
             sent_proxied: None,
             sent_overruled: None,
             sent_public_keys: None,
+            sent_announced: None,
+            sent_not_offloaded: None,
             sent_not_enforced: None,
             mtu,
             sent_at: None,
@@ -172,6 +180,17 @@ impl Outbox {
             && self.reports.try_send(Report::PublicKeys(keys.clone())).is_ok()
         {
             self.sent_public_keys = Some(keys);
+        }
+        if self.sent_announced.as_ref() != Some(core.announced())
+            && self.reports.try_send(Report::Announced(core.announced().clone())).is_ok()
+        {
+            self.sent_announced = Some(core.announced().clone());
+        }
+        let not_offloaded = policy.not_offloaded();
+        if self.sent_not_offloaded.as_ref() != Some(&not_offloaded)
+            && self.reports.try_send(Report::NotOffloaded(not_offloaded.clone())).is_ok()
+        {
+            self.sent_not_offloaded = Some(not_offloaded);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

@@ -158,3 +158,4 @@ pub const PROXIED: &str = "proxied addresses";
 /// The part of the node that makes tunnels to other nodes.
 pub const TUNNELS: &str = "tunnels";
 pub const OVERRULED: &str = "allowed traffic";
+pub const OFFLOAD: &str = "flow table";

@@ -27,6 +27,7 @@ pub struct State {
     mtu: watch::Sender<Option<MtuChoice>>,
     public_keys: watch::Sender<Option<BTreeMap<TunnelKind, String>>>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
+    announced: watch::Sender<BTreeSet<WorkloadId>>,
     workloads_changed: Notify,
     lost: AtomicBool,
     running_bgp_changed: Notify,
@@ -63,6 +64,7 @@ impl State {
             mtu: watch::channel(None).0,
             public_keys: watch::channel(None).0,
             unreachable: watch::channel(BTreeSet::new()).0,
+            announced: watch::channel(BTreeSet::new()).0,
             workloads_changed: Notify::new(),
             lost: AtomicBool::new(false),
             running_bgp_changed: Notify::new(),
@@ -154,6 +156,15 @@ impl State {
     /// Next hops that routes lead to and the kernel has no way to.
     pub fn unreachable(&self) -> watch::Receiver<BTreeSet<IpAddr>> {
         self.unreachable.subscribe()
+    }
+
+    /// Machines on their way here that have said that they run.
+    pub fn announced(&self) -> watch::Receiver<BTreeSet<WorkloadId>> {
+        self.announced.subscribe()
+    }
+
+    pub fn set_announced(&self, ids: BTreeSet<WorkloadId>) {
+        self.announced.send_replace(ids);
     }
 
     pub fn set_unreachable(&self, next_hops: BTreeSet<IpAddr>) {

@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{MTU, OVERRULED, POLICY, PROXIED, TUNNELS};
+use crate::health::{MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -208,6 +208,17 @@ fn take_in(state: &State, report: Report) {
             state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
         }
         Report::PublicKeys(keys) => state.set_public_keys(keys),
+        Report::Announced(ids) => state.set_announced(ids),
+        Report::NotOffloaded(failure) => {
+            let reason = failure.map(|failure| failure.to_string());
+            if let Some(reason) = &reason {
+                tracing::warn!(
+                    reason,
+                    "nftablesFlowTableOffload: the kernel refuses the flow table; connections take the usual way"
+                );
+            }
+            state.set_warning(OFFLOAD, reason);
+        }
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());
             match &reason {

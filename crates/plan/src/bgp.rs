@@ -188,6 +188,9 @@ pub struct Export {
     pub communities: Vec<(IpNet, Vec<Community>)>,
     pub priority_v4: u32,
     pub priority_v6: u32,
+    /// Of workloads that have just come from another node.
+    pub elevated_v4: u32,
+    pub elevated_v6: u32,
 }
 
 impl Export {

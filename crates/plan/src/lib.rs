@@ -37,4 +37,4 @@ pub use settings::{
     AllowAction, DenyAction, EndpointToHost, Failsafe, LogLimit, Metadata, PolicySettings, Settings,
 };
 pub use tunnel::{TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId, WireguardPeer, WireguardPeerId};
-pub use workload::{LocalPeer, Workload, WorkloadId, link_local};
+pub use workload::{LocalPeer, Migration, Workload, WorkloadId, link_local};

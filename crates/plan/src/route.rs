@@ -94,6 +94,13 @@ pub struct Learnt {
     pub metric: u32,
 }
 
+impl Learnt {
+    /// Whether it leads elsewhere, and is better than a route of this metric.
+    pub fn leads_past(&self, metric: u32) -> bool {
+        !self.next_hops.is_empty() && self.metric < metric
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NextHop {
     pub address: IpAddr,

@@ -18,6 +18,9 @@ pub struct Settings {
     pub device_route_source_v6: Option<IpAddr>,
     pub ipv4_route_priority: u32,
     pub ipv6_route_priority: u32,
+    /// Of workloads that have just come from another node.
+    pub ipv4_elevated_priority: u32,
+    pub ipv6_elevated_priority: u32,
     /// Remove routes on workload interfaces that we did not write.
     pub remove_external_routes: bool,
     /// False where another plugin wires workloads: routes, neighbours and settings of interfaces are left to it.
@@ -50,6 +53,8 @@ impl Default for Settings {
             device_route_source_v6: None,
             ipv4_route_priority: 1024,
             ipv6_route_priority: 1024,
+            ipv4_elevated_priority: 512,
+            ipv6_elevated_priority: 512,
             remove_external_routes: true,
             program_routes: true,
             ip_forwarding: true,
@@ -92,6 +97,8 @@ pub struct PolicySettings {
     pub log_limit: Option<LogLimit>,
     /// Cut established flows that a new policy denies.
     pub cut_denied_flows: bool,
+    /// Connections that policy has let pass go past all rules from then on, where the kernel can do that.
+    pub flow_offload: bool,
     /// What becomes of what is forwarded to a service that is none; nothing special if `None`.
     pub service_loop: Option<DenyAction>,
     pub marks: MarkBits,
@@ -166,6 +173,7 @@ impl Default for PolicySettings {
             log_prefix: "calico-packet".into(),
             log_limit: None,
             cut_denied_flows: false,
+            flow_offload: false,
             service_loop: Some(DenyAction::Drop),
             marks: MarkBits::default(),
             metadata: None,

@@ -31,6 +31,27 @@ pub struct Workload {
     pub qos: Qos,
     /// BGP is spoken with it.
     pub bgp_peer: Option<LocalPeer>,
+    pub migration: Migration,
+}
+
+/// Where a virtual machine is that comes from another node. One that leaves is none of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Migration {
+    #[default]
+    None,
+    /// It still runs elsewhere: no route leads to it here.
+    Arriving,
+    /// It runs here: routes to it are better than those to where it came from.
+    Arrived,
+    /// The migration is over: the same, until routes have converged everywhere.
+    Settling,
+}
+
+impl Migration {
+    /// Whether routes win over normal ones.
+    pub fn is_elevated(self) -> bool {
+        matches!(self, Migration::Arrived | Migration::Settling)
+    }
 }
 
 /// What makes a workload a peer of its node.
@@ -45,7 +66,9 @@ pub struct LocalPeer {
 impl Workload {
     /// Every address that is routed to its interface.
     pub fn routed(&self) -> impl Iterator<Item = IpAddr> {
-        self.addresses.iter().copied().chain(self.floating.iter().map(|floating| floating.external))
+        let all =
+            self.addresses.iter().copied().chain(self.floating.iter().map(|floating| floating.external));
+        all.filter(|_| self.migration != Migration::Arriving)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is advertised by default, and which routes go into the kernel.
 
+use super::Elevated;
 use super::services::ServiceRoutes;
 use super::settings::Settings;
 use ipnet::IpNet;
@@ -13,6 +14,7 @@ pub(super) fn export(
     blocks: &BTreeMap<IpNet, bool>,
     services: &ServiceRoutes,
     reflects: bool,
+    elevated: Elevated,
 ) -> Export {
     let nets = |silent: bool| -> Vec<IpNet> {
         let mut nets: Vec<IpNet> = pools
@@ -34,6 +36,8 @@ pub(super) fn export(
         communities: settings.communities.clone(),
         priority_v4: settings.priority_v4,
         priority_v6: settings.priority_v6,
+        elevated_v4: elevated.v4,
+        elevated_v6: elevated.v6,
     }
 }
 

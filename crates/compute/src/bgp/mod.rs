@@ -37,6 +37,13 @@ pub struct BgpEnvironment {
     pub by_bird: bool,
 }
 
+/// Metrics of routes to workloads that have just come from another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elevated {
+    pub v4: u32,
+    pub v6: u32,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct BgpResolver {
     host: String,
@@ -52,6 +59,7 @@ pub(crate) struct BgpResolver {
     /// Workloads of this node, and the labels that they may inherit from profiles.
     workloads: BTreeMap<Name, WorkloadFacts>,
     profiles: BTreeMap<String, BTreeMap<String, String>>,
+    elevated: Elevated,
     changed: bool,
     published: Option<Arc<Bgp>>,
     /// The workloads that BGP is spoken with, if that may have changed.
@@ -62,6 +70,10 @@ impl BgpResolver {
     pub fn new(host: &str, environment: BgpEnvironment) -> BgpResolver {
         let services = ServiceRoutes::new(host);
         BgpResolver { host: host.to_owned(), environment, services, changed: true, ..BgpResolver::default() }
+    }
+
+    pub fn set_elevated(&mut self, elevated: Elevated) {
+        self.changed |= std::mem::replace(&mut self.elevated, elevated) != elevated;
     }
 
     /// Takes in what concerns BGP. A resource that cannot be used counts as absent; the error says why.
@@ -220,6 +232,7 @@ impl BgpResolver {
                 &self.blocks,
                 &self.services,
                 own.cluster_id.is_some(),
+                self.elevated,
             ),
             install: export::install(&settings, &self.pools, own.v4_subnet),
             ignored_interfaces: settings.ignored_interfaces,

@@ -7,8 +7,8 @@ mod values;
 
 pub use effect::{Effect, OWN};
 pub use read::{
-    ClientAuth, ClusterRoutes, FirstTable, IfSet, L2Reachability, LogRate, LogSeverity, NatExclusions,
-    RouteSource, Spoofing,
+    ClientAuth, ClusterRoutes, FirstTable, FlowOffload, IfSet, L2Reachability, LogRate, LogSeverity,
+    NatExclusions, RouteSource, Spoofing,
 };
 pub use values::Values;
 

@@ -126,6 +126,9 @@ plain! {
     L2Reachability, None, |text| word(text, &[
         ("Disabled", L2Reachability::Disabled), ("PodsAndLoadBalancers", L2Reachability::PodsAndLoadBalancers),
     ]);
+    FlowOffload, None, |text| word(text, &[
+        ("Disabled", FlowOffload::Disabled), ("All", FlowOffload::All), ("Enabled", FlowOffload::All),
+    ]);
     RouteSource, None, |text| word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
     ]);
@@ -188,6 +191,13 @@ pub enum L2Reachability {
     #[default]
     Disabled,
     PodsAndLoadBalancers,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowOffload {
+    #[default]
+    Disabled,
+    All,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::effect::{Effect, OWN};
 use super::read::{
-    ClientAuth, ClusterRoutes, FirstTable, HealthTimeouts, IfSet, L2Reachability, LogRate, LogSeverity,
-    MarkMask, NatExclusions, RouteSource, Spoofing, read,
+    ClientAuth, ClusterRoutes, FirstTable, FlowOffload, HealthTimeouts, IfSet, L2Reachability, LogRate,
+    LogSeverity, MarkMask, NatExclusions, RouteSource, Spoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -85,9 +85,12 @@ values! {
     iptables_mark_mask "iptablesMarkMask" MarkMask, Live "0.2.0";
     iptables_nat_outgoing_interface_filter "iptablesNATOutgoingInterfaceFilter" String, Live "0.1.0";
     iptables_refresh_interval "iptablesRefreshInterval" Duration, Live "0.2.0";
+    ipv4_elevated_route_priority "ipv4ElevatedRoutePriority" u32, Live "0.2.0";
     ipv4_normal_route_priority "ipv4NormalRoutePriority" u32, Live "0.1.0";
+    ipv6_elevated_route_priority "ipv6ElevatedRoutePriority" u32, Live "0.2.0";
     ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
     ipv6_support "ipv6Support" bool, Live "0.1.0";
+    live_migration_route_convergence_time "liveMigrationRouteConvergenceTime" Duration, Live "0.2.0";
     local_subnet_l2_reachability "localSubnetL2Reachability" L2Reachability, Live "0.2.0";
     local_subnet_l2_reachability_refresh_interval "localSubnetL2ReachabilityRefreshInterval" Duration, Live "0.2.0";
     log_action_rate_limit "logActionRateLimit" Option<LogRate>, Live "0.1.0";
@@ -106,6 +109,7 @@ values! {
     nat_port_range "natPortRange" Option<PortRange>, Live "0.1.0";
     nftables_filter_allow_action "nftablesFilterAllowAction" IfSet<AllowAction>, Live "0.2.0";
     nftables_filter_deny_action "nftablesFilterDenyAction" IfSet<DenyAction>, Live "0.1.0";
+    nftables_flow_table_offload "nftablesFlowTableOffload" FlowOffload, Live "0.2.0";
     nftables_mark_mask "nftablesMarkMask" IfSet<MarkMask>, Live "0.2.0";
     nftables_mangle_allow_action "nftablesMangleAllowAction" IfSet<AllowAction>, Live "0.2.0";
     nftables_refresh_interval "nftablesRefreshInterval" IfSet<Duration>, Live "0.2.0";

@@ -2,12 +2,9 @@
 //! programs of others have other numbers.
 
 use super::Outcome;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::kernel::XdpPrograms;
 use crate::netns::Netns;
-use crate::policy::nft::attributes::{self, Attributes};
-use crate::policy::nft::frames;
-use nix::errno::Errno;
-use nlink::netlink::NetlinkSocket;
 use nlink::netlink::filter::BpfFilter;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,30 +12,6 @@ use std::path::{Path, PathBuf};
 /// Where Felix keeps them, each with the name of its interface at the end.
 const PINS: &str = "/sys/fs/bpf/calico/xdp";
 const PIN: &str = "prefilter_";
-
-const GET_LINK: u16 = 18;
-const SET_LINK: u16 = 19;
-const NAME: u16 = 3;
-const XDP: u16 = 43;
-const XDP_FD: u16 = 1;
-const XDP_FLAGS: u16 = 3;
-/// The ways in which a program can be attached: where its number is told, and the flag that means this way.
-const MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
-
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const DUMP: u16 = 0x300;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-
-/// A program on an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Attached {
-    index: i32,
-    interface: String,
-    program: u32,
-    flag: u32,
-}
 
 pub(super) async fn remove(netns: &Netns) -> Outcome {
     Outcome::of(remove_from(netns).await)
@@ -51,10 +24,10 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
         return Ok(outcome);
     }
     let felix = programs(&pins, &mut outcome.failures);
-    let socket = netns.route_socket()?;
-    for attached in attached(&socket).await?.into_iter().filter(|attached| felix.contains(&attached.program))
+    let kernel = XdpPrograms::open(netns)?;
+    for attached in kernel.attached().await?.into_iter().filter(|attached| felix.contains(&attached.program))
     {
-        match detach(&socket, &attached).await? {
+        match kernel.detach(&attached).await? {
             None => outcome.removed += 1,
             Some(errno) => outcome.failures.push(format!("XDP program of {}: {errno}", attached.interface)),
         }
@@ -95,81 +68,4 @@ fn programs(pins: &[PathBuf], failures: &mut Vec<String>) -> BTreeSet<u32> {
     let numbers = texts.filter_map(number).collect();
     drop(open);
     numbers
-}
-
-async fn attached(socket: &NetlinkSocket) -> Result<Vec<Attached>> {
-    let mut all = Vec::new();
-    let refused = exchange(socket, GET_LINK, DUMP, 0, Attributes::default(), |body| {
-        all.extend(read(body));
-    })
-    .await?;
-    match refused {
-        None => Ok(all),
-        Some(errno) => Err(Error::Kernel { object: "list of links".into(), reason: errno.to_string() }),
-    }
-}
-
-/// The programs of one interface.
-fn read(body: &[u8]) -> Vec<Attached> {
-    let number = |bytes: &[u8]| bytes.get(..4)?.try_into().ok().map(u32::from_ne_bytes);
-    let index = body.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
-    let (Some(index), Some(attributes)) = (index, body.get(16..)) else { return Vec::new() };
-    let name = attributes::find(attributes, NAME).unwrap_or_default();
-    let interface = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-    let nest = attributes::find(attributes, XDP).unwrap_or_default();
-    let of_mode = |(kind, flag): (u16, u32)| {
-        let program = attributes::find(nest, kind).and_then(number)?;
-        Some(Attached { index, interface: interface.clone(), program, flag })
-    };
-    MODES.into_iter().filter_map(of_mode).collect()
-}
-
-/// Why the kernel refuses, if it does.
-async fn detach(socket: &NetlinkSocket, attached: &Attached) -> Result<Option<Errno>> {
-    const NOTHING: i32 = -1;
-    let nothing = Attributes::default()
-        .bytes(XDP_FD, &NOTHING.to_ne_bytes())
-        .bytes(XDP_FLAGS, &attached.flag.to_ne_bytes());
-    let attributes = Attributes::default().nest(XDP, nothing);
-    exchange(socket, SET_LINK, ACKNOWLEDGE, attached.index, attributes, |_| {}).await
-}
-
-async fn exchange(
-    socket: &NetlinkSocket,
-    command: u16,
-    flags: u16,
-    index: i32,
-    attributes: Attributes,
-    mut answer: impl FnMut(&[u8]),
-) -> Result<Option<Errno>> {
-    const HEADER: usize = 32;
-    let describe = |error: nlink::Error| Error::kernel("XDP programs", &error);
-    let sequence = socket.next_seq();
-    let attributes = attributes.into_bytes();
-    let length = u32::try_from(HEADER + attributes.len()).unwrap_or_default();
-    let mut message = length.to_ne_bytes().to_vec();
-    message.extend_from_slice(&command.to_ne_bytes());
-    message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
-    message.extend_from_slice(&sequence.to_ne_bytes());
-    message.extend_from_slice(&[0; 4]);
-    // Family and type, then the interface, then flags that stay as they are.
-    message.extend_from_slice(&[0; 4]);
-    message.extend_from_slice(&index.to_ne_bytes());
-    message.extend_from_slice(&[0; 8]);
-    message.extend_from_slice(&attributes);
-    socket.send(&message).await.map_err(describe)?;
-    loop {
-        let data = socket.recv_unicast().await.map_err(describe)?;
-        for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
-            match frame.kind {
-                DONE => return Ok(None),
-                ERROR => {
-                    let code =
-                        frame.body.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
-                    return Ok(code.filter(|code| *code != 0).map(|code| Errno::from_raw(code.abs())));
-                }
-                _ => answer(frame.body),
-            }
-        }
-    }
 }

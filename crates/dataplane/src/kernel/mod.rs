@@ -9,6 +9,7 @@ mod shaping;
 mod tunnels;
 mod types;
 mod wireguard;
+mod xdp;
 
 pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
 pub(crate) use decode::mac;
@@ -17,6 +18,7 @@ pub(crate) use types::{
     Vxlan,
 };
 pub(crate) use wireguard::{PeerState, PrivateKey, Wireguard, WireguardChange, WireguardState};
+pub(crate) use xdp::XdpPrograms;
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::failure::Failure;
 use crate::netns::Netns;
 use nft::Nftables;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::{Plan, Settings, Update};
@@ -60,6 +60,15 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
 /// Takes all policy away: nothing is enforced any more. For hosts that are no longer nodes.
 pub async fn remove_policy(netns: &Netns) -> Result<()> {
     nft::remove(netns).await
+}
+
+/// The interfaces of connections that go past the rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowInterfaces {
+    /// Those that packets come in through.
+    pub devices: BTreeSet<String>,
+    /// Of workloads whose packets are counted or changed one by one.
+    pub seen: BTreeSet<String>,
 }
 
 /// What makes the kernel enforce policy.
@@ -124,6 +133,26 @@ impl PolicyEngine {
     pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
         match self {
             PolicyEngine::Nftables(engine) => engine.interfaces_are(interfaces),
+        }
+    }
+
+    /// Says whether [`PolicyEngine::flow_interfaces_are`] makes a difference.
+    pub fn offloads(&self) -> bool {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.offloads(),
+        }
+    }
+
+    pub fn flow_interfaces_are(&mut self, interfaces: FlowInterfaces) {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.flow_interfaces_are(interfaces),
+        }
+    }
+
+    /// Why connections do not go past the rules, although they should.
+    pub fn not_offloaded(&self) -> Option<Failure> {
+        match self {
+            PolicyEngine::Nftables(engine) => engine.not_offloaded(),
         }
     }
 

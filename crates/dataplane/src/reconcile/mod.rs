@@ -3,6 +3,7 @@
 //! Each kind of object has a room with the same file names: `desired` (what the plan asks for), `observed` (what the kernel
 //! has), `diff` (what has to be done), and `apply`, the only one that does it, as part of the task that owns the kernel.
 
+mod arrivals;
 mod excluded;
 mod failures;
 mod fdb;
@@ -24,6 +25,7 @@ pub(crate) use routes::{PROTOCOL_BIRD, PROTOCOL_OURS};
 
 use crate::failure::KernelObject;
 use crate::kernel::{Event, FdbKey, NeighbourKey, Snapshot};
+use arrivals::Arrivals;
 use excluded::Excluded;
 use fdb::Forwarding;
 use ipnet::IpNet;
@@ -96,6 +98,7 @@ pub(crate) struct Core {
     workload_failures: BTreeSet<RouteKey>,
     /// Addresses that a workload had and has no more.
     departed: BTreeSet<IpAddr>,
+    arrivals: Arrivals,
 }
 
 impl Core {
@@ -143,6 +146,7 @@ impl Core {
             failures: BTreeMap::new(),
             workload_failures: BTreeSet::new(),
             departed: BTreeSet::new(),
+            arrivals: Arrivals::default(),
         };
         core.resync(snapshot, now);
         core
@@ -164,6 +168,7 @@ impl Core {
         for (id, workload) in old.workloads() {
             self.departed.extend(departed(workload, self.plan.workloads().get(id)));
         }
+        self.arrivals.replace(self.plan.workloads());
         for (kind, device) in old.tunnels() {
             self.note_name(*kind, &device.name);
         }
@@ -193,6 +198,7 @@ impl Core {
             if old.into_iter().chain(new).any(shaping::is_shaped) {
                 self.shaping.dirty = true;
             }
+            self.arrivals.note(id, new.as_ref());
             let links = old.into_iter().chain(new).filter_map(|w| self.links.named(&w.interface));
             self.unchecked.extend(links.map(|link| link.index));
         }

@@ -4,11 +4,12 @@ use super::Core;
 use super::routes::{Ownership, PROTOCOL_BIRD};
 use crate::kernel::{Link, Target};
 use crate::mtu::{self, MtuChoice};
+use crate::policy::FlowInterfaces;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_plan::{RouteKey, WorkloadId};
+use tortie_plan::{Migration, Qos, RouteKey, Workload, WorkloadId};
 
 /// How a workload is doing in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +21,7 @@ pub enum WorkloadState {
 
 impl Core {
     pub fn states(&self) -> impl Iterator<Item = (&WorkloadId, WorkloadState)> {
-        self.plan
-            .workloads()
-            .iter()
-            .map(|(id, workload)| (id, self.state(id, &workload.interface, &workload.addresses)))
+        self.plan.workloads().iter().map(|(id, workload)| (id, self.state(id, workload)))
     }
 
     /// How host endpoints are, by their interfaces; `failure` is why policy is not in force.
@@ -42,7 +40,8 @@ impl Core {
         endpoints.into_iter().map(|(name, interfaces)| (name, state(interfaces))).collect()
     }
 
-    fn state(&self, id: &WorkloadId, interface: &str, addresses: &[IpAddr]) -> WorkloadState {
+    fn state(&self, id: &WorkloadId, workload: &Workload) -> WorkloadState {
+        let interface = &workload.interface;
         let active = self.plan.active(interface).is_some_and(|(active, _)| active == id);
         let Some(link) = self.links.named(interface).filter(|link| active && link.is_up()) else {
             return WorkloadState::Down;
@@ -56,12 +55,16 @@ impl Core {
         if let Some((object, reason)) = self.conf_errors.get(&link.index) {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
-        for address in addresses {
+        // One that still runs elsewhere has no routes here and is up all the same: its hypervisor waits for that.
+        let routed = workload.addresses.iter().filter(|_| workload.migration != Migration::Arriving);
+        for address in routed {
             let key = RouteKey::from(IpNet::from(*address));
             if let Some(reason) = self.failures.get(&key) {
                 return WorkloadState::Error(format!("route {}: {reason}", key.destination));
             }
             match self.wanted(&key) {
+                // It has gone on to another node.
+                Ok(Some(entry)) if entry.protocol == PROTOCOL_BIRD => {}
                 Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
                     return WorkloadState::Error(format!("address {address} belongs to {owner}"));
@@ -87,6 +90,19 @@ impl Core {
         // Some may be left over of routes that are gone.
         let used = |hop: &IpAddr| self.plan.destinations_by(*hop).next().is_some();
         lost.filter(|hop| used(hop) && self.links.connected(*hop).is_none() && !link_local(hop)).collect()
+    }
+
+    /// The interfaces whose connections may go past the rules: those of workloads, and those that count for the MTU.
+    pub fn flow_interfaces(&self) -> FlowInterfaces {
+        let workloads = || self.plan.workloads().values();
+        let there = |name: &&String| self.links.named(name).is_some_and(Link::is_up);
+        let own = workloads().map(|workload| &workload.interface).filter(there);
+        let hosts = self.links.iter().filter(|link| link.is_up() && self.mtu_pattern.is_match(&link.name));
+        let seen = workloads().filter(|workload| workload.qos != Qos::default());
+        FlowInterfaces {
+            devices: own.chain(hosts.map(|link| &link.name)).cloned().collect(),
+            seen: seen.map(|workload| workload.interface.clone()).collect(),
+        }
     }
 
     /// The interfaces that do not lead to workloads, and their addresses.

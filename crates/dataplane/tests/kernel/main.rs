@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod learnt;
+mod migration;
 mod namespace;
 mod pods;
 mod proxies;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tortie_bgp::Attrs;
 use tortie_dataplane::HostRoute;
 use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
-use tortie_plan::{Workload, WorkloadId};
+use tortie_plan::{Migration, Workload, WorkloadId};
 
 /// A route that originates here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,13 +91,24 @@ impl LocalRoutes {
         }
         for workload in self.workloads.values() {
             let interface: Arc<str> = workload.interface.as_str().into();
-            for address in &workload.addresses {
-                let net = IpNet::from(*address);
-                // Inside a block of ours the block stands for it.
+            if workload.migration == Migration::Arriving {
+                continue;
+            }
+            let elevated = workload.migration.is_elevated();
+            for net in workload.addresses.iter().copied().map(IpNet::from) {
+                // Inside a block of ours the block stands for it, unless others still have another way to it.
                 let covered = bgp.export.blocks.keys().any(|block| *block != net && block.contains(&net));
-                if !covered {
-                    wanted.insert(net, own(&net, Some(interface.clone())));
+                if covered && !elevated {
+                    continue;
                 }
+                let mut route = own(&net, Some(interface.clone()));
+                if elevated {
+                    route.metric = match net {
+                        IpNet::V4(_) => bgp.export.elevated_v4,
+                        IpNet::V6(_) => bgp.export.elevated_v6,
+                    };
+                }
+                wanted.insert(net, route);
             }
         }
         wanted

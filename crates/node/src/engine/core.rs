@@ -11,7 +11,7 @@ use std::time::Duration;
 use tortie_compute::Compute;
 use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
 use tortie_plan::bgp::Install;
-use tortie_plan::{Learnt, NextHop, Plan, Settings, Update, WorkloadId};
+use tortie_plan::{Learnt, Migration, NextHop, Plan, Settings, Update, WorkloadId};
 
 /// Between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,6 +35,8 @@ pub struct Core {
     /// From BGP, not yet given to the dataplane.
     learnt: Vec<Update>,
     advertisements: Advertisements,
+    /// Until when routes to machines that have come here are better than normal.
+    settling: BTreeMap<WorkloadId, Duration>,
     planned: u64,
 }
 
@@ -107,6 +109,7 @@ impl Core {
             waiters: Waiters::default(),
             learnt: Vec::new(),
             advertisements: Advertisements::default(),
+            settling: BTreeMap::new(),
             planned: 0,
         }
     }
@@ -153,6 +156,7 @@ impl Core {
                 self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
                 self.learnt.extend(complete.then_some(Update::LearntComplete));
             }
+            Event::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
             Event::Started => return self.started(),
             Event::Applied(failures) => return self.applied(&failures),
             Event::Stopped(reason) => return self.stopped(now, reason),
@@ -238,7 +242,11 @@ impl Core {
         if self.is_busy() {
             return Vec::new();
         }
+        for (id, _) in self.settling.extract_if(.., |_, until| *until <= now) {
+            self.compute.settled(&id);
+        }
         let mut updates = self.compute.flush();
+        self.note_settling(now, &updates);
         updates.append(&mut self.learnt);
         self.planned += u64::try_from(updates.len()).unwrap_or_default();
         for update in &updates {
@@ -262,6 +270,21 @@ impl Core {
                     settings: Box::new(settings.clone()),
                     plan: Box::new(self.plan.clone()),
                 }]
+            }
+        }
+    }
+
+    fn note_settling(&mut self, now: Duration, updates: &[Update]) {
+        let until = now + self.compute.parameters().live_migration_route_convergence_time;
+        for update in updates {
+            match update {
+                Update::Workload(id, Some(workload)) if workload.migration == Migration::Settling => {
+                    self.settling.entry(id.clone()).or_insert(until);
+                }
+                Update::Workload(id, _) => {
+                    self.settling.remove(id);
+                }
+                _ => {}
             }
         }
     }

@@ -31,6 +31,8 @@ pub enum Event {
     Detach { waiter: WaiterId, key: Key, revision: Option<Revision> },
     /// BGP has chosen other routes.
     Learnt { routes: Vec<LearntRoute>, complete: bool },
+    /// Machines that are on their way here have said that they run.
+    Announced(Vec<WorkloadId>),
     /// The dataplane runs with the plan it was given.
     Started,
     /// The dataplane has applied a batch, but for these.

@@ -15,6 +15,7 @@ use tortie_sync::record::json::{
 #[serde(rename_all = "camelCase")]
 enum Local {
     Learnt { routes: Vec<LearntRoute>, complete: bool },
+    Announced(Vec<OneWorkload>),
     Started,
     Applied(Vec<Failure>),
     Stopped(String),
@@ -55,6 +56,7 @@ pub fn event_to_json(event: &Event) -> Result<Json, FormatError> {
             return Ok(json!({ "detach": detach }));
         }
         Event::Learnt { routes, complete } => Local::Learnt { routes: routes.clone(), complete: *complete },
+        Event::Announced(ids) => Local::Announced(ids.iter().cloned().map(OneWorkload).collect()),
         Event::Started => Local::Started,
         Event::Applied(failures) => Local::Applied(failures.clone()),
         Event::Stopped(reason) => Local::Stopped(reason.clone()),
@@ -82,6 +84,7 @@ pub fn event_from_json(json: &Json) -> Result<Event, FormatError> {
     let local = Local::deserialize(json).map_err(|error| unknown(&format!("{error}: {json}")))?;
     Ok(match local {
         Local::Learnt { routes, complete } => Event::Learnt { routes, complete },
+        Local::Announced(ids) => Event::Announced(ids.into_iter().map(|OneWorkload(id)| id).collect()),
         Local::Started => Event::Started,
         Local::Applied(failures) => Event::Applied(failures),
         Local::Stopped(reason) => Event::Stopped(reason),

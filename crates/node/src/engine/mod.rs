@@ -112,6 +112,7 @@ impl Engine {
         let mut tick = tokio::time::interval(TICK);
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
+        let mut announced = self.state.announced();
         loop {
             heartbeat.beat();
             let idle = self.work.is_none();
@@ -123,6 +124,10 @@ impl Engine {
                 },
                 Some(request) = requests.recv(), if idle => self.request(request).await,
                 Some(news) = learnt(&mut self.bgp), if idle => self.learn(news),
+                Ok(()) = announced.changed(), if idle => {
+                    let ids = announced.borrow_and_update().iter().cloned().collect();
+                    self.handle(Event::Announced(ids));
+                }
                 _ = tick.tick() => {
                     if self.dataplane_moves() {
                         dataplane.beat();

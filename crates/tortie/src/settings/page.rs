@@ -45,6 +45,15 @@ and the bits in use stay in use.
 `route_localnet` is set for interfaces of workloads; the rest of the loopback stays closed to them.
 
 `debugPort` serves `/debug`: memory, tasks and the processor time of each thread, on `debugHost`. Without a port nothing is served.
+
+With `nftablesFlowTableOffload: All`, connections that policy has let pass go past all rules from then on (a flow table of the kernel, software only): those of
+interfaces of workloads, and of interfaces of the host that `mtuIfacePattern` matches. Policy is about new connections anyway. Workloads with `qosControls` are left out, since their packets are counted
+or changed one by one. `CutDeniedFlows` switches it off: the kernel lets nobody delete a connection that is past the rules. A kernel without flow tables is named in the log and on
+the health page, and all else works. A node's own
+object is filled in with `Disabled`, as Calico does it, which wins over the object `default`: set it in `node.<name>`, in the environment or in `felix.cfg`.
+
+`ipv4ElevatedRoutePriority`, `ipv6ElevatedRoutePriority` and `liveMigrationRouteConvergenceTime` are about virtual machines that
+move from one node to another ([BGP](bgp.md#machines-that-move)).
 ";
 
 fn page() -> String {

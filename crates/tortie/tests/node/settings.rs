@@ -208,3 +208,34 @@ fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
         String::from_utf8_lossy(&health.stdout).contains(named)
     });
 }
+
+#[test]
+fn a_kernel_that_has_no_flow_tables_is_named_and_everything_else_works() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let faults = world.dir.path().join("faults");
+    std::fs::write(&faults, "table inet tortie-flows").unwrap();
+    world.start(&[("TORTIE_FAULTS", faults.to_str().unwrap())]);
+    // In the node's own object: that of the cluster gives way to what is filled in there.
+    let set = |offload: &str| {
+        let head = "apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: node.n1}";
+        let object = format!("{{{head}, spec: {{nftablesFlowTableOffload: {offload}}}}}");
+        world.calicoctl(&["apply", "-f", "-"], &object);
+    };
+    set("All");
+    let run = world.path("run").display().to_string();
+    let (one, two) = (world.container(), world.container());
+    world.must("ADD", "c1", &one.path(), &world.config());
+    let to = world.must("ADD", "c2", &two.path(), &world.config()).addresses();
+    eventually("the health page names it", || {
+        let health = Command::new(TORTIE).args(["health", "--run-dir", &run]).output().unwrap();
+        String::from_utf8_lossy(&health.stdout).contains("table inet tortie-flows")
+    });
+    let said = "the kernel refuses the flow table; connections take the usual way";
+    assert_eq!(world.log().matches(said).count(), 1, "{}", world.log());
+    assert!(to.iter().all(|address| one.pings(address)), "{}", world.log());
+    set("Disabled");
+    eventually("nobody misses it", || {
+        let health = Command::new(TORTIE).args(["health", "--run-dir", &run]).output().unwrap();
+        !String::from_utf8_lossy(&health.stdout).contains("tortie-flows")
+    });
+}

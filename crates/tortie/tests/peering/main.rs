@@ -5,6 +5,7 @@
 
 mod filters;
 mod host_routes;
+mod migration;
 mod next_hops;
 mod passwords;
 mod router;

@@ -4,6 +4,7 @@
 mod cluster;
 mod devices;
 mod ipip;
+mod offload;
 mod sctp;
 mod wireguard;
 // Shared with the tests of labs and of a node, which use more of it.

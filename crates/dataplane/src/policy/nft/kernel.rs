@@ -370,7 +370,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// What is done through these ports is no event.
-    pub fn open(netns: &Netns, own: [u32; 3]) -> Result<Events> {
+    pub fn open(netns: &Netns, own: [u32; 4]) -> Result<Events> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
             .set_rcvbuf(EVENT_BUFFER)

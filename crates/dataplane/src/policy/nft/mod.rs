@@ -11,6 +11,7 @@ mod expression;
 pub(crate) mod foreign;
 mod kernel;
 mod message;
+mod offload;
 mod ranges;
 mod render;
 mod rule;
@@ -24,10 +25,11 @@ pub(crate) use kernel::{Changed, Events, frames};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::netns::Netns;
-use crate::policy::PolicyStats;
+use crate::policy::{FlowInterfaces, PolicyStats};
 use foreign::Foreign;
 use kernel::{Kernel, Refusal};
 use message::Operation;
+use offload::Offload;
 use state::State;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,6 +41,7 @@ use writer::{TableFailure, Writer};
 /// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
     foreign::remove(netns).await?;
+    offload::remove(netns).await?;
     for family in [TableFamily::Inet, TableFamily::Arp] {
         // Adding what is there does nothing, so this works whether it is there or not.
         let operations = [Operation::AddTable, Operation::DeleteTable];
@@ -52,6 +55,8 @@ pub(crate) struct Nftables {
     policy: Writer,
     arp: Writer,
     foreign: Foreign,
+    offload: Offload,
+    flows: FlowInterfaces,
     state: State,
     /// The whole plan has been heard once: before that, nothing is touched.
     in_force: bool,
@@ -62,8 +67,10 @@ impl Nftables {
         let policy = Writer::open(netns, TableFamily::Inet)?;
         let arp = Writer::open(netns, TableFamily::Arp)?;
         let foreign = Foreign::open(netns)?;
-        let events = Events::open(netns, [policy.port(), arp.port(), foreign.port()])?;
-        Ok((Nftables { policy, arp, foreign, state: State::new(settings), in_force: false }, events))
+        let offload = Offload::open(netns)?;
+        let events = Events::open(netns, [policy.port(), arp.port(), foreign.port(), offload.port()])?;
+        let (state, flows) = (State::new(settings), FlowInterfaces::default());
+        Ok((Nftables { policy, arp, foreign, offload, flows, state, in_force: false }, events))
     }
 
     pub fn configure(&mut self, settings: Settings) {
@@ -125,8 +132,23 @@ impl Nftables {
         self.state.interfaces_are(interfaces);
     }
 
+    /// Says whether [`Nftables::flow_interfaces_are`] makes a difference.
+    pub fn offloads(&self) -> bool {
+        self.state.settings().policy.flow_offload
+    }
+
+    pub fn flow_interfaces_are(&mut self, interfaces: FlowInterfaces) {
+        self.flows = interfaces;
+    }
+
+    /// Why connections do not go past the rules, although they should.
+    pub fn not_offloaded(&self) -> Option<Failure> {
+        self.offload.failure().cloned()
+    }
+
     /// Somebody else may have changed tables.
     pub fn invalidate(&mut self, changed: Changed) {
+        self.offload.invalidate();
         if changed.ours {
             self.writers().into_iter().for_each(Writer::invalidate);
         }
@@ -152,6 +174,9 @@ impl Nftables {
         if self.is_settled() {
             self.foreign.converge(&self.state.allowed, now).await;
         }
+        // Only what the rules have judged goes past them.
+        let flows = (self.offloads() && self.is_settled()).then_some(&self.flows);
+        self.offload.converge(flows, &self.state.settings().interface_prefixes, now).await;
         let mut failures = self.state.refused();
         for failed in self.failed_tables() {
             // What the kernel named comes first: it says more to whoever waits for it.

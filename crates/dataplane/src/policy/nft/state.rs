@@ -109,6 +109,10 @@ impl State {
         }
     }
 
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Everything is rendered again by other settings; what comes out the same stays in the kernel as it is.
     pub fn configure(&mut self, settings: Settings) {
         self.settings = settings;

@@ -5,7 +5,7 @@ use super::{PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
 use crate::kernel::{Entry, Link, Target};
 use ipnet::IpNet;
 use std::net::IpAddr;
-use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind};
+use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind, Workload};
 
 /// The kernel's number of `lo`, in every namespace.
 const LOOPBACK: u32 = 1;
@@ -26,11 +26,19 @@ impl Core {
             return Ok(None);
         }
         let single = destination.prefix_len() == destination.max_prefix_len() && key.table == Table::MAIN;
-        if single && let Some(link) = self.workload_link(destination.addr()) {
-            let metric = match destination {
-                IpNet::V4(_) => self.settings.ipv4_route_priority,
-                IpNet::V6(_) => self.settings.ipv6_route_priority,
+        if single && let Some((workload, link)) = self.workload_at(destination.addr()) {
+            let metric = match (destination, workload.migration.is_elevated()) {
+                (IpNet::V4(_), false) => self.settings.ipv4_route_priority,
+                (IpNet::V6(_), false) => self.settings.ipv6_route_priority,
+                (IpNet::V4(_), true) => self.settings.ipv4_elevated_priority,
+                (IpNet::V6(_), true) => self.settings.ipv6_elevated_priority,
             };
+            // It has gone to another node, which says so before its endpoint is gone here.
+            if self.plan.learnt(&destination).is_some_and(|learnt| learnt.leads_past(metric))
+                && let Ok(Some(entry)) = self.wanted_of_bgp(key)
+            {
+                return Ok(Some(entry));
+            }
             let protocol = self.settings.device_route_protocol;
             let entry = Entry::new(*key, metric, protocol, Target::Device(link.index));
             return Ok(Some(entry.with_source(self.usual_source(key))));
@@ -99,10 +107,10 @@ impl Core {
         Ok(Some(Entry::new(*key, learnt.metric, PROTOCOL_BIRD, target)))
     }
 
-    /// The interface behind which an address lives; the youngest when several workloads claim it.
-    pub(in crate::reconcile) fn workload_link(&self, address: IpAddr) -> Option<&Link> {
-        let links = self.plan.at_address(address).filter_map(|w| self.links.named(&w.interface));
-        links.filter(|link| link.is_up()).max_by_key(|link| link.index)
+    /// Who has an address, behind which interface; behind the youngest when several workloads claim it.
+    fn workload_at(&self, address: IpAddr) -> Option<(&Workload, &Link)> {
+        let claims = self.plan.at_address(address).filter_map(|w| Some((w, self.links.named(&w.interface)?)));
+        claims.filter(|(_, link)| link.is_up()).max_by_key(|(_, link)| link.index)
     }
 
     pub(in crate::reconcile) fn next_hop(&self, node: IpAddr) -> Result<Target, String> {

@@ -1,0 +1,259 @@
+//! Machines on their way from one node to another: which routes lead to them when.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use proptest::prelude::*;
+use serde_json::json;
+use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_model::{Key, Kind, Resource, Value};
+use tortie_plan::{Migration, Plan, Route, RouteKey, WorkloadId};
+
+type Entry = (Key, Value);
+
+fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
+    let object = json!({
+        "kind": kind.name(),
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"job": name}},
+        "spec": spec,
+    });
+    let mut resource = Resource::from_store(kind, object).unwrap();
+    resource.set_defaults();
+    (Key::resource(kind, namespace, name), Value::Resource(resource))
+}
+
+/// The machine `vm` at a node, as OpenStack's plugin writes it.
+fn endpoint(node: &str) -> Entry {
+    let spec = json!({
+        "orchestrator": "openstack", "node": node, "workload": "vm", "endpoint": "port",
+        "interfaceName": "tap1", "ipNetworks": ["10.65.0.2/32", "fd65::2/128"],
+    });
+    resource(Kind::WorkloadEndpoint, "stack", &format!("{node}-openstack-vm-port"), spec)
+}
+
+fn party(node: &str) -> serde_json::Value {
+    json!({"workloadEndpoint": {
+        "hostname": node, "orchestratorID": "openstack", "workloadID": "stack/vm", "endpointID": "port",
+    }})
+}
+
+fn migration(name: &str, from: &str, to: &str) -> Entry {
+    resource(Kind::LiveMigration, "stack", name, json!({"source": party(from), "target": party(to)}))
+}
+
+/// What the node `n1` makes of the news.
+struct Node {
+    compute: Compute,
+    plan: Plan,
+}
+
+impl Node {
+    fn new() -> Node {
+        let mut compute = Compute::new("n1", Environment::default());
+        compute.speak_bgp(BgpEnvironment::default());
+        Node { compute, plan: Plan::default() }
+    }
+
+    fn put(&mut self, entry: &Entry) {
+        self.compute.put(&entry.0, &entry.1);
+        self.flush();
+    }
+
+    fn delete(&mut self, entry: &Entry) {
+        self.compute.delete(&entry.0);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        self.compute.flush().into_iter().for_each(|update| self.plan.apply(update));
+    }
+
+    fn announced(&mut self) {
+        self.compute.announced(&id());
+        self.flush();
+    }
+
+    fn settled(&mut self) {
+        self.compute.settled(&id());
+        self.flush();
+    }
+
+    fn is(&self) -> Migration {
+        self.plan.workloads[&id()].migration
+    }
+}
+
+fn id() -> WorkloadId {
+    WorkloadId { orchestrator: "openstack".into(), workload: "stack/vm".into(), endpoint: "port".into() }
+}
+
+#[test]
+fn a_machine_that_comes_gets_its_routes_when_it_says_that_it_runs() {
+    let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
+    let mut node = Node::new();
+    node.put(&come);
+    node.put(&here);
+    assert_eq!(node.is(), Migration::Arriving);
+    assert_eq!(node.plan.workloads[&id()].routed().count(), 0, "it runs elsewhere");
+    node.settled();
+    assert_eq!(node.is(), Migration::Arriving, "nothing has to settle yet");
+    node.announced();
+    assert_eq!((node.is(), node.plan.workloads[&id()].routed().count()), (Migration::Arrived, 2));
+    node.put(&here);
+    assert_eq!(node.is(), Migration::Arrived, "nothing has changed");
+    node.delete(&come);
+    assert_eq!(node.is(), Migration::Settling);
+    node.announced();
+    assert_eq!(node.is(), Migration::Settling);
+    node.settled();
+    assert_eq!(node.is(), Migration::None);
+}
+
+#[test]
+fn the_end_of_a_migration_stands_for_an_announcement_that_was_missed() {
+    let (come, here) = (migration("m", "n2", "n1"), endpoint("n1"));
+    let mut node = Node::new();
+    node.put(&here);
+    assert_eq!(node.is(), Migration::None);
+    node.put(&come);
+    assert_eq!(node.is(), Migration::Arriving, "its routes go, although they were there");
+    node.delete(&come);
+    assert_eq!(node.is(), Migration::Settling);
+    // One that failed leaves nothing: the next begins anew.
+    node.delete(&here);
+    node.put(&here);
+    assert_eq!(node.is(), Migration::None);
+    node.put(&come);
+    assert_eq!(node.is(), Migration::Arriving);
+}
+
+#[test]
+fn who_goes_on_at_once_is_a_normal_source() {
+    let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));
+    let mut node = Node::new();
+    node.put(&come);
+    node.put(&here);
+    node.announced();
+    node.put(&leave);
+    assert_eq!(node.is(), Migration::Arrived, "the first migration is not over");
+    node.delete(&come);
+    assert_eq!(node.is(), Migration::None, "without waiting for routes");
+    node.delete(&leave);
+    assert_eq!(node.is(), Migration::None, "a migration that failed");
+}
+
+#[test]
+fn migrations_of_others_do_not_matter() {
+    let mut node = Node::new();
+    node.put(&endpoint("n1"));
+    node.put(&migration("there", "n2", "n3"));
+    assert_eq!(node.is(), Migration::None);
+    let mut other = party("n1");
+    other["workloadEndpoint"]["endpointID"] = "another".into();
+    node.put(&resource(Kind::LiveMigration, "stack", "other", json!({"target": other})));
+    assert_eq!(node.is(), Migration::None);
+    let whole = json!({"hostname": "n1", "orchestratorID": "openstack", "workloadID": "stack/vm"});
+    node.put(&resource(Kind::LiveMigration, "stack", "whole", json!({"source": {"workload": whole}})));
+    assert_eq!(node.is(), Migration::None);
+}
+
+#[test]
+fn a_target_can_be_selected_by_its_labels() {
+    let pod = json!({
+        "orchestrator": "k8s", "node": "n1", "pod": "virt-launcher", "endpoint": "eth0",
+        "interfaceName": "cali1", "ipNetworks": ["10.65.0.2/32"],
+    });
+    let pod = resource(Kind::WorkloadEndpoint, "vms", "n1-k8s-virt--launcher-eth0", pod);
+    let id = WorkloadId {
+        orchestrator: "k8s".into(),
+        workload: "vms/virt-launcher".into(),
+        endpoint: "eth0".into(),
+    };
+    let mut node = Node::new();
+    node.put(&pod);
+    for (selector, expected) in
+        [("job == 'other'", Migration::None), ("job == 'n1-k8s-virt--launcher-eth0'", Migration::Arriving)]
+    {
+        node.put(&resource(Kind::LiveMigration, "vms", "m", json!({"target": {"selector": selector}})));
+        assert_eq!(node.plan.workloads[&id].migration, expected, "{selector}");
+    }
+    // Wherever the source is said to be: the name of a pod is enough.
+    node.put(&resource(Kind::LiveMigration, "vms", "m", json!({})));
+    assert_eq!(node.plan.workloads[&id].migration, Migration::Settling);
+    let source = json!({"hostname": "", "orchestratorID": "k8s", "workloadID": "vms/virt-launcher"});
+    node.put(&resource(Kind::LiveMigration, "vms", "m", json!({"source": {"workload": source}})));
+    assert_eq!(node.plan.workloads[&id].migration, Migration::None);
+}
+
+#[test]
+fn what_is_for_a_machine_that_still_runs_elsewhere_goes_there() {
+    let mut compute = Compute::new("n1", Environment::default());
+    let pool = resource(Kind::IPPool, "", "p", json!({"cidr": "10.65.0.0/16"}));
+    let node =
+        |name: &str, address: &str| resource(Kind::Node, "", name, json!({"bgp": {"ipv4Address": address}}));
+    let key = Key::Block { cidr: "10.65.0.0/26".parse().unwrap() };
+    let text = json!({"cidr": "10.65.0.0/26", "affinity": "host:n1", "allocations": [null, null, 0],
+        "attributes": [{"handle_id": "h", "secondary": {"node": "n2"}}]});
+    let block = Value::decode(&key, text.to_string().as_bytes()).unwrap();
+    let (one, two) = (node("n1", "192.0.2.1/24"), node("n2", "192.0.2.2/24"));
+    let mut plan = Plan::default();
+    for (key, value) in [pool, one, two, (key, block), migration("m", "n2", "n1"), endpoint("n1")] {
+        compute.put(&key, &value);
+    }
+    let address: ipnet::IpNet = "10.65.0.2/32".parse().unwrap();
+    let mut route = |compute: &mut Compute| -> Option<Route> {
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+        plan.routes.get(&RouteKey::from(address)).copied()
+    };
+    assert_eq!(route(&mut compute), Some(Route::via("192.0.2.2".parse().unwrap())));
+    compute.announced(&id());
+    assert_eq!(route(&mut compute), None, "it is the workload's own");
+}
+
+#[test]
+fn bgp_knows_the_metric_of_those_who_have_come() {
+    let mut node = Node::new();
+    node.put(&resource(Kind::Node, "", "n1", json!({"bgp": {"ipv4Address": "192.0.2.1/24"}})));
+    let export = |node: &Node| {
+        let export = &node.plan.bgp.as_ref().unwrap().export;
+        (export.elevated_v4, export.elevated_v6)
+    };
+    assert_eq!(export(&node), (512, 512));
+    let spec = json!({"ipv4ElevatedRoutePriority": 100, "ipv6ElevatedRoutePriority": 200});
+    node.put(&resource(Kind::FelixConfiguration, "", "default", spec));
+    assert_eq!(export(&node), (100, 200));
+    let settings = node.compute.settings();
+    assert_eq!((settings.ipv4_elevated_priority, settings.ipv6_elevated_priority), (100, 200));
+}
+
+proptest! {
+    /// Whatever happens in whichever order: routes lead to a machine unless a migration says that it is still elsewhere,
+    /// and everything settles when nobody migrates any more.
+    #[test]
+    fn nothing_stays_of_migrations(events in proptest::collection::vec(0..8u8, 0..40)) {
+        let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));
+        let mut node = Node::new();
+        node.put(&here);
+        for event in events {
+            match event {
+                0 => node.put(&come),
+                1 => node.delete(&come),
+                2 => node.put(&leave),
+                3 => node.delete(&leave),
+                4 => node.put(&here),
+                5 => node.announced(),
+                6 => node.settled(),
+                _ => {
+                    node.delete(&here);
+                    node.put(&here);
+                }
+            }
+            let known = node.plan.workloads[&id()].routed().count();
+            prop_assert_eq!(known == 0, node.is() == Migration::Arriving);
+        }
+        node.delete(&come);
+        node.delete(&leave);
+        prop_assert!(matches!(node.is(), Migration::None | Migration::Settling));
+        node.settled();
+        prop_assert_eq!(node.is(), Migration::None);
+    }
+}

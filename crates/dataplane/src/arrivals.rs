@@ -1,0 +1,129 @@
+//! Hears machines that come from another node say on their links that they run: a gratuitous ARP of their own, or the
+//! RARP that a hypervisor sends for one that it resumes.
+
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
+use crate::netns::Netns;
+use nix::sys::socket::{LinkAddr, recvfrom};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsRawFd;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+const ARP: u16 = 0x0806;
+const RARP: u16 = 0x8035;
+
+/// Listens only as long as somebody is on the way here.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    sockets: Option<Sockets>,
+    /// The interfaces on which somebody is expected.
+    expected: BTreeSet<u32>,
+    /// It has been said that nobody can be heard.
+    deaf: bool,
+}
+
+/// They hear all links of the namespace, but not what the host itself sends. The runtime knows no sockets for packets, and
+/// waits for these as it does for any other.
+struct Sockets {
+    arp: UdpSocket,
+    rarp: UdpSocket,
+}
+
+impl Arrivals {
+    pub async fn expect(&mut self, netns: &Netns, interfaces: BTreeSet<u32>) {
+        self.expected = interfaces;
+        if self.expected.is_empty() {
+            self.sockets = None;
+        } else if self.sockets.is_none() {
+            self.sockets = match Sockets::open(netns).await {
+                Ok(sockets) => {
+                    self.deaf = false;
+                    Some(sockets)
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.deaf, true) {
+                        tracing::warn!(%error, "machines that arrive are not heard; they get their routes when their migration is over");
+                    }
+                    None
+                }
+            };
+        }
+    }
+
+    /// The next interface of those that are expected on which somebody says so.
+    pub async fn next(&self) -> u32 {
+        let Some(Sockets { arp, rarp }) = &self.sockets else { return std::future::pending().await };
+        loop {
+            let index = tokio::select! {
+                index = hear(arp, is_gratuitous) => index,
+                index = hear(rarp, |_| true) => index,
+            };
+            if self.expected.contains(&index) {
+                return index;
+            }
+        }
+    }
+}
+
+impl Sockets {
+    async fn open(netns: &Netns) -> Result<Sockets> {
+        let refused = |error: io::Error| Error::Kernel {
+            object: KernelObject::KernelState("announcements of machines"),
+            reason: error.to_string(),
+        };
+        let opened = netns.within(|| Ok((open(ARP)?, open(RARP)?))).await?;
+        let (arp, rarp) = opened.map_err(refused)?;
+        let register = |socket: Socket| UdpSocket::from_std(socket.into()).map_err(refused);
+        Ok(Sockets { arp: register(arp)?, rarp: register(rarp)? })
+    }
+}
+
+/// Packets come without the header of their link.
+fn open(protocol: u16) -> io::Result<Socket> {
+    let protocol = Protocol::from(i32::from(protocol.to_be()));
+    Socket::new(Domain::PACKET, Type::DGRAM.nonblocking(), Some(protocol))
+}
+
+async fn hear(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
+    let mut packet = [0; 64];
+    loop {
+        if socket.readable().await.is_err() {
+            return std::future::pending().await;
+        }
+        let receive = || Ok(recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut packet)?);
+        if let Ok((length, Some(link))) = socket.try_io(Interest::READABLE, receive)
+            && counts(&packet[..length.min(packet.len())])
+        {
+            return u32::try_from(link.ifindex()).unwrap_or_default();
+        }
+    }
+}
+
+/// Whether an ARP packet tells of an address without having been asked: it is from whom it asks for.
+fn is_gratuitous(packet: &[u8]) -> bool {
+    const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+    let [sender, target] = [14..18, 24..28].map(|range| packet.get(range));
+    packet.starts_with(&ETHERNET_IPV4) && sender.is_some() && sender == target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_itself_tells_of_itself() {
+        let arp = |sender: [u8; 4], target: [u8; 4]| {
+            [&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1][..], &sender, &[0; 6], &target].concat()
+        };
+        let own = arp([10, 65, 0, 2], [10, 65, 0, 2]);
+        assert!(is_gratuitous(&own));
+        assert!(!is_gratuitous(&arp([10, 65, 0, 2], [169, 254, 1, 1])), "it asks for another");
+        assert!(!is_gratuitous(&arp([0; 4], [10, 65, 0, 2])), "it asks whether the address is free");
+        for length in 0..own.len() {
+            assert!(!is_gratuitous(&own[..length]));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Machines that come from another node, and those of them that have said that they run.
+
+use super::Core;
+use std::collections::{BTreeMap, BTreeSet};
+use tortie_plan::{Migration, Workload, WorkloadId};
+
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    expected: BTreeSet<WorkloadId>,
+    announced: BTreeSet<WorkloadId>,
+}
+
+impl Arrivals {
+    /// A workload is like this now.
+    pub fn note(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
+        let migration = workload.map(|workload| workload.migration).unwrap_or_default();
+        if migration == Migration::Arriving {
+            self.expected.insert(id.clone());
+            return;
+        }
+        self.expected.remove(id);
+        if migration == Migration::None {
+            self.announced.remove(id);
+        }
+    }
+
+    /// These are all.
+    pub fn replace(&mut self, workloads: &BTreeMap<WorkloadId, Workload>) {
+        self.announced.retain(|id| workloads.contains_key(id));
+        self.expected.clear();
+        workloads.iter().for_each(|(id, workload)| self.note(id, Some(workload)));
+    }
+}
+
+impl Core {
+    /// The interfaces on which machines have still to say that they run.
+    pub fn expected_arrivals(&self) -> BTreeSet<u32> {
+        let silent = self.arrivals.expected.difference(&self.arrivals.announced);
+        let workloads = silent.filter_map(|id| self.plan.workloads().get(id));
+        workloads
+            .filter_map(|workload| self.links.named(&workload.interface))
+            .map(|link| link.index)
+            .collect()
+    }
+
+    /// Somebody has said so on an interface.
+    pub fn announced_on(&mut self, index: u32) {
+        let Some(link) = self.links.get(index) else { return };
+        if let Some((id, _)) = self.plan.active(&link.name)
+            && self.arrivals.expected.contains(id)
+        {
+            tracing::info!(
+                workload = id.workload,
+                interface = link.name,
+                "a machine from another node runs here now"
+            );
+            self.arrivals.announced.insert(id.clone());
+        }
+    }
+
+    pub fn announced(&self) -> &BTreeSet<WorkloadId> {
+        &self.arrivals.announced
+    }
+}

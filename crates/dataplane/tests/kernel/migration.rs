@@ -1,0 +1,108 @@
+//! Machines that come from another node, and such that go to one.
+
+use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tortie_dataplane::{Report, Reports, WorkloadState};
+use tortie_plan::{Learnt, Migration, NextHop, Route, Update, Workload};
+
+const ADDRESSES: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
+
+fn machine(migration: Migration) -> Workload {
+    Workload { migration, ..workload("cali1", &ADDRESSES) }
+}
+
+/// Both families.
+fn routes(node: &Namespace) -> Vec<String> {
+    [node.routes("10.65.0.2/32"), node.routes("fd80:65::2/128")].concat()
+}
+
+fn normal(metric: u32) -> [String; 2] {
+    [
+        format!("unicast 10.65.0.2 dev cali1 proto boot scope link metric {metric}"),
+        format!("unicast fd80:65::2 dev cali1 proto boot scope global metric {metric} pref medium"),
+    ]
+}
+
+async fn reported(reports: &mut Reports, expected: &Report) {
+    let found = async { while reports.next().await.expect("the dataplane runs") != *expected {} };
+    tokio::time::timeout(Duration::from_secs(60), found).await.expect("it is reported");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_better_ones() {
+    let (node, _other) = node_pair();
+    let machine_netns = pod(&node, "cali1", &ADDRESSES).await;
+    let (dataplane, mut reports) = start(&node).await;
+    let elsewhere = Route::via("192.168.77.2".parse().unwrap());
+    let before = plan(&[("vm", machine(Migration::Arriving))], &[("10.65.0.2/32", elsewhere)]);
+    assert_eq!(dataplane.replace(before).await.unwrap().failures, []);
+    reported(&mut reports, &Report::Workload { id: id("vm"), state: WorkloadState::Up }).await;
+    assert!(routes(&node).iter().all(|route| !route.contains("cali1")), "{:?}", routes(&node));
+    assert_eq!(node.routes("10.65.0.2/32").len(), 1, "what is for it goes to where it runs");
+
+    // Who asks for somebody else says nothing of itself.
+    machine_netns.ip("neigh flush all");
+    let _ = machine_netns.command("ping").args(["-c1", "-W1", "192.168.77.1"]).output().unwrap();
+    let gratuitous = Report::Announced(BTreeSet::from([id("vm")]));
+    // The kernel announces a new address of its own accord.
+    machine_netns.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify"]);
+    let announce = || {
+        machine_netns.ip("link set eth0 down");
+        machine_netns.ip("link set eth0 up");
+    };
+    let mut heard = false;
+    for _ in 0..20 {
+        announce();
+        let next = async { while reports.next().await.expect("the dataplane runs") != gratuitous {} };
+        heard = tokio::time::timeout(Duration::from_secs(3), next).await.is_ok();
+        if heard {
+            break;
+        }
+    }
+    assert!(heard, "it has said that it runs");
+
+    let arrived = |migration| {
+        vec![Update::Route(key("10.65.0.2/32"), None), Update::Workload(id("vm"), Some(machine(migration)))]
+    };
+    assert_eq!(dataplane.apply(arrived(Migration::Arrived)).await.unwrap().failures, []);
+    eventually("better routes", || routes(&node) == normal(512)).await;
+    dataplane.apply(arrived(Migration::Settling)).await.unwrap();
+    assert_eq!(routes(&node), normal(512));
+    dataplane.apply(arrived(Migration::None)).await.unwrap();
+    eventually("normal routes", || routes(&node) == normal(1024)).await;
+    reported(&mut reports, &Report::Announced(BTreeSet::new())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_goes_is_reached_at_the_node_that_announces_it() {
+    let (node, _other) = node_pair();
+    let _machine = pod(&node, "cali1", &ADDRESSES).await;
+    let (dataplane, mut reports) = start(&node).await;
+    dataplane.replace(plan(&[("vm", machine(Migration::None))], &[])).await.unwrap();
+    assert_eq!(routes(&node), normal(1024));
+    // What BGP does not name any more goes.
+    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    let learnt = |metric| {
+        let to = |net: &str, hop: &str| {
+            let next_hops = vec![NextHop::from(hop.parse::<std::net::IpAddr>().unwrap())];
+            Update::Learnt(net.parse().unwrap(), Some(Learnt { next_hops, metric }))
+        };
+        vec![to("10.65.0.2/32", "192.168.77.2"), to("fd80:65::2/128", "fd77::2")]
+    };
+    dataplane.apply(learnt(1024)).await.unwrap();
+    assert_eq!(routes(&node), normal(1024), "others may announce it as well: it runs here");
+    dataplane.apply(learnt(512)).await.unwrap();
+    let there = [
+        "unicast 10.65.0.2 via 192.168.77.2 dev eth0 proto bird scope global metric 512 onlink",
+        "unicast fd80:65::2 via fd77::2 dev eth0 proto bird scope global metric 512 onlink pref medium",
+    ];
+    eventually("it is reached there", || routes(&node) == there).await;
+    reported(&mut reports, &Report::Workload { id: id("vm"), state: WorkloadState::Up }).await;
+    let gone = ADDRESSES.map(|address| {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        Update::Learnt(address.into(), None)
+    });
+    dataplane.apply(gone.to_vec()).await.unwrap();
+    eventually("it came back", || routes(&node) == normal(1024)).await;
+}
