@@ -76,7 +76,8 @@ fn what_is_too_much_is_refused() {
         (&[], "/apis/projectcalico.org/v3/tiers?continue=nonsense&limit=1", 400),
         (&[], "/apis/projectcalico.org/v3/tiers?resourceVersion=abc", 400),
         (&[], "/apis/projectcalico.org/v3/nosuch", 404),
-        (&["-X", "PUT", "-d", "{}"], tiers, 405),
+        // Answered before the body is read, which curl takes for an error over HTTP/2.
+        (&["--http1.1", "-X", "PUT", "-d", "{}"], tiers, 405),
     ] {
         let (code, text) = direct(&world, &[&token[..2], words].concat(), path);
         assert_eq!(code, expected, "{words:?} {path}: {text}");
