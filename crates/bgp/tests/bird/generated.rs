@@ -104,7 +104,7 @@ proptest! {
         bgp.filters = filters.into_iter().map(|(name, filter)| (name, Arc::new(filter))).collect();
         bgp.export = Export {
             blocks, pools, silent_pools, service_ranges, service_addresses, reflected, services, communities: tagged,
-            priority_v4, priority_v6,
+            priority_v4, priority_v6, elevated_v4: priority_v4 / 2, elevated_v6: priority_v6 / 2,
         };
         let routes = |ours| if ours { PoolRoutes::Plain } else { PoolRoutes::OfOthers };
         let pools = owned.into_iter().map(|(net, ours)| (net, routes(ours))).collect();

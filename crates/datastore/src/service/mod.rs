@@ -125,18 +125,22 @@ impl Service {
         loop {
             let (reader, state) = (read.clone(), snapshot.clone());
             let mut allowance = Allowance::new(limit.max(SMALL_ANSWER_BYTES));
-            let attempt = move || reader(&state, &mut allowance).map(|answer| (answer, allowance.used()));
-            let (answer, used) = match tokio::task::spawn_blocking(attempt).await {
+            // With its permit: it goes on to the end also when its client has left.
+            let attempt = move || {
+                let answer = reader(&state, &mut allowance);
+                answer.map(|answer| (answer, allowance.used(), permit))
+            };
+            let (answer, used, held) = match tokio::task::spawn_blocking(attempt).await {
                 Ok(result) => result.map_err(failed)?,
                 Err(_) => return Err(Refusal::STORAGE_FAILED.into()),
             };
             match answer {
                 Err(Refusal::ANSWER_TOO_LARGE) if used <= MAX_ANSWER_BYTES && used > limit => {
-                    drop(permit);
+                    drop(held);
                     permit = Some(self.answers.wait_for(used).await?);
                     limit = used;
                 }
-                answer => return Ok(Gathered { answer: answer?, share: AnswerBudget::shrink(permit, used) }),
+                answer => return Ok(Gathered { answer: answer?, share: AnswerBudget::shrink(held, used) }),
             }
         }
     }
