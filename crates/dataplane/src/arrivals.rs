@@ -64,6 +64,8 @@ impl Arrivals {
             if self.expected.contains(&index) {
                 return index;
             }
+            // Whoever floods a link must not keep the rest from its turn.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -99,6 +101,7 @@ async fn hear(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
         {
             return u32::try_from(link.ifindex()).unwrap_or_default();
         }
+        tokio::task::yield_now().await;
     }
 }
 
