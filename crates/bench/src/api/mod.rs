@@ -33,13 +33,16 @@ pub fn run() -> Outcome {
     measure().map_err(plain)
 }
 
+/// The request of a number, to an API group.
+type MakeRequest = Box<dyn Fn(&str, usize) -> Request>;
+
 /// What somebody asks for, of each of the groups.
 struct Load {
     what: String,
     /// How often one client asks, and all together.
     count: usize,
     clients: usize,
-    request: Box<dyn Fn(&str, usize) -> Request>,
+    request: MakeRequest,
 }
 
 /// How many requests were answered in a second by many clients, and how long each of a single client took.
