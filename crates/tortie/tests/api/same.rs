@@ -7,6 +7,9 @@ use std::process::Output;
 use tortie_model::Kind;
 use tortie_testkit::{Etcd, samples};
 
+/// Runs a program with arguments and input.
+type Run<'a> = &'a dyn Fn(&[&str], &str) -> Output;
+
 #[test]
 fn calicoctl_and_kubectl_write_the_same_in_kubernetes() {
     calicoctl_and_kubectl_write_the_same(&World::new(Storage::Kubernetes));
@@ -45,7 +48,7 @@ fn the_same_is_stored(world: &World, object: &Value) {
     changed["metadata"]["labels"] = json!({"kept": "no", "added": "yes"});
     changed["metadata"]["annotations"] = json!({"note": "short"});
     let before = world.stored(kind.plural());
-    let programs: [(&str, &dyn Fn(&[&str], &str) -> Output); 2] = [
+    let programs: [(&str, Run<'_>); 2] = [
         ("calicoctl", &|words, input| world.calicoctl(words, input)),
         ("kubectl", &|words, input| world.kubectl(words, input)),
     ];

@@ -62,7 +62,7 @@ impl World {
             ..Config::default()
         };
         if let Storage::Etcd(etcd) = &self.storage {
-            config = Config::at(&etcd.endpoint());
+            config = Config::at(etcd.endpoint());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
