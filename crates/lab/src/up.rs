@@ -128,13 +128,26 @@ fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
         return Err(again());
     }
     let dir = place.dir();
-    fs::create_dir_all(dir).map_err(Error::file(dir))?;
+    create_dir(dir).map_err(Error::file(dir))?;
     if fs::read_dir(dir).map_err(Error::file(dir))?.next().is_some()
         || !files::create(&place.cluster_file(), cluster)?
     {
         return Err(again());
     }
     Ok(())
+}
+
+/// Another lab that goes takes the directory above with it when it finds that empty, which may be just now.
+fn create_dir(dir: &Path) -> io::Result<()> {
+    const ATTEMPTS: usize = 20;
+    let mut result = fs::create_dir_all(dir);
+    for _ in 1..ATTEMPTS {
+        match &result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => result = fs::create_dir_all(dir),
+            _ => break,
+        }
+    }
+    result
 }
 
 /// Does the work until it is done or somebody wants it to end.
@@ -257,6 +270,27 @@ fn directory(path: PathBuf) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lab_that_goes_meanwhile_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let labs = dir.path().join("labs");
+        let (one, other) = (labs.join("one"), labs.join("other"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    create_dir(&one).unwrap();
+                    fs::remove_dir(&one).unwrap();
+                    let _ = fs::remove_dir(&labs);
+                }
+            });
+            for _ in 0..2000 {
+                create_dir(&other).unwrap();
+                fs::remove_dir(&other).unwrap();
+                let _ = fs::remove_dir(&labs);
+            }
+        });
+    }
 
     #[test]
     fn pools_that_overlap_the_nodes_own_network_are_refused() {
