@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 pub fn eventually(what: &str, so: impl FnMut() -> bool) {
     eventually_showing(what, so, String::new);
@@ -14,14 +13,9 @@ pub fn eventually(what: &str, so: impl FnMut() -> bool) {
 /// `picture` is for whoever looks at the failure.
 pub fn eventually_showing(what: &str, mut so: impl FnMut() -> bool, picture: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let begun = Instant::now();
-        if so() {
-            return;
-        }
+    while !so() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{}", picture());
-        // To look must not take the processor from what is waited for.
-        std::thread::sleep(begun.elapsed().clamp(PAUSE, LONGEST_PAUSE));
+        std::thread::sleep(PAUSE);
     }
 }
 
