@@ -143,7 +143,10 @@ fn create_dir(dir: &Path) -> io::Result<()> {
     let mut result = fs::create_dir_all(dir);
     for _ in 1..ATTEMPTS {
         match &result {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => result = fs::create_dir_all(dir),
+            // It was there when it was to be made, and not any more after that; or the other way round.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
+                result = fs::create_dir_all(dir);
+            }
             _ => break,
         }
     }
