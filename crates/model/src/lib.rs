@@ -4,6 +4,7 @@
 //! and the node all speak in these types, so this is where a name, a default or a rule is decided once.
 
 pub mod codec;
+pub mod columns;
 pub mod feed;
 pub mod ipam;
 pub mod key;

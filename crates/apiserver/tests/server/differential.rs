@@ -3,29 +3,49 @@
 //! which is the first, to go on where another run has ended, or to repeat one.
 
 use crate::world::{Storage, World};
+use http::{Request, header};
+use kube::Client;
+use kube::client::Body;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tortie_model::{Kind, schema};
-use tortie_testkit::{eventually, output};
+use tortie_testkit::eventually;
 
 const OURS: &str = "projectcalico.org";
 const PLAIN: &str = "plain.example.org";
 const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier];
 const HISTORIES: u64 = 60;
 const STEPS: usize = 8;
+/// Histories at a time, each with an object of its own: most of the time goes by in waiting for disks.
+const LANES: u64 = 8;
 
 #[derive(Clone, Debug)]
 struct Step {
     method: &'static str,
-    /// After the collection.
+    /// Whether it goes to the collection, not to the object.
+    of_collection: bool,
+    /// After either.
     path: String,
     form: &'static str,
     body: Value,
     /// Whether the body gets the version that stands there.
     current: bool,
+}
+
+impl Step {
+    /// A step without a version, on the object.
+    fn new(method: &'static str, path: String, form: &'static str, body: Value) -> Step {
+        Step { method, of_collection: false, path, form, body, current: false }
+    }
+
+    fn delete() -> Step {
+        Step::new("DELETE", String::new(), "application/json", Value::Null)
+    }
 }
 
 fn install(world: &World) {
@@ -40,43 +60,78 @@ fn install(world: &World) {
     }
 }
 
-/// The code and the body of an answer.
-fn send(world: &World, group: &str, kind: Kind, step: &Step) -> (u16, Value) {
-    let collection = format!("{}/apis/{group}/v3/{}", world.server.url(), kind.plural());
-    let mut body = step.body.clone();
-    if body.is_object() {
-        body["apiVersion"] = format!("{group}/v3").into();
-    }
-    if step.current {
-        let (_, live) = curl(&[], &format!("{collection}/x"), "");
-        body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-    }
-    let form = format!("Content-Type: {}", step.form);
-    let text = if body.is_null() { String::new() } else { body.to_string() };
-    curl(
-        &["-X", step.method, "-H", &form, "--data-binary", "@-"],
-        &format!("{collection}{}", step.path),
-        &text,
-    )
+/// Somebody who sends histories of one object, one after the other.
+struct Lane {
+    client: Client,
+    /// The name of the object.
+    name: String,
 }
 
-fn curl(words: &[&str], url: &str, input: &str) -> (u16, Value) {
-    let mut command = Command::new("curl");
-    command.args([
-        "-sk",
-        "--max-time",
-        "60",
-        "-w",
-        "\n%{http_code}",
-        "-H",
-        "Authorization: Bearer secret",
-        "-A",
-        "tests/1",
-    ]);
-    let output = output(command.args(words).arg(url), input);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (body, code) = text.rsplit_once('\n').unwrap();
-    (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+impl Lane {
+    async fn new(world: &World, number: u64) -> Lane {
+        let file = Kubeconfig::read_from(world.server.kubeconfig()).unwrap();
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+        Lane { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
+    }
+
+    /// The code and the body of an answer.
+    async fn send(&self, group: &str, kind: Kind, step: &Step) -> (u16, Value) {
+        let collection = format!("/apis/{group}/v3/{}", kind.plural());
+        let object = format!("{collection}/{}", self.name);
+        let mut body = step.body.clone();
+        if body.is_object() {
+            body["apiVersion"] = format!("{group}/v3").into();
+            if body["metadata"]["name"].is_string() {
+                body["metadata"]["name"] = self.name.clone().into();
+            }
+        }
+        if step.current {
+            let (_, live) = self.request("GET", &object, step.form, String::new()).await;
+            body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        }
+        let target = if step.of_collection { collection } else { object };
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        self.request(step.method, &format!("{target}{}", step.path), step.form, text).await
+    }
+
+    async fn request(&self, method: &str, path: &str, form: &str, body: String) -> (u16, Value) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, form)
+            .header(header::USER_AGENT, "tests/1")
+            .body(Body::from(body.into_bytes()))
+            .unwrap();
+        let response = self.client.send(request).await.unwrap();
+        let code = response.status().as_u16();
+        let body = response.into_body().collect_bytes().await.unwrap();
+        (code, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Sends one history to both.
+    async fn history(&self, seed: u64) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let kind = *KINDS.choose(&mut random).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..STEPS {
+            let step = step(kind, &mut random);
+            let (our_code, ours) = self.send(OURS, kind, &step).await;
+            let (plain_code, plain) = self.send(PLAIN, kind, &step).await;
+            told.push(format!(
+                "{} {} {} {}\n  -> {our_code}, {plain_code}",
+                step.method, step.path, step.form, step.body
+            ));
+            let (a, b) = (comparable(our_code, &ours), comparable(plain_code, &plain));
+            assert!(
+                our_code == plain_code && a == b,
+                "TORTIE_SEED={seed} {kind}\n{}\nours:  {a}\nplain: {b}\nours:  {ours}\nplain: {plain}",
+                told.join("\n")
+            );
+        }
+        for group in [OURS, PLAIN] {
+            self.send(group, kind, &Step::delete()).await;
+        }
+    }
 }
 
 /// Without what each server gives anew.
@@ -196,16 +251,10 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
     let json = "application/json";
     let query = format!("?fieldManager={manager}");
     match random.random_range(0..12) {
-        0..2 => Step { method: "POST", path: query, form: json, body: object(kind, random), current: false },
+        0..2 => Step { of_collection: true, ..Step::new("POST", query, json, object(kind, random)) },
         2..4 => {
             let current = random.random_bool(0.8);
-            Step {
-                method: "PUT",
-                path: format!("/x{query}"),
-                form: json,
-                body: object(kind, random),
-                current,
-            }
+            Step { current, ..Step::new("PUT", query, json, object(kind, random)) }
         }
         4..6 => {
             let mut body = json!({"spec": spec(kind, random)});
@@ -225,13 +274,7 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
                 body["metadata"] = json!({"labels": labels(random)});
             }
             body["kind"] = kind.name().into();
-            Step {
-                method: "PATCH",
-                path: format!("/x{query}"),
-                form: "application/merge-patch+json",
-                body,
-                current: false,
-            }
+            Step::new("PATCH", query, "application/merge-patch+json", body)
         }
         6 => {
             let operation = match random.random_range(0..3) {
@@ -239,38 +282,21 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
                 1 => json!({"op": "remove", "path": "/metadata/labels/a"}),
                 _ => json!({"op": "test", "path": "/metadata/name", "value": "y"}),
             };
-            Step {
-                method: "PATCH",
-                path: format!("/x{query}"),
-                form: "application/json-patch+json",
-                body: json!([operation]),
-                current: false,
-            }
+            Step::new("PATCH", query, "application/json-patch+json", json!([operation]))
         }
         7..10 => {
             let force = if random.random_bool(0.4) { "&force=true" } else { "" };
-            Step {
-                method: "PATCH",
-                path: format!("/x{query}{force}"),
-                form: "application/apply-patch+yaml",
-                body: object(kind, random),
-                current: false,
-            }
+            let path = format!("{query}{force}");
+            Step::new("PATCH", path, "application/apply-patch+yaml", object(kind, random))
         }
         10 if kind == Kind::Tier => {
             let holds = if random.random_bool(0.5) { "True" } else { "False" };
             let condition = json!({"type": "Ready", "status": holds, "reason": "R", "message": "m",
                 "lastTransitionTime": "2026-03-01T10:20:30Z"});
             let body = json!({"kind": kind.name(), "status": {"conditions": [condition]}});
-            Step {
-                method: "PATCH",
-                path: format!("/x/status{query}"),
-                form: "application/merge-patch+json",
-                body,
-                current: false,
-            }
+            Step::new("PATCH", format!("/status{query}"), "application/merge-patch+json", body)
         }
-        _ => Step { method: "DELETE", path: "/x".into(), form: json, body: Value::Null, current: false },
+        _ => Step::delete(),
     }
 }
 
@@ -283,37 +309,30 @@ fn ours_answers_as_a_plain_crd_does() {
     let first = given.unwrap_or_else(|| rand::random::<u32>().into());
     let histories = histories.unwrap_or(if given.is_some() { 1 } else { HISTORIES });
     println!("TORTIE_SEED={first} TORTIE_HISTORIES={histories}");
-    for seed in first..first + histories {
-        if seed > first && (seed - first).is_multiple_of(100) {
-            println!("{} histories agree; the next is TORTIE_SEED={seed}", seed - first);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (next, agreed) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicU64::new(0)));
+        let mut lanes = tokio::task::JoinSet::new();
+        for number in 0..LANES {
+            let lane = Lane::new(&world, number).await;
+            let (next, agreed) = (next.clone(), agreed.clone());
+            lanes.spawn(async move {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + histories {
+                        break;
+                    }
+                    lane.history(seed).await;
+                    let agreed = agreed.fetch_add(1, Ordering::Relaxed) + 1;
+                    if agreed.is_multiple_of(100) {
+                        println!("{agreed} histories agree; the last was TORTIE_SEED={seed}");
+                    }
+                }
+            });
         }
-        let mut random = StdRng::seed_from_u64(seed);
-        let kind = *KINDS.choose(&mut random).unwrap();
-        let mut told = Vec::new();
-        for _ in 0..STEPS {
-            let step = step(kind, &mut random);
-            let [(our_code, ours), (plain_code, plain)] =
-                [OURS, PLAIN].map(|group| send(&world, group, kind, &step));
-            told.push(format!(
-                "{} {} {} {}\n  -> {our_code}, {plain_code}",
-                step.method, step.path, step.form, step.body
-            ));
-            let (a, b) = (comparable(our_code, &ours), comparable(plain_code, &plain));
-            assert!(
-                our_code == plain_code && a == b,
-                "TORTIE_SEED={seed} {kind}\n{}\nours:  {a}\nplain: {b}\nours:  {ours}\nplain: {plain}",
-                told.join("\n")
-            );
+        while let Some(ended) = lanes.join_next().await {
+            ended.unwrap();
         }
-        let clean = Step {
-            method: "DELETE",
-            path: "/x".into(),
-            form: "application/json",
-            body: Value::Null,
-            current: false,
-        };
-        for group in [OURS, PLAIN] {
-            send(&world, group, kind, &clean);
-        }
-    }
+        assert_eq!(agreed.load(Ordering::Relaxed), histories);
+    });
 }

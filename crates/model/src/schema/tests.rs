@@ -172,6 +172,13 @@ fn crds_are_named_and_scoped_by_the_table() {
     assert_eq!(policy["spec"]["versions"][0].get("subresources"), None);
     let tier = crds.iter().find(|crd| crd["spec"]["names"]["kind"] == "Tier").unwrap();
     assert_eq!(tier["spec"]["versions"][0]["subresources"], json!({"status": {}}));
+    let columns = |crd: &Value, field: &str| -> Vec<Value> {
+        let columns = crd["spec"]["versions"][0]["additionalPrinterColumns"].as_array().unwrap();
+        columns.iter().map(|column| column[field].clone()).collect()
+    };
+    assert_eq!(columns(policy, "name"), ["Tier", "Order", "Selector", "Age"]);
+    assert_eq!(columns(policy, "jsonPath")[..2], [".spec.tier", ".spec.order"]);
+    assert_eq!(columns(policy, "priority")[..2], [0, 1]);
     for crd in &crds {
         assert_eq!(documents(to_yaml(crd).as_bytes()).unwrap(), std::slice::from_ref(crd));
     }

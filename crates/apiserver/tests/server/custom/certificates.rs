@@ -49,7 +49,9 @@ fn certificates_are_renewed_while_kubernetes_asks() {
     let refusal =
         custom.cluster.server.send("POST", &path, Some(&object("GlobalNetworkPolicy", "late", json!({}))));
     assert!(refusal.unwrap_err().contains("failed calling webhook"));
-    custom.cluster.must(&["get", "gnp"], "");
+    let table = custom.cluster.must(&["get", "gnp"], "");
+    let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "TIER", "AGE"]);
     // Another one takes the certificates over.
     custom.start_webhooks(USUAL);
     custom.cluster.server.create(&path, &object("GlobalNetworkPolicy", "late", json!({})));

@@ -1,0 +1,287 @@
+//! What people see of an object in a table: the columns that Calico's tools show.
+
+use crate::Kind;
+
+/// Where a cell comes from and how it is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Cell {
+    /// The text or number there; a dash of nothing if it is absent.
+    At(&'static str),
+    /// The same, with what it means that it is absent.
+    Or(&'static str, &'static str),
+    /// How many elements a list has.
+    Count(&'static str),
+    /// The elements of a list, or the pairs of a map, with commas.
+    Joined(&'static str),
+    /// The node, the nodes or the selector that a peer is for.
+    PeerScope,
+    /// Labels of Kubernetes' selector.
+    PodSelector,
+}
+
+impl Cell {
+    /// The one field that a cell shows, as a JSON pointer; some are made of several, or counted.
+    pub const fn pointer(self) -> Option<&'static str> {
+        match self {
+            Cell::At(pointer) | Cell::Or(pointer, _) | Cell::Joined(pointer) => Some(pointer),
+            Cell::PodSelector => Some("/spec/podSelector/matchLabels"),
+            Cell::Count(_) | Cell::PeerScope => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Column {
+    pub name: &'static str,
+    pub cell: Cell,
+    /// Only in wide tables.
+    pub wide: bool,
+    pub description: &'static str,
+}
+
+const fn column(name: &'static str, cell: Cell, wide: bool, description: &'static str) -> Column {
+    Column { name, cell, wide, description }
+}
+
+const TIER: Column =
+    column("Tier", Cell::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
+const ORDER: Column =
+    column("Order", Cell::At("/spec/order"), true, "Place among the policies of the tier: lower first");
+const SELECTOR: Column =
+    column("Selector", Cell::At("/spec/selector"), true, "Endpoints that the policy applies to");
+const NETS: Column = column("Nets", Cell::Joined("/spec/nets"), true, "Networks of the set");
+const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that it belongs to");
+
+const POLICY: &[Column] = &[TIER, ORDER, SELECTOR];
+const SET: &[Column] = &[NETS];
+
+/// The columns of a kind between the name and the age.
+pub fn columns(kind: Kind) -> &'static [Column] {
+    match kind {
+        Kind::GlobalNetworkPolicy
+        | Kind::NetworkPolicy
+        | Kind::StagedGlobalNetworkPolicy
+        | Kind::StagedNetworkPolicy => POLICY,
+        Kind::GlobalNetworkSet | Kind::NetworkSet => SET,
+        Kind::StagedKubernetesNetworkPolicy => {
+            const { &[column("Pod-Selector", Cell::PodSelector, true, "Pods that the policy applies to")] }
+        }
+        Kind::Tier => {
+            const {
+                &[
+                    column("Order", Cell::At("/spec/order"), false, "Place among the tiers: lower first"),
+                    column(
+                        "Default-Action",
+                        Cell::At("/spec/defaultAction"),
+                        true,
+                        "What becomes of traffic that no rule matches",
+                    ),
+                ]
+            }
+        }
+        Kind::IPPool => {
+            const {
+                &[
+                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the pool"),
+                    column(
+                        "Selector",
+                        Cell::Or("/spec/nodeSelector", "all()"),
+                        false,
+                        "Nodes that take addresses from the pool",
+                    ),
+                    column(
+                        "NAT",
+                        Cell::Or("/spec/natOutgoing", "false"),
+                        true,
+                        "Whether traffic that leaves the pools is masqueraded",
+                    ),
+                    column(
+                        "IPIPMode",
+                        Cell::Or("/spec/ipipMode", "Never"),
+                        true,
+                        "When traffic between nodes is in IP-in-IP",
+                    ),
+                    column(
+                        "VXLANMode",
+                        Cell::Or("/spec/vxlanMode", "Never"),
+                        true,
+                        "When traffic between nodes is in VXLAN",
+                    ),
+                    column(
+                        "Disabled",
+                        Cell::Or("/spec/disabled", "false"),
+                        true,
+                        "Whether no more addresses are taken from it",
+                    ),
+                    column(
+                        "DisableBGPExport",
+                        Cell::Or("/spec/disableBGPExport", "false"),
+                        true,
+                        "Whether BGP keeps silent about it",
+                    ),
+                    column(
+                        "AssignmentMode",
+                        Cell::Or("/spec/assignmentMode", "Automatic"),
+                        true,
+                        "Whether addresses are assigned unasked",
+                    ),
+                ]
+            }
+        }
+        Kind::BGPConfiguration => {
+            const {
+                &[
+                    column(
+                        "LogSeverity",
+                        Cell::At("/spec/logSeverityScreen"),
+                        false,
+                        "Severity from which on there is a log",
+                    ),
+                    column(
+                        "MeshEnabled",
+                        Cell::At("/spec/nodeToNodeMeshEnabled"),
+                        false,
+                        "Whether every node peers with every other",
+                    ),
+                    column(
+                        "ASNumber",
+                        Cell::At("/spec/asNumber"),
+                        false,
+                        "AS number of nodes without one of their own",
+                    ),
+                ]
+            }
+        }
+        Kind::BGPPeer => {
+            const {
+                &[
+                    column("PeerIP", Cell::At("/spec/peerIP"), false, "Address of the peer"),
+                    column("Node", Cell::PeerScope, false, "Nodes that peer with it"),
+                    column("ASN", Cell::At("/spec/asNumber"), false, "AS number of the peer"),
+                ]
+            }
+        }
+        Kind::BGPFilter => {
+            const {
+                &[
+                    column(
+                        "ExportV4",
+                        Cell::Count("/spec/exportV4"),
+                        false,
+                        "Number of rules for IPv4 routes that are advertised",
+                    ),
+                    column(
+                        "ImportV4",
+                        Cell::Count("/spec/importV4"),
+                        false,
+                        "Number of rules for IPv4 routes that are learned",
+                    ),
+                    column(
+                        "ExportV6",
+                        Cell::Count("/spec/exportV6"),
+                        false,
+                        "Number of rules for IPv6 routes that are advertised",
+                    ),
+                    column(
+                        "ImportV6",
+                        Cell::Count("/spec/importV6"),
+                        false,
+                        "Number of rules for IPv6 routes that are learned",
+                    ),
+                ]
+            }
+        }
+        Kind::HostEndpoint => {
+            const {
+                &[
+                    NODE,
+                    column("Interface", Cell::At("/spec/interfaceName"), true, "Interface that is protected"),
+                    column(
+                        "IPs",
+                        Cell::Joined("/spec/expectedIPs"),
+                        true,
+                        "Addresses that it is expected to have",
+                    ),
+                    column("Profiles", Cell::Joined("/spec/profiles"), true, "Profiles whose rules apply"),
+                ]
+            }
+        }
+        Kind::ClusterInformation => {
+            const {
+                &[
+                    column("ClusterGUID", Cell::At("/spec/clusterGUID"), false, "Identity of the cluster"),
+                    column(
+                        "ClusterType",
+                        Cell::At("/spec/clusterType"),
+                        false,
+                        "What the cluster is made of",
+                    ),
+                    column("CalicoVersion", Cell::At("/spec/calicoVersion"), false, "Version of Calico"),
+                    column(
+                        "DatastoreReady",
+                        Cell::At("/spec/datastoreReady"),
+                        false,
+                        "Whether the datastore may be used",
+                    ),
+                ]
+            }
+        }
+        Kind::CalicoNodeStatus => {
+            const { &[NODE, column("Classes", Cell::Joined("/spec/classes"), true, "What is reported")] }
+        }
+        Kind::IPAMConfiguration => {
+            const {
+                &[
+                    column(
+                        "StrictAffinity",
+                        Cell::Or("/spec/strictAffinity", "false"),
+                        false,
+                        "Whether nodes keep to their own blocks",
+                    ),
+                    column(
+                        "AutoAllocateBlocks",
+                        Cell::Or("/spec/autoAllocateBlocks", "false"),
+                        false,
+                        "Whether nodes take blocks by themselves",
+                    ),
+                    column(
+                        "MaxBlocksPerHost",
+                        Cell::Or("/spec/maxBlocksPerHost", "0"),
+                        true,
+                        "How many blocks a node takes",
+                    ),
+                ]
+            }
+        }
+        Kind::IPReservation => {
+            const {
+                &[column(
+                    "CIDRs",
+                    Cell::Joined("/spec/reservedCIDRs"),
+                    true,
+                    "Addresses that are not assigned",
+                )]
+            }
+        }
+        Kind::BlockAffinity => {
+            const {
+                &[
+                    column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the block"),
+                    NODE,
+                    column("State", Cell::At("/spec/state"), false, "Whether the block is the node's"),
+                ]
+            }
+        }
+        Kind::Profile => {
+            const {
+                &[column(
+                    "Labels",
+                    Cell::Joined("/spec/labelsToApply"),
+                    true,
+                    "Labels that endpoints get from it",
+                )]
+            }
+        }
+        _ => &[],
+    }
+}
