@@ -4,7 +4,7 @@ use crate::conflict::{Conflict, message};
 use crate::managed::{Managed, ManagerId, Operation, Owned};
 use crate::set::Set;
 use crate::shape::Shape;
-use crate::walk::{compare, equal, merge, remove, set_of, validate};
+use crate::walk::{compare, drop_nulls, equal, merge, remove, set_of, validate};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -156,11 +156,12 @@ fn attempt(
     let set = set_of(shape, config).recursive_difference(by.reset);
     let time = last.as_ref().and_then(|last| last.time.clone());
     managed.0.insert(id.clone(), Owned { set, api_version: by.api_version.to_owned(), time });
-    let new = match &last {
+    let mut new = match &last {
         Some(last) if !last.set.is_empty() => prune(shape, &merged, &managed, &last.set),
         _ => merged,
     };
     settle(shape, live, &new, &mut managed, &id, by, force)?;
+    drop_nulls(&mut new);
     let nobodys = Set::of(NOBODYS);
     if let Some(owned) = managed.0.get_mut(&id) {
         owned.set = owned.set.difference(&nobodys);

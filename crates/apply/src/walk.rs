@@ -325,7 +325,8 @@ fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&
     merged
 }
 
-/// The value without these fields; `None` if nothing is left of it.
+/// The value without these fields; `None` if nothing is left of it. A field of which only the parts were to go stays as a null: somebody
+/// may own that it is there.
 pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
     match form(shape, [Some(value), None]) {
         Form::Leaf => Some(value.clone()),
@@ -337,12 +338,10 @@ pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
                     continue;
                 }
                 let kept = match fields.below(&element) {
-                    Some(below) => remove(field_shape(named, rest, name), inner, below),
-                    None => Some(inner.clone()),
+                    Some(below) => remove(field_shape(named, rest, name), inner, below).unwrap_or_default(),
+                    None => inner.clone(),
                 };
-                if let Some(kept) = kept {
-                    left.insert(name.clone(), kept);
-                }
+                left.insert(name.clone(), kept);
             }
             (!left.is_empty()).then_some(Value::Object(left))
         }
@@ -363,6 +362,18 @@ pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
             }
             (!left.is_empty()).then_some(Value::Array(left))
         }
+    }
+}
+
+/// Drops fields that are null, as Kubernetes does where a schema does not allow it.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, inner| !inner.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
     }
 }
 

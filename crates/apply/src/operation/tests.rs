@@ -94,6 +94,22 @@ fn a_field_of_another_is_a_conflict_until_it_is_forced() {
     assert_eq!(fields(&same.managed, "a"), json!({"f:spec": {"f:order": {}}}));
 }
 
+/// As Kubernetes has it: the owner of a map keeps it, though another takes the last of its keys away.
+#[test]
+fn who_made_a_map_owns_it_after_its_last_key() {
+    let reset = Set::of(&[&["status"]]);
+    let made = object(json!({"order": 1, "labels": {"b": "1"}}));
+    let managed = update(&shape(), &nothing(), &made, Managed::default(), by("editor", &reset));
+    let spec = json!({"labels": {"b": "2"}});
+    let forced = applied(&made, managed, "a", spec, true).unwrap();
+    let without = applied(&forced.object, forced.managed, "a", json!({"tier": "t"}), false).unwrap();
+    assert_eq!(without.object["spec"], json!({"order": 1, "tier": "t"}));
+    assert_eq!(
+        fields(&without.managed, "editor"),
+        json!({"f:spec": {".": {}, "f:labels": {}, "f:order": {}}})
+    );
+}
+
 #[test]
 fn an_update_takes_what_it_changes() {
     let reset = Set::of(&[&["status"]]);
