@@ -69,6 +69,10 @@ impl Migrations {
 
     /// Whether an endpoint of this node is somewhere else in a migration than before.
     pub fn assess(&mut self, endpoint: &WorkloadEndpoint) -> bool {
+        // Nearly always.
+        if self.known.is_empty() && self.endpoints.is_empty() {
+            return false;
+        }
         let id = workload_id(endpoint);
         let role = self.role(&id, endpoint);
         let (before, state) = self.endpoints.get(&id).copied().unwrap_or_default();

@@ -4,21 +4,17 @@
 use proptest::prelude::*;
 use serde_json::json;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, Kind, Value};
 use tortie_plan::{Migration, Plan, Route, RouteKey, WorkloadId};
+use tortie_testkit::samples::stored;
 
 type Entry = (Key, Value);
 
 fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
-    let object = json!({
-        "kind": kind.name(),
-        "apiVersion": "projectcalico.org/v3",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"job": name}},
-        "spec": spec,
-    });
-    let mut resource = Resource::from_store(kind, object).unwrap();
-    resource.set_defaults();
-    (Key::resource(kind, namespace, name), Value::Resource(resource))
+    stored(
+        kind,
+        json!({"metadata": {"name": name, "namespace": namespace, "labels": {"job": name}}, "spec": spec}),
+    )
 }
 
 /// The machine `vm` at a node, as OpenStack's plugin writes it.

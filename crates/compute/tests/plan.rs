@@ -7,19 +7,12 @@ use std::net::IpAddr;
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update};
+use tortie_testkit::samples::stored;
 
 type Entry = (Key, Value);
 
 fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) -> Entry {
-    let object = json!({
-        "kind": kind.name(),
-        "apiVersion": "projectcalico.org/v3",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
-    });
-    let mut resource = Resource::from_store(kind, object).unwrap();
-    resource.set_defaults();
-    (Key::resource(kind, namespace, name), Value::Resource(resource))
+    stored(kind, json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec}))
 }
 
 fn node(name: &str, address: &str) -> Entry {

@@ -7,18 +7,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_compute::{Compute, Environment};
 use tortie_model::kubernetes::{Service, ServiceForm};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, Kind, Value};
 use tortie_plan::{Member, Plan, Route, RouteKey, RouteTarget, TunnelKind, TunnelProtocol, VtepId};
+use tortie_testkit::samples::stored;
 
 type Entry = (Key, Value);
 
 fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Entry {
-    let object = json!({
-        "kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": {"name": name}, "spec": spec,
-    });
-    let mut resource = Resource::from_store(kind, object).unwrap();
-    resource.set_defaults();
-    (Key::resource(kind, "", name), Value::Resource(resource))
+    stored(kind, json!({"metadata": {"name": name}, "spec": spec}))
 }
 
 /// Node 3 in network 1 is 172.16.1.3 and fd00:1::3; its tunnels end at 10.0.3.1 and fd10::3:1.
@@ -293,15 +289,11 @@ proptest! {
 }
 
 fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
-    let object = json!({
-        "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3", "metadata": {"name": name, "namespace": "shop"},
-        "spec": {
-            "node": node, "orchestrator": "k8s", "endpoint": "eth0", "pod": name, "interfaceName": format!("cali{name}"),
-            "ipNetworks": nets,
-        },
+    let spec = json!({
+        "node": node, "orchestrator": "k8s", "endpoint": "eth0", "pod": name, "interfaceName": format!("cali{name}"),
+        "ipNetworks": nets,
     });
-    let resource = Resource::from_store(Kind::WorkloadEndpoint, object).unwrap();
-    (Key::resource(Kind::WorkloadEndpoint, "shop", name), Value::Resource(resource))
+    stored(Kind::WorkloadEndpoint, json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}))
 }
 
 #[test]

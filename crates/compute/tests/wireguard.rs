@@ -7,21 +7,16 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 use tortie_compute::{Compute, Environment};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, Kind, Value};
 use tortie_plan::{
     Plan, Route, RouteKey, RouteTarget, RoutingRule, Table, TunnelKind, TunnelProtocol, WireguardPeerId,
 };
+use tortie_testkit::samples::stored;
 
 type Entry = (Key, Value);
 
 fn resource(kind: Kind, name: &str, spec: serde_json::Value, status: serde_json::Value) -> Entry {
-    let object = json!({
-        "kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": {"name": name},
-        "spec": spec, "status": status,
-    });
-    let mut resource = Resource::from_store(kind, object).unwrap();
-    resource.set_defaults();
-    (Key::resource(kind, "", name), Value::Resource(resource))
+    stored(kind, json!({"metadata": {"name": name}, "spec": spec, "status": status}))
 }
 
 fn key(number: u8) -> String {

@@ -1,6 +1,18 @@
 //! An object of every resource that people manage.
 
 use serde_json::{Value, json};
+use tortie_model::{Key, Kind, Resource};
+
+/// An object as the store has it, by its key. It is given without its kind and version.
+pub fn stored(kind: Kind, mut object: Value) -> (Key, tortie_model::Value) {
+    object["kind"] = kind.name().into();
+    object["apiVersion"] = tortie_model::API_VERSION.into();
+    let mut resource =
+        Resource::from_store(kind, object).unwrap_or_else(|error| panic!("a sample of {kind}: {error}"));
+    resource.set_defaults();
+    let meta = resource.metadata();
+    (Key::resource(kind, &meta.namespace, &meta.name), tortie_model::Value::Resource(resource))
+}
 
 /// A profile, which people write where there is no Kubernetes to make profiles from.
 pub fn profile() -> Value {

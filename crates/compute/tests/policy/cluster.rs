@@ -2,25 +2,16 @@
 
 use serde_json::{Value as Json, json};
 use tortie_compute::{Compute, Environment};
-use tortie_model::{Key, Kind, Resource, Value};
+use tortie_model::{Key, Kind, Value};
 use tortie_plan::{Member, Plan, PolicyId, PolicyKind, Rule, Set, Update, WorkloadId, WorkloadPolicy};
+use tortie_testkit::samples::stored;
 
 pub type Entry = (Key, Value);
 
 pub const NODE: &str = "n1";
 
 pub fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> Entry {
-    let object = json!({
-        "kind": kind.name(),
-        "apiVersion": "projectcalico.org/v3",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": spec,
-    });
-    let mut resource = Resource::from_store(kind, object).unwrap();
-    if kind != Kind::WorkloadEndpoint {
-        resource.set_defaults();
-    }
-    (Key::resource(kind, namespace, name), Value::Resource(resource))
+    stored(kind, json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}))
 }
 
 /// A pod with the profile of its namespace.
