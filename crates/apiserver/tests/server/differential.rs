@@ -19,7 +19,7 @@ use tortie_testkit::eventually;
 const OURS: &str = "projectcalico.org";
 const PLAIN: &str = "plain.example.org";
 const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier];
-const HISTORIES: u64 = 60;
+const HISTORIES: u64 = 100;
 const STEPS: usize = 8;
 /// Histories at a time, each with an object of its own: most of the time goes by in waiting for disks.
 const LANES: u64 = 8;
@@ -249,7 +249,8 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
     let managers = ["m1", "m2", "m3"];
     let manager = managers.choose(random).copied().unwrap();
     let json = "application/json";
-    let query = format!("?fieldManager={manager}");
+    let dry = if random.random_bool(0.1) { "&dryRun=All" } else { "" };
+    let query = format!("?fieldManager={manager}{dry}");
     match random.random_range(0..12) {
         0..2 => Step { of_collection: true, ..Step::new("POST", query, json, object(kind, random)) },
         2..4 => {
@@ -270,16 +271,23 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
                 let field = fields.choose(random).unwrap();
                 body["spec"][field] = Value::Null;
             }
-            if random.random_bool(0.5) {
-                body["metadata"] = json!({"labels": labels(random)});
+            match random.random_range(0..6) {
+                0..3 => body["metadata"] = json!({"labels": labels(random)}),
+                3 => body["metadata"] = json!({"labels": {"a": null, "b": "3"}}),
+                4 => body["metadata"] = json!({"labels": null}),
+                _ => {}
             }
             body["kind"] = kind.name().into();
             Step::new("PATCH", query, "application/merge-patch+json", body)
         }
         6 => {
-            let operation = match random.random_range(0..3) {
+            let operation = match random.random_range(0..7) {
                 0 => json!({"op": "add", "path": "/metadata/labels", "value": {"json": "yes"}}),
                 1 => json!({"op": "remove", "path": "/metadata/labels/a"}),
+                2 => json!({"op": "remove", "path": "/metadata/labels"}),
+                3 => json!({"op": "add", "path": "/metadata/annotations", "value": {"json": "yes"}}),
+                4 => json!({"op": "copy", "from": "/metadata/name", "path": "/metadata/labels/a"}),
+                5 => json!({"op": "replace", "path": "/spec", "value": spec(kind, random)}),
                 _ => json!({"op": "test", "path": "/metadata/name", "value": "y"}),
             };
             Step::new("PATCH", query, "application/json-patch+json", json!([operation]))
@@ -293,8 +301,20 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
             let holds = if random.random_bool(0.5) { "True" } else { "False" };
             let condition = json!({"type": "Ready", "status": holds, "reason": "R", "message": "m",
                 "lastTransitionTime": "2026-03-01T10:20:30Z"});
-            let body = json!({"kind": kind.name(), "status": {"conditions": [condition]}});
-            Step::new("PATCH", format!("/status{query}"), "application/merge-patch+json", body)
+            let mut body = json!({"kind": kind.name(), "status": {"conditions": [condition]}});
+            let path = format!("/status{query}");
+            match random.random_range(0..3) {
+                0 => {
+                    body["metadata"] = json!({"name": "x"});
+                    Step::new("PATCH", format!("{path}&force=true"), "application/apply-patch+yaml", body)
+                }
+                1 => {
+                    body["metadata"] = json!({"name": "x"});
+                    body["spec"] = spec(kind, random);
+                    Step { current: true, ..Step::new("PUT", path, json, body) }
+                }
+                _ => Step::new("PATCH", path, "application/merge-patch+json", body),
+            }
         }
         _ => Step::delete(),
     }
