@@ -136,9 +136,13 @@ impl Verbs<'_> {
         self.check_namespace(asked).await?;
         let resources = self.storage.resources();
         let outcome = match asked.request.options.dry_run {
-            true => match self.storage.get(served, &asked.request.namespace, &name).await {
-                Ok(_) => return Err(Refusal::already_exists(served, &name)),
-                Err(_) => resources.check_create(resource).await,
+            true => match resources.check_create(resource).await {
+                Ok(created) => match self.storage.get(served, &asked.request.namespace, &name).await {
+                    Ok(_) => return Err(Refusal::already_exists(served, &name)),
+                    Err(refusal) if refusal.code == 404 => Ok(created),
+                    Err(refusal) => return Err(refusal),
+                },
+                refused => refused,
             },
             false => resources.create(resource).await,
         };

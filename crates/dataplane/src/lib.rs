@@ -15,6 +15,7 @@ mod host_routes;
 mod interfaces;
 mod kernel;
 mod mtu;
+mod netlink;
 mod netns;
 pub mod pod;
 mod policy;

@@ -2,8 +2,8 @@
 
 use super::{CHAIN, Outcome, is_felix};
 use crate::error::{Error, Result};
+use crate::netlink::Attributes;
 use crate::netns::Netns;
-use crate::policy::nft::attributes::Attributes;
 use crate::policy::nft::foreign::observed::{ForeignRule, family_name};
 use nlink::Connection;
 use nlink::netlink::Nftables;

@@ -1,9 +1,8 @@
 //! XDP programs of interfaces: which are attached, and how they go. Messages by hand: `nlink` knows none of this.
 
 use crate::error::{Error, Result};
+use crate::netlink::{self, ACKNOWLEDGE, Attributes, DUMP, Request, attributes};
 use crate::netns::Netns;
-use crate::policy::nft::attributes::{self, Attributes};
-use crate::policy::nft::frames;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
@@ -15,12 +14,6 @@ const XDP_FD: u16 = 1;
 const XDP_FLAGS: u16 = 3;
 /// The ways in which a program can be attached: where its number is told, and the flag that means this way.
 const MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
-
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const DUMP: u16 = 0x300;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
 
 /// A program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +37,8 @@ impl XdpPrograms {
     /// Of all interfaces.
     pub async fn attached(&self) -> Result<Vec<AttachedProgram>> {
         let mut all = Vec::new();
-        let refused = exchange(&self.socket, GET_LINK, DUMP, 0, Attributes::default(), |body| {
-            all.extend(read(body));
-        })
-        .await?;
+        let refused =
+            self.exchange(GET_LINK, DUMP, 0, Attributes::default(), |body| all.extend(read(body))).await?;
         match refused {
             None => Ok(all),
             Some(errno) => Err(Error::Kernel { object: "list of links".into(), reason: errno.to_string() }),
@@ -61,7 +52,23 @@ impl XdpPrograms {
             .bytes(XDP_FD, &NOTHING.to_ne_bytes())
             .bytes(XDP_FLAGS, &attached.flag.to_ne_bytes());
         let attributes = Attributes::default().nest(XDP, nothing);
-        exchange(&self.socket, SET_LINK, ACKNOWLEDGE, attached.index, attributes, |_| {}).await
+        self.exchange(SET_LINK, ACKNOWLEDGE, attached.index, attributes, |_| {}).await
+    }
+
+    async fn exchange(
+        &self,
+        kind: u16,
+        flags: u16,
+        index: i32,
+        attributes: Attributes,
+        mut answer: impl FnMut(&[u8]),
+    ) -> Result<Option<Errno>> {
+        // Family and type, then the interface, then flags that stay as they are.
+        let mut head = [0; 16];
+        head[4..8].copy_from_slice(&index.to_ne_bytes());
+        let request = Request { kind, flags, head: &head, attributes };
+        let refused = netlink::exchange(&self.socket, request, |frame| answer(frame.body)).await;
+        refused.map_err(|error| Error::kernel("XDP programs", &error))
     }
 }
 
@@ -78,44 +85,4 @@ fn read(body: &[u8]) -> Vec<AttachedProgram> {
         Some(AttachedProgram { index, interface: interface.clone(), program, flag })
     };
     MODES.into_iter().filter_map(of_mode).collect()
-}
-
-async fn exchange(
-    socket: &NetlinkSocket,
-    command: u16,
-    flags: u16,
-    index: i32,
-    attributes: Attributes,
-    mut answer: impl FnMut(&[u8]),
-) -> Result<Option<Errno>> {
-    const HEADER: usize = 32;
-    let describe = |error: nlink::Error| Error::kernel("XDP programs", &error);
-    let sequence = socket.next_seq();
-    let attributes = attributes.into_bytes();
-    let length = u32::try_from(HEADER + attributes.len()).unwrap_or_default();
-    let mut message = length.to_ne_bytes().to_vec();
-    message.extend_from_slice(&command.to_ne_bytes());
-    message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
-    message.extend_from_slice(&sequence.to_ne_bytes());
-    message.extend_from_slice(&[0; 4]);
-    // Family and type, then the interface, then flags that stay as they are.
-    message.extend_from_slice(&[0; 4]);
-    message.extend_from_slice(&index.to_ne_bytes());
-    message.extend_from_slice(&[0; 8]);
-    message.extend_from_slice(&attributes);
-    socket.send(&message).await.map_err(describe)?;
-    loop {
-        let data = socket.recv_unicast().await.map_err(describe)?;
-        for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
-            match frame.kind {
-                DONE => return Ok(None),
-                ERROR => {
-                    let code =
-                        frame.body.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
-                    return Ok(code.filter(|code| *code != 0).map(|code| Errno::from_raw(code.abs())));
-                }
-                _ => answer(frame.body),
-            }
-        }
-    }
 }

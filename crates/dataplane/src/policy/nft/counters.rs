@@ -1,11 +1,11 @@
 //! What the kernel has counted, by the rules that people wrote.
 
 use super::super::counters::{Counted, RuleCounter, Verdict, When};
-use super::attributes;
 use super::message::TABLE;
 use super::render::{END_OF_TIER, NO_PROFILE};
 use super::table::TableFamily;
 use crate::error::{Error, Result};
+use crate::netlink::attributes;
 use crate::netns::Netns;
 use nlink::netlink::nftables::{self as wire, Family};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Rules in the kernel's words: a list of expressions that load, compare and act.
 
-use super::attributes::Attributes;
 use super::rule::{Action, Family, Field, Match, NatEnd, Rule, Test};
 use super::table::slots;
+use crate::netlink::Attributes;
 use nlink::netlink::nftables as wire;
 use std::net::IpAddr;
 use tortie_plan::PortRange;

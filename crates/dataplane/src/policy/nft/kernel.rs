@@ -1,14 +1,15 @@
 //! The table in the kernel: transactions, reads and events.
 
+use super::blame;
 use super::diff::{ChainFingerprint, KernelTable};
 use super::message::{self, FINGERPRINT, Operation, TABLE};
 use super::ranges;
 use super::rule::Family as IpFamily;
 use super::table::{ChainKind, Element, ElementData, Hook, Point, SetType, TableFamily};
-use super::{attributes, blame};
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
 use crate::faults::Faults;
+use crate::netlink::{Frame, answers, attributes, frames};
 use crate::netns::Netns;
 use crate::socket_filter::ignore_ports;
 use futures::FutureExt;
@@ -172,63 +173,18 @@ impl Kernel {
     }
 
     async fn elements(&self, set: &str, kind: SetType) -> Result<BTreeSet<Element>> {
-        const DONE: u16 = 3;
-        const ERROR: u16 = 2;
-        let describe =
-            |error: nlink::Error| Error::kernel(KernelObject::Set { name: set.to_owned() }, &error);
+        let object = || KernelObject::Set { name: set.to_owned() };
         let sequence = self.reader.next_seq();
         let request = message::list_elements(self.family, set, sequence);
-        self.reader.send(&request).await.map_err(describe)?;
         let mut raw = Vec::new();
-        loop {
-            let data = self.reader.recv_unicast().await.map_err(describe)?;
-            for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
-                match frame.kind {
-                    DONE => return Ok(assemble(raw, kind)),
-                    ERROR => {
-                        let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
-                        let errno = code.map(i32::from_ne_bytes).unwrap_or_default();
-                        let reason = std::io::Error::from_raw_os_error(errno.abs()).to_string();
-                        return Err(Error::Kernel {
-                            object: KernelObject::Set { name: set.to_owned() },
-                            reason,
-                        });
-                    }
-                    _ => raw.extend(frame.attributes().map(raw_elements).unwrap_or_default()),
-                }
-            }
+        let refused = answers(&self.reader, &request, sequence, |frame| {
+            raw.extend(frame.attributes().map(raw_elements).unwrap_or_default());
+        });
+        match refused.await.map_err(|error| Error::kernel(object(), &error))? {
+            None => Ok(assemble(raw, kind)),
+            Some(errno) => Err(Error::Kernel { object: object(), reason: errno.desc().to_owned() }),
         }
     }
-}
-
-/// One netlink message.
-pub(crate) struct Frame<'d> {
-    pub kind: u16,
-    pub sequence: u32,
-    pub body: &'d [u8],
-}
-
-impl<'d> Frame<'d> {
-    /// Behind the netfilter header.
-    pub fn attributes(&self) -> Option<&'d [u8]> {
-        self.body.get(4..)
-    }
-}
-
-pub(crate) fn frames(data: &[u8]) -> impl Iterator<Item = Frame<'_>> {
-    const HEADER: usize = 16;
-    let mut rest = data;
-    std::iter::from_fn(move || {
-        let header = rest.get(..HEADER)?;
-        let number = |at: usize| {
-            header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
-        };
-        let length = usize::try_from(number(0)?).ok()?;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let body = rest.get(HEADER..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Frame { kind, sequence: number(8)?, body })
-    })
 }
 
 /// An element as the kernel tells it.

@@ -1,10 +1,10 @@
 //! What is done to the table, as the messages of one transaction.
 
-use super::attributes::Attributes;
 use super::expression::{self, Nameless};
 use super::ranges;
 use super::rule::{Field, Rule};
 use super::table::{Element, ElementData, Hook, SetType, TableFamily, padded};
+use crate::netlink::Attributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
 /// The one table that is ours.

@@ -3,7 +3,6 @@
 //! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
 //! write the difference down, `kernel` sends it as one transaction. [`Nftables`] holds it together.
 
-pub(crate) mod attributes;
 mod blame;
 mod counters;
 mod diff;
@@ -20,7 +19,7 @@ mod table;
 mod writer;
 
 pub(super) use counters::counters;
-pub(crate) use kernel::{Changed, Events, frames};
+pub(crate) use kernel::{Changed, Events};
 
 use crate::error::{Error, Result};
 use crate::failure::Failure;

@@ -1,10 +1,10 @@
 //! Our rule in a chain of somebody else's table, in one transaction.
 
-use super::super::attributes::Attributes;
 use super::super::{expression, message};
 use super::accepting;
 use super::diff::Edit;
 use super::observed::BaseChain;
+use crate::netlink::Attributes;
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, RawMessage};

@@ -1,6 +1,5 @@
 //! The tables of others, as far as they concern us: chains, and what each rule is.
 
-use super::super::attributes;
 use super::super::kernel::fingerprint;
 use super::super::message::TABLE;
 use super::super::render::Allowed;
@@ -9,6 +8,7 @@ use super::diff::Kind;
 use super::{COMMENT, SERVICES, SERVICES_TABLE, accepting};
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
+use crate::netlink::attributes;
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, RuleInfo};

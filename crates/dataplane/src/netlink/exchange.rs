@@ -1,0 +1,71 @@
+//! A question to the kernel and its answers.
+
+use super::{Attributes, Frame, frames};
+use nix::errno::Errno;
+use nlink::netlink::NetlinkSocket;
+
+const REQUEST: u16 = 1;
+pub(crate) const ACKNOWLEDGE: u16 = 4;
+pub(crate) const DUMP: u16 = 0x300;
+
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
+pub(crate) struct Request<'a> {
+    pub kind: u16,
+    /// `ACKNOWLEDGE` or `DUMP`: without either nobody says when the answer is complete.
+    pub flags: u16,
+    /// What the protocol has before attributes.
+    pub head: &'a [u8],
+    pub attributes: Attributes,
+}
+
+impl Request<'_> {
+    fn into_bytes(self, sequence: u32) -> Vec<u8> {
+        const HEADER: usize = 16;
+        let attributes = self.attributes.into_bytes();
+        let length = u32::try_from(HEADER + self.head.len() + attributes.len()).unwrap_or(u32::MAX);
+        let mut message = length.to_ne_bytes().to_vec();
+        message.extend_from_slice(&self.kind.to_ne_bytes());
+        message.extend_from_slice(&(REQUEST | self.flags).to_ne_bytes());
+        message.extend_from_slice(&sequence.to_ne_bytes());
+        message.extend_from_slice(&[0; 4]);
+        message.extend_from_slice(self.head);
+        message.extend_from_slice(&attributes);
+        message
+    }
+}
+
+/// Hands on what the kernel answers. Why it refuses, if it does.
+pub(crate) async fn exchange(
+    socket: &NetlinkSocket,
+    request: Request<'_>,
+    answer: impl FnMut(Frame<'_>),
+) -> nlink::Result<Option<Errno>> {
+    let sequence = socket.next_seq();
+    answers(socket, &request.into_bytes(sequence), sequence, answer).await
+}
+
+/// The same with a message that is complete.
+pub(crate) async fn answers(
+    socket: &NetlinkSocket,
+    message: &[u8],
+    sequence: u32,
+    mut answer: impl FnMut(Frame<'_>),
+) -> nlink::Result<Option<Errno>> {
+    socket.send(message).await?;
+    loop {
+        let data = socket.recv_unicast().await?;
+        for frame in frames(&data).filter(|frame| frame.sequence == sequence) {
+            match frame.kind {
+                DONE => return Ok(None),
+                ERROR => {
+                    let code = frame.body.get(..4).and_then(|code| code.try_into().ok());
+                    let code = code.map(i32::from_ne_bytes).filter(|code| *code != 0);
+                    return Ok(code.map(|code| Errno::from_raw(code.saturating_abs())));
+                }
+                _ => answer(frame),
+            }
+        }
+    }
+}
