@@ -165,6 +165,26 @@ fn routes_can_be_left_to_others_or_follow_workloads() {
     assert_eq!(plan.routes.len(), 1);
 }
 
+/// What `CALICO_NETWORKING_BACKEND` none and vxlan mean.
+#[test]
+fn a_node_without_bgp_leaves_cluster_routes_to_others_unless_the_settings_say_otherwise() {
+    let to_neighbour = |entries: &[Entry], leaves: bool| {
+        let mut compute = Compute::new("n1", Environment::default());
+        if leaves {
+            compute.leave_cluster_routes();
+        }
+        entries.iter().for_each(|(key, value)| compute.put(key, value));
+        let mut plan = Plan::default();
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+        route(&plan, "10.0.0.66/32")
+    };
+    let mut entries = cluster();
+    assert_eq!(to_neighbour(&entries, false), via("172.17.0.3"));
+    assert_eq!(to_neighbour(&entries, true), None);
+    entries.push(felix(json!({"programClusterRoutes": "Enabled"})));
+    assert_eq!(to_neighbour(&entries, true), via("172.17.0.3"));
+}
+
 #[test]
 fn a_peer_behind_a_gateway_has_a_route() {
     let peer = |gateway: &str| {

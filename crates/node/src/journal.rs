@@ -56,6 +56,22 @@ pub struct Record {
     /// The endpoint as it was written to the datastore, to be written again if the datastore loses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<serde_json::Value>,
+    /// Other networks that the container is in through this attachment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<Joined>,
+}
+
+/// A network that shares the interface, the addresses and the endpoint of an attachment to another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    pub network: String,
+    /// As the runtime calls it; there is no such interface, unless it has the name of the one that is shared.
+    pub ifname: String,
+    pub phase: Phase,
+    /// What the network gives to the endpoint.
+    pub profile: String,
+    /// The endpoint had the profile before: it stays when the network is left.
+    pub had_profile: bool,
 }
 
 /// How an IPAM plugin that is not ours is called.
@@ -77,6 +93,11 @@ impl Record {
     pub fn endpoint_key(&self) -> Option<Key> {
         let (namespace, name) = self.endpoint.as_ref()?;
         Some(Key::resource(Kind::WorkloadEndpoint, namespace, name))
+    }
+
+    /// What the container has of another network through this attachment.
+    pub fn joined(&self, network: &str, ifname: &str) -> Option<&Joined> {
+        self.joined.iter().find(|joined| joined.network == network && joined.ifname == ifname)
     }
 
     /// The addresses of a live attachment.
@@ -199,6 +220,7 @@ mod tests {
             result: None,
             chained: false,
             workload: None,
+            joined: Vec::new(),
         }
     }
 

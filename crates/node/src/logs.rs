@@ -13,6 +13,8 @@ pub struct LogSettings {
     pub syslog: Option<LogSeverity>,
     /// `logDebugFilenameRegex`: of what is for debugging, only lines from source files that match. Empty: all.
     pub debug_files: String,
+    /// `debugDisableLogDropping`: whoever logs waits for a slow disk or a slow syslog instead of losing a line.
+    pub keeps_all: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ impl LogSettings {
             file: asked.then(|| LogFile { path: PathBuf::from(&path.value), severity: severity.value }),
             syslog: parameters.log_severity_sys.get().copied().filter(|severity| on(*severity)),
             debug_files: parameters.log_debug_filename_regex.clone(),
+            keeps_all: parameters.debug_disable_log_dropping,
         }
     }
 }

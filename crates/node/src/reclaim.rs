@@ -213,7 +213,6 @@ impl Reclaim {
     }
 }
 
-/// The endpoint of an attachment as it was written, or as far as what else is known allows.
 #[cfg(fuzzing)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
     let Ok(record) = serde_json::from_slice::<Record>(bytes) else { return false };
@@ -221,7 +220,8 @@ pub fn is_attachment(bytes: &[u8]) -> bool {
     true
 }
 
-fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
+/// The endpoint of an attachment as it was written, or as far as what else is known allows.
+pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {
         let resource = Resource::from_store(tortie_model::Kind::WorkloadEndpoint, endpoint).ok()?;
@@ -291,6 +291,7 @@ mod tests {
             endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
             result: Some(serde_json::from_value::<CniResult>(result).unwrap()),
             workload,
+            joined: Vec::new(),
         }
     }
 

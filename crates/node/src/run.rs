@@ -13,7 +13,7 @@ use crate::reclaim::{self, Reclaim};
 use crate::recording::{self, Recording};
 use crate::removal::Removal;
 use crate::socket::Socket;
-use crate::startup::{self, StartupError, Variables};
+use crate::startup::{self, FelixSettings, StartupError, Variables};
 use crate::state::State;
 use crate::tasks::{Aside, TaskEnded, Tasks, watch_speaker};
 use crate::{
@@ -40,7 +40,6 @@ const COLLECT: Duration = Duration::from_secs(10);
 const ADDRESSES: Duration = Duration::from_secs(60);
 /// Rounds between two looks at what the Kubernetes API says of what is ours: each look is some requests.
 const LOOKS: u64 = 60;
-const KUBERNETES: &str = "kubernetes";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -64,25 +63,6 @@ pub enum RunError {
     Leave(String),
 }
 
-/// Where the datastore is. Beside calicoctl's settings, Felix's own may say that it is the Kubernetes API.
-fn datastore(args: &NodeArgs, variables: &Variables) -> Result<Config, RunError> {
-    let mut config = Config::load(&args.config)?;
-    if config.datastore_type.is_empty() {
-        let file = args.settings_file();
-        let settings = settings_file::read(&file)
-            .map_err(|error| RunError::Io { what: file.display().to_string(), error })?;
-        let in_file = settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("DatastoreType"));
-        let felix = match variables.get("FELIX_DATASTORETYPE") {
-            "" => in_file.map_or("", |(_, value)| value.as_str()),
-            given => given,
-        };
-        if felix.eq_ignore_ascii_case(KUBERNETES) {
-            config.datastore_type = KUBERNETES.to_owned();
-        }
-    }
-    Ok(config)
-}
-
 /// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
 /// network, unless Tortie has been removed from the cluster ([`Removal`]).
 ///
@@ -96,7 +76,9 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
     // Before anything is made: without a datastore there is no node.
-    let config = datastore(&args, &variables)?;
+    let file = args.settings_file();
+    let felix = FelixSettings::read(&variables, &file).map_err(io(&file.display().to_string()))?;
+    let config = felix.datastore(Config::load(&args.config)?);
     let client = Client::connect(&config).await?;
     let orchestrator = config.orchestrator();
     let on_kubernetes = config.is_kubernetes()?;
@@ -105,7 +87,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     }
     let _locks = (lock(&args)?, NetnsLock::acquire().await?);
     raise_descriptor_limit();
-    let name = startup::node_name(&variables, &args.calico_dir().join("nodename"))?;
+    let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
     let mut tasks = Tasks::default();
     // The plugins get an answer from the first moment on, even if it is that they must wait.
     let (service, served) = watch::channel(None);
@@ -437,39 +419,5 @@ async fn write_mtu(state: Arc<State>, path: std::path::PathBuf) {
         if changes.changed().await.is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: NodeArgs,
-    }
-
-    #[test]
-    fn settings_of_felix_may_name_the_kubernetes_api() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = |name: &str| dir.path().join(name).display().to_string();
-        let args =
-            Line::parse_from(["x", "--config", &place("cfg"), "--felix-config", &place("felix.cfg")]).args;
-        let kind = |spec: &str, felix: &str, variable: &str| {
-            let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata: {}\nspec:\n";
-            std::fs::write(&args.config, format!("{head}{spec}")).unwrap();
-            std::fs::write(args.settings_file(), felix).unwrap();
-            let variables = Variables([("FELIX_DATASTORETYPE".to_owned(), variable.to_owned())].into());
-            datastore(&args, &variables).unwrap().datastore_type
-        };
-        let etcd = "  etcdEndpoints: http://127.0.0.1:2379\n";
-        assert_eq!(kind("  datastoreType: kubernetes\n", "", ""), "kubernetes");
-        assert_eq!(kind("  datastoreType: etcdv3\n", "DatastoreType = kubernetes\n", ""), "etcdv3");
-        assert_eq!(kind(etcd, "[global]\ndatastoretype = Kubernetes\n", ""), "kubernetes");
-        assert_eq!(kind(etcd, "DatastoreType = kubernetes\n", "etcdv3"), "");
-        assert_eq!(kind(etcd, "", "kubernetes"), "kubernetes");
-        assert_eq!(kind(etcd, "", ""), "");
     }
 }

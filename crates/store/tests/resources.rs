@@ -6,7 +6,7 @@ mod common;
 use common::{Store, object, rules};
 use serde_json::{Value as Json, json};
 use tortie_model::kinds::{NodeSpec, TierSpec};
-use tortie_model::{Kind, Resource};
+use tortie_model::{Key, Kind, Resource};
 use tortie_store::{Error, Resources};
 
 on_each_store! {
@@ -24,6 +24,7 @@ on_each_store! {
     pools_do_not_change_shape
     a_deleted_pool_gives_back_its_blocks
     a_deleted_node_leaves_nothing_behind
+    a_node_that_is_itself_gone_leaves_nothing_behind
     a_node_that_cannot_be_deleted_loses_nothing
     peers_need_their_filters
     old_policies_are_found_under_their_old_name
@@ -382,6 +383,38 @@ async fn a_deleted_node_leaves_nothing_behind(store: Store) {
     assert!(store.raw("/calico/ipam/v2/handle/pod-n2").await.is_some());
     assert!(store.raw("/calico/ipam/v2/host/n2/ipv4/block/10.65.3.24-29").await.is_some());
     assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
+}
+
+async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: Store) {
+    let resources = store.resources().await;
+    two_nodes(&store, &resources).await;
+    put_block(&store, "10.65.3.32/29", Some("n2"), &[(0, "vxlan-tunnel-addr-n2", "n2")]).await;
+    store.client().await.delete(&Key::resource(Kind::Node, "", "n1"), None).await.unwrap();
+
+    let missing = resources.delete(Kind::Node, "", "n1", None).await;
+
+    assert!(matches!(missing, Err(Error::DoesNotExist { .. })), "{missing:?}");
+    for kind in [
+        Kind::WorkloadEndpoint,
+        Kind::BGPPeer,
+        Kind::HostEndpoint,
+        Kind::FelixConfiguration,
+        Kind::BGPConfiguration,
+    ] {
+        let left = resources.list(kind, None).await.unwrap().items;
+        assert_eq!(left.len(), 1, "{kind}: {left:?}");
+        assert!(left[0].metadata().name.contains("n2"), "{left:?}");
+    }
+    let shared = block(&store, "ipv4/block/10.65.3.8-29").await.unwrap();
+    assert_eq!(shared["affinity"], Json::Null);
+    assert_eq!(shared["allocations"], json!([null, 0, null, null, null, null, null, null]));
+    // Nothing but the record of the address says whose tunnel it was.
+    assert_eq!(block(&store, "ipv4/block/10.65.3.16-29").await, None);
+    assert_eq!(block(&store, "ipv6/block/fd00:65::8-125").await, None);
+    for gone in ["handle/pod-n1", "handle/ipip-tunnel-addr-n1", "handle/vxlan-v6-tunnel-addr-n1", "host/n1"] {
+        assert_eq!(store.raw(&format!("/calico/ipam/v2/{gone}")).await, None, "{gone}");
+    }
+    assert!(store.raw("/calico/ipam/v2/handle/vxlan-tunnel-addr-n2").await.is_some());
 }
 
 async fn a_node_that_cannot_be_deleted_loses_nothing(store: Store) {

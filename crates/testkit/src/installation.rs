@@ -52,6 +52,7 @@ pub struct PluginCall<'a> {
     pub command: &'a str,
     pub container: &'a str,
     pub netns: &'a str,
+    pub ifname: &'a str,
     pub config: &'a str,
     pub args: &'a str,
 }
@@ -144,7 +145,7 @@ impl Installation {
             .env("CNI_COMMAND", call.command)
             .env("CNI_CONTAINERID", call.container)
             .env("CNI_NETNS", call.netns)
-            .env("CNI_IFNAME", "eth0")
+            .env("CNI_IFNAME", call.ifname)
             .env("CNI_PATH", self.path("bin"))
             .env("CNI_ARGS", call.args)
             .env("TORTIE_CNI_SOCKET", self.path("run/cni.sock"));

@@ -65,7 +65,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("istio", "there is no support for Istio's ambient mode"),
     ("kubeNodePortRanges", "it is about kube-proxy's IPVS mode beside iptables; policy is nf_tables"),
     ("maxIpset", "sets grow as they need to"),
-    ("netlink", "netlink requests have a time limit of their own"),
+    ("netlink", "netlink requests have a time limit of their own, 30 s"),
     ("nftablesMode", "policy is always nf_tables"),
     ("policySync", "there is no policy synchronisation socket yet"),
     ("prometheusGo", "it counts the runtime of a language that Tortie is not written in"),

@@ -54,6 +54,7 @@ values! {
     clamp_mss "clampMSS" bool, Live "0.1.0";
     cut_denied_flows "cutDeniedFlows" bool, Live "0.1.0";
     dataplane_watchdog_timeout "dataplaneWatchdogTimeout" Duration, Live "0.2.0";
+    debug_disable_log_dropping "debugDisableLogDropping" bool, Live "0.2.0";
     debug_host "debugHost" String, Live "0.2.0";
     debug_port "debugPort" Option<u16>, Live "0.2.0";
     default_endpoint_to_host_action "defaultEndpointToHostAction" EndpointToHost, Live "0.1.0";

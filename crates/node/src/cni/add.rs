@@ -6,7 +6,7 @@ use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
 use super::request::Request;
 use super::result::{CniResult, Interface, Ip};
-use super::service::Service;
+use super::service::{ATTEMPTS, Service};
 use super::wishes::{Addresses, Wishes};
 use super::workload::Workload;
 use crate::engine::{Refusal, RequestError};
@@ -25,9 +25,6 @@ use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
 use tortie_store::orchestrator::Orchestrator;
 
-/// How often a lost race for an endpoint is run again.
-const ATTEMPTS: usize = 6;
-
 /// What an ADD came to.
 pub(super) struct Added {
     pub result: CniResult,
@@ -45,7 +42,11 @@ impl Service {
             return Err(CniError::new(code::FAILED, message));
         }
         gates::pass(&config.readiness_gates).await?;
+        if let Some(record) = self.to_share(request, &identity) {
+            return self.join(request, &identity, record).await;
+        }
         let id = Service::record_id(request);
+        let mut joined = Vec::new();
         if let Some(known) = self.journal.get(&id) {
             // The same again is answered with the same, as long as it still stands.
             if known.phase == Phase::Live
@@ -57,6 +58,11 @@ impl Service {
                 return Ok(Added { result, is_new: false });
             }
             self.undo(&known).await?;
+            if known.netns == request.netns {
+                // What is wired again is in all its networks again.
+                joined = known.joined;
+                joined.retain(|joined| joined.phase == Phase::Live);
+            }
         }
         let orchestrator = self.orchestrator(request).await?;
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
@@ -81,6 +87,7 @@ impl Service {
             result: None,
             chained: chained.is_some(),
             workload: None,
+            joined,
         };
         {
             let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,16 +284,18 @@ impl Service {
         let mut meta =
             ObjectMeta { name, namespace, labels: identity.labels.clone(), ..ObjectMeta::default() };
         let mut spec = WorkloadEndpointSpec {
-            profiles: vec![match request.config.policy.kind.as_str() {
-                "k8s" => format!("kns.{}", identity.namespace),
-                _ => identity::profile_name(&request.config.name),
-            }],
+            profiles: vec![profile_of(request, identity)],
             ..WorkloadEndpointSpec::default()
         };
         if let Some(described) = described {
             meta.labels.extend(described.metadata.labels);
             meta.generate_name = described.metadata.generate_name;
             spec = described.spec;
+        }
+        for joined in &record.joined {
+            if !spec.profiles.contains(&joined.profile) {
+                spec.profiles.push(joined.profile.clone());
+            }
         }
         WorkloadEndpoint::new(
             meta,
@@ -337,7 +346,7 @@ impl Service {
 
     /// The profile named after the network, for networks without a policy type. It is made once and never changed;
     /// returns its name if it is certain to be in the store.
-    async fn ensure_profile(
+    pub(super) async fn ensure_profile(
         &self,
         request: &Request,
         identity: &Identity,
@@ -425,6 +434,14 @@ impl Service {
     }
 }
 
+/// The profile that a network gives to its endpoints, where Kubernetes does not say more.
+pub(super) fn profile_of(request: &Request, identity: &Identity) -> String {
+    match request.config.policy.kind.as_str() {
+        "k8s" => format!("kns.{}", identity.namespace),
+        _ => identity::profile_name(&request.config.name),
+    }
+}
+
 /// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
 fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container_id: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
@@ -476,7 +493,7 @@ fn result(
 }
 
 /// What the kernel refuses now, it refuses at the next attempt too; what is about the daemon passes.
-fn not_programmed(error: RequestError) -> CniError {
+pub(super) fn not_programmed(error: RequestError) -> CniError {
     let code = match &error {
         RequestError::Refused(Refusal::Kernel { .. } | Refusal::Endpoint(_)) => code::FAILED,
         _ => code::TRY_AGAIN,

@@ -12,8 +12,10 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 
 impl Service {
     pub(super) async fn check(&self, request: &Request) -> Result<(), CniError> {
-        let Some(record) = self.journal.get(&Service::record_id(request)).filter(|r| r.phase == Phase::Live)
-        else {
+        let id = Service::record_id(request);
+        let shared = self.shared_with(&id, &request.config.name);
+        let own = || self.journal.get(&id).filter(|record| !Service::is_of_another_network(request, record));
+        let Some(record) = shared.or_else(own).filter(|record| record.phase == Phase::Live) else {
             return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
         };
@@ -49,6 +51,7 @@ impl Service {
                 Err(reason) => wrong.push(format!("prevResult: {reason}")),
             }
         }
+        let joined = record.joined(&request.config.name, &request.ifname);
         if let Some((namespace, name)) = &record.endpoint {
             match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
                 Ok(endpoint) => {
@@ -58,12 +61,15 @@ impl Service {
                     if stored != addresses(result) {
                         wrong.push("the endpoint in the store has other addresses".to_owned());
                     }
+                    if let Some(joined) = joined.filter(|it| !endpoint.spec.profiles.contains(&it.profile)) {
+                        wrong.push(format!("the endpoint has lost the profile {}", joined.profile));
+                    }
                 }
                 Err(error) => wrong.push(error.to_string()),
             }
         }
-        if record.chained {
-            // Whoever wired the container answers for the rest.
+        if record.chained || joined.is_some() {
+            // Whoever wired the container answers for the rest: another plugin, or the network it was first in.
             return wrong;
         }
         match self.attach_request(request, record, result, None) {

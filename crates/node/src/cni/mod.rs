@@ -2,7 +2,7 @@
 //!
 //! `request` and `config` read what comes in, `result` writes what goes out, `identity` says what things are called;
 //! `wishes` and `workload` are what
-//! Kubernetes says of a pod, `service` does the work and `server` listens.
+//! Kubernetes says of a pod, `join` is for a container's further networks, `service` does the work and `server` listens.
 
 mod add;
 mod chained;
@@ -12,6 +12,7 @@ mod delegate;
 mod gates;
 mod identity;
 mod ipam;
+mod join;
 mod request;
 mod result;
 mod server;

@@ -6,7 +6,7 @@ use super::request::{Command, Request};
 use super::workload::Connected;
 use crate::engine::Requests;
 use crate::health::POLICY;
-use crate::journal::{AttachmentId, Journal, Phase, Record};
+use crate::journal::{AttachmentId, Joined, Journal, Phase, Record};
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,9 @@ use tortie_store::config::KubernetesTarget;
 /// After this a request is given up and undone; the plugin waits longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// How often a lost race for an endpoint is run again.
+pub(super) const ATTEMPTS: usize = 6;
+
 /// What the plugin prints.
 pub struct Response<'a> {
     pub text: String,
@@ -30,6 +33,7 @@ pub struct Response<'a> {
 /// A new attachment, with the lock of its container.
 pub struct Attached<'a> {
     id: AttachmentId,
+    network: String,
     _lock: ContainerLock<'a>,
 }
 
@@ -95,8 +99,9 @@ impl Service {
             let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
             let text = added.result.print(&request.config.cni_version);
-            let id = Service::record_id(&request);
-            return Ok(Response { text, attached: added.is_new.then_some(Attached { id, _lock: lock }) });
+            let (id, network) = (Service::record_id(&request), request.config.name);
+            let attached = added.is_new.then_some(Attached { id, network, _lock: lock });
+            return Ok(Response { text, attached });
         }
         self.print(request).await.map(|text| Response { text, attached: None })
     }
@@ -105,8 +110,14 @@ impl Service {
     /// removal.
     pub async fn roll_back(&self, attached: Attached<'_>) {
         let container = &attached.id.container_id;
-        let Some(record) = self.journal.get(&attached.id) else { return };
-        match self.undo(&record).await {
+        let undone = match self.shared_with(&attached.id, &attached.network) {
+            Some(record) => self.part(&record, &attached.network, &attached.id.ifname).await,
+            None => match self.journal.get(&attached.id) {
+                Some(record) => self.undo(&record).await,
+                None => return,
+            },
+        };
+        match undone {
             Ok(()) => {
                 tracing::info!(container, "the plugin was killed before the reply; the ADD is rolled back")
             }
@@ -175,10 +186,17 @@ impl Service {
         };
         let valid: BTreeSet<&Attachment> = valid.iter().collect();
         let mut failures = Vec::new();
+        let network = &request.config.name;
         for record in self.journal.all() {
-            let attachment =
-                Attachment { container_id: record.id.container_id.clone(), ifname: record.id.ifname.clone() };
-            if record.network != request.config.name || valid.contains(&attachment) {
+            let is_valid = |ifname: &str| {
+                let container_id = record.id.container_id.clone();
+                valid.contains(&Attachment { container_id, ifname: ifname.to_owned() })
+            };
+            let is_dead = |joined: &Joined| joined.network == *network && !is_valid(&joined.ifname);
+            if let Err(error) = self.part_from(&record.id, is_dead).await {
+                failures.push(error.to_string());
+            }
+            if record.network != *network || is_valid(&record.id.ifname) {
                 continue;
             }
             let _lock = self.lock(&record.id.container_id).await;
@@ -203,6 +221,9 @@ impl Service {
                 Phase::Live => !Netns::exists(&record.netns),
             };
             if !dead {
+                if let Err(error) = self.part_from(&record.id, |joined| joined.phase != Phase::Live).await {
+                    tracing::warn!(%error, container = record.id.container_id, "a network is not left yet, trying again");
+                }
                 continue;
             }
             let seen_before = {

@@ -4,7 +4,7 @@
 use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
 use super::request::Request;
-use super::service::Service;
+use super::service::{ATTEMPTS, Service};
 use crate::engine::RequestError;
 use crate::journal::{Delegate, Phase, Record};
 use std::path::Path;
@@ -14,14 +14,18 @@ use tortie_model::Key;
 use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_store::Error;
 
-/// How often a lost race for an endpoint is run again.
-const ATTEMPTS: usize = 6;
-
 impl Service {
     /// Succeeds when there is nothing left to undo.
     pub(super) async fn del(&self, request: &Request) -> Result<(), CniError> {
         let id = Service::record_id(request);
+        if let Some(record) = self.shared_with(&id, &request.config.name) {
+            return self.part(&record, &request.config.name, &id.ifname).await;
+        }
         if let Some(mut record) = self.journal.get(&id) {
+            // Whoever leaves a network twice is still in the others.
+            if Service::is_of_another_network(request, &record) {
+                return Ok(());
+            }
             if !request.netns.is_empty() {
                 record.netns = request.netns.clone();
             }
@@ -44,6 +48,7 @@ impl Service {
             result: None,
             chained: request.config.previous.is_some() && !own_ipam && !delegated,
             workload: None,
+            joined: Vec::new(),
         };
         self.tear_down(&record, false).await?;
         if own_ipam {

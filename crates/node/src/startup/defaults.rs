@@ -2,11 +2,15 @@
 
 use super::{StartupError, Variables};
 use tortie_model::kinds::{
-    BGPConfiguration, BGPConfigurationSpec, FelixConfiguration, FelixConfigurationSpec,
+    BGPConfiguration, BGPConfigurationSpec, FelixConfiguration, FelixConfigurationSpec, IPAMConfiguration,
+    IPAMConfigurationSpec,
 };
 use tortie_model::scalar::Duration;
 use tortie_model::{ObjectMeta, Resource};
 use tortie_store::{Error, Resources};
+
+/// How often a lost race with other nodes is run again.
+const ATTEMPTS: usize = 6;
 
 pub async fn ensure_defaults(
     resources: &Resources,
@@ -15,29 +19,79 @@ pub async fn ensure_defaults(
     version: &str,
 ) -> Result<(), StartupError> {
     resources.ensure_initialized(version, variables.get("CLUSTER_TYPE")).await?;
-    let named = |name: String| ObjectMeta { name, ..ObjectMeta::default() };
-    let of_cluster = FelixConfigurationSpec {
-        reporting_interval: Some(Duration::from_secs(0)),
-        log_severity_screen: "Info".to_owned(),
-        ..FelixConfigurationSpec::default()
-    };
-    let of_node = FelixConfigurationSpec {
-        default_endpoint_to_host_action: "Return".to_owned(),
-        ..FelixConfigurationSpec::default()
-    };
-    let mut objects: Vec<Resource> = vec![
-        FelixConfiguration::new(named("default".into()), of_cluster).into(),
-        BGPConfiguration::new(named("default".into()), BGPConfigurationSpec::default()).into(),
-    ];
+    fill_in(resources, "default", |spec| {
+        spec.reporting_interval.get_or_insert(Duration::from_secs(0));
+        if spec.log_severity_screen.is_empty() {
+            spec.log_severity_screen = "Info".to_owned();
+        }
+    })
+    .await?;
     // In Kubernetes the settings of a node come with the DaemonSet.
     if !resources.client().is_kubernetes() {
-        objects.push(FelixConfiguration::new(named(format!("node.{node}")), of_node).into());
+        fill_in(resources, &format!("node.{node}"), |spec| {
+            if spec.default_endpoint_to_host_action.is_empty() {
+                spec.default_endpoint_to_host_action = "Return".to_owned();
+            }
+        })
+        .await?;
     }
+    let ipam = IPAMConfigurationSpec { auto_allocate_blocks: Some(true), ..IPAMConfigurationSpec::default() };
+    let objects: [Resource; 2] = [
+        BGPConfiguration::new(named("default"), BGPConfigurationSpec::default()).into(),
+        IPAMConfiguration::new(named("default"), ipam).into(),
+    ];
     for object in objects {
         match resources.create(object).await {
-            Ok(_) | Err(Error::AlreadyExists { .. }) => {}
+            Ok(_) | Err(Error::AlreadyExists { .. } | Error::Unauthorized(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
     Ok(())
+}
+
+/// Makes an object of settings, or writes into one that is there what nobody has said in it.
+async fn fill_in(
+    resources: &Resources,
+    name: &str,
+    fill: impl Fn(&mut FelixConfigurationSpec),
+) -> Result<(), StartupError> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let written = match resources.get_as::<FelixConfigurationSpec>("", name).await {
+            Ok(mut known) => {
+                let before = known.spec.clone();
+                fill(&mut known.spec);
+                if known.spec == before {
+                    return Ok(());
+                }
+                resources.update(known.into()).await
+            }
+            Err(Error::DoesNotExist { .. }) => {
+                let mut spec = FelixConfigurationSpec::default();
+                fill(&mut spec);
+                resources.create(FelixConfiguration::new(named(name), spec).into()).await
+            }
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(_) => return Ok(()),
+            // Another node was faster.
+            Err(
+                error @ (Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. }),
+            ) => {
+                last = Some(error);
+            }
+            // What this version cannot read or may not change stays as it is: it is no reason to have no node.
+            Err(error @ (Error::Validation(_) | Error::Parse { .. } | Error::Unauthorized(_))) => {
+                tracing::warn!(name, %error, "the FelixConfiguration is not filled in with what every cluster has");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    last.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() }
 }

@@ -3,11 +3,13 @@
 
 mod defaults;
 mod detect;
+mod felix;
 mod interfaces;
 mod name;
 mod pools;
 mod register;
 
+pub use felix::FelixSettings;
 pub use name::node_name;
 pub use register::{Compared, refresh_addresses, register};
 

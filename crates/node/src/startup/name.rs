@@ -3,10 +3,9 @@
 use super::{StartupError, Variables};
 use std::path::Path;
 
-/// NODENAME, else what a former run wrote down, else HOSTNAME, else the host's name.
-pub fn node_name(variables: &Variables, file: &Path) -> Result<String, StartupError> {
-    let named = variables.get("NODENAME");
-    if !named.is_empty() {
+/// NODENAME, else what Felix's settings say, else what a former run wrote down, else HOSTNAME, else the host's name.
+pub fn node_name(variables: &Variables, felix: &str, file: &Path) -> Result<String, StartupError> {
+    if let Some(named) = [variables.get("NODENAME"), felix].into_iter().find(|name| !name.is_empty()) {
         return Ok(named.to_owned());
     }
     let written = std::fs::read_to_string(file).unwrap_or_default();
@@ -31,13 +30,14 @@ mod tests {
     fn the_strongest_source_wins() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodename");
-        let name = |pairs: &[(&str, &str)]| {
+        let name = |felix: &str, pairs: &[(&str, &str)]| {
             let map: BTreeMap<_, _> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-            node_name(&Variables(map), &file).unwrap()
+            node_name(&Variables(map), felix, &file).unwrap()
         };
-        assert_eq!(name(&[("HOSTNAME", "HostA")]), "hosta");
+        assert_eq!(name("", &[("HOSTNAME", "HostA")]), "hosta");
         std::fs::write(&file, "stored").unwrap();
-        assert_eq!(name(&[("HOSTNAME", "HostA")]), "stored");
-        assert_eq!(name(&[("NODENAME", " Named "), ("HOSTNAME", "HostA")]), "Named");
+        assert_eq!(name("", &[("HOSTNAME", "HostA")]), "stored");
+        assert_eq!(name("felix", &[("HOSTNAME", "HostA")]), "felix");
+        assert_eq!(name("felix", &[("NODENAME", " Named "), ("HOSTNAME", "HostA")]), "Named");
     }
 }

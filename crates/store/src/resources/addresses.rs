@@ -17,6 +17,8 @@ use tortie_model::{Key, KeyRange, Value};
 
 /// As often as the reference tries against rivals.
 const ATTEMPTS: u32 = 100;
+/// In the handle of a tunnel's address, before the name of the node: `vxlan-v6-tunnel-addr-rack1-n7`.
+const TUNNEL_HANDLE: &str = "-tunnel-addr-";
 
 pub struct Addresses<'a> {
     client: &'a Client,
@@ -46,6 +48,20 @@ impl<'a> Addresses<'a> {
             }
         }
         first_error
+    }
+
+    /// The addresses of a node's own tunnels, by what is recorded of them: the node itself may be gone.
+    pub async fn tunnels_of(&self, node: &str) -> Result<BTreeSet<IpAddr>> {
+        let handle = format!("{TUNNEL_HANDLE}{node}");
+        let is_tunnel = |allocation: &block::Allocation| {
+            allocation.attribute(attribute::NODE) == Some(node)
+                && allocation.handle().is_some_and(|own| own.ends_with(&handle))
+        };
+        let mut found = BTreeSet::new();
+        for block in self.blocks().await? {
+            found.extend(block::allocations(&block).filter(is_tunnel).map(|allocation| allocation.address));
+        }
+        Ok(found)
     }
 
     /// Gives up every claim of a host; blocks with addresses in use stay, without an owner.

@@ -28,6 +28,7 @@ impl Resources {
             node.iter().flat_map(|node| tunnel_addresses(&node.spec)).collect::<BTreeSet<_>>();
         addresses.extend(endpoints.iter().flat_map(|endpoint| workload_addresses(&endpoint.spec)));
         let claims = Addresses::new(&self.client);
+        addresses.extend(claims.tunnels_of(name).await?);
         let mut outcome = claims.release(name, &addresses).await;
         for endpoint in &endpoints {
             outcome = outcome.and(self.remove(&endpoint.metadata.namespace, endpoint).await);

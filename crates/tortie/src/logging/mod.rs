@@ -140,6 +140,9 @@ impl Logs for Logging {
             // Fails only when there is no log any more.
             let _ = handle.map(|handle| handle.reload(wanted(severity, open.debug_files.clone())));
         }
+        for sink in [&self.file_sink, &self.syslog_sink] {
+            sink.keep_all(settings.keeps_all);
+        }
         // A new place gets no line that it should not have.
         self.move_file(&mut open, settings.file.as_ref(), &mut problems);
         self.switch_syslog(&mut open, settings.syslog.is_some(), &mut problems);

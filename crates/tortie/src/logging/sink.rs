@@ -1,8 +1,8 @@
 //! A part of the log that must not hold anybody up: lines wait in a bounded queue for a thread that writes them. Those that find
-//! it full are dropped and counted.
+//! it full are dropped and counted, unless somebody would rather wait.
 
 use std::io::{self, Write};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tortie_node::LogCounters;
@@ -24,12 +24,18 @@ struct Line {
 pub struct Sink {
     /// Where nobody writes, lines are nobody's.
     queue: Arc<Mutex<Option<SyncSender<Line>>>>,
+    keeps_all: Arc<AtomicBool>,
     counters: Arc<LogCounters>,
 }
 
 impl Sink {
     pub fn new(counters: Arc<LogCounters>) -> Sink {
-        Sink { queue: Arc::default(), counters }
+        Sink { queue: Arc::default(), keeps_all: Arc::default(), counters }
+    }
+
+    /// Whether lines wait for a place in the queue.
+    pub fn keep_all(&self, keeps_all: bool) {
+        self.keeps_all.store(keeps_all, Ordering::Relaxed);
     }
 
     /// What waits for the former target still gets there.
@@ -48,9 +54,18 @@ impl Sink {
     }
 
     fn send(&self, line: Line) {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Err(TrySendError::Full(_))) = queue.as_ref().map(|queue| queue.try_send(line)) {
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        // Not held while anybody waits: the queue can be closed meanwhile.
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(queue) = queue else { return };
+        match queue.try_send(line) {
+            // Where nobody writes any more it is nobody's line.
+            Err(TrySendError::Full(line)) if self.keeps_all.load(Ordering::Relaxed) => {
+                let _ = queue.send(line);
+            }
+            Err(TrySendError::Full(_)) => {
+                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
         }
     }
 }
@@ -128,5 +143,29 @@ mod tests {
         assert_eq!(lines.iter().count(), WAITING);
         // The first one too: nobody told the disk to go on.
         assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + WAITING as u64);
+    }
+
+    #[test]
+    fn who_would_rather_wait_loses_nothing() {
+        let counters = Arc::new(LogCounters::default());
+        let sink = Sink::new(counters.clone());
+        sink.keep_all(true);
+        let (written, lines) = channel();
+        let (go, go_on) = channel();
+        sink.open("slow", Slow { written, go_on }).unwrap();
+        let all = WAITING + 10;
+        let logging = std::thread::spawn(move || {
+            for _ in 0..all {
+                sink.make_writer().write_all(b"line").unwrap();
+            }
+            sink.close();
+        });
+        // The disk has taken one, the queue is full, and the rest waits.
+        for _ in 0..all {
+            lines.recv().unwrap();
+            go.send(()).unwrap();
+        }
+        logging.join().unwrap();
+        assert_eq!(counters.dropped.load(Ordering::Relaxed), 0);
     }
 }

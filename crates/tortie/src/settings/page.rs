@@ -31,7 +31,8 @@ const NOTES: &str = "
 The log goes to standard error, where systemd or the container runtime keeps it. It goes to a file too if `logFilePath` or
 `logSeverityFile` is set to something else than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is: unlike Felix,
 nothing is written to their defaults unless asked for. A file is renamed at 10 MiB, and three full ones are kept. Lines that come faster
-than they can be written are dropped and counted in `felix_logs_dropped`, those that are refused in `felix_log_errors`. Of lines for debugging,
+than they can be written are dropped and counted in `felix_logs_dropped`, those that are refused in `felix_log_errors`. With
+`debugDisableLogDropping` whoever logs waits instead of losing a line. Of lines for debugging,
 `logDebugFilenameRegex` keeps those from source files whose path matches, such as `dataplane/src/policy`. The variable `RUST_LOG`, if it is
 set, says what goes to standard error instead of `logSeverityScreen`.
 

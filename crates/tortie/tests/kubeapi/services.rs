@@ -213,6 +213,7 @@ impl Cluster {
             command: "ADD",
             container: "web",
             netns: &pod.path(),
+            ifname: "eth0",
             config: &config.to_string(),
             args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
         };

@@ -148,6 +148,7 @@ impl World {
             command,
             container: &format!("{}-{}-{sandbox}", pod.namespace, pod.name),
             netns: &pod.netns.path(),
+            ifname: "eth0",
             config: &config.to_string(),
             args: &format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", pod.namespace, pod.name),
         };

@@ -16,6 +16,7 @@ mod metrics;
 mod midway;
 mod mtu;
 mod nat;
+mod networks;
 mod policy;
 mod policy_only;
 mod refusals;

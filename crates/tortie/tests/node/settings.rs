@@ -1,7 +1,7 @@
 //! What a node's settings are, and where they come from, is shown; what has no effect is not silent.
 
 use crate::world::{TORTIE, World, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
@@ -72,6 +72,39 @@ fn every_setting_has_a_value_and_a_source() {
         "",
     );
     eventually("what is mended is named no more", || page().contains(idle) && !page().contains(loosened));
+}
+
+#[test]
+fn a_host_of_calico_brings_its_settings() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let object = |name: &str, spec: &str| {
+        let head =
+            format!("apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: {name}}}");
+        world.calicoctl(&["apply", "-f", "-"], &format!("{{{head}, spec: {{{spec}}}}}"));
+    };
+    object("default", "logSeverityScreen: Warning");
+    object("node.n7", "logPrefix: own");
+    // The datastore and the name of the host are nowhere but in Felix's file.
+    std::fs::create_dir_all(world.path("state")).unwrap();
+    let file = format!("[global]\nFelixHostname = n7\nEtcdEndpoints = {}\n", world.socket());
+    std::fs::write(world.path("state/felix.cfg"), file).unwrap();
+    let mut command = world.command(&[], &[]);
+    command.env_remove("NODENAME").env_remove("ETCD_ENDPOINTS");
+    world.start_node(command);
+    assert!(world.calicoctl(&["get", "nodes"], "").contains("n7"));
+    let stored = |kind: &str, name: &str| {
+        let text = world.calicoctl(&["get", kind, name, "-o", "json"], "");
+        serde_json::from_str::<Value>(&text).unwrap()["spec"].clone()
+    };
+    let own = stored("felixconfiguration", "node.n7");
+    assert_eq!((&own["logPrefix"], &own["defaultEndpointToHostAction"]), (&json!("own"), &json!("Return")));
+    let cluster = stored("felixconfiguration", "default");
+    assert_eq!(
+        (&cluster["logSeverityScreen"], &cluster["reportingInterval"]),
+        (&json!("Warning"), &json!("0s"))
+    );
+    let ipam = stored("ipamconfiguration", "default");
+    assert_eq!((&ipam["autoAllocateBlocks"], &ipam["strictAffinity"]), (&json!(true), &json!(false)));
 }
 
 #[test]

@@ -217,6 +217,13 @@ impl World {
         self.plugin("calico", command, container, netns, &config.to_string(), "")
     }
 
+    /// The same for another interface.
+    pub fn cni_at(&self, ifname: &str, command: &str, container: &str, netns: &str, config: &Value) -> Said {
+        let (config, args) = (&config.to_string(), "");
+        let call = PluginCall { plugin: "calico", command, container, netns, ifname, config, args };
+        said(self.installation.begin(&call))
+    }
+
     pub fn plugin(
         &self,
         plugin: &str,
@@ -239,7 +246,8 @@ impl World {
         config: &str,
         args: &str,
     ) -> Child {
-        self.installation.begin(&PluginCall { plugin, command, container, netns, config, args })
+        let ifname = "eth0";
+        self.installation.begin(&PluginCall { plugin, command, container, netns, ifname, config, args })
     }
 
     /// Fails the test unless it succeeds, at once or when it is asked to try again, as a runtime does on a busy machine.

@@ -92,6 +92,7 @@ impl World {
             command: "ADD",
             container: name,
             netns: &pod.path(),
+            ifname: "eth0",
             config: &config.to_string(),
             args: "",
         };

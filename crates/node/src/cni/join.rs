@@ -1,0 +1,220 @@
+//! A container's further networks. As with Calico they share what the first one made: interface, addresses and endpoint stay,
+//! and the endpoint gets one more profile. What a pod of Kubernetes is in follows from its namespace, so this is for other runtimes.
+//!
+//! Leaving a further network takes its profile off again and nothing else; leaving the first takes everything.
+
+use super::add::{Added, not_programmed, profile_of};
+use super::identity::Identity;
+use super::ipam::store_failed;
+use super::request::Request;
+use super::service::{ATTEMPTS, DEADLINE, Service};
+use crate::journal::{AttachmentId, Joined, Phase, Record};
+use crate::reclaim;
+use tortie_cni::{CniError, code};
+use tortie_model::kinds::WorkloadEndpointSpec;
+use tortie_model::{Resource, Value};
+use tortie_store::Error;
+
+/// Further networks of one container.
+const MOST_NETWORKS: usize = 64;
+
+impl Service {
+    /// The attachment of the same container to another network, if that is where an ADD belongs.
+    pub(super) fn to_share(&self, request: &Request, identity: &Identity) -> Option<Record> {
+        // Behind another plugin there is an interface of its own.
+        if identity.orchestrator == "k8s" || request.config.previous.is_some() {
+            return None;
+        }
+        let id = Service::record_id(request);
+        let fits = |record: &Record| {
+            record.id.container_id == id.container_id
+                && record.phase == Phase::Live
+                && record.netns == request.netns
+                && record.network != request.config.name
+                && record.endpoint.is_some()
+                && !record.chained
+        };
+        match self.shared_with(&id, &request.config.name).or_else(|| self.journal.get(&id)) {
+            Some(record) => Some(record).filter(fits),
+            None => self.journal.find(fits),
+        }
+    }
+
+    /// The attachment that a further network of a container shares.
+    pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<Record> {
+        let shares = |record: &Record| {
+            record.id.container_id == id.container_id && record.joined(network, &id.ifname).is_some()
+        };
+        self.journal.find(shares)
+    }
+
+    /// Whether what is attached is not what the request is about.
+    pub(super) fn is_of_another_network(request: &Request, record: &Record) -> bool {
+        record.network != request.config.name
+            && record.phase == Phase::Live
+            && !record.chained
+            && Identity::of(request).orchestrator != "k8s"
+    }
+
+    pub(super) async fn join(
+        &self,
+        request: &Request,
+        identity: &Identity,
+        mut record: Record,
+    ) -> Result<Added, CniError> {
+        let (network, ifname) = (&request.config.name, &request.ifname);
+        let result = record.result.clone();
+        let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
+        let live = record.joined(network, ifname).is_some_and(|joined| joined.phase == Phase::Live);
+        if live && self.is_intact(request, &record).await {
+            return Ok(Added { result, is_new: false });
+        }
+        let profile = profile_of(request, identity);
+        let awaited = self.ensure_profile(request, identity).await?;
+        let had_profile = match record.joined.iter().find(|joined| joined.profile == profile) {
+            Some(joined) => joined.had_profile,
+            None => self.profiles_of(&record).await?.contains(&profile),
+        };
+        record.joined.retain(|joined| joined.network != *network || joined.ifname != *ifname);
+        if record.joined.len() >= MOST_NETWORKS {
+            let message = format!("the container is in {} networks already", record.joined.len() + 1);
+            return Err(CniError::new(code::FAILED, message));
+        }
+        record.joined.push(Joined {
+            network: network.clone(),
+            ifname: ifname.clone(),
+            phase: Phase::Adding,
+            profile: profile.clone(),
+            had_profile,
+        });
+        self.write(&record, true)?;
+        crate::failpoint::hit("join-journalled").await;
+        let add = |profiles: &mut Vec<String>| {
+            if !profiles.contains(&profile) {
+                profiles.push(profile.clone());
+            }
+        };
+        let programmed = tokio::time::timeout(DEADLINE, self.change_profiles(&record, add, awaited)).await;
+        let outcome = programmed
+            .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));
+        let outcome = outcome.and_then(|workload| {
+            let mut record = Record { workload: Some(workload), ..record.clone() };
+            set_phase(&mut record, network, ifname, Phase::Live);
+            self.write(&record, false)
+        });
+        if let Err(error) = outcome {
+            if let Err(error) = self.part(&record, network, ifname).await {
+                tracing::warn!(%error, container = request.container_id, "a failed ADD is not rolled back yet, trying again");
+            }
+            return Err(error);
+        }
+        Ok(Added { result, is_new: true })
+    }
+
+    /// Leaves a further network.
+    pub(super) async fn part(&self, record: &Record, network: &str, ifname: &str) -> Result<(), CniError> {
+        // Everything goes already, and this with it.
+        if record.phase != Phase::Live {
+            return Ok(());
+        }
+        let Some(joined) = record.joined(network, ifname).cloned() else { return Ok(()) };
+        let mut record = record.clone();
+        set_phase(&mut record, network, ifname, Phase::Removing);
+        self.write(&record, false)?;
+        crate::failpoint::hit("part-journalled").await;
+        record.joined.retain(|other| *other != Joined { phase: Phase::Removing, ..joined.clone() });
+        let is_shared = record.joined.iter().any(|other| other.profile == joined.profile);
+        if record.endpoint.is_some() && !joined.had_profile && !is_shared {
+            let remove = |profiles: &mut Vec<String>| profiles.retain(|profile| *profile != joined.profile);
+            record.workload = Some(self.change_profiles(&record, remove, None).await?);
+        }
+        self.write(&record, false)
+    }
+
+    /// Leaves those of a container's further networks that are `over`.
+    pub(super) async fn part_from(
+        &self,
+        id: &AttachmentId,
+        over: impl Fn(&Joined) -> bool,
+    ) -> Result<(), CniError> {
+        if !self.journal.get(id).is_some_and(|record| record.joined.iter().any(&over)) {
+            return Ok(());
+        }
+        let _lock = self.lock(&id.container_id).await;
+        while let Some(record) = self.journal.get(id).filter(|record| record.phase == Phase::Live)
+            && let Some(joined) = record.joined.iter().find(|joined| over(joined))
+        {
+            self.part(&record, &joined.network, &joined.ifname).await?;
+        }
+        Ok(())
+    }
+
+    async fn profiles_of(&self, record: &Record) -> Result<Vec<String>, CniError> {
+        let Some((namespace, name)) = &record.endpoint else { return Ok(Vec::new()) };
+        match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
+            Ok(endpoint) => Ok(endpoint.spec.profiles),
+            Err(Error::DoesNotExist { .. }) => {
+                let known = reclaim::endpoint_of(record, &self.node);
+                Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
+            }
+            Err(error) => Err(store_failed(error)),
+        }
+    }
+
+    /// Changes the profiles of a live endpoint and returns when that is in force, with the endpoint as the datastore has it.
+    async fn change_profiles(
+        &self,
+        record: &Record,
+        change: impl Fn(&mut Vec<String>),
+        awaited: Option<String>,
+    ) -> Result<serde_json::Value, CniError> {
+        let lost = || CniError::new(code::FAILED, "the record of the container has no endpoint");
+        let (key, (namespace, name)) = record.endpoint_key().zip(record.endpoint.clone()).ok_or_else(lost)?;
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let written = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
+                Ok(mut endpoint) => {
+                    let before = endpoint.spec.profiles.clone();
+                    change(&mut endpoint.spec.profiles);
+                    match endpoint.spec.profiles == before {
+                        true => Ok(Resource::from(endpoint)),
+                        false => self.resources.update(endpoint.into()).await,
+                    }
+                }
+                // The container lives: what the datastore has lost is written back.
+                Err(Error::DoesNotExist { .. }) => {
+                    let mut endpoint = reclaim::endpoint_of(record, &self.node).ok_or_else(lost)?;
+                    change(&mut endpoint.spec.profiles);
+                    self.resources.create(endpoint.into()).await
+                }
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(stored) => {
+                    crate::failpoint::hit("join-stored").await;
+                    let workload = stored.to_value();
+                    let programmed = self.engine.attach(key, Value::Resource(stored), awaited).await;
+                    return programmed.map(|()| workload).map_err(not_programmed);
+                }
+                Err(
+                    error @ (Error::Conflict { .. }
+                    | Error::DoesNotExist { .. }
+                    | Error::AlreadyExists { .. }),
+                ) => {
+                    last = Some(error);
+                }
+                Err(error) => return Err(store_failed(error)),
+            }
+        }
+        let reason = last.map(|error| error.to_string()).unwrap_or_default();
+        Err(CniError::new(code::TRY_AGAIN, "the endpoint keeps changing while it is written").with(reason))
+    }
+}
+
+fn set_phase(record: &mut Record, network: &str, ifname: &str, phase: Phase) {
+    for joined in &mut record.joined {
+        if joined.network == network && joined.ifname == ifname {
+            joined.phase = phase;
+        }
+    }
+}

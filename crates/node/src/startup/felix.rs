@@ -1,0 +1,110 @@
+//! What Felix's own settings say before any datastore can be asked: where it is, and who this host is.
+
+use super::Variables;
+use std::io;
+use std::path::Path;
+use tortie_store::Config;
+use tortie_store::config::settings_file;
+
+const PREFIX: &str = "felix_";
+const KUBERNETES: &str = "kubernetes";
+
+/// Variables `FELIX_*` and, weaker, the lines of felix.cfg. Case does not matter, and what is empty is not said.
+#[derive(Clone, Debug, Default)]
+pub struct FelixSettings {
+    variables: Vec<(String, String)>,
+    file: Vec<(String, String)>,
+}
+
+impl FelixSettings {
+    pub fn read(variables: &Variables, file: &Path) -> io::Result<FelixSettings> {
+        let felix = |(name, value): (&String, &String)| {
+            let name = name.to_ascii_lowercase();
+            name.strip_prefix(PREFIX).map(|name| (name.to_owned(), value.clone()))
+        };
+        let variables = variables.0.iter().filter_map(felix).collect();
+        Ok(FelixSettings { variables, file: settings_file::read(file)? })
+    }
+
+    /// The name of the host, if it is said.
+    pub fn hostname(&self) -> &str {
+        self.get("FelixHostname")
+    }
+
+    /// The datastore that calicoctl's settings mean, unless Felix's name another one: as in Felix, their etcd is the
+    /// stronger. The type is not, since here one process is both.
+    pub fn datastore(&self, mut config: Config) -> Config {
+        if config.datastore_type.is_empty() && self.get("DatastoreType").eq_ignore_ascii_case(KUBERNETES) {
+            config.datastore_type = KUBERNETES.to_owned();
+        }
+        if config.datastore_type == KUBERNETES {
+            return config;
+        }
+        let or = |text: &str, otherwise: String| if text.is_empty() { otherwise } else { text.to_owned() };
+        let at = match self.get("EtcdAddr") {
+            "" => String::new(),
+            address => format!("{}://{address}", or(self.get("EtcdScheme"), "http".to_owned())),
+        };
+        let endpoints = or(self.get("EtcdEndpoints"), at);
+        if !endpoints.is_empty() {
+            config.etcd_discovery_srv.clear();
+            config.etcd_endpoints = endpoints;
+        }
+        config.etcd_key_file = or(self.get("EtcdKeyFile"), config.etcd_key_file);
+        config.etcd_cert_file = or(self.get("EtcdCertFile"), config.etcd_cert_file);
+        config.etcd_ca_cert_file = or(self.get("EtcdCaFile"), config.etcd_ca_cert_file);
+        config
+    }
+
+    fn get(&self, wanted: &str) -> &str {
+        let found =
+            |(name, value): &&(String, String)| name.eq_ignore_ascii_case(wanted) && !value.trim().is_empty();
+        let either = self.variables.iter().find(found).or_else(|| self.file.iter().find(found));
+        either.map(|(_, value)| value.trim()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(file: &str, variables: &[(&str, &str)]) -> FelixSettings {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("felix.cfg");
+        std::fs::write(&path, file).unwrap();
+        let map = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        FelixSettings::read(&Variables(map), &path).unwrap()
+    }
+
+    #[test]
+    fn felix_may_name_the_kubernetes_api() {
+        let kind = |config: Config, file: &str, variable: &str| {
+            settings(file, &[("FELIX_DATASTORETYPE", variable)]).datastore(config).datastore_type
+        };
+        let typed = |kind: &str| Config { datastore_type: kind.to_owned(), ..Config::default() };
+        let etcd = || Config::at("http://127.0.0.1:2379");
+        assert_eq!(kind(typed("kubernetes"), "", ""), "kubernetes");
+        assert_eq!(kind(typed("etcdv3"), "DatastoreType = kubernetes\n", ""), "etcdv3");
+        assert_eq!(kind(etcd(), "[global]\ndatastoretype = Kubernetes\n", ""), "kubernetes");
+        assert_eq!(kind(etcd(), "DatastoreType = kubernetes\n", "etcdv3"), "");
+        assert_eq!(kind(etcd(), "", "kubernetes"), "kubernetes");
+        assert_eq!(kind(etcd(), "", ""), "");
+    }
+
+    #[test]
+    fn felix_may_name_etcd_and_its_certificates() {
+        let at = |file: &str, variables: &[(&str, &str)]| {
+            settings(file, variables).datastore(Config::at("http://elsewhere:2379"))
+        };
+        assert_eq!(at("", &[("FELIX_ETCDENDPOINTS", " ")]).etcd_endpoints, "http://elsewhere:2379");
+        assert_eq!(at("EtcdAddr = 10.0.0.1:4001\n", &[]).etcd_endpoints, "http://10.0.0.1:4001");
+        let both = "etcdaddr = 10.0.0.1:4001\nEtcdScheme = https\nEtcdEndpoints = https://10.0.0.2:2379\n";
+        assert_eq!(at(both, &[]).etcd_endpoints, "https://10.0.0.2:2379");
+        let stronger = at(both, &[("Felix_EtcdEndpoints", "https://10.0.0.3:2379")]);
+        assert_eq!(stronger.etcd_endpoints, "https://10.0.0.3:2379");
+        let files = at("EtcdKeyFile = /k\nEtcdCertFile = /c\nEtcdCaFile = /a\n", &[]);
+        assert_eq!([files.etcd_key_file, files.etcd_cert_file, files.etcd_ca_cert_file], ["/k", "/c", "/a"]);
+        let kubernetes = Config { datastore_type: "kubernetes".to_owned(), ..Config::default() };
+        assert_eq!(settings(both, &[]).datastore(kubernetes.clone()), kubernetes);
+    }
+}
