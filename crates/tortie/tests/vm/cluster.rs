@@ -13,11 +13,15 @@ use tortie_testkit::vm::tell;
 /// By the pool of IPv4 and that of IPv6.
 pub const POOLS: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
 const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
+/// The addresses of node3, in turn.
+const NODE3: [&str; 2] = ["10.10.2.3", "10.10.2.33"];
 
 pub struct Cluster {
     pub lab: Lab,
     /// Of the pods `one`, `two` and `three`; the third is in another rack.
     addresses: Vec<Vec<String>>,
+    /// The address of node3, which has another one each time it was away.
+    pub node3: &'static str,
 }
 
 /// Tells how long each part of a test took: in a guest that emulates its processor it is worth knowing where the time goes.
@@ -49,7 +53,7 @@ impl Cluster {
         let lab = Lab::up(&["--nodes", "3", "--topology", "l3", "--bgp", "mesh"]);
         let addresses = PODS.map(|(pod, node)| lab.add(pod, node, &[])).into();
         tell(&format!("the cluster is up after {:.1?}", begun.elapsed()));
-        Cluster { lab, addresses }
+        Cluster { lab, addresses, node3: NODE3[0] }
     }
 
     pub fn address(&self, pod: &str, v6: bool) -> &str {
@@ -137,6 +141,29 @@ impl Cluster {
             pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
         }
         assert_eq!(lost(), before, "packets are lost by a restart of {node}");
+    }
+
+    /// Node3 leaves for good, with its pod.
+    pub fn node3_leaves(&self) {
+        self.lab.run(&["pod", "del", "three"]);
+        self.lab.run(&["node", "stop", "node3"]);
+        self.lab.run(&["ctl", "delete", "node", "node3"]);
+    }
+
+    /// It comes back with another address and another pod.
+    pub fn node3_comes_back(&mut self) {
+        self.node3 = if self.node3 == NODE3[0] { NODE3[1] } else { NODE3[0] };
+        self.ip("node3", "-4 addr flush dev eth0");
+        self.ip("node3", &format!("addr add {}/24 dev eth0", self.node3));
+        self.ip("node3", "route replace default via 10.10.2.254");
+        self.lab.run(&["node", "start", "node3"]);
+        self.addresses[2] = self.lab.add("three", "node3", &[]);
+    }
+
+    /// Whether a node has a route through this address, or a rule or a set that names it.
+    pub fn knows(&self, node: &str, address: &str) -> bool {
+        let known = self.ip(node, "route show table all") + &self.exec(node, "nft list table inet tortie");
+        known.split(|c: char| !c.is_ascii_digit() && c != '.').any(|word| word == address)
     }
 
     /// Changes something while packets are under way, and prints how long it took and how many were lost.

@@ -59,17 +59,16 @@ fn between(seen: &[Seen], one: &str, other: &str) -> Vec<Seen> {
 guest_test!(
     crate::machine,
     fn ipip_between_racks_and_plain_within_one() {
-        let cluster = cluster();
-        let lab = &cluster.lab;
+        let mut cluster = cluster();
         let mut phases = Phases::of("IPIP");
         cluster.ipip_mode("CrossSubnet");
-        lab.apply(BY_NODES);
+        cluster.lab.apply(BY_NODES);
         cluster.eventually("the node itself routes what is wrapped", || {
-            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto 80 onlink mtu 1480")
+            cluster.has_route("node1", &format!("via {} dev tunl0 proto 80 onlink mtu 1480", cluster.node3))
         });
-        lab.apply(BY_BGP);
+        cluster.lab.apply(BY_BGP);
         cluster.eventually("then BGP does, as in the textbook", || {
-            cluster.has_route("node1", "via 10.10.2.3 dev tunl0 proto bird onlink")
+            cluster.has_route("node1", &format!("via {} dev tunl0 proto bird onlink", cluster.node3))
                 && cluster.has_route("node1", "via 10.10.1.2 dev eth0 proto bird onlink")
                 && cluster.has_route("node3", "via 10.10.1.1 dev tunl0 proto bird onlink")
         });
@@ -79,7 +78,7 @@ guest_test!(
         assert!(!router.contains("10.244."), "the router knows nothing of pods: {router}");
         cluster.reach("one", "two", false);
         cluster.reach("one", "three", false);
-        let node = lab.node("node1");
+        let node = cluster.lab.node("node1");
         let tunnel = node["spec"]["bgp"]["ipv4IPIPTunnelAddr"].as_str().unwrap().to_owned();
         let device = cluster.ip("node1", "addr show dev tunl0");
         assert!(device.contains(&format!("inet {tunnel}/32")) && device.contains("mtu 1480"), "{device}");
@@ -113,12 +112,28 @@ guest_test!(
         }
         drop(pingers);
         phases.done("changes of the mode");
+
+        let left = cluster.node3;
+        cluster.eventually("the others know a node in another rack", || {
+            cluster.knows("node1", left) && cluster.knows("node2", left)
+        });
+        cluster.node3_leaves();
+        cluster.eventually("the others forget a node that leaves", || {
+            !cluster.knows("node1", left) && !cluster.knows("node2", left)
+        });
+        cluster.node3_comes_back();
+        cluster.eventually("they know where it is when it comes back", || {
+            let route = format!("via {} dev tunl0 proto bird onlink", cluster.node3);
+            cluster.has_route("node1", &route) && cluster.has_route("node2", &route)
+        });
         cluster.reach("one", "three", false);
+        cluster.reach("two", "three", false);
+        phases.done("a node leaves and comes back with another address");
         cluster.ipip_mode("Never");
         cluster.eventually("the device has no address any more", || {
             !cluster.ip("node1", "addr show dev tunl0").contains("inet ")
         });
-        lab.addresses_are_accounted_for();
+        cluster.lab.addresses_are_accounted_for();
         phases.done("turned off");
     }
 );

@@ -1,6 +1,6 @@
 //! Policy over SCTP: what `tortie explain` says of an association is what becomes of it.
 
-use crate::world::{TORTIE, World, eventually};
+use crate::world::{TORTIE, World};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, listen, socket,
@@ -11,9 +11,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
-use tortie_testkit::{Namespace, guest_test};
+use tortie_testkit::{Namespace, eventually_showing, guest_test};
 
 const PORTS: [u16; 2] = [9000, 9001];
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// To where, and whether it is allowed.
+type Talk<'t> = (&'t String, u16, bool);
 
 fn open(namespace: &Namespace, v6: bool) -> OwnedFd {
     let family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
@@ -31,11 +35,11 @@ fn listener(namespace: &Namespace, address: &str, port: u16) -> OwnedFd {
     fd
 }
 
-/// Whether an association comes to be. Not much patience where the answer is no.
-fn associates(from: &Namespace, address: &str, port: u16, patience: Duration) -> bool {
+/// Whether an association comes to be. Where the answer is no there is none, so this has not much patience.
+fn associates(from: &Namespace, address: &str, port: u16) -> bool {
     let to = SockaddrStorage::from(SocketAddr::new(address.parse().unwrap(), port));
     let fd = open(from, address.contains(':'));
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match connect(fd.as_raw_fd(), &to) {
             Ok(()) | Err(Errno::EISCONN) => return true,
@@ -45,6 +49,20 @@ fn associates(from: &Namespace, address: &str, port: u16, patience: Duration) ->
             Err(_) => return false,
         }
     }
+}
+
+/// Those that come to be although they are not allowed, and the other way round. All are tried at once.
+fn wrong<'t>(from: &Namespace, talks: &[Talk<'t>]) -> Vec<Talk<'t>> {
+    std::thread::scope(|scope| {
+        let start = |talk: &Talk<'t>| {
+            let (address, port, allowed) = *talk;
+            scope.spawn(move || {
+                (associates(from, address, port) != allowed).then_some((address, port, allowed))
+            })
+        };
+        let attempts: Vec<_> = talks.iter().map(start).collect();
+        attempts.into_iter().filter_map(|attempt| attempt.join().unwrap()).collect()
+    })
 }
 
 fn explained(world: &World, from: &str, to: &str, port: u16) -> bool {
@@ -86,15 +104,18 @@ guest_test!(
         ];
         for rules in cases {
             world.calicoctl(&["apply", "-f", "-"], &policy(rules.clone()));
+            let mut talks = Vec::new();
             for (source, destination) in from.iter().zip(&to) {
-                for port in PORTS {
-                    let allowed = explained(&world, source, destination, port);
-                    eventually(&format!("{destination}:{port} is allowed: {allowed}, by {rules}"), || {
-                        let patience = Duration::from_secs(if allowed { 20 } else { 2 });
-                        associates(&one, destination, port, patience) == allowed
-                    });
-                }
+                talks.extend(
+                    PORTS.map(|port| (destination, port, explained(&world, source, destination, port))),
+                );
             }
+            let wrong = || wrong(&one, &talks);
+            eventually_showing(
+                &format!("what is allowed is as explained, by {rules}"),
+                || wrong().is_empty(),
+                || format!("{:?}", wrong()),
+            );
         }
     }
 );

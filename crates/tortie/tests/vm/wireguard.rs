@@ -4,6 +4,7 @@ use crate::capture::{Capture, Seen, Wrap};
 use crate::cluster::{Cluster, Phases, cluster};
 use crate::pinger::Pinger;
 use std::net::IpAddr;
+use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 use tortie_testkit::guest_test;
 
 const NODES: [&str; 3] = ["node1", "node2", "node3"];
@@ -31,6 +32,17 @@ impl Cluster {
         routes.lines().filter(|line| line.contains("dev wireguard.cali table 1 proto 80")).count()
     }
 
+    fn has_rule(&self, node: &str, family: &str) -> bool {
+        self.ip(node, &format!("{family} rule")).contains(RULE)
+    }
+
+    /// With whom the device of a node talks.
+    fn peers(&self, node: &str, device: &str) -> Vec<PeerTraffic> {
+        let netns = Netns::open(format!("/run/netns/{}", self.netns(node))).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(WireguardTraffic::read(&netns, device)).unwrap().peers
+    }
+
     /// What a wire carries of the packets of pods, and how much is encrypted.
     fn seen(&self, capture: &Capture) -> (Vec<Seen>, usize) {
         let (sealed, open): (Vec<Seen>, Vec<Seen>) =
@@ -48,16 +60,14 @@ impl Cluster {
 guest_test!(
     crate::machine,
     fn wireguard_between_nodes() {
-        let cluster = cluster();
-        let lab = &cluster.lab;
+        let mut cluster = cluster();
         let mut phases = Phases::of("WireGuard");
-        let rule = |node: &str, family: &str| cluster.ip(node, &format!("{family} rule")).contains(RULE);
         cluster.felix("default", "{wireguardEnabled: true, wireguardEnabledV6: true}");
         for node in NODES {
             cluster.eventually(&format!("{node} sends all others what is encrypted"), || {
                 cluster.sealed(node) >= 2
-                    && rule(node, "-4")
-                    && rule(node, "-6")
+                    && cluster.has_rule(node, "-4")
+                    && cluster.has_rule(node, "-6")
                     && !cluster.key(node).is_empty()
             });
         }
@@ -76,7 +86,7 @@ guest_test!(
         cluster.full_size("one", "two", false, 1440);
         let (open, sealed) = cluster.seen(&capture);
         assert!(open.is_empty() && sealed > 10, "{sealed} packets are encrypted, these are not: {open:?}");
-        let tunnel = lab.node("node1")["spec"]["wireguard"]["interfaceIPv4Address"].clone();
+        let tunnel = cluster.lab.node("node1")["spec"]["wireguard"]["interfaceIPv4Address"].clone();
         let device = cluster.ip("node1", "addr show dev wireguard.cali");
         assert!(device.contains(&format!("inet {}/32", tunnel.as_str().unwrap())), "{device}");
         cluster.eventually("a node reaches pods of others", || {
@@ -84,11 +94,39 @@ guest_test!(
         });
         phases.done("full-size packets");
 
+        let key = cluster.key("node3");
+        let left = cluster.node3;
+        cluster.node3_leaves();
+        cluster.eventually("the others forget a node that leaves", || {
+            let alone = |node: &str, device: &str| cluster.peers(node, device).len() == 1;
+            let forgotten = |node: &str| {
+                cluster.sealed(node) == 1
+                    && alone(node, "wireguard.cali")
+                    && alone(node, "wg-v6.cali")
+                    && !cluster.knows(node, left)
+            };
+            forgotten("node1") && forgotten("node2")
+        });
+        cluster.node3_comes_back();
+        let address: IpAddr = cluster.node3.parse().unwrap();
+        cluster.eventually("they know where it is when it comes back", || {
+            let is_there = |peer: &PeerTraffic| {
+                peer.public_key == key && peer.endpoint.is_some_and(|endpoint| endpoint.ip() == address)
+            };
+            let knows = |node: &str| cluster.peers(node, "wireguard.cali").iter().any(is_there);
+            knows("node1") && knows("node2")
+        });
+        for v6 in [false, true] {
+            cluster.reach("one", "three", v6);
+        }
+        cluster.reach("two", "three", false);
+        phases.done("a node leaves and comes back with another address");
+
         let pingers = cluster.pingers("one", "three", false);
         cluster.restart_under(&pingers, "node1");
         phases.done("restarts");
         let old = cluster.key("node1");
-        let file = lab.dir().join("nodes/node1/state/wireguard.key");
+        let file = cluster.lab.dir().join("nodes/node1/state/wireguard.key");
         cluster.under(
             &pingers,
             "another key",
@@ -100,7 +138,7 @@ guest_test!(
         phases.done("another key");
         // What a person takes away comes back.
         cluster.ip("node3", "rule del priority 99");
-        cluster.eventually("the rule is there again", || rule("node3", "-4"));
+        cluster.eventually("the rule is there again", || cluster.has_rule("node3", "-4"));
         cluster.ip("node3", "link del wireguard.cali");
         cluster.eventually("the device is there again", || cluster.sealed("node3") == 2);
         answered();
@@ -119,7 +157,7 @@ guest_test!(
         assert!(open.iter().any(|packet| packet.destination == two), "{open:?}");
         let others = |packet: &Seen| packet.source != two && packet.destination != two;
         assert!(!open.iter().any(others), "{open:?}");
-        lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
+        cluster.lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
         phases.done("a node without it");
 
         // What nodes send each other.
@@ -127,13 +165,13 @@ guest_test!(
             "{wireguardEnabled: true, wireguardEnabledV6: true, wireguardHostEncryptionEnabled: true}";
         cluster.felix("default", hosts);
         cluster.eventually("nodes encrypt for each other", || {
-            cluster.ip("node1", "route get 10.10.2.3").contains("dev wireguard.cali")
+            cluster.ip("node1", &format!("route get {}", cluster.node3)).contains("dev wireguard.cali")
                 && cluster.ip("node3", "route get 10.10.1.1").contains("dev wireguard.cali")
         });
-        cluster.eventually("they reach each other", || cluster.pings("node1", "10.10.2.3"));
+        cluster.eventually("they reach each other", || cluster.pings("node1", cluster.node3));
         capture.packets();
-        assert!(cluster.pings("node1", "10.10.2.3"));
-        let nodes: [IpAddr; 2] = ["10.10.1.1".parse().unwrap(), "10.10.2.3".parse().unwrap()];
+        assert!(cluster.pings("node1", cluster.node3));
+        let nodes: [IpAddr; 2] = ["10.10.1.1".parse().unwrap(), cluster.node3.parse().unwrap()];
         let open = capture.packets();
         let open = open.iter().filter(|packet| packet.wrap != Wrap::Wireguard);
         let open: Vec<&Seen> = open
@@ -149,14 +187,14 @@ guest_test!(
             cluster.eventually(&format!("nothing is left on {node}"), || {
                 !cluster.has_link(node, "wireguard.cali")
                     && !cluster.has_link(node, "wg-v6.cali")
-                    && !rule(node, "-4")
-                    && !rule(node, "-6")
+                    && !cluster.has_rule(node, "-4")
+                    && !cluster.has_rule(node, "-6")
                     && !cluster.ip(node, "route show table all").contains(" table 1 ")
                     && cluster.key(node).is_empty()
             });
         }
         cluster.reach("one", "two", false);
-        lab.addresses_are_accounted_for();
+        cluster.lab.addresses_are_accounted_for();
         phases.done("turned off");
     }
 );

@@ -1,0 +1,10 @@
+//! A build for development is linked to fixed addresses. Without optimisation the binary has 400 000 places that the dynamic
+//! loader would have to fill in each time it is started, and tests start it thousands of times.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    if is("PROFILE", "debug") && is("CARGO_CFG_TARGET_OS", "linux") {
+        println!("cargo:rustc-link-arg=-no-pie");
+    }
+}
