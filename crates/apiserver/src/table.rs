@@ -133,6 +133,7 @@ fn age(created: &str, now: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tortie_model::Kind;
 
     #[test]
     fn policies_show_their_tier_and_wide_tables_more() {
