@@ -4,6 +4,9 @@ PREFIX  ?= /usr/local
 CARGO   ?= cargo
 TORTIE  := target/release/tortie
 
+# Tests wait more than they compute: for processes, kernels and clusters.
+export RUST_TEST_THREADS ?= 4
+
 # Where rustup puts what `setup` installs.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
