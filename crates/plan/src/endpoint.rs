@@ -4,6 +4,7 @@ use crate::policy::{Direction, PolicyId};
 use crate::workload::WorkloadId;
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The policies of one tier that concern one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,9 +12,9 @@ pub struct Tier {
     pub name: String,
     /// What becomes of a packet that a policy of this tier governs and no rule matches.
     pub end: TierEnd,
-    /// In the order of evaluation; staged policies are among them and decide nothing.
-    pub ingress: Vec<PolicyId>,
-    pub egress: Vec<PolicyId>,
+    /// In the order of evaluation; staged policies are among them and decide nothing. Endpoints with the same policies share them.
+    pub ingress: Arc<[PolicyId]>,
+    pub egress: Arc<[PolicyId]>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

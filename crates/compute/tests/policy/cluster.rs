@@ -125,7 +125,7 @@ fn whole(plan: &Plan) {
             .values()
             .flat_map(|h| h.tiers.iter().chain(&h.forward).chain(&h.untracked).chain(&h.pre_dnat)),
     );
-    for policy in tiers.flat_map(|tier| tier.ingress.iter().chain(&tier.egress)) {
+    for policy in tiers.flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter())) {
         assert!(plan.policies.contains_key(policy), "{policy} is listed but not there");
     }
     let named = plan.workload_policies.values().flat_map(|workload_policy| &workload_policy.profiles);

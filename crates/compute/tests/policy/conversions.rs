@@ -32,7 +32,7 @@ fn a_network_policy_and_the_namespaces_it_allows() {
     assert_eq!(node.set(set), ["10.0.0.9/32"]);
     let tiers = &node.workload_policy("shop", "web-0").tiers;
     assert_eq!((tiers.len(), tiers[0].name.as_str(), tiers[0].end), (1, "default", TierEnd::Deny));
-    assert_eq!(tiers[0].ingress, [id(PolicyKind::NetworkPolicy, "shop", "allow-web")]);
+    assert_eq!(tiers[0].ingress[..], [id(PolicyKind::NetworkPolicy, "shop", "allow-web")]);
     assert!(tiers[0].egress.is_empty());
 }
 
@@ -145,7 +145,7 @@ fn a_staged_kubernetes_policy() {
     assert_eq!((&tcp1.source, &tcp2.source), (&udp1.source, &udp2.source));
     assert_ne!(tcp1.source, tcp2.source);
     assert_eq!(
-        node.workload_policy("shop", "api-0").tiers[0].ingress,
+        node.workload_policy("shop", "api-0").tiers[0].ingress[..],
         [name],
         "listed, though it decides nothing"
     );

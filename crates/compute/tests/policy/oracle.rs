@@ -79,7 +79,7 @@ fn is_of_hosts(id: &PolicyId, resources: &[&Resource]) -> bool {
 
 fn names(lists: &[&Vec<Tier>]) -> BTreeSet<PolicyId> {
     let tiers = lists.iter().flat_map(|tiers| tiers.iter());
-    tiers.flat_map(|tier| tier.ingress.iter().chain(&tier.egress)).cloned().collect()
+    tiers.flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter())).cloned().collect()
 }
 
 fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {

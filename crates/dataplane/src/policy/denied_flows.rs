@@ -122,7 +122,8 @@ impl<'p> Parties<'p> {
             .map(|(name, _)| name)
             .collect();
         let is_concerned = |id: &WorkloadId, workload: &WorkloadPolicy| {
-            let mut named = workload.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress));
+            let mut named =
+                workload.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()));
             changed.everything
                 || changed.workload_policies.contains(id)
                 || named.any(|id| policies.contains(id))
@@ -211,8 +212,8 @@ mod tests {
             ..WorkloadPolicy::default()
         };
         let mut two = workload("cali2", "10.0.0.2");
-        let ingress = vec![policy()];
-        two.tiers = vec![Tier { name: "t".into(), end: TierEnd::Deny, ingress, egress: Vec::new() }];
+        let ingress = [policy()].into();
+        two.tiers = vec![Tier { name: "t".into(), end: TierEnd::Deny, ingress, egress: Arc::default() }];
         let mut plan = Plan::default();
         plan.profiles.insert("open".into(), Arc::new(Profile { ingress: open.clone(), egress: open }));
         plan.policies.insert(policy(), Arc::default());

@@ -21,7 +21,7 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     let staged = PolicyId { kind, namespace: String::new(), name: "soon".into() };
     plan.policies.insert(staged.clone(), Arc::new(ingress(vec![Rule::new(Action::Deny)])));
     let tiers = plan.workload_policies.values_mut().flat_map(|policy| &mut policy.tiers);
-    tiers.for_each(|tier| tier.ingress.insert(0, staged.clone()));
+    tiers.for_each(|tier| tier.ingress = [std::slice::from_ref(&staged), &tier.ingress[..]].concat().into());
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan).await.unwrap();
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"), "a staged policy denies nothing");

@@ -199,8 +199,8 @@ impl Generator {
             .map(|number| Tier {
                 name: format!("tier{number}"),
                 end: self.one(&[TierEnd::Deny, TierEnd::Pass, TierEnd::Pass]),
-                ingress: self.policies(),
-                egress: self.policies(),
+                ingress: self.policies().into(),
+                egress: self.policies().into(),
             })
             .collect()
     }

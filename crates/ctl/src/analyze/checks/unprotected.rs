@@ -9,7 +9,7 @@ pub fn pods(subject: &Subject) -> Vec<Finding> {
     let plan = &subject.enforced.plan;
     let mut open: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (id, policy) in &plan.workload_policies {
-        let policies = policy.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress));
+        let policies = policy.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()));
         if policies.filter(|policy| !policy.kind.is_staged()).count() == 0 {
             let namespace = id.workload.split_once('/').map_or("", |(namespace, _)| namespace);
             open.entry(namespace.to_owned()).or_default().insert(id.workload.clone());

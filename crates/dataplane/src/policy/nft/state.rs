@@ -696,7 +696,7 @@ fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
 }
 
 fn policies(tiers: &[Tier]) -> impl Iterator<Item = &PolicyId> {
-    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(&tier.egress))
+    tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter()))
 }
 
 fn put<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, value: Option<V>) -> Option<V> {

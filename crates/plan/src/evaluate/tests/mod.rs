@@ -52,7 +52,7 @@ pub fn profile(rules: &[Rule]) -> Arc<Profile> {
 
 /// A tier whose policies govern both directions.
 pub fn tier(name: &str, end: TierEnd, policies: &[PolicyId]) -> Tier {
-    Tier { name: name.into(), end, ingress: policies.to_vec(), egress: policies.to_vec() }
+    Tier { name: name.into(), end, ingress: policies.into(), egress: policies.into() }
 }
 
 pub fn tcp(source: &str, destination: &str, port: u16) -> Packet {

@@ -344,7 +344,7 @@ fn normal_policy_of_a_host_endpoint_is_for_the_host_alone() {
     assert!(world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
     // Only egress: ingress asks the profiles.
     let endpoint = world.host("eth0");
-    endpoint.tiers[0].ingress.clear();
+    endpoint.tiers[0].ingress = Arc::default();
     assert!(world.allows(&tcp(OUTSIDE, NODE, 81), UPLINK, Host));
     world.host("eth0").profiles.clear();
     world.denies(&tcp(OUTSIDE, NODE, 81), UPLINK, Host, "NoProfile");
@@ -368,7 +368,7 @@ fn forward_policy_is_for_what_passes_through() {
     }
     assert!(world.allows(&tcp(A, B, 81), TO_A, TO_B));
     // Policy of one direction only: the other falls through, without profiles.
-    world.host("eth0").forward[0].egress.clear();
+    world.host("eth0").forward[0].egress = Arc::default();
     assert!(world.allows(&tcp(A, OUTSIDE, 81), TO_A, UPLINK));
     assert!(!world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
     // The workload is asked all the same.

@@ -150,7 +150,7 @@ fn staged_policies_decide_nothing_and_end_no_tier() {
 #[test]
 fn a_policy_governs_only_the_directions_it_is_listed_for() {
     let plan = plan(&[(global("a"), &[])]);
-    let ingress = Tier { egress: vec![], ..tier("default", TierEnd::Deny, &[global("a")]) };
+    let ingress = Tier { egress: Arc::default(), ..tier("default", TierEnd::Deny, &[global("a")]) };
     let workload_policy = workload_policy(&[ingress]);
     let index = Index::new(&plan);
     let outcome =
