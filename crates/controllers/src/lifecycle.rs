@@ -7,8 +7,8 @@
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use tortie_ipam::block;
 use tortie_ipam::owner::attribute;
+use tortie_ipam::{Tunnel, block};
 use tortie_model::ipam::Block;
 use tortie_model::kinds::{BUILT_IN_TIERS, Condition, IPPool, Tier};
 use tortie_model::{ObjectMeta, Resource};
@@ -17,8 +17,6 @@ const POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 const TIER_FINALIZER: &str = "projectcalico.org/tier-controller";
 const ALLOCATABLE: &str = "Allocatable";
 const READY: &str = "Ready";
-/// What the kinds of addresses of tunnels end with.
-const TUNNEL: &str = "TunnelAddress";
 
 #[derive(Clone, Debug, PartialEq)]
 // Few and short-lived.
@@ -76,7 +74,7 @@ pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>,
 /// Whether anybody has an address in a block who would miss it. Nodes give up the addresses of their tunnels themselves.
 fn is_used(block: &Block) -> bool {
     block::allocations(block).any(|allocation| {
-        let is_tunnel = allocation.attribute(attribute::TYPE).is_some_and(|kind| kind.ends_with(TUNNEL));
+        let is_tunnel = allocation.attribute(attribute::TYPE).and_then(Tunnel::of_attribute).is_some();
         !allocation.is_cooling_down() && !is_tunnel
     })
 }

@@ -20,9 +20,9 @@ pub mod usage;
 
 pub use allocator::{
     Allocator, AssignError, Assigned, Assignments, ConfigChange, InUse, ReleaseReport, Request,
-    SpecificRequest, Tunnel, TunnelPools,
+    SpecificRequest, TunnelPools,
 };
 pub use error::{Error, Result};
 pub use records::{Carrier, Records, Versioned};
 pub use tortie_model::ipam::owner::{Holder, Owner};
-pub use tortie_model::ipam::{block, owner, reservation, space};
+pub use tortie_model::ipam::{Tunnel, block, owner, reservation, space};

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::watch;
 use tortie_ipam::Allocator;
-use tortie_ipam::allocator::{Tunnel, TunnelPools};
 use tortie_ipam::pool::Pool;
+use tortie_ipam::{Tunnel, TunnelPools};
 use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec, NodeWireguardSpec};
 use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_store::{Client, Resources};
@@ -114,7 +114,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
         let mut failure = None;
         for tunnel in LOOKED_AFTER {
             let current = address(&node, tunnel);
-            let pools = tunnel.pools(&given);
+            let pools = given.of(tunnel);
             if pools.is_empty() {
                 set(&mut written, tunnel, None);
                 ended.push((tunnel, current));

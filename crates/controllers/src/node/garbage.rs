@@ -10,18 +10,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_ipam::block::{self, Allocation, Release};
 use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
-use tortie_ipam::{Owner, space};
+use tortie_ipam::{Owner, Tunnel, space};
 use tortie_model::ipam::Block;
 use tortie_model::key::AffinityType;
 
-/// The types of addresses that nodes have for themselves.
-const TUNNELS: [&str; 5] = [
-    "ipipTunnelAddress",
-    "vxlanTunnelAddress",
-    "vxlanV6TunnelAddress",
-    "wireguardTunnelAddress",
-    "wireguardV6TunnelAddress",
-];
 /// Of virtual machines, whose addresses outlive their pods.
 const VIRTUAL_MACHINES: [&str; 3] = ["vmi-name", "vmi-uid", "vm-uid"];
 /// Between scans when nothing else asks for one.
@@ -285,7 +277,7 @@ fn judge(allocation: &Allocation<'_>, pods: &Pods, nodes: &Nodes) -> Verdict {
     let node = allocation.attribute(attribute::NODE);
     let node_gone = node.is_some_and(|node| nodes.is_gone(node));
     match allocation.attribute(attribute::TYPE) {
-        Some(kind) if TUNNELS.contains(&kind) && node_gone => return Verdict::OfGoneNode,
+        Some(kind) if Tunnel::of_attribute(kind).is_some() && node_gone => return Verdict::OfGoneNode,
         // Of a node that is there, or of a kind that is not known here.
         Some(_) => return Verdict::Held,
         None => {}

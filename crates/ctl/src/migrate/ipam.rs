@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
+use tortie_model::ipam::Tunnel;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
 use tortie_store::backend::etcd::keys;
@@ -10,9 +11,6 @@ use tortie_store::{Client, Entry, Error};
 
 /// Names of nodes before and after.
 pub type NodeNames = BTreeMap<String, String>;
-
-/// Handles of addresses that belong to a node are named after it.
-const TUNNEL_HANDLES: &[&str] = &["ipip-tunnel-addr-", "vxlan-tunnel-addr-", "wireguard-tunnel-addr-"];
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Addresses {
@@ -98,7 +96,8 @@ async fn list(client: &Client, range: KeyRange, names: &NodeNames) -> Result<Vec
 fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
     let node = |name: &str| names.get(name).cloned();
     let handle = |id: &str| {
-        TUNNEL_HANDLES.iter().find_map(|prefix| Some(format!("{prefix}{}", node(id.strip_prefix(prefix)?)?)))
+        let (tunnel, of) = Tunnel::of_handle(id)?;
+        node(of).map(|new| tunnel.handle(&new))
     };
     let key = match key {
         Key::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => {
@@ -152,9 +151,11 @@ mod tests {
             json!({"state": "confirmed", "deleted": false}),
         );
         assert_eq!(renamed(&affinity, &names).key, "/calico/ipam/v2/host/new/ipv4/block/10.0.0.0-26");
-        let handle =
-            record("/calico/ipam/v2/handle/vxlan-tunnel-addr-old", json!({"block": {"10.0.0.0/26": 1}}));
-        assert_eq!(renamed(&handle, &names).key, "/calico/ipam/v2/handle/vxlan-tunnel-addr-new");
+        for tunnel in Tunnel::ALL {
+            let key = |node| format!("/calico/ipam/v2/handle/{}", tunnel.handle(node));
+            let handle = record(&key("old"), json!({"block": {"10.0.0.0/26": 1}}));
+            assert_eq!(renamed(&handle, &names).key, key("new"));
+        }
         let block = record(
             "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30",
             json!({"cidr": "10.0.0.0/30", "affinity": "host:old", "allocations": [0, null, null, null],

@@ -24,7 +24,7 @@ mod tunnel;
 pub use config::ConfigChange;
 pub use release::ReleaseReport;
 pub use request::{AssignError, Assigned, Assignments, Request, SpecificRequest};
-pub use tunnel::{Tunnel, TunnelPools};
+pub use tunnel::TunnelPools;
 
 use crate::facts::Facts;
 use crate::follow::Follower;

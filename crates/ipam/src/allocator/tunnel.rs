@@ -4,24 +4,14 @@ use super::Allocator;
 use super::request::{Request, SpecificRequest};
 use crate::block::{self, Release};
 use crate::handle::HandleRecord;
-use crate::owner::{Holder, attribute};
+use crate::owner::attribute;
 use crate::pool::{Pool, Use};
 use crate::{Error, Result};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
-use tortie_model::ipam::AllocationAttribute;
-
-/// The kinds of tunnel that want an address, in the order in which they are looked after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tunnel {
-    WireguardV4,
-    WireguardV6,
-    Ipip,
-    VxlanV4,
-    VxlanV6,
-}
+use tortie_model::ipam::{AllocationAttribute, Tunnel};
 
 /// What decides which pools a node's tunnel address may come from.
 #[derive(Clone, Copy, Debug)]
@@ -33,63 +23,23 @@ pub struct TunnelPools<'a> {
     pub wireguard_v6: bool,
 }
 
-impl Tunnel {
-    pub const ALL: [Tunnel; 5] =
-        [Tunnel::WireguardV4, Tunnel::WireguardV6, Tunnel::Ipip, Tunnel::VxlanV4, Tunnel::VxlanV6];
-
-    pub const fn version(self) -> u8 {
-        match self {
-            Tunnel::WireguardV4 | Tunnel::Ipip | Tunnel::VxlanV4 => 4,
-            Tunnel::WireguardV6 | Tunnel::VxlanV6 => 6,
-        }
-    }
-
-    /// What the attribute `type` says.
-    pub const fn attribute(self) -> &'static str {
-        match self {
-            Tunnel::WireguardV4 => "wireguardTunnelAddress",
-            Tunnel::WireguardV6 => "wireguardV6TunnelAddress",
-            Tunnel::Ipip => "ipipTunnelAddress",
-            Tunnel::VxlanV4 => "vxlanTunnelAddress",
-            Tunnel::VxlanV6 => "vxlanV6TunnelAddress",
-        }
-    }
-
-    pub fn handle(self, node: &str) -> String {
-        let kind = match self {
-            Tunnel::WireguardV4 => "wireguard",
-            Tunnel::WireguardV6 => "wireguard-v6",
-            Tunnel::Ipip => "ipip",
-            Tunnel::VxlanV4 => "vxlan",
-            Tunnel::VxlanV6 => "vxlan-v6",
-        };
-        format!("{kind}-tunnel-addr-{node}")
-    }
-
+impl TunnelPools<'_> {
     /// The pools the address may come from; none means that no address is wanted.
-    pub fn pools(self, given: &TunnelPools<'_>) -> Vec<IpNet> {
-        let wants = |pool: &Pool| match self {
-            Tunnel::WireguardV4 => given.wireguard_v4,
-            Tunnel::WireguardV6 => given.wireguard_v6,
+    pub fn of(&self, tunnel: Tunnel) -> Vec<IpNet> {
+        let wants = |pool: &Pool| match tunnel {
+            Tunnel::WireguardV4 => self.wireguard_v4,
+            Tunnel::WireguardV6 => self.wireguard_v6,
             Tunnel::Ipip => pool.ipip,
             Tunnel::VxlanV4 | Tunnel::VxlanV6 => pool.vxlan,
         };
         let suits = |pool: &&Pool| {
             pool.enabled
-                && pool.version() == self.version()
+                && pool.version() == tunnel.version()
                 && pool.uses.contains(&Use::Tunnel)
-                && pool.selects_node(given.node_labels)
+                && pool.selects_node(self.node_labels)
                 && wants(pool)
         };
-        given.pools.iter().filter(suits).map(|pool| pool.cidr).collect()
-    }
-
-    fn holder(self, node: &str) -> Holder {
-        let attributes = BTreeMap::from([
-            (attribute::NODE.to_owned(), node.to_owned()),
-            (attribute::TYPE.to_owned(), self.attribute().to_owned()),
-        ]);
-        Holder::new(Some(&self.handle(node)), attributes)
+        self.pools.iter().filter(suits).map(|pool| pool.cidr).collect()
     }
 }
 
@@ -253,7 +203,7 @@ mod tests {
         let node_labels = &labels;
         let given = TunnelPools { pools: &pools, node_labels, wireguard_v4: false, wireguard_v6: false };
         let found = |tunnel: Tunnel, given: &TunnelPools<'_>| {
-            tunnel.pools(given).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+            given.of(tunnel).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(found(Tunnel::VxlanV4, &given), "10.1.0.0/16");
         assert_eq!(found(Tunnel::Ipip, &given), "10.2.0.0/16");
@@ -262,6 +212,5 @@ mod tests {
         let with_key = TunnelPools { wireguard_v4: true, ..given };
         assert_eq!(found(Tunnel::WireguardV6, &with_key), "", "there is no key of this family");
         assert_eq!(found(Tunnel::WireguardV4, &with_key), "10.1.0.0/16 10.2.0.0/16");
-        assert_eq!(Tunnel::VxlanV6.handle("n1"), "vxlan-v6-tunnel-addr-n1");
     }
 }

@@ -2,7 +2,8 @@
 //! handles and the blocks leaves nothing.
 
 use super::{Death, Process, World};
-use crate::allocator::{Allocator, Request, SpecificRequest, Tunnel};
+use crate::Tunnel;
+use crate::allocator::{Allocator, Request, SpecificRequest};
 use crate::block::{self, Release};
 use crate::facts::Facts;
 use crate::owner::{Holder, Owner};

@@ -8,6 +8,9 @@ pub mod block;
 pub mod owner;
 pub mod reservation;
 pub mod space;
+mod tunnel;
+
+pub use tunnel::Tunnel;
 
 use crate::key::AffinityType;
 use ipnet::IpNet;

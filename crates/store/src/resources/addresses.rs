@@ -11,14 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::ipam::block::{self, Release};
 use tortie_model::ipam::owner::attribute;
-use tortie_model::ipam::{AffinityState, Block, BlockAffinity, IpamConfig};
+use tortie_model::ipam::{AffinityState, Block, BlockAffinity, IpamConfig, Tunnel};
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
 
 /// As often as the reference tries against rivals.
 const ATTEMPTS: u32 = 100;
-/// In the handle of a tunnel's address, before the name of the node: `vxlan-v6-tunnel-addr-rack1-n7`.
-const TUNNEL_HANDLE: &str = "-tunnel-addr-";
 
 pub struct Addresses<'a> {
     client: &'a Client,
@@ -52,10 +50,9 @@ impl<'a> Addresses<'a> {
 
     /// The addresses of a node's own tunnels, by what is recorded of them: the node itself may be gone.
     pub async fn tunnels_of(&self, node: &str) -> Result<BTreeSet<IpAddr>> {
-        let handle = format!("{TUNNEL_HANDLE}{node}");
         let is_tunnel = |allocation: &block::Allocation| {
             allocation.attribute(attribute::NODE) == Some(node)
-                && allocation.handle().is_some_and(|own| own.ends_with(&handle))
+                && allocation.handle().and_then(Tunnel::of_handle).is_some_and(|(_, of)| of == node)
         };
         let mut found = BTreeSet::new();
         for block in self.blocks().await? {
