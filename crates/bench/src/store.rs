@@ -13,15 +13,29 @@ use std::time::Duration;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(1500);
 const CLIENTS: [usize; 3] = [1, 16, 64];
-const LISTS: [usize; 3] = [1_000, 10_000, 100_000];
+/// Keys of a list, and how often it is read: short ones often, as processor time is counted in hundredths of a second.
+const LISTS: [(usize, usize); 3] = [(1_000, 200), (10_000, 40), (100_000, 9)];
 const WATCHERS: [usize; 2] = [1, 500];
+/// `TORTIE_BENCH_STORE=lists` asks for a part alone: `writes`, `watches` or `lists`.
+const PART_VARIABLE: &str = "TORTIE_BENCH_STORE";
 
 pub fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let part = std::env::var(PART_VARIABLE).ok();
     runtime.block_on(async {
-        writes().await?;
-        watches().await?;
-        lists().await
+        match part.as_deref() {
+            None => {
+                writes().await?;
+                watches().await?;
+                lists().await
+            }
+            Some("writes") => writes().await,
+            Some("watches") => watches().await,
+            Some("lists") => lists().await,
+            Some(other) => {
+                Err(format!("{PART_VARIABLE}: {other:?} is no part of it: writes, watches, lists").into())
+            }
+        }
     })
 }
 
@@ -91,14 +105,20 @@ async fn lists() -> Outcome {
     let mut rows = Vec::new();
     let servers = both().await?;
     let mut before = [0.0, 0.0];
-    for (keys, previous) in LISTS.into_iter().zip([0].into_iter().chain(LISTS)) {
+    let mut previous = 0;
+    for (keys, rounds) in LISTS {
         let mut seconds = [0.0, 0.0];
+        let mut costs = [0.0, 0.0];
         for server in &servers {
             client::fill(&server.url, previous..keys).await?;
         }
-        for _ in 0..ROUNDS {
-            for (server, seconds) in servers.iter().zip(&mut seconds) {
-                *seconds += client::list(&server.url, keys).await?.as_secs_f64() / ROUNDS as f64;
+        previous = keys;
+        for _ in 0..rounds {
+            for (number, server) in servers.iter().enumerate() {
+                let spent = server.processor_time()?;
+                seconds[number] += client::list(&server.url, keys).await?.as_secs_f64() / rounds as f64;
+                let spent = server.processor_time()?.saturating_sub(spent);
+                costs[number] += spent.as_secs_f64() / rounds as f64;
             }
         }
         let [etcd, ours] = seconds;
@@ -112,6 +132,14 @@ async fn lists() -> Outcome {
             growth(ours, before[1]),
         ]);
         before = seconds;
+        rows.push(vec![
+            format!("processor time of a list of {keys} keys"),
+            format!("{:.2} ms", costs[0] * 1e3),
+            format!("{:.2} ms", costs[1] * 1e3),
+            times(costs[1] / costs[0]),
+            String::new(),
+            String::new(),
+        ]);
         let [etcd, ours] = [servers[0].memory()?, servers[1].memory()?];
         for (name, etcd, ours) in [("resident", etcd.resident, ours.resident), ("own", etcd.own, ours.own)] {
             rows.push(vec![

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
 use super::refusal::Refusal;
-use super::room;
+use super::room::{self, Plenty};
 use super::snapshot::{Latest, Snapshot};
 use super::txn;
 use prost::Message;
@@ -18,6 +18,7 @@ use redb::Database;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use tortie_etcd_proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, TxnRequest, TxnResponse,
 };
@@ -78,6 +79,7 @@ pub struct Core {
     index: Index,
     quota_bytes: u64,
     latest: Arc<Latest>,
+    plenty: Plenty,
     /// The last commit found no space in spite of all.
     starved: bool,
 }
@@ -101,7 +103,19 @@ impl Core {
         let database = Arc::new(database);
         let snapshot = Snapshot::take(&database, identity, state, auth.clone(), index.clone())?;
         let latest = Arc::new(Latest::new(snapshot));
-        Ok(Core { database, files, identity, state, auth, index, quota_bytes, latest, starved: false })
+        let plenty = Plenty::default();
+        Ok(Core {
+            database,
+            files,
+            identity,
+            state,
+            auth,
+            index,
+            quota_bytes,
+            latest,
+            plenty,
+            starved: false,
+        })
     }
 
     /// Gone once nobody works on the database any more and its directory is free.
@@ -171,9 +185,14 @@ impl Core {
     }
 
     /// Why a group that adds data cannot be written, if it cannot.
-    fn shortage(&self, writes: &[Write]) -> Result<Option<String>, Fault> {
+    fn shortage(&mut self, writes: &[Write]) -> Result<Option<String>, Fault> {
         let mut adding = writes.iter().filter(|write| adds_data(write)).peekable();
         if adding.peek().is_none() {
+            return Ok(None);
+        }
+        let bytes = adding.map(|write| write.weight() as u64).sum();
+        let now = Instant::now();
+        if self.plenty.covers(bytes, now) {
             return Ok(None);
         }
         let size = self.size()?;
@@ -181,15 +200,14 @@ impl Core {
             return Ok(Some(format!("the store takes up {size} bytes, its quota is {}", self.quota_bytes)));
         }
         let Some(files) = &self.files else { return Ok(None) };
-        let bytes = adding.map(|write| write.weight() as u64).sum();
-        Ok(match files.reserve.allows(&files.dir, bytes)? {
-            true => None,
-            false => Some(format!(
-                "the disk of {} is full ({} bytes available)",
-                files.dir.display(),
-                room::available(&files.dir)?
-            )),
-        })
+        let is_whole = files.reserve.hold();
+        let available = room::available(&files.dir)?;
+        if !is_whole || !room::suffices(available, bytes) {
+            let dir = files.dir.display();
+            return Ok(Some(format!("the disk of {dir} is full ({available} bytes available)")));
+        }
+        self.plenty.found(available.min(self.quota_bytes - size), now);
+        Ok(None)
     }
 
     /// Goes on from what is on disk, with the alarm raised.

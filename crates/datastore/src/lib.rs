@@ -17,6 +17,7 @@ pub mod check;
 mod connection;
 pub mod core;
 mod directory;
+mod encoded;
 mod fault;
 #[cfg(test)]
 mod faults;

@@ -1,5 +1,7 @@
 //! Range requests: select, filter, sort, cut.
 
+use super::directory::Identity;
+use super::encoded::{Encoded, Encoder, chunk_size};
 use super::fault::Fault;
 use super::limits::Allowance;
 use super::record::Version;
@@ -8,7 +10,7 @@ use super::span::Span;
 use super::view::{HistoryTable, View};
 use bytes::{Bytes, BytesMut};
 use std::cmp::Ordering;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeResponse, ResponseHeader};
 use tortie_etcd_proto::mvccpb::KeyValue;
@@ -24,43 +26,28 @@ pub fn range<H: HistoryTable>(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let order = order(request);
-    let limit = usize::try_from(request.limit).unwrap_or(0);
-    // Without sorting or filtering the first `limit` keys are the answer; the rest are only counted.
-    let keep = match limit {
-        0 => usize::MAX,
-        _ if order.is_some() || filters(request) => usize::MAX,
-        limit => limit,
-    };
+    let limit = limit(request);
+    let keep = if order.is_some() { usize::MAX } else { limit };
     // Of many keys that are sorted, the values of the few that are wanted are looked up in the end.
     let by_value = order.is_some_and(|(target, _)| target == SortTarget::Value);
-    let values_later = order.is_some() && limit > 0 && !by_value && !request.keys_only;
+    let values_later = order.is_some() && limit < usize::MAX && !by_value && !request.keys_only;
     // A sort by value needs the values even when they are not wanted in the answer.
     let with_value = by_value || !(request.keys_only || values_later);
 
-    let span = Span::new(&request.key, &request.range_end);
     let mut answer = Selection::default();
-    view.visit(&span, revision, |key, version| {
-        answer.count += 1;
-        let room = answer.kept < keep;
-        if room && !request.count_only && passes(request, version) {
-            answer.kept += 1;
-            answer.push(key, version, with_value, allowance);
-        }
+    let found = select(view, request, revision, keep, |key, version| {
+        answer.push(key, version, with_value, allowance);
         if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if let Err(refusal) = view.check_work().and(allowance.check()) {
         return Ok(Err(refusal));
     }
 
-    let (count, mut kvs) = (answer.count, answer.kvs);
+    let mut kvs = answer.kvs;
     if let Some((target, descending)) = order {
         sort(&mut kvs, target, descending);
     }
-    let candidates = if keep == usize::MAX { kvs.len() } else { count };
-    let more = limit > 0 && candidates > limit && !request.count_only;
-    if limit > 0 {
-        kvs.truncate(limit);
-    }
+    kvs.truncate(limit);
     if request.keys_only {
         kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
     }
@@ -79,7 +66,94 @@ pub fn range<H: HistoryTable>(
         }
     }
     let header = Some(ResponseHeader { revision: view.revision, ..Default::default() });
-    Ok(Ok(RangeResponse { header, kvs, more, count: count as i64 }))
+    let more = found.is_more_than(limit, request);
+    Ok(Ok(RangeResponse { header, kvs, more, count: found.count as i64 }))
+}
+
+/// The same answer in the form in which it is sent; for keys in their own order.
+pub fn encoded<H: HistoryTable>(
+    view: &View<H>,
+    identity: Identity,
+    request: &RangeRequest,
+    allowance: &mut Allowance,
+) -> Result<Result<Encoded, Refusal>, Fault> {
+    let revision = match view.resolve(request.revision) {
+        Ok(revision) => revision,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let limit = limit(request);
+    let mut answer = Encoder::new(identity, view.revision);
+    let found = select(view, request, revision, limit, |key, version| {
+        answer.push(key, version, !request.keys_only, allowance);
+        if allowance.is_hopeless() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let within = view.check_work().and(allowance.check());
+    Ok(within.map(|()| answer.finish(found.is_more_than(limit, request), found.count as i64)))
+}
+
+/// Whether the keys are wanted in another order than their own.
+pub fn is_sorted(request: &RangeRequest) -> bool {
+    order(request).is_some()
+}
+
+/// How many keys are wanted.
+fn limit(request: &RangeRequest) -> usize {
+    usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
+}
+
+#[derive(Default)]
+struct Found {
+    /// Keys in the range.
+    count: usize,
+    /// Those of them that pass the filters.
+    matching: usize,
+}
+
+impl Found {
+    fn is_more_than(&self, limit: usize, request: &RangeRequest) -> bool {
+        self.matching > limit && !request.count_only
+    }
+}
+
+/// Calls `push` with the first keys that match, up to `keep` of them; the rest are only counted.
+fn select<H: HistoryTable>(
+    view: &View<H>,
+    request: &RangeRequest,
+    revision: i64,
+    keep: usize,
+    mut push: impl FnMut(&[u8], &Version) -> ControlFlow<()>,
+) -> Result<Found, Fault> {
+    let keep = if request.count_only { 0 } else { keep };
+    let filters = filters(request);
+    let span = Span::new(&request.key, &request.range_end);
+    let mut found = Found::default();
+    // The last key that was read, when those after it need no reading.
+    let mut last = None;
+    if keep > 0 || filters {
+        view.visit(&span, revision, |key, version| {
+            found.count += 1;
+            if !passes(request, version) {
+                return ControlFlow::Continue(());
+            }
+            found.matching += 1;
+            let flow = if found.matching > keep { ControlFlow::Continue(()) } else { push(key, version) };
+            if flow.is_continue() && found.matching == keep && !filters {
+                last = Some(Bytes::copy_from_slice(key));
+                return ControlFlow::Break(());
+            }
+            flow
+        })?;
+    }
+    let rest = match (&last, keep > 0 || filters) {
+        (Some(last), _) => span.bounds().map(|(_, end)| (Bound::Excluded(&**last), end)),
+        (None, true) => None,
+        (None, false) => span.bounds(),
+    };
+    if let Some(rest) = rest {
+        let count = view.count(rest, revision)?;
+        (found.count, found.matching) = (found.count + count, found.matching + count);
+    }
+    Ok(found)
 }
 
 /// What an answer would take in memory, without making it.
@@ -92,12 +166,12 @@ pub fn measure<H: HistoryTable>(
     if request.count_only {
         return Ok(());
     }
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0 && order(request).is_none());
+    let limit = if order(request).is_some() { usize::MAX } else { limit(request) };
     let mut seen = 0;
     view.visit(&Span::new(&request.key, &request.range_end), revision, |key, version| {
         let value = if request.keys_only { 0 } else { version.value.len() };
         seen += 1;
-        let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != Some(seen);
+        let goes_on = allowance.take(KEY_VALUE_BYTES + key.len() + value) && limit != seen;
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
 }
@@ -127,20 +201,12 @@ pub const KEY_VALUE_BYTES: usize = 96;
 /// Keys and values gathered into few large buffers: a list of 100,000 keys must not be 200,000 allocations.
 #[derive(Default)]
 struct Selection {
-    count: usize,
-    kept: usize,
     kvs: Vec<KeyValue>,
     arena: BytesMut,
     chunks: usize,
 }
 
 impl Selection {
-    const CHUNK: usize = 256 * 1024;
-    /// For what comes after the first ones. The allocator keeps smaller buffers that are freed, one heap for every thread
-    /// that ever read a list; one of this size it maps and gives back whole, and takes only the pages that are written.
-    const LARGE_CHUNK: usize = 33 << 20;
-    const SMALL_CHUNKS: usize = 4;
-
     fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
         let value = if with_value { version.value } else { &[] };
         let need = key.len() + value.len();
@@ -151,11 +217,7 @@ impl Selection {
         }
         if self.arena.capacity() - self.arena.len() < need {
             // One key asked for, one small buffer; the second one means a list.
-            let chunk = match self.chunks {
-                0 => need,
-                1..=Self::SMALL_CHUNKS => need.max(Self::CHUNK),
-                _ => need.max(Self::LARGE_CHUNK),
-            };
+            let chunk = if self.chunks == 0 { need } else { need.max(chunk_size(self.chunks)) };
             self.chunks += 1;
             self.arena = BytesMut::with_capacity(chunk);
         }

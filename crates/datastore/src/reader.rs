@@ -37,7 +37,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         F: FnMut(&[u8], &Version) -> ControlFlow<()>,
     {
         let mut at = newest.at;
-        if !self.spend() {
+        if self.spend().is_break() {
             return Ok(ControlFlow::Break(()));
         }
         if at.main <= revision && newest.deleted {
@@ -58,7 +58,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
                 Some(Step::Done(flow)) => return Ok(flow),
                 // Anything but backwards is damage that must not loop.
                 Some(Step::Back(previous)) if previous >= at => return Err(Fault::Record),
-                Some(Step::Back(_)) if !self.spend() => return Ok(ControlFlow::Break(())),
+                Some(Step::Back(_)) if self.spend().is_break() => return Ok(ControlFlow::Break(())),
                 Some(Step::Back(previous)) => at = previous,
                 None if at == newest.at => return Err(Fault::Record),
                 None => break,
@@ -67,11 +67,11 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Whether one more version may be looked at. The last one is never spent: zero says that something was left out.
-    fn spend(&self) -> bool {
+    /// Goes on if one more version may be looked at. The last one is never spent: zero says that something was left out.
+    pub fn spend(&self) -> ControlFlow<()> {
         let left = self.work.get().saturating_sub(1);
         self.work.set(left);
-        left > 0
+        if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
     fn read<T>(&mut self, at: Revision, mut with: impl FnMut(&Entry) -> T) -> Result<Option<T>, Fault> {

@@ -1,5 +1,6 @@
 //! The answers etcd gives when it refuses a request: clients match on these codes and texts.
 
+use tonic::codegen::http::{HeaderMap, HeaderValue};
 use tonic::{Code, Status};
 
 /// A request that was understood and not carried out.
@@ -14,6 +15,13 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Status {
         Status::new(refusal.code, refusal.text)
     }
+}
+
+/// What follows an answer that ended as it should.
+pub fn success() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
 }
 
 macro_rules! refusals {

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The reserve inside a data directory.
 pub const FILE_NAME: &str = "store.reserve";
@@ -129,19 +130,77 @@ impl Reserve {
         }
     }
 
-    /// Whether a group of writes of so many bytes may begin: the reserve is whole and the disk has room besides.
-    pub fn allows(&self, dir: &Path, bytes: u64) -> io::Result<bool> {
-        // Pages are copied before they are changed: a small write takes several times its size.
-        let needed = bytes.saturating_mul(3).saturating_add(MARGIN_BYTES);
-        Ok(self.hold() && available(dir)? >= needed)
-    }
-
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a group of writes of so many bytes may begin, besides a reserve that is whole.
+pub fn suffices(available: u64, bytes: u64) -> bool {
+    available >= pages(bytes).saturating_add(MARGIN_BYTES)
+}
+
+/// What writes of so many bytes take up: pages are copied before they are changed.
+fn pages(bytes: u64) -> u64 {
+    bytes.saturating_mul(3)
+}
+
+/// Where there is plenty of room, it is not looked at before every commit.
+#[derive(Debug, Default)]
+pub struct Plenty {
+    looked: Option<Instant>,
+    /// What may be written before the next look.
+    left: u64,
+}
+
+impl Plenty {
+    /// From here on there is plenty: more than others on the same disk can write between two looks.
+    const FROM_BYTES: u64 = 1 << 30;
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    /// What a look found, which let writes go on.
+    pub fn found(&mut self, room: u64, now: Instant) {
+        self.looked = (room >= Self::FROM_BYTES).then_some(now);
+        self.left = room / 64;
+    }
+
+    /// Whether a group of writes needs no look.
+    pub fn covers(&mut self, bytes: u64, now: Instant) -> bool {
+        let is_fresh = self.looked.is_some_and(|looked| now.duration_since(looked) < Self::INTERVAL);
+        match self.left.checked_sub(pages(bytes)) {
+            Some(left) if is_fresh => {
+                self.left = left;
+                true
+            }
+            _ => false,
+        }
     }
 }
 
 /// Whether an operation failed because there is no room on the disk.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plenty_of_room_is_looked_at_again_in_time() {
+        let mut plenty = Plenty::default();
+        let now = Instant::now();
+        assert!(!plenty.covers(0, now), "nobody has looked yet");
+        plenty.found(Plenty::FROM_BYTES - 1, now);
+        assert!(!plenty.covers(1, now), "there is not that much");
+        plenty.found(Plenty::FROM_BYTES, now);
+        let half = Plenty::FROM_BYTES / 64 / 3 / 2;
+        assert!(plenty.covers(half, now) && plenty.covers(half, now));
+        assert!(!plenty.covers(half, now), "enough was written");
+        plenty.found(Plenty::FROM_BYTES, now);
+        assert!(plenty.covers(1, now + Plenty::INTERVAL / 2));
+        assert!(!plenty.covers(1, now + Plenty::INTERVAL));
+        plenty.found(0, now);
+        assert!(!plenty.covers(0, now));
+    }
 }

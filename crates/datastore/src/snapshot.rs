@@ -3,6 +3,7 @@
 use super::auth::AuthState;
 use super::batch::{LEASES, State, lease_keys};
 use super::directory::{self, Identity};
+use super::encoded::Encoded;
 use super::fault::Fault;
 use super::file::DataFile;
 use super::index::Index;
@@ -71,6 +72,15 @@ impl Snapshot {
         allowance: &mut Allowance,
     ) -> Result<Result<RangeResponse, Refusal>, Fault> {
         range::range(&self.view(&Work::new(READ_WORK)), request, allowance)
+    }
+
+    /// A range in the order of its keys, as it is sent.
+    pub fn encoded_range(
+        &self,
+        request: &RangeRequest,
+        allowance: &mut Allowance,
+    ) -> Result<Result<Encoded, Refusal>, Fault> {
+        range::encoded(&self.view(&Work::new(READ_WORK)), self.identity, request, allowance)
     }
 
     /// A transaction that writes nothing.

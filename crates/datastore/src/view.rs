@@ -6,7 +6,7 @@ use super::limits::Work;
 use super::reader::Reader;
 use super::record::Version;
 use super::refusal::Refusal;
-use super::span::Span;
+use super::span::{Bounds, Span};
 use redb::{ReadableTable, TableDefinition};
 use std::ops::ControlFlow;
 
@@ -62,5 +62,28 @@ impl<H: HistoryTable> View<'_, H> {
             }
         }
         Ok(())
+    }
+
+    /// How many keys were live at `revision`.
+    pub fn count(&self, bounds: Bounds, revision: i64) -> Result<usize, Fault> {
+        let mut reader = Reader::new(self.history, self.work);
+        let mut count = 0;
+        for (key, newest) in self.index.range(bounds) {
+            let flow = match newest.at.main <= revision {
+                // What the index knows is not looked up in the history.
+                true => {
+                    count += usize::from(!newest.deleted);
+                    reader.spend()
+                }
+                false => reader.visit(key, newest, revision, &mut |_, _| {
+                    count += 1;
+                    ControlFlow::Continue(())
+                })?,
+            };
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(count)
     }
 }

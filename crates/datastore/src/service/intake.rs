@@ -80,6 +80,13 @@ impl Intake {
     /// A request waits for more of its client, with its place since it first did. An error if it was given up.
     fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, Refusal> {
         let mut waiting = self.lock();
+        if let Some(place) = place
+            && let Some(known) = waiting.requests.get_mut(&place)
+            && known.bytes == bytes
+        {
+            known.waker.clone_from(waker);
+            return Ok(place);
+        }
         let place = place.unwrap_or(waiting.next);
         if let Some(refusal) = waiting.given_up.remove(&place) {
             return Err(refusal);

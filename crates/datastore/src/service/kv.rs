@@ -1,9 +1,11 @@
 //! Range, put, delete, transaction and compaction.
 
+use super::response::EncodedAnswer;
 use super::{Gathered, Service, failed, unexpected};
 use crate::check;
 use crate::core::{Answer, Write};
 use crate::limits::{Allowance, AnswerBudget, MAX_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES};
+use crate::range::is_sorted;
 use crate::refusal::Refusal;
 use crate::snapshot::Snapshot;
 use prost::Message;
@@ -49,7 +51,18 @@ impl Kv for Service {
                 let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
                 Gathered { answer, share: self.answers.share(allowance.used()) }
             }
-            false => self.gather(move |snapshot, allowance| snapshot.range(&request, allowance)).await?,
+            false if is_sorted(&request) => {
+                self.gather(move |snapshot, allowance| snapshot.range(&request, allowance)).await?
+            }
+            false => {
+                let list =
+                    move |snapshot: &Snapshot, allowance: &mut _| snapshot.encoded_range(&request, allowance);
+                let Gathered { answer, share } = self.gather(list).await?;
+                // Sent in the place of the message, which stays empty.
+                let mut response = Response::new(RangeResponse::default());
+                response.extensions_mut().insert(EncodedAnswer { message: answer, share });
+                return Ok(response);
+            }
         };
         self.complete(&mut gathered.answer.header);
         Ok(gathered.into_response())

@@ -1,6 +1,7 @@
 //! The gRPC services: check the form of a request, hand it on, complete the answer's header.
 
 mod auth;
+mod encoded_body;
 mod intake;
 mod kv;
 mod lease;

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -22,12 +23,20 @@ pub fn pace(body: Body, share: Share) -> Body {
         state: Some(Sending { body, rest: Bytes::new(), _share: share }),
         taken: 0,
     }));
-    tokio::spawn(give_up(Arc::downgrade(&answer)));
-    Body::new(Paced { answer })
+    let watchdog = tokio::spawn(give_up(Arc::downgrade(&answer)));
+    Body::new(Paced { answer, watchdog: watchdog.abort_handle() })
 }
 
 struct Paced {
     answer: Arc<Mutex<Answer>>,
+    /// Ended with the answer: a client may ask for many of them within its patience.
+    watchdog: AbortHandle,
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        self.watchdog.abort();
+    }
 }
 
 struct Answer {

@@ -1,7 +1,9 @@
 //! Last changes to every answer: a message above the limit is refused in the words of etcd's gRPC library, and a large
 //! answer is sent at the client's pace.
 
+use super::encoded_body::EncodedBody;
 use super::pace::pace;
+use crate::encoded::Encoded;
 use crate::limits::Share;
 use futures::TryFutureExt;
 use futures::future::MapOk;
@@ -12,6 +14,13 @@ use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::server::NamedService;
 use tower::Service as TowerService;
+
+/// An answer that takes the place of an empty one.
+#[derive(Clone)]
+pub struct EncodedAnswer {
+    pub message: Encoded,
+    pub share: Option<Share>,
+}
 
 /// A service whose answers are finished here.
 #[derive(Clone)]
@@ -39,6 +48,13 @@ where
 }
 
 fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
+    if let Some(EncodedAnswer { message, share }) = response.extensions_mut().remove() {
+        let body = Body::new(EncodedBody::new(message));
+        return response.map(|_| match share {
+            Some(share) => pace(body, share),
+            None => body,
+        });
+    }
     if let Some(share) = response.extensions_mut().remove::<Share>() {
         return response.map(|body| pace(body, share));
     }

@@ -3,6 +3,7 @@
 
 use super::frame::{Frame, Sink};
 use crate::directory::Identity;
+use crate::refusal::success;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream;
 use http_body::{Body, Frame as HttpFrame};
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tonic::Status;
-use tonic::codegen::http::{HeaderMap, HeaderValue};
+use tonic::codegen::http::HeaderMap;
 
 /// Frames that are ready together are sent together, up to about this much.
 const CHUNK: usize = 32 * 1024;
@@ -89,9 +90,7 @@ impl Assembly {
         if std::mem::replace(&mut self.closed, true) {
             return None;
         }
-        let mut trailers = HeaderMap::new();
-        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-        Some(trailers)
+        Some(success())
     }
 }
 

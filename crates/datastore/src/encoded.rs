@@ -1,0 +1,256 @@
+//! A list of keys, encoded while it is read: each goes from its page in the database into the bytes that are sent, and is
+//! copied once. Kept as values and encoded afterwards, a list would be in memory twice.
+
+use super::directory::Identity;
+use super::limits::Allowance;
+use super::record::Version;
+use super::watch::TERM;
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message};
+use tortie_etcd_proto::etcdserverpb::ResponseHeader;
+
+/// Field numbers of `RangeResponse`.
+mod field {
+    pub const HEADER: u32 = 1;
+    pub const KVS: u32 = 2;
+    pub const MORE: u32 = 3;
+    pub const COUNT: u32 = 4;
+}
+
+/// What gRPC puts before a message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+const CHUNK: usize = 256 * 1024;
+
+/// How large a buffer of a list is, after so many of them. The allocator keeps small buffers that are freed, one heap for
+/// every thread that ever read a list; a very large one it maps and gives back whole, and takes only the pages that are
+/// written.
+pub fn chunk_size(number: usize) -> usize {
+    if number < 4 { CHUNK } else { 33 << 20 }
+}
+
+/// A `RangeResponse` in the making.
+pub struct Encoder {
+    /// None is empty.
+    chunks: Vec<BytesMut>,
+    length: usize,
+}
+
+/// A whole `RangeResponse` as gRPC sends it.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    pub chunks: Vec<Bytes>,
+}
+
+impl Encoder {
+    pub fn new(identity: Identity, revision: i64) -> Encoder {
+        let mut first = BytesMut::with_capacity(1024);
+        first.put_bytes(0, PREFIX);
+        let header = ResponseHeader {
+            cluster_id: identity.cluster,
+            member_id: identity.member,
+            revision,
+            raft_term: TERM,
+        };
+        message::encode(field::HEADER, &header, &mut first);
+        Encoder { length: first.len(), chunks: vec![first] }
+    }
+
+    /// Adds a key, unless there is no more room; then what there was is let go, and only its size is of interest.
+    pub fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
+        let value = if with_value { version.value } else { &[] };
+        let body: usize = fields(key, version, value).iter().map(Field::len).sum();
+        let length = 1 + encoded_len_varint(body as u64) + body;
+        if !allowance.take(length) {
+            self.chunks.clear();
+            return;
+        }
+        self.length += length;
+        let out = self.room(length);
+        encode_key(field::KVS, WireType::LengthDelimited, out);
+        encode_varint(body as u64, out);
+        for field in fields(key, version, value) {
+            field.encode(out);
+        }
+    }
+
+    /// Where so many more bytes fit.
+    fn room(&mut self, length: usize) -> &mut BytesMut {
+        let number = self.chunks.len();
+        let is_full = self.chunks.last().is_none_or(|last| match number {
+            // The first one grows: most answers are small.
+            1 => last.len() + length > CHUNK && !last.is_empty(),
+            _ => last.capacity() - last.len() < length,
+        });
+        if is_full {
+            self.chunks.push(BytesMut::with_capacity(chunk_size(number).max(length)));
+        }
+        let last = self.chunks.len() - 1;
+        &mut self.chunks[last]
+    }
+
+    pub fn finish(mut self, more: bool, count: i64) -> Encoded {
+        let mut end = BytesMut::with_capacity(16);
+        Field::Number(field::MORE, more.into()).encode(&mut end);
+        Field::Number(field::COUNT, count as u64).encode(&mut end);
+        self.length += end.len();
+        self.room(end.len()).put_slice(&end);
+        let length = (self.length - PREFIX) as u32;
+        if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.get_mut(1..PREFIX)) {
+            prefix.copy_from_slice(&length.to_be_bytes());
+        }
+        Encoded { chunks: self.chunks.into_iter().map(BytesMut::freeze).collect() }
+    }
+}
+
+/// A field of a message; one that is zero or empty is left out.
+enum Field<'a> {
+    Number(u32, u64),
+    Bytes(u32, &'a [u8]),
+}
+
+/// The fields of a `KeyValue`.
+fn fields<'a>(key: &'a [u8], version: &Version, value: &'a [u8]) -> [Field<'a>; 6] {
+    [
+        Field::Bytes(1, key),
+        Field::Number(2, version.created as u64),
+        Field::Number(3, version.at.main as u64),
+        Field::Number(4, version.version as u64),
+        Field::Bytes(5, value),
+        Field::Number(6, version.lease as u64),
+    ]
+}
+
+impl Field<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Field::Number(_, 0) | Field::Bytes(_, []) => 0,
+            Field::Number(_, value) => 1 + encoded_len_varint(*value),
+            Field::Bytes(_, bytes) => 1 + encoded_len_varint(bytes.len() as u64) + bytes.len(),
+        }
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        match self {
+            Field::Number(_, 0) | Field::Bytes(_, []) => {}
+            Field::Number(tag, value) => {
+                encode_key(*tag, WireType::Varint, out);
+                encode_varint(*value, out);
+            }
+            Field::Bytes(tag, bytes) => {
+                encode_key(*tag, WireType::LengthDelimited, out);
+                encode_varint(bytes.len() as u64, out);
+                out.put_slice(bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Core, Write};
+    use crate::snapshot::Snapshot;
+    use proptest::prelude::*;
+    use prost::Message;
+    use std::sync::Arc;
+    use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse};
+
+    fn decode(encoded: &Encoded) -> RangeResponse {
+        let bytes = encoded.chunks.concat();
+        let (prefix, message) = bytes.split_at(PREFIX);
+        assert_eq!(prefix[0], 0, "not compressed");
+        assert_eq!(prefix[1..], (message.len() as u32).to_be_bytes());
+        RangeResponse::decode(message).unwrap()
+    }
+
+    fn put(key: String, size: usize) -> Write {
+        Write::Put(PutRequest { key: key.into(), value: vec![b'v'; size].into(), ..Default::default() })
+    }
+
+    fn delete(key: String) -> Write {
+        Write::Delete(DeleteRangeRequest { key: key.into(), ..Default::default() })
+    }
+
+    fn snapshot(groups: &[Vec<Write>]) -> Arc<Snapshot> {
+        let mut core = Core::in_memory().unwrap();
+        for group in groups {
+            core.apply(group).unwrap();
+        }
+        core.latest().get()
+    }
+
+    /// The answer that is made of values and encoded by the library.
+    fn expected(snapshot: &Snapshot, request: &RangeRequest) -> Result<RangeResponse, crate::Refusal> {
+        let mut response = snapshot.range(request, &mut Allowance::new(usize::MAX)).unwrap()?;
+        let header = response.header.as_mut().unwrap();
+        header.cluster_id = snapshot.identity.cluster;
+        header.member_id = snapshot.identity.member;
+        header.raft_term = TERM;
+        Ok(response)
+    }
+
+    #[test]
+    fn a_list_of_many_chunks_is_whole() {
+        for (keys, size) in [(1, 300_000), (3, 262_100), (40, 100_000), (3_000, 600)] {
+            let puts = (0..keys).map(|number| put(format!("k{number:05}"), size + number)).collect();
+            let snapshot = snapshot(&[puts]);
+            let request = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+            let mut allowance = Allowance::new(usize::MAX);
+            let encoded = snapshot.encoded_range(&request, &mut allowance).unwrap().unwrap();
+            assert_eq!(decode(&encoded), expected(&snapshot, &request).unwrap());
+            assert!(encoded.chunks.iter().all(|chunk| !chunk.is_empty()));
+            // What it is counted with is what it takes.
+            let length: usize = encoded.chunks.iter().map(Bytes::len).sum();
+            assert!((allowance.used()..allowance.used() + 100).contains(&length), "{length} {allowance:?}");
+            // One byte less than it needs is refused, and says what it needs.
+            let mut short = Allowance::new(allowance.used() - 1);
+            let refused = snapshot.encoded_range(&request, &mut short).unwrap();
+            assert_eq!(refused.map(drop), Err(crate::Refusal::ANSWER_TOO_LARGE));
+            assert_eq!(short.used(), allowance.used());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_answer_that_the_library_would_encode(
+            groups in prop::collection::vec(prop::collection::vec((0u8..12, 0usize..300, any::<bool>()), 1..6), 1..6),
+            (from, to, limit) in (0u8..12, 0u8..14, -1i64..6),
+            (revision, keys_only, count_only) in (-1i64..9, any::<bool>(), any::<bool>()),
+            bounds in (0i64..8, 0i64..8, 0i64..8, 0i64..8),
+        ) {
+            let key = |number: u8| format!("k{number:02}");
+            let groups: Vec<Vec<Write>> = groups
+                .into_iter()
+                .map(|group| {
+                    let write = |(number, size, deleted)| match deleted && size % 3 == 0 {
+                        true => delete(key(number)),
+                        false => put(key(number), size),
+                    };
+                    group.into_iter().map(write).collect()
+                })
+                .collect();
+            let snapshot = snapshot(&groups);
+            let range_end = if to == 13 { vec![0] } else { key(to).into_bytes() };
+            let mut request = RangeRequest {
+                key: key(from).into(),
+                range_end: range_end.into(),
+                limit,
+                revision,
+                keys_only,
+                count_only,
+                ..Default::default()
+            };
+            for filtered in [false, true] {
+                if filtered {
+                    let (min_mod, max_mod, min_create, max_create) = bounds;
+                    request.min_mod_revision = min_mod;
+                    request.max_mod_revision = max_mod;
+                    request.min_create_revision = min_create;
+                    request.max_create_revision = max_create;
+                }
+                let encoded = snapshot.encoded_range(&request, &mut Allowance::new(usize::MAX)).unwrap();
+                prop_assert_eq!(encoded.map(|encoded| decode(&encoded)), expected(&snapshot, &request));
+            }
+        }
+    }
+}
