@@ -83,6 +83,7 @@ impl Server {
             hub,
             answers: AnswerBudget::default(),
             tokens: Arc::default(),
+            checking: Arc::new(Semaphore::new(1)),
             hashing: Arc::new(Semaphore::new(2)),
             dir: Some(options.data_dir.clone()),
             client_urls: listeners.iter().map(|listener| listener.url().to_string()).collect(),

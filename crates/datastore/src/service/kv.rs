@@ -17,6 +17,9 @@ use tortie_etcd_proto::etcdserverpb::{
     RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
+/// From here on a transaction is checked apart from other requests.
+const LARGE_TRANSACTION_BYTES: usize = 64 << 10;
+
 impl Service {
     /// The writer cannot wait for memory, so a write that answers with many keys has its part before it begins.
     async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
@@ -28,6 +31,20 @@ impl Service {
 }
 
 impl Service {
+    /// Checks the form of a transaction. With thousands of operations that takes milliseconds, which others would wait for.
+    async fn checked(&self, request: TxnRequest) -> Result<TxnRequest, Status> {
+        if request.encoded_len() <= LARGE_TRANSACTION_BYTES {
+            check::txn(&request)?;
+            return Ok(request);
+        }
+        let _turn = self.checking.acquire().await.map_err(|_| Refusal::STOPPED)?;
+        let check = move || check::txn(&request).map(|()| request);
+        match tokio::task::spawn_blocking(check).await {
+            Ok(checked) => Ok(checked?),
+            Err(_) => Err(Refusal::STORAGE_FAILED.into()),
+        }
+    }
+
     /// What is certain to be refused is refused here: the writer looks again, and all other writes wait for it meanwhile.
     async fn within_limits(&self, request: DeleteRangeRequest) -> Result<DeleteRangeRequest, Status> {
         let measure = move |snapshot: &Snapshot| Ok((snapshot.measure_delete(&request)?, request));
@@ -110,8 +127,7 @@ impl Kv for Service {
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
         let caller = self.caller(&request)?;
-        let request = request.into_inner();
-        check::txn(&request)?;
+        let request = self.checked(request.into_inner()).await?;
         caller.check_txn(&request)?;
         let mut gathered = if check::is_read_only(&request) {
             self.gather(move |snapshot, allowance| snapshot.txn(&request, allowance)).await?

@@ -47,6 +47,8 @@ pub struct Service {
     pub hub: Arc<Hub>,
     pub answers: AnswerBudget,
     pub tokens: Arc<Tokens>,
+    /// Turns for checking large transactions.
+    pub checking: Arc<Semaphore>,
     /// Turns for hashing passwords.
     pub hashing: Arc<Semaphore>,
     pub identity: Identity,
