@@ -5,6 +5,7 @@ mod candidate;
 use crate::measure::{growth, table, time, times};
 use crate::namespace::{Namespaces, Result};
 use crate::node::Node;
+use crate::process::before;
 use crate::{Outcome, plain};
 use candidate::{Candidate, Phase};
 use serde_json::{Value, json};
@@ -32,6 +33,10 @@ pub fn run() -> Outcome {
 }
 
 fn contest() -> Result<()> {
+    if let Some(program) = before() {
+        let (before, node) = (Node::start_other(program)?, Node::start()?);
+        return race("before", [ours(&before), ours(&node)], None);
+    }
     if !Path::new(REFERENCE).exists() {
         return Err(format!("{REFERENCE} is missing: make setup").into());
     }
@@ -40,15 +45,19 @@ fn contest() -> Result<()> {
     let candidates = [theirs("eth0", json!([{"dst": "0.0.0.0/0"}])), ours(&node)];
     // Pods that stay are on both hosts, and only one of their two interfaces can have the default route.
     let staying = [theirs("eth1", json!([])), ours(&node)];
+    race("ptp", candidates, Some(staying))
+}
 
-    idle(&candidates)?;
+/// `staying` attaches the pods that the hosts have already, if they can have some.
+fn race(peer: &str, candidates: [Candidate; 2], staying: Option<[Candidate; 2]>) -> Result<()> {
+    idle(peer, &candidates)?;
     let pods = Namespaces::new(PODS)?;
     let mut residents = Vec::new();
     let mut first: Option<Vec<Comparison>> = None;
     let mut rows = Vec::new();
     for (count, before) in RESIDENTS.into_iter().zip([0].into_iter().chain(RESIDENTS)) {
         let new = Namespaces::new(count - before)?;
-        for candidate in &staying {
+        for candidate in staying.iter().flatten() {
             candidate.call_all("ADD", &new.paths(), 16)?;
         }
         residents.push(new);
@@ -57,11 +66,15 @@ fn contest() -> Result<()> {
             rows.push(growth_row(count, comparison, first.as_ref().and_then(|first| first.get(place))));
         }
         if first.is_none() {
-            rates(&mut now);
+            rates(peer, &mut now);
             first = Some(now);
         }
+        if staying.is_none() {
+            return Ok(());
+        }
     }
-    let header = ["pods already there", "", "ptp", "ours", "ours/ptp", "growth ptp", "growth ours"];
+    let [ratio, growth] = [format!("ours/{peer}"), format!("growth {peer}")];
+    let header = ["pods already there", "", peer, "ours", &ratio, &growth, "growth ours"];
     table("CNI: calls a second, by the pods that the host has already", &header, &rows);
     Ok(())
 }
@@ -89,17 +102,17 @@ fn reference(host: &Namespaces, leases: &Path, ifname: &'static str, routes: Val
 }
 
 /// What starting a plugin costs, and for ours asking the daemon: what a call takes besides the work.
-fn idle(candidates: &[Candidate; 2]) -> Result<()> {
+fn idle(peer: &str, candidates: &[Candidate; 2]) -> Result<()> {
     let [theirs, ours] = candidates;
     let mut rows = Vec::new();
     for (what, candidate, command) in [
-        ("ptp: VERSION", theirs, "VERSION"),
-        ("ours: VERSION", ours, "VERSION"),
-        ("ours: STATUS, which asks the daemon", ours, "STATUS"),
+        (format!("{peer}: VERSION"), theirs, "VERSION"),
+        ("ours: VERSION".to_owned(), ours, "VERSION"),
+        ("ours: STATUS, which asks the daemon".to_owned(), ours, "STATUS"),
     ] {
         let mut took = candidate.call_often(command, CALLS)?;
         let [p50, p99] = [0.50, 0.99].map(|quantile| time(took.quantile(quantile).as_secs_f64() * 1e9));
-        rows.push(vec![what.to_owned(), p50, p99]);
+        rows.push(vec![what, p50, p99]);
     }
     table("CNI: the plugin's process alone, from start to end", &["", "p50", "p99"], &rows);
     Ok(())
@@ -124,7 +137,7 @@ fn compare(candidates: &[Candidate; 2], pods: &[PathBuf]) -> Result<Vec<Comparis
     Ok(comparisons)
 }
 
-fn rates(comparisons: &mut [Comparison]) {
+fn rates(peer: &str, comparisons: &mut [Comparison]) {
     let mut rows = Vec::new();
     for Comparison { what, took: [theirs, ours] } in comparisons {
         let mut row = |name: &str, theirs: String, ours: String, ratio: f64| {
@@ -138,7 +151,8 @@ fn rates(comparisons: &mut [Comparison]) {
         row("calls a second", format!("{:.0}", theirs.0), format!("{:.0}", ours.0), ours.0 / theirs.0);
         row("processor time a call", time(theirs.1 * 1e9), time(ours.1 * 1e9), ours.1 / theirs.1);
     }
-    table("CNI: a host without other pods", &["", "ptp + host-local", "ours", "ours/ptp"], &rows);
+    let header = ["", peer, "ours", &format!("ours/{peer}")];
+    table("CNI: a host without other pods", &header, &rows);
 }
 
 fn growth_row(residents: usize, now: &Comparison, first: Option<&Comparison>) -> Vec<String> {

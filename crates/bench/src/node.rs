@@ -5,7 +5,7 @@ use crate::process::{Process, tortie};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,7 @@ pub struct Node {
     pub store: Process,
     pub host: Arc<Namespaces>,
     pub dir: TempDir,
+    program: PathBuf,
     backend: Option<String>,
 }
 
@@ -31,19 +32,27 @@ impl Node {
         Node::on(Arc::new(Namespaces::host()?), Some("vxlan"))
     }
 
+    /// The same with another build.
+    pub fn start_other(program: PathBuf) -> Result<Node> {
+        Node::with(program, Arc::new(Namespaces::host()?), Some("vxlan"))
+    }
+
     /// On the first of these hosts. Without a backend it speaks BGP.
     pub fn on(host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
-        let tortie = tortie()?;
+        Node::with(tortie()?, host, backend)
+    }
+
+    fn with(program: PathBuf, host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
         let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
         std::fs::create_dir(dir.path().join("bin"))?;
-        symlink(&tortie, dir.path().join("bin/calico"))?;
+        symlink(&program, dir.path().join("bin/calico"))?;
         let socket = format!("unix://{}", dir.path().join("store.sock").display());
-        let mut store = Process::command(&tortie);
+        let mut store = Process::command(&program);
         store.args(["datastore", "--listen", &socket, "--data-dir"]).arg(dir.path().join("store"));
         let store = ready(&mut store)?;
         let backend = backend.map(str::to_owned);
-        let daemon = daemon(&host, &dir, backend.as_deref())?;
-        Ok(Node { daemon, store, host, dir, backend })
+        let daemon = daemon(&program, &host, &dir, backend.as_deref())?;
+        Ok(Node { daemon, store, host, dir, program, backend })
     }
 
     /// Kills the daemon; workloads keep their network.
@@ -55,7 +64,7 @@ impl Node {
 
     /// Returns when it is ready again.
     pub fn start_daemon(&mut self) -> Result<()> {
-        self.daemon = daemon(&self.host, &self.dir, self.backend.as_deref())?;
+        self.daemon = daemon(&self.program, &self.host, &self.dir, self.backend.as_deref())?;
         Ok(())
     }
 
@@ -83,9 +92,9 @@ impl Node {
     }
 }
 
-fn daemon(host: &Namespaces, dir: &TempDir, backend: Option<&str>) -> Result<Process> {
+fn daemon(program: &Path, host: &Namespaces, dir: &TempDir, backend: Option<&str>) -> Result<Process> {
     let mut daemon = Process::command("ip");
-    daemon.args(["netns", "exec", host.name(0)]).arg(tortie()?).arg("node");
+    daemon.args(["netns", "exec", host.name(0)]).arg(program).arg("node");
     daemon.arg("--state-dir").arg(dir.path().join("state")).arg("--run-dir").arg(dir.path().join("run"));
     daemon
         .env("NODENAME", NAME)

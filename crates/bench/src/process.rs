@@ -19,6 +19,13 @@ pub fn tortie() -> io::Result<PathBuf> {
     Ok(program)
 }
 
+/// Another build of `tortie` that takes the place of the peer, for a comparison of before and after within one run.
+const BEFORE_VARIABLE: &str = "TORTIE_BENCH_BEFORE";
+
+pub fn before() -> Option<PathBuf> {
+    std::env::var_os(BEFORE_VARIABLE).map(PathBuf::from)
+}
+
 /// Killed when dropped.
 pub struct Process(pub Child);
 

@@ -5,6 +5,7 @@ pub mod server;
 
 use crate::Outcome;
 use crate::measure::{Latencies, table, times};
+use crate::process::before;
 use client::Load;
 use server::Server;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(1500);
 const CLIENTS: [usize; 3] = [1, 16, 64];
-/// Keys of a list, and how often it is read: short ones often, as processor time is counted in hundredths of a second.
+/// Keys of a list, and how often it is read.
 const LISTS: [(usize, usize); 3] = [(1_000, 200), (10_000, 40), (100_000, 9)];
 const WATCHERS: [usize; 2] = [1, 500];
 /// `TORTIE_BENCH_STORE=lists` asks for a part alone: `writes`, `watches` or `lists`.
@@ -39,8 +40,17 @@ pub fn run() -> Outcome {
     })
 }
 
+/// The peer and ours.
 async fn both() -> Result<[Server; 2], Box<dyn std::error::Error>> {
-    Ok([Server::etcd().await?, Server::embedded().await?])
+    let peer = match before() {
+        Some(program) => Server::build(program).await?,
+        None => Server::etcd().await?,
+    };
+    Ok([peer, Server::embedded().await?])
+}
+
+fn peer() -> &'static str {
+    if before().is_some() { "before" } else { "etcd" }
 }
 
 async fn writes() -> Outcome {
@@ -71,7 +81,8 @@ async fn writes() -> Outcome {
             ]);
         }
     }
-    let header = ["", "etcd", "embedded", "ratio", "CPU a write, etcd", "CPU, embedded", "ratio"];
+    let cost = format!("CPU a write, {}", peer());
+    let header = ["", peer(), "embedded", "ratio", &cost, "CPU, embedded", "ratio"];
     table("Writes: 512 bytes on 10,000 keys, durable", &header, &rows);
     Ok(())
 }
@@ -97,7 +108,7 @@ async fn watches() -> Outcome {
             ]);
         }
     }
-    table("Watch: from sending a put to seeing its event", &["", "etcd", "embedded", "ratio"], &rows);
+    table("Watch: from sending a put to seeing its event", &["", peer(), "embedded", "ratio"], &rows);
     Ok(())
 }
 
@@ -152,7 +163,8 @@ async fn lists() -> Outcome {
             ]);
         }
     }
-    let header = ["", "etcd", "embedded", "ratio", "growth etcd", "growth embedded"];
+    let growth = format!("growth {}", peer());
+    let header = ["", peer(), "embedded", "ratio", &growth, "growth embedded"];
     table("Lists and memory: 512 bytes a key", &header, &rows);
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::process::{Memory, Process, tortie};
 use std::error::Error;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -31,9 +32,14 @@ impl Server {
 
     /// The release build that lies beside this program.
     pub async fn embedded() -> Result<Server, Box<dyn Error>> {
+        Server::build(tortie()?).await
+    }
+
+    /// A build of ours.
+    pub async fn build(program: PathBuf) -> Result<Server, Box<dyn Error>> {
         let url = format!("http://127.0.0.1:{}", free_port()?);
         let dir = TempDir::new()?;
-        let mut command = Command::new(tortie()?);
+        let mut command = Command::new(program);
         command.arg("datastore").arg("--data-dir").arg(dir.path()).args(["--listen", &url]);
         Server::start(command, url, dir).await
     }
