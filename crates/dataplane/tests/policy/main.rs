@@ -43,4 +43,5 @@ mod shrink;
 mod size;
 mod sources;
 mod table;
+mod together;
 mod world;

@@ -84,7 +84,7 @@ impl Kernel {
     /// All of it or nothing.
     pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
         if !self.faults.is_empty()
-            && let Some(refusal) = self.injected(operations)
+            && let Some(refusal) = self.injected(self.family, operations)
         {
             return Err(refusal);
         }
@@ -109,11 +109,26 @@ impl Kernel {
         Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
     }
 
+    /// The changes of several tables, all or nothing. Says whether they were made; what was refused is for [`Kernel::commit`]
+    /// of each to find out.
+    pub async fn commit_together(&self, tables: &[(TableFamily, Vec<Operation<'_>>)]) -> bool {
+        let is_refused = |(family, operations): &(TableFamily, Vec<Operation<'_>>)| {
+            !self.faults.is_empty() && self.injected(*family, operations).is_some()
+        };
+        if tables.iter().any(is_refused) {
+            return false;
+        }
+        let messages = tables.iter().flat_map(|(family, operations)| message::messages(operations, *family));
+        let transaction = messages
+            .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
+        transaction.commit(&self.connection).await.is_ok()
+    }
+
     /// The refusal of what the faults of a test name among these operations.
-    fn injected(&self, operations: &[Operation<'_>]) -> Option<Refusal> {
+    fn injected(&self, family: TableFamily, operations: &[Operation<'_>]) -> Option<Refusal> {
         let mut refusal = Refusal { operations: Vec::new(), reason: String::new(), general: false };
         for position in 0..operations.len() {
-            for object in blame::objects(operations, position, self.family) {
+            for object in blame::objects(operations, position, family) {
                 let Some(errno) = self.faults.errno(|| object.clone()) else { continue };
                 refusal.reason = format!("{object}: {}", nlink::Error::from_errno(-errno));
                 refusal.operations.push((position, refusal.reason.clone()));

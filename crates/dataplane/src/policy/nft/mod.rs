@@ -161,14 +161,17 @@ impl Nftables {
         self.foreign.failures()
     }
 
-    /// Makes the kernel's tables what they shall be, each in one transaction.
+    /// Makes the kernel's tables what they shall be, in one transaction if it can be.
     pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
         if !self.in_force {
             return Vec::new();
         }
         self.state.render();
-        self.policy.converge(&mut self.state.diff, now).await;
-        self.arp.converge(&mut self.state.arp, now).await;
+        let State { diff, arp, .. } = &mut self.state;
+        if !self.policy.converge_with(diff, &mut self.arp, arp).await {
+            self.policy.converge(diff, now).await;
+            self.arp.converge(arp, now).await;
+        }
         // By a mark that is not set yet nothing may be accepted.
         if self.is_settled() {
             self.foreign.converge(&self.state.allowed, now).await;

@@ -1,0 +1,99 @@
+//! What comes and goes is in both of our tables, and both change at the same moment.
+
+use crate::namespace::{Namespace, id, start, workload};
+use crate::plans::{TWO, open_plan, reaches, two_pods, workload_policy};
+use crate::table;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tortie_plan::Update;
+
+/// `nft monitor`, which says what each transaction has changed.
+struct Monitor<'a> {
+    node: &'a Namespace,
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    marks: usize,
+}
+
+impl Monitor<'_> {
+    fn start(node: &Namespace) -> Monitor<'_> {
+        let mut process = node.command("nft").arg("monitor").stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        // It says nothing when it begins to listen: this is seen once it does.
+        let stop = AtomicBool::new(false);
+        let mut monitor = Monitor { node, process, lines, marks: 0 };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    node.nft("add table ip listening; delete table ip listening");
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+            monitor.lines.next().unwrap().unwrap();
+            stop.store(true, Ordering::Relaxed);
+        });
+        monitor.transactions();
+        monitor
+    }
+
+    /// What was changed since the last time, transaction by transaction: the tables.
+    fn transactions(&mut self) -> Vec<Vec<&'static str>> {
+        self.marks += 1;
+        let mark = format!("mark{}", self.marks);
+        self.node.nft(&format!("add table ip {mark}"));
+        let (mut transactions, mut tables) = (Vec::new(), Vec::new());
+        loop {
+            let line = self.lines.next().unwrap().unwrap();
+            if line.contains(&mark) {
+                return transactions;
+            }
+            // Ours, and not the marks.
+            if line.starts_with("# new generation") && !tables.is_empty() {
+                transactions.push(std::mem::take(&mut tables));
+            }
+            let ours = ["inet tortie", "arp tortie"].into_iter().find(|name| line.contains(name));
+            tables.extend(ours.filter(|name| !tables.contains(name)));
+        }
+    }
+}
+
+impl Drop for Monitor<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn tables(node: &Namespace) -> [String; 2] {
+    ["inet", "arp"].map(|family| table::sorted(&node.exec(&["nft", "-s", "list", "table", family, "tortie"])))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_comes_and_goes_in_one_transaction() {
+    let (node, one, _two) = two_pods().await;
+    let (dataplane, _reports) = start(&node).await;
+    let mut plan = open_plan();
+    plan.workloads.remove(&id("two"));
+    plan.workload_policies.remove(&id("two"));
+    dataplane.replace(plan).await.unwrap();
+    let before = tables(&node);
+    let mut monitor = Monitor::start(&node);
+
+    let two = workload("cali2", &TWO);
+    let policy = workload_policy("cali2", &TWO);
+    let comes = vec![Update::Workload(id("two"), Some(two)), Update::WorkloadPolicy(id("two"), Some(policy))];
+    assert_eq!(dataplane.apply(comes).await.unwrap().failures, []);
+    let transactions = monitor.transactions();
+    assert_eq!(transactions.len(), 1, "{transactions:?}");
+    assert_eq!(transactions[0].len(), 2, "both tables: {transactions:?}");
+    assert!(reaches(&one, TWO[0]) && reaches(&one, TWO[1]));
+
+    let goes = vec![Update::Workload(id("two"), None), Update::WorkloadPolicy(id("two"), None)];
+    assert_eq!(dataplane.apply(goes).await.unwrap().failures, []);
+    let transactions = monitor.transactions();
+    assert_eq!((transactions.len(), transactions[0].len()), (1, 2), "{transactions:?}");
+    assert_eq!(tables(&node), before);
+}
