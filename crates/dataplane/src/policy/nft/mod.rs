@@ -1,7 +1,7 @@
-//! Policy in the kernel: one nf_tables table, `inet tortie`.
+//! Policy in the kernel: the nf_tables tables `inet tortie` and `arp tortie`.
 //!
 //! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
-//! write the difference down, `kernel` sends it as one transaction. [`Nftables`] holds it together.
+//! write the difference down, `kernel` sends it as one transaction, for both tables at once where it can. [`Nftables`] holds it together.
 
 mod blame;
 mod counters;
