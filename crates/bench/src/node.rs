@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tortie_store::Config;
+use tortie_testkit::install_plugins;
 
 /// The node's name in the store.
 pub const NAME: &str = "bench";
@@ -32,20 +33,21 @@ impl Node {
         Node::on(Arc::new(Namespaces::host()?), Some("vxlan"))
     }
 
-    /// The same with another build.
+    /// The same with another build, whose plugin is the whole of it.
     pub fn start_other(program: PathBuf) -> Result<Node> {
-        Node::with(program, Arc::new(Namespaces::host()?), Some("vxlan"))
+        let dir = directory()?;
+        symlink(&program, dir.path().join("bin/calico"))?;
+        Node::with(program, dir, Arc::new(Namespaces::host()?), Some("vxlan"))
     }
 
     /// On the first of these hosts. Without a backend it speaks BGP.
     pub fn on(host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
-        Node::with(tortie()?, host, backend)
+        let dir = directory()?;
+        install_plugins(&dir.path().join("bin"))?;
+        Node::with(tortie()?, dir, host, backend)
     }
 
-    fn with(program: PathBuf, host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
-        let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
-        std::fs::create_dir(dir.path().join("bin"))?;
-        symlink(&program, dir.path().join("bin/calico"))?;
+    fn with(program: PathBuf, dir: TempDir, host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
         let socket = format!("unix://{}", dir.path().join("store.sock").display());
         let mut store = Process::command(&program);
         store.args(["datastore", "--listen", &socket, "--data-dir"]).arg(dir.path().join("store"));
@@ -90,6 +92,12 @@ impl Node {
     pub fn processor_time(&self) -> Result<Duration> {
         Ok(self.daemon.processor_time()? + self.store.processor_time()?)
     }
+}
+
+fn directory() -> Result<TempDir> {
+    let dir = tempfile::Builder::new().prefix("tortie-bench-").tempdir()?;
+    std::fs::create_dir(dir.path().join("bin"))?;
+    Ok(dir)
 }
 
 fn daemon(program: &Path, host: &Namespaces, dir: &TempDir, backend: Option<&str>) -> Result<Process> {

@@ -1,7 +1,7 @@
 //! What a controller wants written, and the writing of it.
 
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
-use tortie_store::{Client, Error, Resources};
+use tortie_store::{Client, Resources};
 
 #[derive(Clone, Debug, PartialEq)]
 // Writes are few and short-lived.
@@ -69,7 +69,7 @@ impl Write {
 /// Somebody else was quicker: what they wrote is heard of soon, and then looked at again.
 fn settled(outcome: tortie_store::Result<()>) -> tortie_store::Result<()> {
     match outcome {
-        Err(Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. }) => Ok(()),
+        Err(error) if error.is_lost_race() => Ok(()),
         outcome => outcome,
     }
 }

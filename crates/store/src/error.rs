@@ -30,6 +30,13 @@ pub enum Error {
     Config(String),
 }
 
+impl Error {
+    /// Somebody else was quicker to make, change or delete what was about to be written: it is worth another look.
+    pub const fn is_lost_race(&self) -> bool {
+        matches!(self, Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. })
+    }
+}
+
 fn suffix(reason: &str) -> String {
     if reason.is_empty() { String::new() } else { format!(": {reason}") }
 }

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
+use tortie_cni::{PROGRAM, Plugin};
 
 /// `tortie datastore` as a process; killed (with SIGKILL) when dropped.
 #[derive(Debug)]
@@ -57,6 +58,25 @@ pub struct PluginCall<'a> {
     pub args: &'a str,
 }
 
+/// The CNI plugins as they are installed on hosts.
+///
+/// Another process writes them: what this one holds open for writing, a child that is started meanwhile holds too, and then nobody
+/// can start it.
+pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
+    for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
+        let mut install = Command::new("install");
+        install.args(["-m", "755", "/dev/stdin"]).arg(dir.join(plugin.name())).stdin(Stdio::piped());
+        let mut child = install.spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(PROGRAM)?;
+        }
+        if !child.wait()?.success() {
+            return Err(std::io::Error::other(format!("{install:?} failed")));
+        }
+    }
+    Ok(())
+}
+
 /// Processes, then files, are gone when it is dropped.
 #[derive(Debug)]
 pub struct Installation {
@@ -72,9 +92,10 @@ impl Installation {
     pub fn new(tortie: &'static str) -> Installation {
         let dir = tempfile::Builder::new().prefix("tortie-test-").tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bin")).unwrap();
-        for name in ["tortie", "calico", "calico-ipam", "calicoctl"] {
+        for name in ["tortie", "calicoctl"] {
             symlink(tortie, dir.path().join("bin").join(name)).unwrap();
         }
+        install_plugins(&dir.path().join("bin")).unwrap();
         Installation { node: None, store: None, endpoint: String::new(), dir, tortie }
     }
 

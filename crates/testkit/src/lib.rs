@@ -18,7 +18,7 @@ mod wait;
 
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use half_sent::HalfSent;
-pub use installation::{Datastore, Installation, PluginCall};
+pub use installation::{Datastore, Installation, PluginCall, install_plugins};
 pub use kubernetes::{Answer, ApiServer, Backing, CalicoGroup, Call, Caller, PEOPLE, Upkeep};
 pub use netns::{Namespace, Words, run};
 pub use port::free_port;

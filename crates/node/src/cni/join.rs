@@ -196,13 +196,7 @@ impl Service {
                     let programmed = self.engine.attach(key, Value::Resource(stored), awaited).await;
                     return programmed.map(|()| workload).map_err(not_programmed);
                 }
-                Err(
-                    error @ (Error::Conflict { .. }
-                    | Error::DoesNotExist { .. }
-                    | Error::AlreadyExists { .. }),
-                ) => {
-                    last = Some(error);
-                }
+                Err(error) if error.is_lost_race() => last = Some(error),
                 Err(error) => return Err(store_failed(error)),
             }
         }

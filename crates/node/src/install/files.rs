@@ -1,12 +1,11 @@
 //! Files that others read at any time: each is whole or not there, and all of them are noted, to be removed again.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, BufReader, Read, Write};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "cni-installation.json";
-const PROGRAM: u32 = 0o755;
 
 /// What was written where, in this order.
 #[derive(Debug)]
@@ -26,9 +25,10 @@ impl Manifest {
         Ok(Manifest { path, files })
     }
 
-    /// Replaces a file, unless it has these contents already.
+    /// Replaces a file, unless it has these contents and this mode already.
     pub fn write(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), String> {
-        if fs::read(path).is_ok_and(|old| old == contents) {
+        let is_mode = |meta: fs::Metadata| meta.permissions().mode() & 0o777 == mode;
+        if fs::metadata(path).is_ok_and(is_mode) && fs::read(path).is_ok_and(|old| old == contents) {
             return Ok(());
         }
         self.note(path)?;
@@ -39,18 +39,6 @@ impl Manifest {
             file.sync_all()
         };
         replace(path, write)
-    }
-
-    /// Copies a program, unless it is there already.
-    pub fn copy(&mut self, from: &Path, to: &Path) -> Result<(), String> {
-        if same(from, to).unwrap_or(false) {
-            return Ok(());
-        }
-        self.note(to)?;
-        replace(to, |new| {
-            fs::copy(from, new)?;
-            fs::set_permissions(new, Permissions::from_mode(PROGRAM))
-        })
     }
 
     /// Removes everything, the last first; what is gone already is no failure.
@@ -112,27 +100,6 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(
         let _ = fs::remove_file(&new);
         about(path, &error)
     })
-}
-
-/// Whether two files have the same contents, and the second can be run.
-fn same(one: &Path, other: &Path) -> io::Result<bool> {
-    let (left, right) = (File::open(one)?, File::open(other)?);
-    let meta = right.metadata()?;
-    if left.metadata()?.len() != meta.len() || meta.permissions().mode() & 0o777 != PROGRAM {
-        return Ok(false);
-    }
-    let (mut left, mut right) = (BufReader::new(left), BufReader::new(right));
-    let (mut a, mut b) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    loop {
-        let read = left.read(&mut a)?;
-        if read == 0 {
-            return Ok(true);
-        }
-        right.read_exact(&mut b[..read])?;
-        if a[..read] != b[..read] {
-            return Ok(false);
-        }
-    }
 }
 
 fn about(path: &Path, error: &dyn std::fmt::Display) -> String {

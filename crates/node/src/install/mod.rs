@@ -15,7 +15,7 @@ use network::{Network, Values};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tortie_cni::Plugin;
+use tortie_cni::{PROGRAM, Plugin};
 use tortie_store::Limits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::Orchestrator;
@@ -32,7 +32,6 @@ const KUBECONFIG: &str = "calico-kubeconfig";
 /// Everything that the environment says about it.
 #[derive(Debug)]
 pub struct Installer {
-    program: PathBuf,
     bin_dir: PathBuf,
     conf_dir: PathBuf,
     /// The configuration directory by the name that it has on the host.
@@ -67,7 +66,6 @@ impl Installer {
         let old_file = plain(or("CNI_OLD_CONF_NAME", &file))?;
         let kubeconfig = shown_dir.join(KUBECONFIG);
         Ok(Installer {
-            program: std::env::current_exe().map_err(|error| format!("own program: {error}"))?,
             bin_dir: on_host(&or("CNI_BIN_DIR", "/opt/cni/bin")),
             conf_dir: on_host(&shown_dir.display().to_string()),
             old_file: Some(old_file).filter(|old| *old != file),
@@ -104,7 +102,7 @@ impl Installer {
     /// Makes everything as it should be; when to look again.
     async fn pass(&mut self) -> Result<Duration, String> {
         let text = self.network.fill(&self.values)?;
-        self.copy_programs()?;
+        self.write_programs()?;
         let mut pause = LOOK;
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
             let path = self.conf_dir.join(KUBECONFIG);
@@ -123,14 +121,14 @@ impl Installer {
         Ok(pause)
     }
 
-    fn copy_programs(&mut self) -> Result<(), String> {
+    fn write_programs(&mut self) -> Result<(), String> {
         for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
             let to = self.bin_dir.join(plugin.name());
             let there = to.exists();
             if there && (self.keep_programs || self.programs_checked) {
                 continue;
             }
-            self.manifest.copy(&self.program, &to)?;
+            self.manifest.write(&to, PROGRAM, 0o755)?;
         }
         if !self.programs_checked {
             let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
@@ -166,6 +164,7 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeMap;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     fn variables(dir: &Path) -> Variables {
         let text = |path: PathBuf| path.display().to_string();
@@ -188,10 +187,15 @@ mod tests {
         fs::write(at("bin/other"), "not ours").unwrap();
         let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
         assert_eq!(installer.pass().await.unwrap(), LOOK);
-        let own = fs::metadata(std::env::current_exe().unwrap()).unwrap().len();
         for name in ["bin/calico", "bin/calico-ipam"] {
-            assert_eq!(fs::metadata(at(name)).unwrap().len(), own);
+            assert!(fs::read(at(name)).unwrap() == PROGRAM, "{name}");
+            assert_eq!(fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o755, "{name}");
         }
+        // One that cannot be run, as after a copy by hand, is no plugin.
+        fs::set_permissions(at("bin/calico"), fs::Permissions::from_mode(0o644)).unwrap();
+        installer.programs_checked = false;
+        installer.pass().await.unwrap();
+        assert_eq!(fs::metadata(at("bin/calico")).unwrap().permissions().mode() & 0o777, 0o755);
         let list: Value = serde_json::from_slice(&fs::read(at("net.d/10-calico.conflist")).unwrap()).unwrap();
         assert_eq!(list["plugins"][0]["nodename"], "n1");
         assert!(!at("net.d/00-old.conf").exists());

@@ -76,11 +76,7 @@ async fn fill_in(
         match written {
             Ok(_) => return Ok(()),
             // Another node was faster.
-            Err(
-                error @ (Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. }),
-            ) => {
-                last = Some(error);
-            }
+            Err(error) if error.is_lost_race() => last = Some(error),
             // What this version cannot read or may not change stays as it is: it is no reason to have no node.
             Err(error @ (Error::Validation(_) | Error::Parse { .. } | Error::Unauthorized(_))) => {
                 tracing::warn!(name, %error, "the FelixConfiguration is not filled in with what every cluster has");

@@ -84,11 +84,7 @@ async fn announce(
         };
         match written {
             Ok(_) => return Ok(()),
-            Err(
-                error @ (Error::Conflict { .. } | Error::AlreadyExists { .. } | Error::DoesNotExist { .. }),
-            ) => {
-                last = Some(error);
-            }
+            Err(error) if error.is_lost_race() => last = Some(error),
             Err(error) => return Err(error.into()),
         }
     }

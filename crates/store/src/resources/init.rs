@@ -48,9 +48,7 @@ impl Resources {
             };
             match written {
                 // Another node was faster: look again at what it wrote.
-                Err(Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. }) => {
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
+                Err(error) if error.is_lost_race() => tokio::time::sleep(RETRY_PAUSE).await,
                 other => return other.map(|_| ()),
             }
         }

@@ -4,6 +4,7 @@
 
 mod attachments;
 mod manifest;
+mod plugins;
 mod process;
 mod supervise;
 mod systemd;
@@ -15,7 +16,6 @@ use manifest::Manifest;
 use process::Daemon;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -87,6 +87,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
     let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    plugins::are_ours(&args.cni_bin_dir, &manifest)?;
     manifest.network = args.network.clone();
     // What was begun by one is not gone on with by the other.
     if !Manifest::exists(&node.state_dir) {
@@ -124,15 +125,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     wait(&daemon, || ask(node, "STATUS", &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
 
-    for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
-        let link = args.cni_bin_dir.join(plugin.name());
-        if std::fs::read_link(&link).is_ok_and(|target| target == exe) {
-            continue;
-        }
-        manifest.files.insert(link.clone());
-        manifest.save(&node.state_dir)?;
-        symlink(&exe, &link).map_err(|error| at(&link, &error))?;
-    }
+    plugins::install(&args.cni_bin_dir, &mut manifest, &node.state_dir)?;
     // Last: from now on the runtime uses it.
     let conflist = args.cni_conf_dir.join("10-calico.conflist");
     manifest.files.insert(conflist.clone());

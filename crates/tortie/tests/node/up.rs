@@ -62,9 +62,22 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
     let routes = host.namespace.ip(&["route"]);
     assert!(host.run("down", &[]).contains("nothing to take down"));
+    // A plugin of somebody else is neither replaced nor removed.
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::write(place("bin/calico-ipam"), "not ours").unwrap();
+    let said = host.refused("up", &flags);
+    assert!(said.contains("bin/calico-ipam was not installed by `tortie up`"), "{said}");
+    assert!(host.run("down", &[]).contains("nothing to take down"));
+    assert_eq!(std::fs::read(place("bin/calico-ipam")).unwrap(), b"not ours");
+    std::fs::remove_file(place("bin/calico-ipam")).unwrap();
+
     let said = host.run("up", &flags);
     assert!(said.contains("this host is a node"), "{said}");
+    // One of an older version is replaced: it was the whole program by another name.
+    std::fs::remove_file(place("bin/calico")).unwrap();
+    std::os::unix::fs::symlink(TORTIE, place("bin/calico")).unwrap();
     assert!(!host.run("up", &flags).contains("started"), "what runs is left as it is");
+    assert!(std::fs::symlink_metadata(place("bin/calico")).unwrap().is_file());
 
     let list = std::fs::read_to_string(place("conf").join("10-calico.conflist")).unwrap();
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();

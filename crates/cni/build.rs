@@ -1,0 +1,39 @@
+//! Compiles the plugins as a program of their own, which the library carries.
+//!
+//! Cargo cannot hand a package the program of another one yet. This one has no dependencies, so the compiler alone will do.
+
+use std::env;
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=src");
+    println!("cargo:rerun-if-changed=build.rs");
+    // Of the kernel alone: it is copied from images to hosts whose C library may be older.
+    if let Err(reason) = compile(true)? {
+        println!(
+            "cargo:warning=the CNI plugins need the C library of this machine, there is no static one: {reason}"
+        );
+        compile(false)??;
+    }
+    Ok(())
+}
+
+/// The inner error is the compiler's.
+fn compile(without_libraries: bool) -> Result<Result<(), String>, Box<dyn Error>> {
+    let mut compiler = Command::new(env::var("RUSTC")?);
+    compiler.args(["--edition=2024", "--crate-name=calico", "--crate-type=bin", "src/program.rs"]);
+    // The library, of the same modules, is linted.
+    compiler.args(["--cap-lints=allow", "--target", &env::var("TARGET")?]);
+    compiler.args(["-Copt-level=s", "-Ccodegen-units=1", "-Clto=fat", "-Cpanic=abort", "-Cstrip=symbols"]);
+    if without_libraries {
+        compiler.arg("-Ctarget-feature=+crt-static");
+    }
+    if let Ok(linker) = env::var("RUSTC_LINKER") {
+        compiler.arg(format!("-Clinker={linker}"));
+    }
+    let output = compiler.arg("-o").arg(Path::new(&env::var("OUT_DIR")?).join("program")).output()?;
+    let said = || String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+    Ok(if output.status.success() { Ok(()) } else { Err(said()) })
+}
