@@ -59,7 +59,7 @@ pub struct Task {
     input: mpsc::Sender<Input>,
     started: Instant,
     connections: HashMap<ConnectionId, Connection>,
-    connecting: HashMap<ConnectionId, AbortHandle>,
+    connecting: HashMap<ConnectionId, Attempt>,
     /// Connections that are writing their last message.
     closing: VecDeque<JoinHandle<()>>,
     /// Connections with bytes that the core has not finished with, served in turn.
@@ -69,6 +69,13 @@ pub struct Task {
     /// Something may have changed since the snapshot.
     outdated: bool,
     listeners: HashMap<SocketAddr, Listener>,
+}
+
+/// A connection that is being made.
+struct Attempt {
+    task: AbortHandle,
+    /// None: it is being given up.
+    give_up: Option<oneshot::Sender<()>>,
 }
 
 struct Listener {
@@ -320,6 +327,11 @@ impl Task {
                     self.core.connected(now, conn, local);
                 }
             }
+            Input::GivenUp(conn) => {
+                if self.connecting.remove(&conn).is_some() {
+                    self.core.given_up(now, conn);
+                }
+            }
             Input::Accepted(stream, local, remote) => self.accepted(now, stream, local, remote),
             Input::Received(conn, bytes) => {
                 let Some(connection) = self.connections.get_mut(&conn) else { return };
@@ -365,19 +377,31 @@ impl Task {
             match request {
                 SocketRequest::Connect { conn, dial } => {
                     let (sockets, input) = (self.sockets.clone(), self.input.clone());
+                    let (give_up, given_up) = oneshot::channel();
                     let task = tokio::spawn(async move {
-                        let outcome = sockets.dial(&dial).await.and_then(|stream| {
-                            let local = stream.local_addr()?;
-                            Ok(Input::Connected(conn, stream, local))
+                        let outcome = sockets.dial(&dial, given_up).await.and_then(|stream| match stream {
+                            Some(stream) => {
+                                let local = stream.local_addr()?;
+                                Ok(Input::Connected(conn, stream, local))
+                            }
+                            None => Ok(Input::GivenUp(conn)),
                         });
                         let message = outcome.unwrap_or_else(|error| Input::Closed(conn, error.to_string()));
                         let _ = input.send(message).await;
                     });
-                    self.connecting.insert(conn, task.abort_handle());
+                    let attempt = Attempt { task: task.abort_handle(), give_up: Some(give_up) };
+                    self.connecting.insert(conn, attempt);
+                }
+                SocketRequest::GiveUp { conn } => {
+                    let attempt = self.connecting.get_mut(&conn);
+                    if let Some(give_up) = attempt.and_then(|attempt| attempt.give_up.take()) {
+                        // One that has just ended says so itself.
+                        let _ = give_up.send(());
+                    }
                 }
                 SocketRequest::Close { conn, last } => {
-                    if let Some(dial) = self.connecting.remove(&conn) {
-                        dial.abort();
+                    if let Some(attempt) = self.connecting.remove(&conn) {
+                        attempt.task.abort();
                     }
                     if let Some(connection) = self.connections.remove(&conn) {
                         self.closing.push_back(connection.close(last));

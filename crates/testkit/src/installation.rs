@@ -64,14 +64,17 @@ pub struct PluginCall<'a> {
 /// can start it.
 pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
     for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
-        let mut install = Command::new("install");
-        install.args(["-m", "755", "/dev/stdin"]).arg(dir.join(plugin.name())).stdin(Stdio::piped());
-        let mut child = install.spawn()?;
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(dir.join(plugin.name()))
+            .stdin(Stdio::piped());
+        let mut child = shell.spawn()?;
         if let Some(mut input) = child.stdin.take() {
             input.write_all(PROGRAM)?;
         }
         if !child.wait()?.success() {
-            return Err(std::io::Error::other(format!("{install:?} failed")));
+            return Err(std::io::Error::other(format!("{shell:?} failed")));
         }
     }
     Ok(())

@@ -5,13 +5,14 @@
 //!
 //! - An OPEN on a connection that the peer made waits as long as the peer may not have accepted the one that we make: BIRD
 //!   takes a connection that it accepts beside a session for a restart, and ends the session, even if we have closed the
-//!   connection meanwhile. That the peer has accepted it is known by its OPEN.
+//!   connection meanwhile. That the peer has accepted it is known by its OPEN. An attempt that its host does not answer is
+//!   given up, and the OPEN is answered once that is done.
 //! - Of two connections with an OPEN the one that the speaker with the higher identifier made wins. Its OPEN is answered.
 //! - The OPEN on the other one waits until the winner is up or gone.
 //! - Where there is no second connection, the OPEN is answered, and a second connection that arrives later is refused.
 
 use super::peer::PeerConnection;
-use super::{ConnectionId, Core, Direction, open};
+use super::{ConnectionId, Core, Direction, SocketRequest, open};
 use crate::id::PeerId;
 use crate::timers::{Time, Timer};
 use rustbgpd_fsm::{Event, Session, SessionState};
@@ -138,6 +139,13 @@ impl Core {
         self.settle_collision(now, peer_id);
     }
 
+    /// An attempt to connect has been given up, and the peer will not hear of it.
+    pub fn given_up(&mut self, now: Time, conn: ConnectionId) {
+        let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return };
+        self.stop_connecting(now, peer_id);
+        self.settle_collision(now, peer_id);
+    }
+
     /// The peer a connection is from: by its address, and by ours if we would connect from a certain one.
     fn peer_of(&self, local: SocketAddr, remote: SocketAddr) -> Option<PeerId> {
         let candidates = self.peers.iter().flatten().filter(|peer| {
@@ -247,8 +255,11 @@ impl Core {
             if peer.connection(direction).is_none_or(|connection| connection.deferred.is_none()) {
                 continue;
             }
-            if direction == Direction::Incoming && peer.outgoing.state() == SessionState::Connect {
-                self.stop_connecting(now, peer_id);
+            let attempt = peer.outgoing.conn.filter(|_| peer.outgoing.state() == SessionState::Connect);
+            if let (Direction::Incoming, Some(conn)) = (direction, attempt) {
+                // The peer's host may have answered just now, and we have not heard of it: the sockets know.
+                self.requests.push_back(SocketRequest::GiveUp { conn });
+                self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
             } else {
                 let subcode = cease_subcode::CONNECTION_COLLISION_RESOLUTION;
                 self.cease(now, peer_id, direction.other(), subcode);

@@ -44,6 +44,8 @@ pub struct ConnectionId(pub u64);
 pub enum SocketRequest {
     /// Make a connection, then call [`Core::connected`] or [`Core::closed`].
     Connect { conn: ConnectionId, dial: Dial },
+    /// Stop trying to make a connection if the peer's host has not answered, and then call [`Core::given_up`].
+    GiveUp { conn: ConnectionId },
     /// Write the last bytes, then close. The connection is not spoken of again.
     Close { conn: ConnectionId, last: Bytes },
 }

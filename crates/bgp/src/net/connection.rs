@@ -21,6 +21,8 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the tasks of all connections tell the one that owns the core.
 pub enum Input {
     Connected(ConnectionId, TcpStream, SocketAddr),
+    /// It was not made, as asked for.
+    GivenUp(ConnectionId),
     Accepted(TcpStream, SocketAddr, SocketAddr),
     Received(ConnectionId, Bytes),
     /// What was given to write has been written.

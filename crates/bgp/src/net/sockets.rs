@@ -6,8 +6,10 @@ use crate::core::Dial;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::oneshot;
 
 /// Makes one socket; to be called where the socket shall live.
 pub type Make = Box<dyn FnOnce() -> io::Result<Socket> + Send>;
@@ -50,7 +52,8 @@ impl Sockets {
         TcpListener::from_std(socket.into())
     }
 
-    pub async fn dial(&self, dial: &Dial) -> io::Result<TcpStream> {
+    /// Makes a connection. None: it was given up, and the peer's host had not answered.
+    pub async fn dial(&self, dial: &Dial, give_up: oneshot::Receiver<()>) -> io::Result<Option<TcpStream>> {
         let socket = self.stream(dial.to.ip()).await?;
         if let Some(from) = dial.from {
             // Without a port of its own, an address used by a connection to another peer can be used again.
@@ -62,9 +65,21 @@ impl Sockets {
         if let Some(hops) = dial.ttl_security {
             set_ttl_security(&socket, dial.to.ip(), hops)?;
         }
-        let stream = TcpSocket::from_std_stream(socket.into()).connect(dial.to).await?;
+        let observed = socket.try_clone()?;
+        let mut connect = pin!(TcpSocket::from_std_stream(socket.into()).connect(dial.to));
+        let stream = tokio::select! {
+            biased;
+            stream = &mut connect => stream?,
+            Ok(()) = give_up => {
+                if observed.peer_addr().is_err() {
+                    return Ok(None);
+                }
+                // It was answered: the peer's host has a connection, and will tell the peer.
+                connect.await?
+            }
+        };
         stream.set_nodelay(true)?;
-        Ok(stream)
+        Ok(Some(stream))
     }
 }
 

@@ -65,6 +65,13 @@ impl Pair {
         }
     }
 
+    /// Both have begun to connect.
+    fn begin() -> Pair {
+        let mut pair = Pair::new();
+        pair.carry_out();
+        pair
+    }
+
     /// Carries out what the speakers ask for, as far as nothing has to arrive for it.
     fn carry_out(&mut self) {
         for node in 0..2 {
@@ -75,6 +82,7 @@ impl Pair {
             for request in requests {
                 match request {
                     SocketRequest::Connect { conn, .. } => self.arrivals.push_back((node, conn)),
+                    SocketRequest::GiveUp { conn } => self.give_up(node, conn),
                     SocketRequest::Close { conn, last } => self.close(node, conn, last),
                 }
             }
@@ -105,6 +113,14 @@ impl Pair {
         self.send(node, conn, Item::End);
         self.data.remove(&(node, conn));
         self.ends.remove(&(node, conn));
+    }
+
+    /// Of one that the other's host has answered the node hears later.
+    fn give_up(&mut self, node: usize, conn: ConnectionId) {
+        if self.arrivals.contains(&(node, conn)) {
+            self.arrivals.retain(|attempt| *attempt != (node, conn));
+            self.cores[node].given_up(self.now, conn);
+        }
     }
 
     fn possible(&self) -> Vec<Source> {
@@ -180,13 +196,10 @@ impl Pair {
     }
 }
 
-/// Runs one order of events: `choices` says which goes first as long as it lasts, then the oldest. Returns how many there
-/// were to choose from at each step.
-fn run(choices: &[usize]) -> Vec<usize> {
-    let mut pair = Pair::new();
-    pair.carry_out();
+/// Runs one order of events until long after the session came up, in which nothing may change: `choices` says which goes
+/// first as long as it lasts, then the oldest. Returns how many there were to choose from at each step.
+fn finish(pair: &mut Pair, choices: &[usize]) -> Vec<usize> {
     let mut alternatives = Vec::new();
-    // Long after the session came up, in which nothing may change.
     for _ in 0..400 {
         let possible = pair.possible();
         if possible.is_empty() {
@@ -210,13 +223,12 @@ fn run(choices: &[usize]) -> Vec<usize> {
     alternatives
 }
 
-#[test]
-fn every_order_of_events_ends_in_one_session_that_stays() {
-    // The first so many choices are walked through in all ways.
+/// Walks through the first so many choices in all ways.
+fn every_order(begin: impl Fn() -> Pair) {
     const DEPTH: usize = 9;
     let mut choices: Vec<usize> = Vec::new();
     for number in 1.. {
-        let mut alternatives = run(&choices);
+        let mut alternatives = finish(&mut begin(), &choices);
         alternatives.truncate(DEPTH);
         choices.resize(alternatives.len(), 0);
         // The next order: the last choice that can still be raised.
@@ -229,11 +241,41 @@ fn every_order_of_events_ends_in_one_session_that_stays() {
     }
 }
 
+#[test]
+fn every_order_of_events_ends_in_one_session_that_stays() {
+    every_order(Pair::begin);
+}
+
+/// As when its first packet was lost: it is answered just before it is given up for the connection that the peer has made, or never.
+#[test]
+fn an_attempt_that_is_answered_late_costs_no_session() {
+    let given_up = |late: usize, answered: bool| {
+        let mut pair = Pair::begin();
+        let is_late = |source: &Source| matches!(source, Source::Arrival(node, _) if *node == late);
+        while let Some(source) = pair.possible().into_iter().find(|source| !is_late(source)) {
+            pair.happen(source);
+        }
+        assert!(!pair.established(late).0, "the OPEN of the other waits for the attempt");
+        let attempt = pair.possible()[0];
+        if answered {
+            pair.happen(attempt);
+        }
+        while pair.now < Duration::from_secs(1) {
+            pair.pass_time();
+        }
+        pair
+    };
+    for late in 0..2 {
+        every_order(|| given_up(late, true));
+        every_order(|| given_up(late, false));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]
     fn any_longer_order_of_events_does_too(choices in proptest::collection::vec(0..12_usize, 10..40)) {
-        run(&choices);
+        finish(&mut Pair::begin(), &choices);
     }
 }
 

@@ -155,6 +155,8 @@ impl Net {
             busy = true;
             match order {
                 SocketRequest::Connect { conn, dial } => self.connect(id, conn, dial.to.ip()),
+                // Attempts succeed or fail at once.
+                SocketRequest::GiveUp { .. } => {}
                 SocketRequest::Close { conn, last } => {
                     let end = End { node: id, conn };
                     self.send(end, last);

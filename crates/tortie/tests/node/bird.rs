@@ -116,7 +116,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     std::fs::write(&other, "router id 9.9.9.9;\nprotocol device {}\n").unwrap();
     let bird = Bird::start(&world.host, &other, &socket);
     eventually("BIRD is configured again", || bird.says("show protocols").contains("Global_172_30_0_8"));
-    eventually("the node is content", || world.cni("STATUS", "", "", &world.config()).success);
+    world.await_status();
 }
 
 /// A router of another AS, of which only its loopback speaks BGP.

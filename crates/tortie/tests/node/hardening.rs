@@ -97,6 +97,7 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
 #[test]
 fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
     let world = World::new();
+    world.await_status();
     let answered_before_they_are_given_up = || {
         let mut streams: Vec<_> = (0..200).map(|_| world.connect()).collect();
         for stream in &mut streams {

@@ -38,7 +38,7 @@ fn the_runtime_can_ask_how_things_are_and_clean_up() {
     let world = World::new();
     let (one, two) = (world.container(), world.container());
     let mut config = world.config();
-    world.must("STATUS", "", "", &config);
+    world.await_status();
     world.must("ADD", "c1", &one.path(), &config);
     world.must("ADD", "c2", &two.path(), &config);
     config["cni.dev/valid-attachments"] = json!([{"containerID": "c1", "ifname": "eth0"}]);

@@ -264,6 +264,11 @@ impl World {
         said
     }
 
+    /// As a runtime does before it starts pods: a node that has just begun is not ready in all its parts yet.
+    pub fn await_status(&self) {
+        eventually("the node takes pods", || self.cni("STATUS", "", "", &self.config()).success);
+    }
+
     pub fn stored(&self, what: &str) -> String {
         self.etcdctl(&["get", "--prefix", "/calico/", what])
     }

@@ -173,7 +173,7 @@ fn probes_and_scrapers_see_the_sessions() {
     assert_eq!(world.health(&["--bird-ready", "--threshold-time", "0s"]), (true, String::new()));
 
     // The same in numbers.
-    let picture = || world.page("http://localhost:9091/metrics").1;
+    let picture = || format!("{}\n{}", world.page("http://localhost:9091/metrics").1, world.picture());
     let peer = |name: &str, address: &str| format!("peer=\"{name}\",address=\"{address}\"");
     let outside = [peer("Node_10_88_0_2", "10.88.0.2"), peer("Node_fd88__2", "fd88::2")];
     eventually_showing(
